@@ -42,13 +42,13 @@ def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate
     """
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
-        unit = ordered(compiler.unit, "depth")
-        by_piece[name] = _fastest(compiler, unit, quick_genomes(compiler, unit, predict(unit), told=told))
+        target_graph = ordered(compiler.target_graph, "depth")
+        by_piece[name] = _fastest(compiler, target_graph, quick_genomes(compiler, target_graph, predict(target_graph), told=told))
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
 
 def quick_genomes(
-    compiler: Compiler, unit: Unit, predict: Predict, levels: Sequence[str] | None = None, told: Told = nobody
+    compiler: Compiler, target_graph: Unit, predict: Predict, levels: Sequence[str] | None = None, told: Told = nobody
 ) -> dict[str, tuple[Genome, ...]]:
     """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
     that may be faster at another level.
@@ -58,16 +58,16 @@ def quick_genomes(
     Raises as `quick_plans`.
     """
     groups: dict[Grant, list[str]] = {}
-    for level in levels or unit.machine.contention:
-        groups.setdefault(unit.machine.granted(level), []).append(level)
+    for level in levels or target_graph.machine.contention:
+        groups.setdefault(target_graph.machine.granted(level), []).append(level)
     found = {}
     for levels in groups.values():
-        for level, genome in zip(levels, segmentations(unit, levels, predict, told), strict=True):
-            found[level] = _corrected(compiler, unit, genome, level, told)
+        for level, genome in zip(levels, segmentations(target_graph, levels, predict, told), strict=True):
+            found[level] = _corrected(compiler, target_graph, genome, level, told)
     return found
 
 
-def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str, told: Told) -> tuple[Genome, ...]:
+def _corrected(compiler: Compiler, target_graph: Unit, genome: Genome, level: str, told: Told) -> tuple[Genome, ...]:
     """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
 
     What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
@@ -79,7 +79,7 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str, told:
 
     @cache
     def measured(tried: Genome) -> NDArray[np.int64] | None:
-        plan = decode_all(unit, tried)
+        plan = decode_all(target_graph, tried)
         if isinstance(plan, Infeasible):
             return None
         key = tuple([(segment.key, segment.same_end) for segment in plan.segments])
@@ -89,24 +89,24 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str, told:
             told(f"{level}: {len(known):,} programs simulated")
         return known[key]
 
-    took = _segment_cycles(compiler, _plan(unit, genome), level)
+    took = _segment_cycles(compiler, _plan(target_graph, genome), level)
     if isinstance(took, Infeasible):
-        raise InfeasibleError(f"{unit.machine.name}: {took}")
-    structures = Structures(unit)
+        raise InfeasibleError(f"{target_graph.machine.name}: {took}")
+    structures = Structures(target_graph)
 
     def alike(gene: Gene) -> Hashable:
         return structures.structure(gene.start, gene.stop), gene[2:]
 
-    parts = _changed(unit, _Timed(genome, took), alike, measured)
+    parts = _changed(target_graph, _Timed(genome, took), alike, measured)
     found = list[tuple[int, tuple[Genome, ...]]]()
-    for begin in dict.fromkeys((parts.genome, _shared(unit, parts, measured).genome)):
-        whole = _joined(unit, _replaced(parts, dict(enumerate(begin)), measured), measured)
+    for begin in dict.fromkeys((parts.genome, _shared(target_graph, parts, measured).genome)):
+        whole = _joined(target_graph, _replaced(parts, dict(enumerate(begin)), measured), measured)
         loose = {at: gene._replace(pinned=()) for at, gene in enumerate(whole.genome) if gene not in begin}
-        again = _changed(unit, _replaced(whole, loose, measured), alike, measured).genome
+        again = _changed(target_graph, _replaced(whole, loose, measured), alike, measured).genome
         whole = _with(whole, {at: new for at, (new, old) in enumerate(zip(again, whole.genome, strict=True)) if new != old}, measured)
-        every = [(each, measured(each)) for each in _held(unit, _begun_in_blocks(unit, whole, measured), level, measured)]
+        every = [(each, measured(each)) for each in _held(target_graph, _begun_in_blocks(target_graph, whole, measured), level, measured)]
         held = [_Timed(each, cycles) for each, cycles in every if cycles is not None]
-        ends = [_turned(_shared(unit, each, measured), measured) for each in held]
+        ends = [_turned(_shared(target_graph, each, measured), measured) for each in held]
         found.append((min(int(each.took.sum()) for each in ends), tuple([each.genome for each in ends])))
     return min(found, key=lambda each: each[0])[1]
 
@@ -118,7 +118,7 @@ class _Timed(NamedTuple):
     took: NDArray[np.int64]
 
 
-def _changed(unit: Unit, found: _Timed, alike: Alike, measured: Measure) -> _Timed:
+def _changed(target_graph: Unit, found: _Timed, alike: Alike, measured: Measure) -> _Timed:
     """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were.
 
     Of equal segments the first says for all of them whether a change is worth a try.
@@ -128,7 +128,7 @@ def _changed(unit: Unit, found: _Timed, alike: Alike, measured: Measure) -> _Tim
             places = dict[Hashable, list[int]]()
             for at in range(first, len(found.genome), 2):
                 places.setdefault(alike(found.genome[at]), []).append(at)
-            new = {at: where_it_fits(unit, found.genome[at], change) for at, *_ in places.values()}
+            new = {at: where_it_fits(target_graph, found.genome[at], change) for at, *_ in places.values()}
             one = _with(found, {at: gene for at, gene in new.items() if gene != found.genome[at]}, measured)
             won = [mine for mine in places.values() if one.genome[mine[0]] != found.genome[mine[0]]]
             others = {
@@ -157,7 +157,7 @@ def _replaced(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Tim
     return found if took is None else _Timed(genome, took)
 
 
-def _joined(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
+def _joined(target_graph: Unit, found: _Timed, measured: Measure) -> _Timed:
     """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
 
     Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  Pairs are tried side by side in one program, those that begin at even
@@ -166,7 +166,7 @@ def _joined(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
     failed = 0
     while failed < 2:
         genes, took = found
-        both = {at: pair for at in range(failed, len(genes) - 1, 2) if (pair := _join(unit, genes[at], genes[at + 1])) is not None}
+        both = {at: pair for at in range(failed, len(genes) - 1, 2) if (pair := _join(target_graph, genes[at], genes[at + 1])) is not None}
         tried = _paired(genes, both)
         now = measured(tried) if both else None
         faster = dict[int, Gene]()
@@ -189,18 +189,18 @@ def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
     return tuple([both.get(at, gene) for at, gene in enumerate(genes) if at - 1 not in both])
 
 
-def _begun_in_blocks(unit: Unit, found: _Timed, measured: Measure) -> Genome:
+def _begun_in_blocks(target_graph: Unit, found: _Timed, measured: Measure) -> Genome:
     """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
 
     Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
     What lies between the two is held in L1, and those behind keep their tilings.  Shares of VECTOR are decided behind it.
     """
     one, *others = found.genome
-    plan = decode(unit, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 and not one.on_vector else None
+    plan = decode(target_graph, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 and not one.on_vector else None
     if plan is None:
         return found.genome
     for stop in range(one.start + 2, min(one.stop, one.start + _BEGUN)):
-        first = four_alive(unit, Gene(one.start, stop, blocks=2, cores=one.cores, cached=-1, grant=one.grant, held=(1 << stop) - 1))
+        first = four_alive(target_graph, Gene(one.start, stop, blocks=2, cores=one.cores, cached=-1, grant=one.grant, held=(1 << stop) - 1))
         if first.blocks > 2:
             tried = (first, one._replace(start=stop, choices=(), pinned=pins_of(plan.tilings[stop - one.start :])), *others)
             took = measured(tried)
@@ -209,9 +209,9 @@ def _begun_in_blocks(unit: Unit, found: _Timed, measured: Measure) -> Genome:
     return found.genome
 
 
-def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
+def _join(target_graph: Unit, one: Gene, other: Gene) -> Gene | None:
     """Two neighbours as one gene, with the tilings that they have; None where that is none, or does not fit."""
-    plans = [decode(unit, gene) for gene in (one, other)]
+    plans = [decode(target_graph, gene) for gene in (one, other)]
     whole = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other))
     alike = whole and (one.cores, one.images) == (other.cores, other.images)
     if not alike or any(plan is None for plan in plans):
@@ -223,17 +223,17 @@ def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
     both = one._replace(
         stop=other.stop, choices=(), pinned=pins, on_vector=tuple(planes) if shares else (), overtake=one.overtake or other.overtake
     )
-    return both if decode(unit, both) is not None else None
+    return both if decode(target_graph, both) is not None else None
 
 
-def _held(unit: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
+def _held(target_graph: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
     """With tensors held over cuts where that is faster; in front of it the one with segments in passes beside them, if that is faster."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
-        cycles: list[float] = expected_cycles(np.stack(raws), unit.machine.contention[level]).tolist()
+        cycles: list[float] = expected_cycles(np.stack(raws), target_graph.machine.contention[level]).tolist()
         return cycles
 
-    whole, passing = held_by_measure(unit, genome, expected, measured), held_by_prediction(unit, genome, expected)
+    whole, passing = held_by_measure(target_graph, genome, expected, measured), held_by_prediction(target_graph, genome, expected)
     if all(mine.passes == gene.passes for mine, gene in zip(passing, genome, strict=True)):
         return (whole,)
     took, then = measured(whole), measured(passing)
@@ -241,18 +241,18 @@ def _held(unit: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Ge
     return (passing, whole) if faster else (whole,)
 
 
-def _shared(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
+def _shared(target_graph: Unit, found: _Timed, measured: Measure) -> _Timed:
     """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less.
 
     A segment is judged alone, not with the one behind: of one that changes again and again so much is right that the next is judged anew.
     """
-    most = max(sum(planes > 0 for planes in divisible(unit, gene.start, gene.stop)) for gene in found.genome)
+    most = max(sum(planes > 0 for planes in divisible(target_graph, gene.start, gene.stop)) for gene in found.genome)
     genes, took = found
     for place in range(most):
         for eighths in (2, 1, -1):
             faster = np.ones(len(genes), np.bool_)
             while faster.any():
-                changed = tuple([where_it_fits(unit, gene, partial(with_share, place, eighths)) for gene in genes])
+                changed = tuple([where_it_fits(target_graph, gene, partial(with_share, place, eighths)) for gene in genes])
                 now = measured(changed) if changed != genes else None
                 if now is None:
                     break
@@ -270,22 +270,22 @@ def _turned(found: _Timed, measured: Measure) -> _Timed:
     return found
 
 
-def _plan(unit: Unit, genome: Genome) -> Plan:
-    plan = decode_all(unit, genome)
+def _plan(target_graph: Unit, genome: Genome) -> Plan:
+    plan = decode_all(target_graph, genome)
     assert not isinstance(plan, Infeasible), "every gene fits"
     return plan
 
 
 def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.int64] | Infeasible:
     program = compiler.compile(plan)
-    return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.unit.machine, level, len(plan.segments))
+    return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.target_graph.machine, level, len(plan.segments))
 
 
-def _fastest(compiler: Compiler, unit: Unit, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
+def _fastest(compiler: Compiler, target_graph: Unit, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
     """Level -> whichever of the plans is fastest at it, the first of equals."""
     found: dict[str, tuple[int, Plan]] = {}
     for at in range(max(map(len, genomes.values()))):
-        measured = measure_plans(compiler, {level: _plan(unit, mine[min(at, len(mine) - 1)]) for level, mine in genomes.items()})
+        measured = measure_plans(compiler, {level: _plan(target_graph, mine[min(at, len(mine) - 1)]) for level, mine in genomes.items()})
         for level in measured:
             plans = [(m.timings[level].cycles, m.plan) for m in measured.values() if level in m.timings]
             found[level] = min([found[level], *plans] if at else plans, key=lambda each: each[0])

@@ -42,21 +42,21 @@ from simulator.sequence import in_all
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels
 
 
-def default_plan(unit: Unit, level: str | None = None) -> Plan:
+def default_plan(target_graph: Unit, level: str | None = None) -> Plan:
     """Layer by layer, within what a level grants where one is given.
 
     Raises `InfeasibleError` where even that does not fit the machine, or the level.
     """
-    plan = layer_by_layer(unit if level is None else at_level(unit, level))
+    plan = layer_by_layer(target_graph if level is None else at_level(target_graph, level))
     if isinstance(plan, Infeasible):
-        less = level is not None and unit.machine.granted(level) != unit.machine.whole
-        raise InfeasibleError(f"{unit.machine.name}: {f'no plan fits level {level}: ' if less else ''}{plan}")
-    return plan if plan.machine == unit.machine_digest else plan.model_copy(update={"machine": unit.machine_digest})
+        less = level is not None and target_graph.machine.granted(level) != target_graph.machine.whole
+        raise InfeasibleError(f"{target_graph.machine.name}: {f'no plan fits level {level}: ' if less else ''}{plan}")
+    return plan if plan.machine == target_graph.machine_digest else plan.model_copy(update={"machine": target_graph.machine_digest})
 
 
 def default_plans(opened: Opened, level: str | None = None) -> Plan:
     """Layer by layer, every piece.  Raises as `default_plan`."""
-    return joined({name: default_plan(unit, level) for name, unit in zip(opened.names, opened.units, strict=True)})
+    return joined({name: default_plan(target_graph, level) for name, target_graph in zip(opened.names, opened.target_graphs, strict=True)})
 
 
 def default_by_level(opened: Opened) -> dict[str, Plan]:
@@ -68,20 +68,23 @@ def default_by_level(opened: Opened) -> dict[str, Plan]:
     return {level: plans[machine.granted(level)] for level in machine.contention}
 
 
-def check_plan(unit: Unit, plan: Plan, where: str) -> Unit:
+def check_plan(target_graph: Unit, plan: Plan, where: str) -> Unit:
     """The unit in the plan's order.  Raises `BadInputError` where that was made for another model, machine or data type, or names other
     operators."""
-    of_machine = {unit.machine.digest, unit.machine.floats_digest}  # pieces of floats and of integers share the plan of one of them
+    of_machine = {
+        target_graph.machine.digest,
+        target_graph.machine.floats_digest,
+    }  # pieces of floats and of integers share the plan of one of them
     made_for = (
-        ("model", plan.model, unit.graph.digest),
-        ("machine", plan.machine, plan.machine if plan.machine in of_machine else unit.machine_digest),
-        ("dtype", plan.dtype, unit.dtype.name),
+        ("model", plan.model, target_graph.graph.digest),
+        ("machine", plan.machine, plan.machine if plan.machine in of_machine else target_graph.machine_digest),
+        ("dtype", plan.dtype, target_graph.dtype.name),
     )
     for what, theirs, ours in made_for:
         if theirs != ours:
-            shown = unit.machine.name if what == "machine" else unit.graph.name if what == "model" else ""
+            shown = target_graph.machine.name if what == "machine" else target_graph.graph.name if what == "model" else ""
             raise BadInputError(f"{where}: made for {what} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
-    found = permuted_to(unit, [name for segment in plan.segments for name in segment.operators])
+    found = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
     if isinstance(found, Infeasible):
         raise BadInputError(f"{where}: {found}")
     return found
@@ -97,10 +100,10 @@ def plans_of_pieces(opened: Opened, plan: Plan, where: str) -> tuple[Plan, ...]:
 
 def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program:
     """One plan as a program.  Raises `BadInputError` (a plan of something else), `InfeasibleError` (it does not fit)."""
-    check_plan(compiler.unit, plan, where)
+    check_plan(compiler.target_graph, plan, where)
     program = compiler.compile(plan)
     if isinstance(program, Infeasible):
-        raise InfeasibleError(f"{where}: does not fit {compiler.unit.machine.name}: {program}")
+        raise InfeasibleError(f"{where}: does not fit {compiler.target_graph.machine.name}: {program}")
     return program
 
 
@@ -120,7 +123,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also of a level that grants less).
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
-    machine = compiler.unit.machine
+    machine = compiler.target_graph.machine
     check_levels(machine, plans)
     levels = tuple(level for level in machine.contention if level in plans)
     by_digest: dict[str, MeasuredPiece] = {}
@@ -162,7 +165,7 @@ def container_of(
     controller: ControllerTable | None = None,
 ) -> Container:
     """Level -> measured plan, as a container.  digests: level -> of the plan that it is a part of.  controller: of the whole model."""
-    unit, constants = packed
+    target_graph, constants = packed
     variants = tuple(
         Variant(
             level,
@@ -173,7 +176,9 @@ def container_of(
         )
         for level, m in measured.items()
     )
-    return Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit), controller)
+    return Container(
+        target_graph.graph.digest, target_graph.machine, target_graph.memory, variants, constants, operators(target_graph), controller
+    )
 
 
 def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -> ControllerTable:
@@ -185,11 +190,11 @@ def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -
     return controller_table(variants, made_for, machine, needs)
 
 
-def operators(unit: Unit) -> tuple[OperatorEntry, ...]:
+def operators(target_graph: Unit) -> tuple[OperatorEntry, ...]:
     """What records' TAGs name, and how much work each of them is when no row is computed twice, or without a reader."""
-    images = unit.storages[0].n
+    images = target_graph.storages[0].n
     found = []
-    for spec, rows in zip(unit.operators, needed(unit), strict=True):
+    for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True):
         macs = spec.macs * rows.size // spec.out_h * images
         accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * spec.fractal.columns * images if isinstance(spec, ConvSpec) else 0
         found.append(OperatorEntry(spec.name[:MAX_NAME], macs, accumulators))
@@ -201,8 +206,8 @@ def build_variants(packed: Packed, plans: Mapping[str, Plan]) -> Container:
 
     Equal plans share one stream.  Raises as `measure_plans`.
     """
-    measured = measure_plans(packed.unit, plans)
-    controller = controller_of({level: (m.program,) for level, m in measured.items()}, packed.unit.machine)
+    measured = measure_plans(packed.target_graph, plans)
+    controller = controller_of({level: (m.program,) for level, m in measured.items()}, packed.target_graph.machine)
     return container_of(packed, measured, controller=controller)
 
 

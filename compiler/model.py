@@ -80,16 +80,16 @@ class Opened:
     @property
     def frames(self) -> int:
         """Images that a run takes side by side: frames that were asked for, or the batch that the model has."""
-        return self.units[0].images
+        return self.target_graphs[0].images
 
     @cached_property
     def compilers(self) -> tuple[Compiler, ...]:
         """Of the pieces."""
-        return tuple(map(Compiler, self.units))
+        return tuple(map(Compiler, self.target_graphs))
 
     @property
-    def units(self) -> tuple[Unit, ...]:
-        return tuple(unit for unit, _ in self.packed)
+    def target_graphs(self) -> tuple[Unit, ...]:
+        return tuple(target_graph for target_graph, _ in self.packed)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Opened:
     @cached_property
     def grouped(self) -> GroupStructure | None:
         """What is multiplied beside the weights of convolutions in groups."""
-        return grouped(self.units)
+        return grouped(self.target_graphs)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,14 +120,14 @@ class Opened:
         return self.compilers[0]
 
     @property
-    def unit(self) -> Unit:
+    def target_graph(self) -> Unit:
         """As `compiler`."""
-        return self.compiler.unit
+        return self.compiler.target_graph
 
     @property
     def computes(self) -> str:
         """The types of what the NPU computes with, for people: int8 stands for 8 bits with and without a sign."""
-        graphs = [unit.graph for unit in self.units]
+        graphs = [target_graph.graph for target_graph in self.target_graphs]
         integers = any(graph.types for graph in graphs)
         floats = any(graph.shapes.keys() - graph.types.keys() for graph in graphs)
         return " and ".join([*(["int8"] if integers else []), *([self.source.dtype.name] if floats else [])])
@@ -135,7 +135,7 @@ class Opened:
     @property
     def digest(self) -> str:
         """Of weights and shapes of the whole model as given: the identity of what is compiled."""
-        return self.units[0].graph.digest
+        return self.target_graphs[0].graph.digest
 
     @property
     def machine(self) -> Machine:
@@ -159,7 +159,7 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
         raise UnsupportedError(f"{lacks}; `tilefarm quantize` makes an int8 model of a float one")
     packed = [pack(graph) for graph in graphs]
     if len(packed) > 1:
-        misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}
+        misfits = {k: plan for k, (target_graph, _) in enumerate(packed) if (plan := _misfit(target_graph)) is not None}
         reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, plan in misfits.items()}
         if len(reasons) == len(packed):
             raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
@@ -184,7 +184,7 @@ class _Packer:
         return self._last[1]
 
 
-def _misfit(unit: Unit) -> Infeasible | None:
+def _misfit(target_graph: Unit) -> Infeasible | None:
     """Why not even its operators one by one fit what some level leaves."""
-    units = dict.fromkeys(at_level(unit, level) for level in unit.machine.contention)
-    return next((plan for plan in map(layer_by_layer, units) if isinstance(plan, Infeasible)), None)
+    target_graphs = dict.fromkeys(at_level(target_graph, level) for level in target_graph.machine.contention)
+    return next((plan for plan in map(layer_by_layer, target_graphs) if isinstance(plan, Infeasible)), None)

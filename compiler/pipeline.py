@@ -102,7 +102,7 @@ class CorePart(NamedTuple):
 class _Share(NamedTuple):
     """What is lowered: the part that the core at place `place` among the plan's, `core` of the machine, has of a segment."""
 
-    unit: Unit
+    target_graph: Unit
     plan: SegmentPlan
     start: int
     flip: bool
@@ -112,8 +112,8 @@ class _Share(NamedTuple):
     key: _Key
 
     @classmethod
-    def of(cls, unit: Unit, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: Held | None) -> _Share:
-        return cls(unit, plan, start, flip, place, core, held, (unit, start, flip, plan.key, place, len(plan.cores), held))
+    def of(cls, target_graph: Unit, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: Held | None) -> _Share:
+        return cls(target_graph, plan, start, flip, place, core, held, (target_graph, start, flip, plan.key, place, len(plan.cores), held))
 
 
 class Compiler:
@@ -122,10 +122,10 @@ class Compiler:
     records: False for who wants times only: two thirds of what a segment takes are its records, without which nothing is linked.
     """
 
-    def __init__(self, unit: Unit, cache_bytes: int = 512 << 20, records: bool = True) -> None:
-        self.unit, self.records = unit, records
-        self.synchroniser = Synchroniser(unit)
-        self._grants = any(unit.machine.granted(level) != unit.machine.whole for level in unit.machine.contention)
+    def __init__(self, target_graph: Unit, cache_bytes: int = 512 << 20, records: bool = True) -> None:
+        self.target_graph, self.records = target_graph, records
+        self.synchroniser = Synchroniser(target_graph)
+        self._grants = any(target_graph.machine.granted(level) != target_graph.machine.whole for level in target_graph.machine.contention)
         self._least: dict[tuple[Unit, int, str, int], int] = {}
         self._scratch = new_scratch(_TOGETHER)
         self._cache = OrderedDict[_Key, Lowered | Infeasible]()
@@ -135,7 +135,7 @@ class Compiler:
 
     def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
-        return self._lowered(_Share.of(self.unit, plan, start, False, 0, 0, None))
+        return self._lowered(_Share.of(self.target_graph, plan, start, False, 0, 0, None))
 
     def _lowered(self, share: _Share) -> Lowered | Infeasible:
         found = self._cache.get(share.key)
@@ -162,7 +162,7 @@ class Compiler:
         found = self._drafts.pop(key, None)  # of the same share with the other flip
         if found is not None:
             return found
-        made = drafted(share.unit, share.plan, share.start, share.place, share.held)
+        made = drafted(share.target_graph, share.plan, share.start, share.place, share.held)
         if isinstance(made, Draft):
             self._drafts[key] = made
             if len(self._drafts) > _DRAFTS:
@@ -185,7 +185,7 @@ class Compiler:
         l1_end = on_chip_ends(made.code)[0] if self._grants else 0
         overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
         footprint, order = self.synchroniser.footprints.listed(made.code, plan.lookahead, overtake, plan.urgent)
-        shared = NOTHING if self.unit.machine.shared is None else shared_traffic([made.code])
+        shared = NOTHING if self.target_graph.machine.shared is None else shared_traffic([made.code])
         return Lowered(footprint, made.peak_bytes, made.staged, made.code.take(order, 0) if self.records else None, l1_end, shared)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
@@ -200,9 +200,9 @@ class Compiler:
         places = places_of(parts)
         for stream in streams:
             settle(stream, places)
-        machine = self.unit.machine
+        machine = self.target_graph.machine
         idle = np.zeros((0, isa.WORDS), np.int32)
-        return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.unit.memory)
+        return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.target_graph.memory)
 
     def schedule(self, parts: Sequence[CorePart], by: Synchroniser | None = None) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call.  by: of the same unit, another one than its own."""
@@ -211,28 +211,28 @@ class Compiler:
 
     def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
-        unit = permuted_to(self.unit, [name for segment in plan.segments for name in segment.operators])
-        if isinstance(unit, Infeasible):
-            return unit
+        target_graph = permuted_to(self.target_graph, [name for segment in plan.segments for name in segment.operators])
+        if isinstance(target_graph, Infeasible):
+            return target_graph
         segments = with_starts(plan)
-        apart = disagreement(unit, segments)
-        return apart if apart is not None else self._fitting(_joined(self.by_segment(unit, segments)))
+        apart = disagreement(target_graph, segments)
+        return apart if apart is not None else self._fitting(_joined(self.by_segment(target_graph, segments)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[CorePart] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
-        return self._fitting(_joined(self.by_segment(self.unit, segments)))
+        return self._fitting(_joined(self.by_segment(self.target_graph, segments)))
 
-    def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
+    def by_segment(self, target_graph: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
         """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
 
         unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
         """
         segments = list(segments)
-        unit, holding = self.within(unit, segments)
+        target_graph, holding = self.within(target_graph, segments)
         if isinstance(holding, Infeasible):
             yield from [holding] * len(segments)
             return
-        shares, made = self._foreseen(unit, [(plan, start, plan.cores) for plan, start in segments], holding)
+        shares, made = self._foreseen(target_graph, [(plan, start, plan.cores) for plan, start in segments], holding)
         ends = self._ends()
         for index, mine in enumerate(shares):
             found = self._parts(index, mine, made, ends)
@@ -243,15 +243,15 @@ class Compiler:
                     ends[part.core] = part.flip
             yield found
 
-    def within(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
+    def within(self, target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
         """The unit within the smallest L1 that a level grants and that holds each segment, beside what all of them hold there: that too."""
         if not self._grants:
-            return unit, placed(unit, segments)
-        least = max((self._least_l1(unit, *segment) for segment in segments), default=unit.machine.whole.l1_bytes)
-        for size in [size for size in l1_grants(unit.machine) if size >= least]:
-            less = within_l1(unit, size)
+            return target_graph, placed(target_graph, segments)
+        least = max((self._least_l1(target_graph, *segment) for segment in segments), default=target_graph.machine.whole.l1_bytes)
+        for size in [size for size in l1_grants(target_graph.machine) if size >= least]:
+            less = within_l1(target_graph, size)
             holding = placed(less, segments)
-            if size == unit.machine.whole.l1_bytes or (not isinstance(holding, Infeasible) and _all_fit(less, segments, holding)):
+            if size == target_graph.machine.whole.l1_bytes or (not isinstance(holding, Infeasible) and _all_fit(less, segments, holding)):
                 return less, holding
         raise AssertionError("the last grant is all of L1")
 
@@ -259,30 +259,30 @@ class Compiler:
         """A segment as it is measured for itself: its shares, on cores from 0 on, from the bottom of L1."""
         if plan.same_end:
             plan = plan.model_copy(update={"same_end": False})
-        unit = within_l1(self.unit, self._least_l1(self.unit, plan, start))
-        (shares,), made = self._foreseen(unit, [(plan, start, range(len(plan.cores)))], [None])
+        target_graph = within_l1(self.target_graph, self._least_l1(self.target_graph, plan, start))
+        (shares,), made = self._foreseen(target_graph, [(plan, start, range(len(plan.cores)))], [None])
         return self._fitting(self._parts(0, shares, made, self._ends()))
 
-    def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
+    def _least_l1(self, target_graph: Unit, plan: SegmentPlan, start: int) -> int:
         """As `segment.l1_limits.least_l1`, remembered."""
         if not self._grants:
-            return unit.machine.whole.l1_bytes
-        key = (unit, start, plan.key, len(plan.cores))
+            return target_graph.machine.whole.l1_bytes
+        key = (target_graph, start, plan.key, len(plan.cores))
         if key not in self._least:
-            self._least[key] = least_l1(unit, plan, start)
+            self._least[key] = least_l1(target_graph, plan, start)
         return self._least[key]
 
     def _fitting(self, parts: list[CorePart] | Infeasible) -> list[CorePart] | Infeasible:
         """Parts whose residents fit the shared memory."""
         if isinstance(parts, Infeasible):
             return parts
-        need, have = places_of(parts).need, self.unit.machine.buffer_blocks(Memory.SHARED)
+        need, have = places_of(parts).need, self.target_graph.machine.buffer_blocks(Memory.SHARED)
         if need > have:
             return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {have * BLOCK_BYTES:,}")
         return parts
 
     def _foreseen(
-        self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]], holding: Sequence[Held | None]
+        self, target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]], holding: Sequence[Held | None]
     ) -> tuple[list[list[_Share] | Infeasible], dict[_Key, Lowered | Infeasible]]:
         """The shares of a program's segments, each with its cores, if all fit and have work, and those of them that are lowered now.
 
@@ -295,7 +295,9 @@ class Compiler:
             if max(cores) >= len(ends):
                 found.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(ends) - 1}"))
                 continue
-            mine = [_Share.of(unit, plan, start, ends[core] == plan.same_end, place, core, held) for place, core in enumerate(cores)]
+            mine = [
+                _Share.of(target_graph, plan, start, ends[core] == plan.same_end, place, core, held) for place, core in enumerate(cores)
+            ]
             missing += [share for share in mine if share.key not in self._cache]
             for share in mine:
                 ends[share.core] = share.flip
@@ -304,7 +306,7 @@ class Compiler:
 
     def _ends(self) -> list[bool]:
         """Per core, whether its last part lies from the top: a program's first one lies from the bottom, which is the other end."""
-        return [True] * self.unit.machine.cores
+        return [True] * self.target_graph.machine.cores
 
     def _parts(
         self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, Lowered | Infeasible], ends: Sequence[bool]
@@ -325,10 +327,10 @@ class Compiler:
         return parts
 
 
-def _all_fit(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[Held | None]) -> bool:
+def _all_fit(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[Held | None]) -> bool:
     """Whether every segment fits beside what is held meanwhile; known of those beside which nothing is."""
     each = zip(segments, holding, strict=True)
-    return all(held is None or fits_l1(unit, plan, start, held) for (plan, start), held in each)
+    return all(held is None or fits_l1(target_graph, plan, start, held) for (plan, start), held in each)
 
 
 def needs_of(parts: Sequence[CorePart]) -> Grant:

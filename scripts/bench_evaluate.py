@@ -66,7 +66,7 @@ RECORDS = ("link", "prepare")  # what takes the place of "synchronise" where rec
 T = TypeVar("T")
 
 
-def mutations(unit: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
+def mutations(target_graph: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
     """Genomes that fit, each one move away from the one before it.  mechanisms: False leaves out what couples segments or reorders records:
     held tensors, passes, ends of L1 and the lookahead."""
     rng = np.random.default_rng([seed, 1])
@@ -75,14 +75,14 @@ def mutations(unit: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome
     def fitting(genome: Genome) -> Genome | None:
         if not mechanisms:
             genome = tuple([gene._replace(lookahead=1) for gene in genome])
-        return repaired(unit, genome, lambda gene: decode(unit, gene) is not None)
+        return repaired(target_graph, genome, lambda gene: decode(target_graph, gene) is not None)
 
-    genome = fitting(random_genome(unit, rng)) or single_operators(unit)
+    genome = fitting(random_genome(target_graph, rng)) or single_operators(target_graph)
     if isinstance(genome, Infeasible):
         raise BadInputError(str(genome))
     seen = {genome}
     while True:
-        child = moves[int(rng.integers(len(moves)))](unit, genome, rng)
+        child = moves[int(rng.integers(len(moves)))](target_graph, genome, rng)
         child = child and fitting(child)
         if child and child not in seen:
             seen.add(child)
@@ -90,16 +90,16 @@ def mutations(unit: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome
             yield genome
 
 
-def genes(unit: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
+def genes(target_graph: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
     """Distinct random genes; `mean_length` 1: single operators.  Some do not fit: that is an answer too."""
     rng = np.random.default_rng([seed, 2, int(10 * mean_length)])
     seen = set()
     while True:
-        start = int(rng.integers(len(unit.operators)))
-        stop = min(len(unit.operators), start + int(rng.geometric(1 / mean_length)))
-        counts = block_counts(unit, start, stop)
+        start = int(rng.integers(len(target_graph.operators)))
+        stop = min(len(target_graph.operators), start + int(rng.geometric(1 / mean_length)))
+        counts = block_counts(target_graph, start, stop)
         blocks, chunk = counts[int(rng.integers(len(counts)))], int(rng.integers(3))
-        choices = tuple(int(rng.integers(min(8, choice_count(unit, k)))) for k in range(start, stop))
+        choices = tuple(int(rng.integers(min(8, choice_count(target_graph, k)))) for k in range(start, stop))
         prefetch, window = 1 if rng.random() < 0.5 else 2, 1 if rng.random() < 0.5 else 2
         gene = Gene(start, stop, blocks, prefetch, window, chunk, "reused" if rng.integers(2) else "streamed", choices)
         if gene not in seen:
@@ -107,9 +107,9 @@ def genes(unit: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
             yield gene
 
 
-def varied(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+def varied(target_graph: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
     """The gene with windows, halos and cores that `genes` does not draw."""
-    cores = tuple(range(1 + int(rng.integers(unit.machine.cores))))
+    cores = tuple(range(1 + int(rng.integers(target_graph.machine.cores))))
     sliding, cached = bool(rng.integers(2)), int(rng.integers(1 << min(8, gene.stop - gene.start)))
     return gene._replace(window=int(rng.integers(-1, 4)), sliding=sliding, cached=cached, cores=cores)
 
@@ -177,9 +177,9 @@ class Stages:
     resuming: as programs are timed; segments alone, which have nothing in common, are not.
     """
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...], resuming: bool) -> None:
-        self.unit, self.levels, self.compiler = unit, levels, Compiler(unit)
-        self.timers = Timers(self.compiler, unit.machine, resuming)
+    def __init__(self, target_graph: Unit, levels: tuple[str, ...], resuming: bool) -> None:
+        self.target_graph, self.levels, self.compiler = target_graph, levels, Compiler(target_graph)
+        self.timers = Timers(self.compiler, target_graph.machine, resuming)
         self.known: dict[Gene, tuple[SegmentPlan, Any] | None] = {}
         self.reset()
 
@@ -196,23 +196,23 @@ class Stages:
 
     def _look_at(self, gene: Gene) -> tuple[SegmentPlan, Any] | None:
         if gene not in self.known:
-            plan = self._timed("realise", lambda: decode(self.unit, gene))
+            plan = self._timed("realise", lambda: decode(self.target_graph, gene))
             self.known[gene] = None
             if plan is not None:
-                self.known[gene] = (plan, self._timed("features", lambda: raw_features(self.unit, plan, gene.start)))
+                self.known[gene] = (plan, self._timed("features", lambda: raw_features(self.target_graph, plan, gene.start)))
         return self.known[gene]
 
     def measure(self, genome: Genome) -> None:
-        unit, compiler, machine = self.unit, self.compiler, self.unit.machine
+        target_graph, compiler, machine = self.target_graph, self.compiler, self.target_graph.machine
         before = self._spent
         self.rows.append(None)
         known = [found for gene in genome if (found := self._look_at(gene)) is not None]
         if len(known) < len(genome):
             return
         segments = [plan for plan, _ in known]
-        whole = genome[0].start == 0 and genome[-1].stop == len(unit.operators)
+        whole = genome[0].start == 0 and genome[-1].stop == len(target_graph.operators)
         parts = self._timed(
-            "emission", lambda: compiler.parts(plan_of(unit, segments)) if whole else compiler.alone(segments[0], genome[0].start)
+            "emission", lambda: compiler.parts(plan_of(target_graph, segments)) if whole else compiler.alone(segments[0], genome[0].start)
         )
         if isinstance(parts, Infeasible):
             return
@@ -266,10 +266,10 @@ def in_turn(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], secon
     return [each.found() for each in stages]
 
 
-def bench_segments(units: Sequence[Unit], seconds: float, seed: int) -> list[dict[str, Any]]:
+def bench_segments(target_graphs: Sequence[Unit], seconds: float, seed: int) -> list[dict[str, Any]]:
     """Segments stage by stage, and what each part of them adds, of all units side by side."""
-    stages = [Stages(unit, tuple(unit.machine.contention), resuming=False) for unit in units]
-    found = in_turn(stages, [((gene,) for gene in genes(unit, seed + 2, 3.3)) for unit in units], seconds)
+    stages = [Stages(target_graph, tuple(target_graph.machine.contention), resuming=False) for target_graph in target_graphs]
+    found = in_turn(stages, [((gene,) for gene in genes(target_graph, seed + 2, 3.3)) for target_graph in target_graphs], seconds)
     out = []
     for mine, each in zip(found, stages, strict=True):
         fitting = np.array([row for row in each.rows if row is not None])
@@ -279,16 +279,16 @@ def bench_segments(units: Sequence[Unit], seconds: float, seed: int) -> list[dic
     return out
 
 
-def layer_by_layer(units: Sequence[Unit], seconds: float) -> list[dict[str, Any]]:
+def layer_by_layer(target_graphs: Sequence[Unit], seconds: float) -> list[dict[str, Any]]:
     """Whole programs of several units, one operator to a segment, over at least `seconds` of each: medians of what an instruction takes."""
-    plans, rows = [default_plan(unit) for unit in units], [list[tuple[float, float, int]]() for _ in units]
+    plans, rows = [default_plan(target_graph) for target_graph in target_graphs], [list[tuple[float, float, int]]() for _ in target_graphs]
     while any(sum(row[0] + row[1] for row in mine[1:]) < seconds for mine in rows):
-        for unit, plan, mine in zip(units, plans, rows, strict=True):
+        for target_graph, plan, mine in zip(target_graphs, plans, rows, strict=True):
             begin = time.thread_time()
-            program = Compiler(unit).compile(plan)
+            program = Compiler(target_graph).compile(plan)
             assert isinstance(program, Program)
             compiled = time.thread_time()
-            simulate_levels(program, unit.machine, tuple(unit.machine.contention))
+            simulate_levels(program, target_graph.machine, tuple(target_graph.machine.contention))
             mine.append((compiled - begin, time.thread_time() - compiled, program.instructions))
     found = []
     for mine in rows:
@@ -322,23 +322,23 @@ def cold_compile(model: str, machine: str) -> dict[str, Any]:
     }
 
 
-def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
-    spec = EvaluatorSpec(unit, tuple(unit.machine.contention))
+def bench(target_graph: Unit, seconds: float, seed: int) -> dict[str, Any]:
+    spec = EvaluatorSpec(target_graph, tuple(target_graph.machine.contention))
     evaluator = spec()
-    programs = (Request("program", genome) for genome in mutations(unit, seed))
-    tilings = (Request("segment", (gene,)) for gene in genes(unit, seed, 1.0))
-    segments = (Request("segment", (gene,)) for gene in genes(unit, seed, 3.3))
-    features = (Request("segment", (gene,), measure=False) for gene in genes(unit, seed + 1, 3.3))
-    out: dict[str, Any] = {"levels": len(spec.levels), "operators": len(unit.operators)}
+    programs = (Request("program", genome) for genome in mutations(target_graph, seed))
+    tilings = (Request("segment", (gene,)) for gene in genes(target_graph, seed, 1.0))
+    segments = (Request("segment", (gene,)) for gene in genes(target_graph, seed, 3.3))
+    features = (Request("segment", (gene,), measure=False) for gene in genes(target_graph, seed + 1, 3.3))
+    out: dict[str, Any] = {"levels": len(spec.levels), "operators": len(target_graph.operators)}
     requests = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
     for name, items in requests.items():
         out[name] = rate(evaluator.measure, items, seconds)
-    without = (Request("program", genome) for genome in mutations(unit, seed, mechanisms=False))
+    without = (Request("program", genome) for genome in mutations(target_graph, seed, mechanisms=False))
     out["without_mechanisms"] = rate(spec().measure, without, seconds)
-    plain = Evaluator(unit, spec.levels, Npu(unit, spec.levels, resuming=False))
-    same = islice(mutations(unit, seed), WARM + int(out["programs"]["count"]))
+    plain = Evaluator(target_graph, spec.levels, Npu(target_graph, spec.levels, resuming=False))
+    same = islice(mutations(target_graph, seed), WARM + int(out["programs"]["count"]))
     out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
-    (out["program_stages"],) = in_turn([Stages(unit, spec.levels, resuming=True)], [mutations(unit, seed + 1)], seconds)
+    (out["program_stages"],) = in_turn([Stages(target_graph, spec.levels, resuming=True)], [mutations(target_graph, seed + 1)], seconds)
     return out
 
 
@@ -392,11 +392,11 @@ def main(
     names, models = named(networks), named(cold)
     about = {"machine": machine, "dtype": dtype, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
     try:
-        units = [in_file_order(name, machine, DataType[dtype]) for name in names]
-        segments = bench_segments(units, seconds, seed)
-        layers = [{"layer_by_layer": of} for of in layer_by_layer(units, seconds)]
-        both = zip(names, units, segments, layers, strict=True)
-        each = [{"network": name, **bench(unit, seconds, seed), **of, **layer} for name, unit, of, layer in both]
+        target_graphs = [in_file_order(name, machine, DataType[dtype]) for name in names]
+        segments = bench_segments(target_graphs, seconds, seed)
+        layers = [{"layer_by_layer": of} for of in layer_by_layer(target_graphs, seconds)]
+        both = zip(names, target_graphs, segments, layers, strict=True)
+        each = [{"network": name, **bench(target_graph, seconds, seed), **of, **layer} for name, target_graph, of, layer in both]
         found = {**about, "networks": each, "cold": [cold_compile(model, machine) for model in models]}
     except BadInputError as error:
         raise typer.BadParameter(str(error)) from None

@@ -74,10 +74,10 @@ ASKED = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: 
 SCORED_AT_ONCE, SCORING_S = 192, 4.0
 
 
-def specification(unit: Unit, config: TuneConfig, seed: int) -> JobRunnerSpec:
-    levels = tuple(unit.machine.contention)
-    origin = Origin("bench", unit.graph.name, unit.machine.name, simulator.VERSION, seed=seed)
-    return JobRunnerSpec(EvaluatorSpec(unit, levels), Facts(origin, unit, levels), config, {}, seed)
+def specification(target_graph: Unit, config: TuneConfig, seed: int) -> JobRunnerSpec:
+    levels = tuple(target_graph.machine.contention)
+    origin = Origin("bench", target_graph.graph.name, target_graph.machine.name, simulator.VERSION, seed=seed)
+    return JobRunnerSpec(EvaluatorSpec(target_graph, levels), Facts(origin, target_graph, levels), config, {}, seed)
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Window:
                 self.wall_s, self.driver_s, self.workers_s, tasks = (end - begin for begin, end in zip(*marks, strict=True))
                 self.begun_s, self.tasks = marks[0][0], int(tasks)
                 self.states = list(schedule.states)
-            conditions = np.stack(list(conditions_of(spec.facts.unit, levels).values()))
+            conditions = np.stack(list(conditions_of(spec.facts.target_graph, levels).values()))
             seqs = first(ledger.numbers, self.tasks)
             self.rows = packed_rows(rows_of_search(LocalPlace(folder), spec.facts.origin.run, seqs, conditions))
         return self
@@ -243,7 +243,7 @@ class Scorer:
 
         def score() -> tuple[int, float]:
             shares = rules.config.segments
-            proposed = propose(rules.unit, table, segmentations, SCORED_AT_ONCE, rng, rules.moves, shares)
+            proposed = propose(rules.target_graph, table, segmentations, SCORED_AT_ONCE, rng, rules.moves, shares)
             genes = [gene for gene in proposed if gene not in seen]
             seen.update(genes)
             context, begin = self.context(), time.process_time()
@@ -283,13 +283,13 @@ def _rate(score: Callable[[], tuple[int, float]], seconds: float) -> float:
 
 def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides: Sequence[str], busy: bool) -> dict[str, Any]:
     """All figures.  busy: of rates beside a process that spins."""
-    unit = network(name, machine)
+    target_graph = network(name, machine)
     config = load_config(None, (*overrides, "model.min_rows=1000000000"))
     connection = connect(None, WORKERS)
     rows, memories, window = [], [], None
     try:
         for pair in range(pairs):
-            spec = specification(unit, config, seed + pair)
+            spec = specification(target_graph, config, seed + pair)
             commands = [serial_command(name, machine, epochs, seed + pair, overrides)] * WORKERS
             with beside(busy):
                 own = alone(commands) if pair % 2 else []
@@ -316,7 +316,7 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
     middle = {
         key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us", "work", "waits", "cpu")
     }
-    scorer = Scorer(specification(unit, load_config(None, overrides), seed), window)
+    scorer = Scorer(specification(target_graph, load_config(None, overrides), seed), window)
     result = {"network": name, "machine": machine, "epochs": epochs, "beside_busy": busy, "pairs": rows, **middle}
     result["actors_per_driver"] = WORKERS / middle["actors_per_s"] * 1e6 / middle["driver_us"]
     result["absorbed_us"] = scorer.absorbed_us

@@ -152,7 +152,7 @@ def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, A
     """A network, layer by layer: the best of `repeats` preparations, and the mean over the levels of the best simulation at each."""
     path, seed = resolve(Path(f"light:{network}"), None)
     opened = open_source(Source(path, machine, DataType.float16, random_weights=seed))
-    program = compile_plan(opened.compiler, default_plan(opened.unit))
+    program = compile_plan(opened.compiler, default_plan(opened.target_graph))
     prepare_s, cycles = [], {}
     run_s: dict[str, list[float]] = {level: [] for level in machine.contention}
     for _ in range(repeats):

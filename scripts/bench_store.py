@@ -63,19 +63,19 @@ def main(
 ) -> None:
     """What a look-up in a store costs, against measuring."""
     machine = load_machine(machine_name)
-    unit = open_network(Source.named(model, machine, "float16", {}, None)).unit
-    levels, count = tuple(machine.contention), len(unit.operators)
+    target_graph = open_network(Source.named(model, machine, "float16", {}, None)).target_graph
+    levels, count = tuple(machine.contention), len(target_graph.operators)
     genes = [Gene(i, j, blocks) for i in range(count) for j in (i + 1, i + 2, i + 3) if j <= count for blocks in (1, 2, 4)]
     requests = [Request("segment", (gene,)) for gene in genes]
-    warm = Evaluator(unit, levels)
+    warm = Evaluator(target_graph, levels)
     measured = [(request, each) for request in requests if (each := warm.measure(request)).values is not None]
-    scopes = Scopes(unit)
+    scopes = Scopes(target_graph)
     print(f"{model} on {machine.name}: {len(measured)} segments at {len(levels)} levels, {others:,} others in the store")
     with tempfile.TemporaryDirectory() as folder:
         conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, "simulator")
         store = filled(Path(folder), conditions, scopes, measured, others)
         size = sum(path.version()[1] for path in store.folder.iterdir())
-        begins = spent(lambda: PackStore(LocalPlace(folder), conditions).found(Scopes(unit).every))
+        begins = spent(lambda: PackStore(LocalPlace(folder), conditions).found(Scopes(target_graph).every))
         packed = PackStore(LocalPlace(folder), conditions).found(scopes.every).packed
         opens = spent(lambda: Memo(packed, len(levels), True))
         memo = Memo(packed, len(levels), True)
@@ -84,10 +84,10 @@ def main(
         asks, alone, taken, hits, misses = ([0.0] * ROUNDS for _ in range(5))
         for k in range(ROUNDS):  # in turns
             for times, found in ((alone, None), (taken, memo)):
-                evaluator = Evaluator(unit, levels)
+                evaluator = Evaluator(target_graph, levels)
                 evaluator.memo = found
                 times[k] = spent(lambda at=evaluator: [at.measure(request) for request, _ in measured])
-            evaluator = Evaluator(unit, levels)
+            evaluator = Evaluator(target_graph, levels)
             asks[k] = spent(lambda at=evaluator: [at.measure(Request("segment", request.genome, False)) for request, _ in measured])
             hits[k] = spent(lambda: [memo.find(task, NOTHING_SAID) for task in tasks])
             misses[k] = spent(lambda: [memo.find(task, NOTHING_SAID) for task in unknown])

@@ -148,41 +148,41 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
     return list(dict.fromkeys(found))
 
 
-def planned(unit: Unit) -> Plan | None:
+def planned(target_graph: Unit) -> Plan | None:
     """The plan that is best by prediction, with tensors held where that is better; None where there is none."""
-    predict = by_estimate(unit)
+    predict = by_estimate(target_graph)
     try:
-        found = Covers(unit, ["none"], predict).cheapest(0)
+        found = Covers(target_graph, ["none"], predict).cheapest(0)
     except InfeasibleError:
         return None
     if found is None:
         return None
-    genome = held_by_prediction(unit, found[0], lambda raws: predict(np.stack(raws), ["none"])[:, 0].tolist())
-    plan = decode_all(unit, genome)
+    genome = held_by_prediction(target_graph, found[0], lambda raws: predict(np.stack(raws), ["none"])[:, 0].tolist())
+    plan = decode_all(target_graph, genome)
     return None if isinstance(plan, Infeasible) else plan
 
 
-def predicted(unit: Unit) -> Traffic | None:
+def predicted(target_graph: Unit) -> Traffic | None:
     """Of that plan's program; None where there is none."""
-    plan = planned(unit)
-    program = None if plan is None else Compiler(unit).compile(plan)
-    return None if program is None or isinstance(program, Infeasible) else traffic(unit, program)
+    plan = planned(target_graph)
+    program = None if plan is None else Compiler(target_graph).compile(plan)
+    return None if program is None or isinstance(program, Infeasible) else traffic(target_graph, program)
 
 
-def tuned(unit: Unit, candidates: int, rules: type[Rules] = Rules) -> Traffic | None:
+def tuned(target_graph: Unit, candidates: int, rules: type[Rules] = Rules) -> Traffic | None:
     """Of the program with the least; None where nothing fits."""
     try:
-        found = tuner.Search(unit, candidates=candidates, rules=rules).run()
+        found = tuner.Search(target_graph, candidates=candidates, rules=rules).run()
     except InfeasibleError:
         return None
-    program = Compiler(found.unit).compile(found.plan("none"))
+    program = Compiler(found.target_graph).compile(found.plan("none"))
     assert not isinstance(program, Infeasible), program
-    return traffic(found.unit, program)
+    return traffic(found.target_graph, program)
 
 
-def no_less(unit: Unit, dtype: DataType) -> int:
+def no_less(target_graph: Unit, dtype: DataType) -> int:
     """Elements that every program moves."""
-    return Bound(unit).of("none").traffic_bytes // dtype.size_bytes
+    return Bound(target_graph).of("none").traffic_bytes // dtype.size_bytes
 
 
 def compare(
@@ -194,14 +194,14 @@ def compare(
     """
     rows, graph = [], lower(load_model(CHAINS[name].model(), random_weights=0))
     for ki in capacities:
-        units = [make_unit(graph, machine, dtype) for machine in traffic_machines(ki * 1024, dtype)]
-        first = [predicted(unit) for unit in units]
-        unit, ours = min(zip(units, first, strict=True), key=lambda each: math.inf if each[1] is None else each[1].total)
+        target_graphs = [make_unit(graph, machine, dtype) for machine in traffic_machines(ki * 1024, dtype)]
+        first = [predicted(target_graph) for target_graph in target_graphs]
+        target_graph, ours = min(zip(target_graphs, first, strict=True), key=lambda each: math.inf if each[1] is None else each[1].total)
         doubled = None
         if candidates:
-            searched = [each for each in (ours, tuned(unit, candidates)) if each is not None]
-            ours, doubled = min(searched, key=lambda each: each.total, default=None), tuned(unit, candidates, Doubled)
-        bound = min(no_less(each, dtype) for each in units) if mappings is None else least(mappings, ki * 1024)
+            searched = [each for each in (ours, tuned(target_graph, candidates)) if each is not None]
+            ours, doubled = min(searched, key=lambda each: each.total, default=None), tuned(target_graph, candidates, Doubled)
+        bound = min(no_less(each, dtype) for each in target_graphs) if mappings is None else least(mappings, ki * 1024)
         rows.append(row_of(name, ki, bound, ours, doubled, dtype.size_bytes) | {"judged": mappings is not None})
     return rows
 

@@ -64,11 +64,11 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
     machine = soma_machine(DataType[dtype])
     source = Source.named(Path(network), machine, "float16", {}, None)  # what is not of integers
     opened = open_source(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
-    found = tuner.Search(opened.unit, candidates=candidates, seed=seed).run()
+    found = tuner.Search(opened.target_graph, candidates=candidates, seed=seed).run()
     plan = found.plan("none")
     packed = plan.model_copy(update={"segments": tuple(segment.model_copy(update={"spread": False}) for segment in plan.segments)})
-    (program, cycles, busy), (_, packed_cycles, _) = _timed(found.unit, plan), _timed(found.unit, packed)
-    moved = traffic(found.unit, program)
+    (program, cycles, busy), (_, packed_cycles, _) = _timed(found.target_graph, plan), _timed(found.target_graph, packed)
+    moved = traffic(found.target_graph, program)
     rate = int(machine.ddr.bytes_per_cycle)
     return {
         "dtype": dtype, "cycles": cycles, "soma": SOMA_CYCLES, "once": -(-moved.once // rate), "busy": busy,
@@ -77,11 +77,11 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
     }  # fmt: skip
 
 
-def _timed(unit: Unit, plan: Plan) -> tuple[Program, int, dict[str, int]]:
+def _timed(target_graph: Unit, plan: Plan) -> tuple[Program, int, dict[str, int]]:
     """A plan's program, its cycles, and those of every engine."""
-    program = Compiler(unit).compile(plan)
+    program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible), program
-    timing = simulate(program, unit.machine, unit.machine.contention["none"])
+    timing = simulate(program, target_graph.machine, target_graph.machine.contention["none"])
     return program, timing.cycles, {engine.name: int(timing.busy_cycles[:, engine].sum()) for engine in Engine}
 
 

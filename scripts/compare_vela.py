@@ -206,12 +206,12 @@ def ours(name: str, machine: Machine, candidates: int) -> dict[str, tuple[Traffi
     levels = {level: at.model_dump() for level, at in machine.contention.items()} | {TRAFFIC: {"share": HARDLY_ANY}}
     source = Source.named(Path(name), Machine.model_validate(machine.model_dump() | {"contention": levels}), "float16", {}, None)
     opened = open_source(source, with_integer_borders(load_network(f"{name},quantised=qdq")), name)
-    found = tuner.Search(opened.unit, candidates=candidates).run()
-    compiler, counted = Compiler(found.unit), dict[str, tuple[Traffic, int]]()
+    found = tuner.Search(opened.target_graph, candidates=candidates).run()
+    compiler, counted = Compiler(found.target_graph), dict[str, tuple[Traffic, int]]()
     for level in found.levels:
         program = compiler.compile(found.plan(level))
         assert not isinstance(program, Infeasible), program
-        counted[level] = traffic(found.unit, program), stream_bytes(program)
+        counted[level] = traffic(found.target_graph, program), stream_bytes(program)
     return counted
 
 

@@ -65,13 +65,13 @@ def tile_by_tile(machine: Machine, m: int, k: int, n: int) -> Program:
 
     While A comes in, with the first column of tiles, each `rows` of it are multiplied as soon as they are there.
     """
-    unit = machine.matrix
-    assert unit.kind == "systolic"
+    target_graph = machine.matrix
+    assert target_graph.kind == "systolic"
     rows: list[Code] = []
-    for j, tile_n in enumerate(_cut(n, max(unit.columns, ATOM))):
-        for i, tile_k in enumerate(_cut(k, max(unit.rows, ATOM))):
+    for j, tile_n in enumerate(_cut(n, max(target_graph.columns, ATOM))):
+        for i, tile_k in enumerate(_cut(k, max(target_graph.rows, ATOM))):
             rows.append(_copy(Engine.MTE2, Memory.DDR, Memory.L1, tile_k * tile_n))
-            for part in _cut(m, max(unit.rows, ATOM)) if j == 0 else [m]:
+            for part in _cut(m, max(target_graph.rows, ATOM)) if j == 0 else [m]:
                 if j == 0:
                     rows.append(_copy(Engine.MTE2, Memory.DDR, Memory.L1, part * tile_k))
                 rows += [*_flag(Engine.MTE2, Engine.CUBE), _mmad(part, tile_k, tile_n, accumulate=i > 0)]

@@ -78,14 +78,15 @@ def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: in
     except (InfeasibleError, UnsupportedError) as error:
         return f"does not compile: {error}"
     found, fitting = Digests(), list[list[Plan]]()
-    for unit in map(in_search_order, there.units):
-        levels, rng = tuple(unit.machine.contention), np.random.default_rng([seed, 3])
-        target = Npu(unit, levels, records=True)
-        evaluator = Evaluator(unit, levels, target)
-        for gene in islice(genes(unit, seed, 3.3), gene_count):
-            measured(found, evaluator, target.compiler, Request("segment", (varied(unit, gene, rng),)))
+    for target_graph in map(in_search_order, there.target_graphs):
+        levels, rng = tuple(target_graph.machine.contention), np.random.default_rng([seed, 3])
+        target = Npu(target_graph, levels, records=True)
+        evaluator = Evaluator(target_graph, levels, target)
+        for gene in islice(genes(target_graph, seed, 3.3), gene_count):
+            measured(found, evaluator, target.compiler, Request("segment", (varied(target_graph, gene, rng),)))
         programs = [
-            measured(found, evaluator, target.compiler, Request("program", genome)) for genome in islice(mutations(unit, seed), genomes)
+            measured(found, evaluator, target.compiler, Request("program", genome))
+            for genome in islice(mutations(target_graph, seed), genomes)
         ]
         fitting.append([plan for plan in programs if plan is not None])
     plans += [joined(dict(zip(there.names, each, strict=True))) for each in zip(*fitting, strict=False)]
@@ -107,7 +108,7 @@ def measured(found: Digests, evaluator: Evaluator, compiler: Compiler, request: 
     parts = compiler.some(segments) if request.kind == "program" else compiler.alone(*segments[0])
     assert not isinstance(parts, Infeasible)
     found.add("streams", *compiler.link(parts).streams)
-    return plan_of(evaluator.unit, [plan for plan, _ in segments])
+    return plan_of(evaluator.target_graph, [plan for plan, _ in segments])
 
 
 def compiled(there: Opened, plans: Sequence[Plan]) -> bytes:

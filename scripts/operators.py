@@ -124,10 +124,10 @@ class Product:
 class Operator:
     """A unit of one operator with all legal ways to run it; what was measured is kept."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit, self.levels = unit, tuple(unit.machine.contention)
-        self.space: OperatorSpace = operator_space(unit, 0, single_block_counts(unit, 0))
-        self.bounds = np.stack([self.space.bound(unit, level) for level in self.levels], 1)
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph, self.levels = target_graph, tuple(target_graph.machine.contention)
+        self.space: OperatorSpace = operator_space(target_graph, 0, single_block_counts(target_graph, 0))
+        self.bounds = np.stack([self.space.bound(target_graph, level) for level in self.levels], 1)
         self._evaluator: Evaluator | None = None
         self._known: dict[int, NDArray[np.int64]] = {}
 
@@ -135,7 +135,9 @@ class Operator:
         """Cycles per level of way i; a very large number where it does not fit UB."""
         if i not in self._known:
             if self._evaluator is None:
-                self._evaluator = Evaluator(self.unit, self.levels, Npu(self.unit, self.levels, cache_bytes=1))  # no way is measured twice
+                self._evaluator = Evaluator(
+                    self.target_graph, self.levels, Npu(self.target_graph, self.levels, cache_bytes=1)
+                )  # no way is measured twice
             cycles = self._evaluator.cycles_alone(self.space.plan(i), 0)
             self._known[i] = np.full(len(self.levels), NEVER) if cycles is None else cycles
         return self._known[i]
@@ -145,10 +147,10 @@ class Operator:
         self._evaluator = None
 
     def features(self, chosen: Sequence[int]) -> NDArray[np.float64]:
-        return np.stack([raw_features(self.unit, self.space.plan(i), 0) for i in chosen])
+        return np.stack([raw_features(self.target_graph, self.space.plan(i), 0) for i in chosen])
 
     def shortlist(self) -> list[int]:
-        found: list[int] = shortlist(self.unit, self.space, self.levels).tolist()
+        found: list[int] = shortlist(self.target_graph, self.space, self.levels).tolist()
         return found
 
 
@@ -183,14 +185,14 @@ def exhaustive(operator: Operator, cap: int) -> Optimum:
     return Optimum(best, measured, np.array(slack))
 
 
-def shape_of(unit: Unit, spec: OperatorSpec) -> Shape | Product | None:
+def shape_of(target_graph: Unit, spec: OperatorSpec) -> Shape | Product | None:
     """The shape of a convolution or matrix product of one image; None for other operators."""
     kernel = spec.operator
-    if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and unit.images == 1:
-        left, right = unit.graph.shapes[kernel.a][1] // spec.groups, unit.graph.shapes[kernel.b][1] // spec.groups
+    if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and target_graph.images == 1:
+        left, right = target_graph.graph.shapes[kernel.a][1] // spec.groups, target_graph.graph.shapes[kernel.b][1] // spec.groups
         columns = spec.pixels if spec.transposed else right
         return Product(spec.groups, spec.out_h * spec.out_w, left, columns, spec.transposed)
-    if not isinstance(spec, ConvSpec) or not isinstance(kernel, Conv) or unit.storages[0].n > 1:
+    if not isinstance(spec, ConvSpec) or not isinstance(kernel, Conv) or target_graph.storages[0].n > 1:
         return None
     c_out, c_in = kernel.weights.shape[:2]
     window = (kernel.weights.shape[2], kernel.weights.shape[3])
@@ -217,9 +219,9 @@ def operators_of(networks: Sequence[str], machine: str) -> dict[Shape | Product,
     found: dict[Shape | Product, Counter[str]] = {}
     known: dict[str, Shape | Product] = {}
     for name in networks:
-        unit = network(name, machine)
-        for spec in unit.operators:
-            shape = shape_of(unit, spec)
+        target_graph = network(name, machine)
+        for spec in target_graph.operators:
+            shape = shape_of(target_graph, spec)
             if shape is not None:
-                found.setdefault(known.setdefault(canonical_json(spec.signature(unit.storages)), shape), Counter())[name] += 1
+                found.setdefault(known.setdefault(canonical_json(spec.signature(target_graph.storages)), shape), Counter())[name] += 1
     return found

@@ -31,17 +31,17 @@ class TilingSpace:
     Changing a coordinate keeps the others as far as that is legal: the nearest legal way, in octaves, is taken.
     """
 
-    def __init__(self, unit: Unit, space: OperatorSpace) -> None:
-        self.unit, self.space = unit, space
+    def __init__(self, target_graph: Unit, space: OperatorSpace) -> None:
+        self.target_graph, self.space = target_graph, space
         self._logs = np.log2(space.points + 1.0).astype(np.float32)
         columns = [np.unique(column, return_inverse=True) for column in space.points.T]
         self.values = [values for values, _ in columns]
         self._rows = [[np.flatnonzero(place == i) for i in range(len(values))] for values, place in columns]
-        self._halo = unit.operators[0].operator.has_halo
-        genome = single_operators(unit)
+        self._halo = target_graph.operators[0].operator.has_halo
+        genome = single_operators(target_graph)
         if isinstance(genome, Infeasible):
-            raise InfeasibleError(f"{unit.machine.name}: {genome}")
-        plan = decode(unit, genome[0])
+            raise InfeasibleError(f"{target_graph.machine.name}: {genome}")
+        plan = decode(target_graph, genome[0])
         assert plan is not None
         self.start = self._nearest(_row(plan))
 
@@ -49,7 +49,7 @@ class TilingSpace:
         """Halos cached: of an operator alone that saves loads and L1, so ours looks at nothing else."""
         plan = self.space.plan(point)
         plan = plan.model_copy(update={"halo": ("cache",)}) if self._halo and plan.blocks > 1 else plan
-        gene = gene_of(self.unit, plan, 0)
+        gene = gene_of(self.target_graph, plan, 0)
         assert gene is not None, "what is legal has a gene"
         return (gene,)
 
@@ -96,13 +96,13 @@ def _row(plan: SegmentPlan) -> NDArray[np.int64]:
 class PlanSpace:
     """Genomes of a network: random ones, moves and crossover of the search itself, and its repair."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
-        genome = single_operators(unit)
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph = target_graph
+        genome = single_operators(target_graph)
         if isinstance(genome, Infeasible):
-            raise InfeasibleError(f"{unit.machine.name}: {genome}")
+            raise InfeasibleError(f"{target_graph.machine.name}: {genome}")
         self.start: Genome = genome
-        self._moves = [move for name, move in MOVES.items() if name != "change_cores" or unit.machine.cores > 1]
+        self._moves = [move for name, move in MOVES.items() if name != "change_cores" or target_graph.machine.cores > 1]
         self._known: dict[Gene, bool] = {}
 
     def genome(self, point: Genome) -> Genome:
@@ -110,12 +110,12 @@ class PlanSpace:
 
     def random(self, rng: Rng) -> Genome:
         while True:
-            genome = self._repaired(random_genome(self.unit, rng))
+            genome = self._repaired(random_genome(self.target_graph, rng))
             if genome is not None:
                 return genome
 
     def neighbour(self, point: Genome, rng: Rng) -> Genome:
-        changed = self._moves[int(rng.integers(len(self._moves)))](self.unit, point, rng)
+        changed = self._moves[int(rng.integers(len(self._moves)))](self.target_graph, point, rng)
         return point if changed is None else self._repaired(changed) or point
 
     def crossover(self, a: Genome, b: Genome, rng: Rng) -> Genome:
@@ -124,7 +124,7 @@ class PlanSpace:
     def parameters(self, point: Genome) -> dict[str, Any]:
         genes = {gene.start: gene for gene in point}
         out: dict[str, Any] = {}
-        for k in range(len(self.unit.operators)):
+        for k in range(len(self.target_graph.operators)):
             if k:
                 out[f"cut{k}"] = k in genes
             if k in genes:
@@ -133,28 +133,28 @@ class PlanSpace:
 
     def suggested(self, trial: optuna.Trial) -> Genome:
         """Where segments begin; of each, blocks and whether halos are cached."""
-        count = len(self.unit.operators)
+        count = len(self.target_graph.operators)
         starts = [0, *(k for k in range(1, count) if trial.suggest_categorical(f"cut{k}", [True, False]))]
         genes = []
         for start, stop in zip(starts, [*starts[1:], count], strict=True):
             blocks = trial.suggest_categorical(f"blocks{start}", BLOCK_COUNTS)
             cached = trial.suggest_categorical(f"cached{start}", [False, True])
-            fewer = max(b for b in block_counts(self.unit, start, stop) if b <= blocks)
+            fewer = max(b for b in block_counts(self.target_graph, start, stop) if b <= blocks)
             genes.append(Gene(start, stop, fewer, cached=-1 if cached else 0))
         return self._repaired(tuple(genes)) or self.start
 
     def _repaired(self, genome: Genome) -> Genome | None:
-        return repaired(self.unit, genome, self._fits)
+        return repaired(self.target_graph, genome, self._fits)
 
     def _fits(self, gene: Gene) -> bool:
         if gene not in self._known:
-            self._known[gene] = decode(self.unit, gene) is not None
+            self._known[gene] = decode(self.target_graph, gene) is not None
         return self._known[gene]
 
 
 @lru_cache(maxsize=1)  # seeds and strategies look through one space
-def space_of(unit: Unit) -> TilingSpace | PlanSpace:
+def space_of(target_graph: Unit) -> TilingSpace | PlanSpace:
     """Of one convolution all legal tilings, of a network all plans."""
-    if len(unit.operators) == 1 and isinstance(unit.operators[0], ConvSpec):
-        return TilingSpace(unit, operator_space(unit, 0, single_block_counts(unit, 0)))
-    return PlanSpace(unit)
+    if len(target_graph.operators) == 1 and isinstance(target_graph.operators[0], ConvSpec):
+        return TilingSpace(target_graph, operator_space(target_graph, 0, single_block_counts(target_graph, 0)))
+    return PlanSpace(target_graph)

@@ -74,7 +74,7 @@ class Walk(ABC):
         """Without an end."""
 
     def space(self) -> Space[Any]:
-        return space_of(self.context.unit)
+        return space_of(self.context.target_graph)
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
         """Only of the program that was measured first: it goes by what it heard."""

@@ -80,7 +80,7 @@ class Pair(NamedTuple):
     """A network, a machine and a seed, searched in every arm.  name: of the network, as it was given.  cpu_s: of each search."""
 
     name: str
-    unit: Unit
+    target_graph: Unit
     seed: int
     candidates: int
     found: Mapping[str, tuner.SearchResult]
@@ -88,7 +88,7 @@ class Pair(NamedTuple):
 
     @property
     def levels(self) -> tuple[str, ...]:
-        return tuple(self.unit.machine.contention)
+        return tuple(self.target_graph.machine.contention)
 
 
 class Table(NamedTuple):
@@ -186,10 +186,10 @@ def finish(name: str, out: Path, rows: Sequence[Row], shown: Iterable[Table | st
     show(rows, every, as_json)
 
 
-def champions(unit: Unit, found: tuner.SearchResult) -> dict[str, MeasuredPiece]:
+def champions(target_graph: Unit, found: tuner.SearchResult) -> dict[str, MeasuredPiece]:
     """Level -> the program that a search found for it, timed at all levels that it fits.  unit: in the search's order."""
-    plans = {level: best.plan(unit) for level, best in zip(found.levels, found.best, strict=True)}
-    return measure_plans(Compiler(unit), plans)
+    plans = {level: best.plan(target_graph) for level, best in zip(found.levels, found.best, strict=True)}
+    return measure_plans(Compiler(target_graph), plans)
 
 
 def spent_s() -> float:
@@ -218,11 +218,22 @@ def _apart(work: Callable[[Key], Found], pair: Key) -> Found:
 def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], folder: Path) -> Found:
     """`_pair`, or what it left in the folder."""
     (name, machine, seed), config = pair, load_config(None, settings)
-    unit = _own(study, name, machine, config.search.order)
+    target_graph = _own(study, name, machine, config.search.order)
     arms = [[name, *arm._replace(strategy=None), arm.strategy and arm.strategy.__name__] for name, arm in study.arms.items()]
     written = hashlib.sha256(Path(inspect.getfile(study.show)).read_bytes()).hexdigest()
     others = [network(f"{name}{arm.network}", machine).digest for arm in study.possible(machine).values() if arm.network]
-    what = [unit.digest, *others, seed, candidates, settings, config.digest, simulator.VERSION, arms, written, *map(str, study.given)]
+    what = [
+        target_graph.digest,
+        *others,
+        seed,
+        candidates,
+        settings,
+        config.digest,
+        simulator.VERSION,
+        arms,
+        written,
+        *map(str, study.given),
+    ]
     path = folder / f"{short(name)}-{digest(what)}.json"
     if path.is_file():
         kept = json.loads(path.read_text())
@@ -240,19 +251,19 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
     (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
     for arm, (own, times, levels, strategy, changes, more_of_name) in study.possible(machine).items():
         texts = (*own, *settings)
-        unit = network(f"{name}{more_of_name}", changed(machine, changes), load_config(None, texts).search.order)
+        target_graph = network(f"{name}{more_of_name}", changed(machine, changes), load_config(None, texts).search.order)
         budget = None if any(text.startswith("budget.") for text in texts) else max(1, round(times * candidates))
-        evaluator = study.evaluator(unit, levels or tuple(unit.machine.contention)) if study.evaluator is not None else None
+        evaluator = study.evaluator(target_graph, levels or tuple(target_graph.machine.contention)) if study.evaluator is not None else None
         more = study.begins(arm, pair) if study.begins is not None else {}
         search = tuner.Search(
-            unit, settings=texts, candidates=budget, seed=seed, levels=levels, strategy=strategy, evaluator=evaluator, **more
+            target_graph, settings=texts, candidates=budget, seed=seed, levels=levels, strategy=strategy, evaluator=evaluator, **more
         )
         _warm()
         begun = time.process_time()
         found[arm] = search.run()
         cpu_s[arm] = round(time.process_time() - begun, 2)
-    unit = _own(study, name, machine, load_config(None, settings).search.order)
-    rows = study.rows(Pair(name, unit, seed, candidates, found, cpu_s))
+    target_graph = _own(study, name, machine, load_config(None, settings).search.order)
+    rows = study.rows(Pair(name, target_graph, seed, candidates, found, cpu_s))
     head = {"network": short(name), "machine": machine, "seed": seed}
     return [head | row for row in rows]
 
@@ -298,9 +309,9 @@ def opened(name: str, machine: str, dtype: str) -> Opened:
     return open_network(Source.named(model_named(name), machine, dtype, {}, None))
 
 
-def in_search_order(unit: Unit) -> Unit:
+def in_search_order(target_graph: Unit) -> Unit:
     """Its operators in the order that a search has them in."""
-    return ordered(unit, DEFAULT_ORDER)
+    return ordered(target_graph, DEFAULT_ORDER)
 
 
 def named(networks: str) -> list[str]:
@@ -407,6 +418,6 @@ def measured_on(machine: str) -> Callable[[Unit, tuple[str, ...]], Evaluator]:
     return partial(_clocked, load_machine(machine))
 
 
-def _clocked(clock: Machine, unit: Unit, levels: tuple[str, ...]) -> Evaluator:
-    target = Npu(unit, levels, clock=clock)
-    return Evaluator(unit, levels, target)
+def _clocked(clock: Machine, target_graph: Unit, levels: tuple[str, ...]) -> Evaluator:
+    target = Npu(target_graph, levels, clock=clock)
+    return Evaluator(target_graph, levels, target)

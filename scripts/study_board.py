@@ -90,9 +90,9 @@ def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, mea
         )  # fmt: skip
         summary = tune(request)
         plans = {level: Plan.load(run / "plans" / "own" / f"{level}.json") for level in summary.levels}
-        unit = open_network(Source.named(model, load_machine(str(machine)), "float16", {}, weights)).unit
-        untuned_unit = open_network(Source.named(model, given, "float16", {}, weights)).unit
-    tuned, untuned = (Npu(each, tuple(plans), clock=HIDDEN["machine"]) for each in (unit, untuned_unit))
+        target_graph = open_network(Source.named(model, load_machine(str(machine)), "float16", {}, weights)).target_graph
+        untuned_unit = open_network(Source.named(model, given, "float16", {}, weights)).target_graph
+    tuned, untuned = (Npu(each, tuple(plans), clock=HIDDEN["machine"]) for each in (target_graph, untuned_unit))
     gains = []
     for at, (level, plan) in enumerate(plans.items()):
         base = default_plan(untuned_unit, level)

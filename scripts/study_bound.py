@@ -90,37 +90,38 @@ def machine_of(seed: int) -> Machine:
     return Machine.model_validate(raw)
 
 
-def genes(unit: Unit, start: int, stop: int) -> tuple[Gene, ...]:
+def genes(target_graph: Unit, start: int, stop: int) -> tuple[Gene, ...]:
     """Plans of a segment: every value of every field that matters to so few operators, each with each."""
-    several, halo = stop - start > 1, has_halos(unit, start, stop)
+    several, halo = stop - start > 1, has_halos(target_graph, start, stop)
     ranks = [(rank,) * (stop - start) if rank else () for rank in range(2)]
     weights: list[tuple[Weights, int]] = [("resident", 0), ("streamed", 0), ("streamed", 4)]
     found = []
-    for blocks in block_counts(unit, start, stop):
+    for blocks in block_counts(target_graph, start, stop):
         cut = blocks > 1
         for cached, prefetch, (window, sliding), (how, chunk), choices, ahead in itertools.product(
             (-1, 0) if halo and cut else (0,), (2, 1) if cut else (2,), WINDOWS if several and cut else WINDOWS[:1], weights, ranks, AHEAD
         ):
             gene = Gene(start, stop, blocks, prefetch, window, chunk, how, choices, cached=cached, sliding=sliding, ahead_kib=ahead)
-            if decode(unit, gene) is not None:
+            if decode(target_graph, gene) is not None:
                 found.append(gene)
     return tuple(found)
 
 
-def neighbours(unit: Unit, gene: Gene) -> list[Gene]:
+def neighbours(target_graph: Unit, gene: Gene) -> list[Gene]:
     """The gene with each other value of each field, and with each of the compiler's changes."""
     start, stop = gene.start, gene.stop
     chosen, none, own = gene.choices or (0,) * (stop - start), (0,) * (stop - start), range(start, stop)
     values: dict[str, Sequence[Any]] = {
-        "blocks": block_counts(unit, start, stop), "prefetch": (1, 2), "window": (1, 2, 3, 4), "sliding": (False, True),
-        "columns": (1, 2, 4), "weights": ("resident", "streamed"), "chunk": range(5), "cached": (0, -1), "ahead_kib": ahead_sizes(unit),
-        "passes": (1, *pass_counts(unit, start, stop)), "input_passes": (1, *input_counts(unit, start, stop)),
+        "blocks": block_counts(target_graph, start, stop), "prefetch": (1, 2), "window": (1, 2, 3, 4), "sliding": (False, True),
+        "columns": (1, 2, 4), "weights": ("resident", "streamed"), "chunk": range(5), "cached": (0, -1),
+        "ahead_kib": ahead_sizes(target_graph),
+        "passes": (1, *pass_counts(target_graph, start, stop)), "input_passes": (1, *input_counts(target_graph, start, stop)),
         "lookahead": LOOKAHEADS, "overtake": (False, True), "urgent": (False, True),
-        "choices": [_with(chosen, at, place) for at, k in enumerate(own) for place in range(choice_count(unit, k))],
-        "on_vector": [_with(none, at, mine) for at, planes in enumerate(divisible(unit, start, stop)) for mine in range(planes)],
+        "choices": [_with(chosen, at, place) for at, k in enumerate(own) for place in range(choice_count(target_graph, k))],
+        "on_vector": [_with(none, at, mine) for at, planes in enumerate(divisible(target_graph, start, stop)) for mine in range(planes)],
     }  # fmt: skip
     found = [gene._replace(**{field: value}) for field, each in values.items() for value in each]
-    found += [where_it_fits(unit, gene, change) for change in CHANGES]
+    found += [where_it_fits(target_graph, gene, change) for change in CHANGES]
     return [other for other in dict.fromkeys(found) if other != gene]
 
 
@@ -133,17 +134,17 @@ def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
 class Tried:
     """Programs of a unit that were timed, and the best at every level."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit, self.compiler, self.best = unit, Compiler(unit), Best()
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph, self.compiler, self.best = target_graph, Compiler(target_graph), Best()
         self.known: dict[Genome, dict[str, int]] = {}
 
     def cycles(self, genome: Genome) -> dict[str, int]:
         """By level; {} where it does not fit."""
         if genome not in self.known:
-            plan = decode_all(self.unit, genome)
+            plan = decode_all(self.target_graph, genome)
             program = plan if isinstance(plan, Infeasible) else self.compiler.compile(plan)
-            levels = self.unit.machine.contention
-            timings = {} if isinstance(program, Infeasible) else simulate_levels(program, self.unit.machine, list(levels))
+            levels = self.target_graph.machine.contention
+            timings = {} if isinstance(program, Infeasible) else simulate_levels(program, self.target_graph.machine, list(levels))
             self.known[genome] = {level: timing.cycles for level, timing in timings.items()}
         return self.known[genome]
 
@@ -169,7 +170,7 @@ class Tried:
         while begun != genome:
             begun = genome
             for at, gene in enumerate(begun):
-                for other in neighbours(self.unit, gene):
+                for other in neighbours(self.target_graph, gene):
                     near = (*begun[:at], other, *begun[at + 1 :])
                     took = self.cycles(near).get(level, cycles)
                     if took < cycles:
@@ -178,10 +179,10 @@ class Tried:
             self.best[level] = cycles, genome
 
 
-def tried(unit: Unit) -> Tried:
+def tried(target_graph: Unit) -> Tried:
     """All ways to cut a graph; of each, all plans of one segment beside the best of the others, from the fastest of each alone."""
-    found, count = Tried(unit), len(unit.operators)
-    plans = {span: genes(unit, *span) for span in itertools.combinations(range(count + 1), 2)}
+    found, count = Tried(target_graph), len(target_graph.operators)
+    plans = {span: genes(target_graph, *span) for span in itertools.combinations(range(count + 1), 2)}
     for cuts in itertools.product((False, True), repeat=count - 1):
         borders = [0, *(k + 1 for k, cut in enumerate(cuts) if cut), count]
         spans = list(itertools.pairwise(borders))
@@ -209,14 +210,14 @@ def tried(unit: Unit) -> Tried:
 
 def rows_of(seed: int) -> list[Row]:
     graph, words = drawn(seed)
-    unit = make_unit(graph, machine_of(seed), DataType.float16)
-    bound, begun = Bound(unit), time.process_time()
-    found = tried(unit)
+    target_graph = make_unit(graph, machine_of(seed), DataType.float16)
+    bound, begun = Bound(target_graph), time.process_time()
+    found = tried(target_graph)
     rows = []
     for level, (cycles, _) in found.best.items():
         terms = bound.of(level)
         rows.append({
-            "graph": seed, "what": words, "l1_kib": unit.machine.buffers_bytes.L1 // 1024, "level": level, "best": cycles,
+            "graph": seed, "what": words, "l1_kib": target_graph.machine.buffers_bytes.L1 // 1024, "level": level, "best": cycles,
             "bound": terms.cycles, "term": terms.term, "over_bound": cycles / terms.cycles, "programs": len(found.known),
             "cpu_s": round(time.process_time() - begun, 2),
         })  # fmt: skip

@@ -30,19 +30,20 @@ from tuner.zoo.load import open_network
 def rows_of(name: str, machine: str, frames: int, candidates: int, settings: Sequence[str] = ()) -> list[Row]:
     """A row per level.  candidates: measured programs; 0 for those by prediction."""
     opened = open_network(Source.named(model_named(name), machine, "float16", {}, None, frames))
-    unit = opened.unit
+    target_graph = opened.target_graph
     if candidates:
-        found = Search(unit, candidates=candidates, settings=tuple(settings)).run()
-        measured = champions(found.unit, found)
+        found = Search(target_graph, candidates=candidates, settings=tuple(settings)).run()
+        measured = champions(found.target_graph, found)
     else:
         measured = measure_plans(opened.compiler, quick_plans(opened))
-    bound, rows = Bound(unit), list[Row]()
+    bound, rows = Bound(target_graph), list[Row]()
     for level, each in measured.items():
         timing = each.timings[level]
         moved = timing.ddr_read_bytes + timing.ddr_write_bytes
         rows.append({
             "network": short(name), "frames": frames, "level": level, "cycles": timing.cycles,
-            **Pace.of(timing.cycles, unit.images, unit.machine.clock_hz)._asdict(), "ddr_bytes_per_frame": moved // unit.images,
+            **Pace.of(timing.cycles, target_graph.images, target_graph.machine.clock_hz)._asdict(),
+            "ddr_bytes_per_frame": moved // target_graph.images,
             "bound": bound.of(level).cycles, "over_bound": timing.cycles / bound.of(level).cycles,
         })  # fmt: skip
     return rows

@@ -33,11 +33,11 @@ def arm(stage: str) -> Arm:
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    timed = {stage: champions(result.unit, result) for stage, result in pair.found.items()}
+    timed = {stage: champions(result.target_graph, result) for stage, result in pair.found.items()}
     for level in pair.levels:
         base = min(result.baseline_cycles[level] for result in pair.found.values())
         cycles = {stage: result.cycles[level] for stage, result in pair.found.items()}
-        roofline = Roofline(pair.unit).cycles(0, len(pair.unit.operators), level)
+        roofline = Roofline(pair.target_graph).cycles(0, len(pair.target_graph.operators), level)
         yield {
             "level": level, "baseline_cycles": base, **{f"{stage}_cycles": value for stage, value in cycles.items()},
             **{stage: base / value for stage, value in cycles.items()},

@@ -26,11 +26,11 @@ SHOWN = ("over_bound", "over_roofline", "gain", *OF_TERMS, "ddr_over_bound")
 
 def rows(pair: Pair) -> Iterator[Row]:
     (result,) = pair.found.values()
-    timed = champions(pair.unit, result)
-    bound, roofline = Bound(pair.unit), Roofline(pair.unit)
+    timed = champions(pair.target_graph, result)
+    bound, roofline = Bound(pair.target_graph), Roofline(pair.target_graph)
     for level in pair.levels:
         moved = timed[level].timings[level].ddr_read_bytes + timed[level].timings[level].ddr_write_bytes
-        terms, roof, cycles = bound.of(level), roofline.cycles(0, len(pair.unit.operators), level), result.cycles[level]
+        terms, roof, cycles = bound.of(level), roofline.cycles(0, len(pair.target_graph.operators), level), result.cycles[level]
         yield {
             "level": level, "cycles": cycles, "baseline_cycles": result.baseline_cycles[level], "bound_cycles": terms.cycles,
             "roofline_cycles": roof, "term": terms.term, "over_bound": cycles / terms.cycles, "over_roofline": cycles / roof,

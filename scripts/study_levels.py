@@ -76,7 +76,7 @@ STREAMS = ("own_stream", "robust_stream")
 
 def rows(pair: Pair) -> Iterator[Row]:
     """A row per level: cycles of everything there, losses, and whether the judge changes what ships."""
-    together, compiler, machine = pair.found["all"], Compiler(pair.unit), pair.unit.machine
+    together, compiler, machine = pair.found["all"], Compiler(pair.target_graph), pair.target_graph.machine
     robust = together.robust
     assert robust is not None, "every program was measured at every level"
     plans = {**{f"own_{level}": together.plan(level) for level in LEVELS}, "robust": robust}
@@ -113,7 +113,7 @@ def elsewhere(programs: Sequence[Program], table: Floats, machine: Machine, leve
 
 def guarded(pair: Pair) -> Iterator[Row]:
     """A row per budget and level: losses of what ships with the guard and without, and where the champion loses most."""
-    compiler, machine, levels = Compiler(pair.unit), pair.unit.machine, pair.levels
+    compiler, machine, levels = Compiler(pair.target_graph), pair.target_graph.machine, pair.levels
     for budget, result in pair.found.items():
         plans = [result.plan(level) for level in levels] + ([] if result.robust is None else [result.robust])
         programs = [compile_plan(compiler, plan) for plan in plans]

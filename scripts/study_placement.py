@@ -40,8 +40,8 @@ LIMITS = ("work", "path", "bandwidth")
 class Remembering(Evaluator):
     """What earlier searches of the unit measured is not measured again."""
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
-        super().__init__(unit, levels)
+    def __init__(self, target_graph: Unit, levels: tuple[str, ...]) -> None:
+        super().__init__(target_graph, levels)
         self._before: dict[Request, Measurement] = {}
 
     def measure(self, request: Request) -> Measurement:
@@ -52,12 +52,12 @@ class Remembering(Evaluator):
 
 
 @lru_cache(maxsize=1)
-def remembering(unit: Unit, levels: tuple[str, ...]) -> Evaluator:
+def remembering(target_graph: Unit, levels: tuple[str, ...]) -> Evaluator:
     """One for all searches of a unit, which come one after the other."""
-    return Remembering(unit, levels)
+    return Remembering(target_graph, levels)
 
 
-def bounds_of(unit: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
+def bounds_of(target_graph: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
     """What a program's own segments are bound by: the work of their busiest engines over the cores, their longest path, and the port.
 
     A segment takes at least what its busiest engine does, alone, on as many cores as it has: no overlap with others saves any of that.
@@ -66,19 +66,19 @@ def bounds_of(unit: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
     for gene in genome:
         values = evaluator.measure(Request("segment", (gene,))).values
         assert values is not None
-        width = len(working_cores(unit, gene))
+        width = len(working_cores(target_graph, gene))
         times.append({width: -(-int(values[0, BUSY].max()) // width)})
-    dag = Dag.of([next(iter(t.values())) for t in times], segment_edges(unit, genome))
+    dag = Dag.of([next(iter(t.values())) for t in times], segment_edges(target_graph, genome))
     values = evaluator.measure(Request("program", genome)).values
     assert values is not None
-    moved, machine = int(values[0, [READ, WRITTEN]].sum()), unit.machine
+    moved, machine = int(values[0, [READ, WRITTEN]].sum()), target_graph.machine
     return bounds(dag, times, machine.cores, moved, int(machine.ddr.deliverable))
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    placed, machine = pair.found["placed"], pair.unit.machine
+    placed, machine = pair.found["placed"], pair.target_graph.machine
     cycles = {arm: result.cycles["none"] for arm, result in pair.found.items()}
-    limits = bounds_of(placed.unit, remembering(pair.unit, ("none",)), placed.best[0].genome)
+    limits = bounds_of(placed.target_graph, remembering(pair.target_graph, ("none",)), placed.best[0].genome)
     yield {
         "cores": machine.cores, "ddr": machine.ddr.bytes_per_cycle, **{f"{arm}_cycles": value for arm, value in cycles.items()},
         # a seed's searches begin with the same segments, so its own ratio tells more than that of two medians

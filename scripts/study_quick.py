@@ -36,7 +36,7 @@ def rows(pair: Pair) -> Iterator[Row]:
     result = pair.found[TUNED]
     with TemporaryDirectory() as folder:
         machine, out = Path(folder) / "machine.yaml", Path(folder) / "quick.onnx"
-        atomic_write(machine, [yaml.safe_dump(pair.unit.machine.model_dump(mode="json")).encode()])
+        atomic_write(machine, [yaml.safe_dump(pair.target_graph.machine.model_dump(mode="json")).encode()])
         words = ("compile", str(model_named(pair.name)), "--machine", str(machine), "--out", str(out))
         took = min(cpu_s(tilefarm(words)) for _ in range(2))
         compiled = read_compiled(out)

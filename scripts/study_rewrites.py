@@ -55,21 +55,22 @@ class Outcome(NamedTuple):
 
 def outcome(graph: Graph, machine: Machine) -> Outcome:
     """Of a graph that is rewritten.  Raises `TilefarmError` where it does not fit."""
-    unit = make_unit(graph, machine, DataType.float16)
-    program = Compiler(unit).compile(default_plan(unit))
+    target_graph = make_unit(graph, machine, DataType.float16)
+    program = Compiler(target_graph).compile(default_plan(target_graph))
     assert isinstance(program, Program)
     timings = simulate_levels(program, machine)
     copies = [code[code[:, isa.OP] == int(Op.VCOPY)] for code in program.streams]
     first = next(iter(timings.values()))
     return Outcome(
-        len(unit.operators), {level: timing.cycles for level, timing in timings.items()}, first.ddr_read_bytes + first.ddr_write_bytes,
-        len(unit.layout.copies), sum(int(price(code, machine).busy.sum()) for code in copies if len(code)),
+        len(target_graph.operators), {level: timing.cycles for level, timing in timings.items()},
+        first.ddr_read_bytes + first.ddr_write_bytes,
+        len(target_graph.layout.copies), sum(int(price(code, machine).busy.sum()) for code in copies if len(code)),
     )  # fmt: skip
 
 
 def rows(pair: Pair) -> Iterator[Row]:
     """A row per rule that fired, and of all rules, which they are compared with."""
-    graph, machine = translated(load_network(model_named(pair.name)), "0" * 32), pair.unit.machine
+    graph, machine = translated(load_network(model_named(pair.name)), "0" * 32), pair.target_graph.machine
     lowered, report = rewritten(graph)
     base = outcome(lowered, machine)
     for rule in (rule.name for rule in LAST_RULES if report.fired.get(rule.name)):

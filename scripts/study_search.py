@@ -76,7 +76,7 @@ def curve(result: tuner.SearchResult, budget: int, whole: bool) -> Curve:
     for task, kind, cycles in zip(log["task"], log["kind"], log["cycles"], strict=True):
         if not whole or kind == "program":
             lowest = min(lowest, float(cycles))
-        spent += sizes[task] / len(result.unit.operators) if whole else 1.0
+        spent += sizes[task] / len(result.target_graph.operators) if whole else 1.0
         found.spent.append(spent)
         found.best.append(lowest)
         if spent >= budget:
@@ -158,7 +158,7 @@ def heaviest(model: str, machine: str, folder: Path, tasks: int, ways: int) -> l
     for path, count in counted.items():
         operator = Operator(network(str(path), machine))
         if len(operator.space.points) >= ways:
-            weights[str(path)] = operator.unit.macs * count
+            weights[str(path)] = operator.target_graph.macs * count
     return sorted(weights, key=lambda path: (-weights[path], path))[:tasks]
 
 

@@ -27,7 +27,7 @@ MEGA = 1e6
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    timed = {arm: champions(found.unit, found) for arm, found in pair.found.items()}
+    timed = {arm: champions(found.target_graph, found) for arm, found in pair.found.items()}
     for level in pair.levels:
         row: Row = {"level": level, "candidates": pair.candidates}
         for arm, found in pair.found.items():

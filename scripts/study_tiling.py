@@ -64,7 +64,7 @@ PICKS = ("estimate", "plain", "model")
 
 def rows_of(pair: Pair, cap: int) -> Iterator[Row]:
     """One row: of the optimum, and of the search."""
-    operator, log = Operator(pair.unit), pair.found["search"].log
+    operator, log = Operator(pair.target_graph), pair.found["search"].log
     optimum = exhaustive(operator, cap)
     row: Row = {"ways": len(operator.bounds), "measured": optimum.measured, "search_measured": int(log["seq"].nunique())}
     for i, level in enumerate(operator.levels):

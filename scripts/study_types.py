@@ -40,32 +40,32 @@ OF_BOTH = ("macs", "roof", "least", *OF_FLOATS, "faster", "of_bytes")  # None on
 MEANS = ("faster", "of_bytes", "float16_gain", "int8_gain", "float16_over_bound", "int8_over_bound", "roof", "least")
 
 
-def macs_of_network(unit: Unit) -> int:
+def macs_of_network(target_graph: Unit) -> int:
     """Without convolutions of integers that have one product for each value: those stand for multiply-adds of the network."""
-    values = {op.y: math.prod(unit.graph.shapes[op.y][1:]) for op in unit.graph.operators if isinstance(op, QuantisedConv)}
-    return sum(spec.macs for spec in unit.operators if spec.macs != values.get(spec.operator.y)) * unit.images
+    values = {op.y: math.prod(target_graph.graph.shapes[op.y][1:]) for op in target_graph.graph.operators if isinstance(op, QuantisedConv)}
+    return sum(spec.macs for spec in target_graph.operators if spec.macs != values.get(spec.operator.y)) * target_graph.images
 
 
-def limits(unit: Unit) -> tuple[float, int]:
+def limits(target_graph: Unit) -> tuple[float, int]:
     """(MACs per cycle at the peak of one core for their types, the least bytes of DDR)."""
-    macs, moved = Roofline(unit).work(tuple(range(len(unit.operators))))
-    peak = sum(count / float(unit.machine.macs_per_cycle[dtype.name]) for dtype, count in macs.items())
+    macs, moved = Roofline(target_graph).work(tuple(range(len(target_graph.operators))))
+    peak = sum(count / float(target_graph.machine.macs_per_cycle[dtype.name]) for dtype, count in macs.items())
     return sum(macs.values()) / peak, moved
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    units = {arm: found.unit for arm, found in pair.found.items()}
-    ideal = {arm: limits(unit) for arm, unit in units.items()}
-    macs, _ = Roofline(units["int8"]).work(tuple(range(len(units["int8"].operators))))
+    target_graphs = {arm: found.target_graph for arm, found in pair.found.items()}
+    ideal = {arm: limits(target_graph) for arm, target_graph in target_graphs.items()}
+    macs, _ = Roofline(target_graphs["int8"]).work(tuple(range(len(target_graphs["int8"].operators))))
     common: Row = {"candidates": pair.candidates, "in_int8": macs.get(DataType.int8, 0) / sum(macs.values())}
-    if both := "float16" in units:
+    if both := "float16" in target_graphs:
         common |= {
-            "macs": macs_of_network(units["int8"]) / units["float16"].macs,
+            "macs": macs_of_network(target_graphs["int8"]) / target_graphs["float16"].macs,
             "roof": ideal["int8"][0] / ideal["float16"][0],
             "least": ideal["int8"][1] / ideal["float16"][1],
         }
-    timed = {arm: champions(found.unit, found) for arm, found in pair.found.items()}
-    bounds = {arm: Bound(unit) for arm, unit in units.items()}
+    timed = {arm: champions(found.target_graph, found) for arm, found in pair.found.items()}
+    bounds = {arm: Bound(target_graph) for arm, target_graph in target_graphs.items()}
     for level in pair.levels:
         row: Row = {"level": level, **common}
         for arm, found in pair.found.items():

@@ -52,13 +52,13 @@ def with_l1(machine: Machine, size_bytes: int) -> Machine:
 class Programs:
     """Segments of one unit, compiled and measured."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit, self.compiler = unit, Compiler(unit)
-        self.timers = Timers(self.compiler, unit.machine)
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph, self.compiler = target_graph, Compiler(target_graph)
+        self.timers = Timers(self.compiler, target_graph.machine)
 
     def whole(self, segments: Sequence[SegmentPlan]) -> tuple[Cycles, list[int]] | None:
         """Cycles of the program per level, and the peak of L1 in bytes per segment; None where a segment does not fit."""
-        parts = self.compiler.parts(plan_of(self.unit, list(segments)))
+        parts = self.compiler.parts(plan_of(self.target_graph, list(segments)))
         if isinstance(parts, Infeasible):
             return None
         peaks = [0] * len(segments)
@@ -72,18 +72,18 @@ class Programs:
         return None if isinstance(parts, Infeasible) else self._cycles(parts)
 
     def _cycles(self, parts: Sequence[CorePart]) -> Cycles:
-        return {level: times.cycles for level, times in self.timers.times(list(parts), tuple(self.unit.machine.contention)).items()}
+        return {level: times.cycles for level, times in self.timers.times(list(parts), tuple(self.target_graph.machine.contention)).items()}
 
 
 def planned(programs: Programs, gene: Gene, level: str) -> dict[str, SegmentPlan]:
     """The segment as its gene has it, in sequence, by the formula, without a limit, and with the window that is fastest at a level."""
-    unit = programs.unit
-    own = decode(unit, gene)
+    target_graph = programs.target_graph
+    own = decode(target_graph, gene)
     assert own is not None
-    sequence = decode(unit, gene._replace(window=1, sliding=False)) or own
+    sequence = decode(target_graph, gene._replace(window=1, sliding=False)) or own
     if gene.stop - gene.start == 1:
         return dict.fromkeys(("own", "sequence", "formula", "unlimited", "fastest"), own)
-    choices = [decode(unit, gene._replace(window=window, sliding=True)) for window in WINDOWS]
+    choices = [decode(target_graph, gene._replace(window=window, sliding=True)) for window in WINDOWS]
     measured = [(plan, programs.alone(plan, gene.start)) for plan in (sequence, own, *choices) if plan is not None]
     fits = [(plan, cycles) for plan, cycles in measured if cycles is not None]
     there = [plan for plan, _ in fits]
@@ -96,11 +96,11 @@ def planned(programs: Programs, gene: Gene, level: str) -> dict[str, SegmentPlan
 
 def rows(pair: Pair) -> Iterator[Row]:
     """A row per level."""
-    search, unit = pair.found["windows"], pair.found["windows"].unit
-    here, roomy = Programs(unit), Programs(replace(unit, machine=with_l1(unit.machine, LARGE_L1_BYTES)))
+    search, target_graph = pair.found["windows"], pair.found["windows"].target_graph
+    here, roomy = Programs(target_graph), Programs(replace(target_graph, machine=with_l1(target_graph.machine, LARGE_L1_BYTES)))
     for level, best in zip(search.levels, search.best, strict=True):
         # whether there is anything to schedule: several operators, several blocks or images
-        sliding = [gene.stop - gene.start > 1 and gene.blocks * unit.storages[0].n > 1 for gene in best.genome]
+        sliding = [gene.stop - gene.start > 1 and gene.blocks * target_graph.storages[0].n > 1 for gene in best.genome]
         plans = [planned(here, gene, level) for gene in best.genome]
         greedy = [
             plan["formula"].model_copy(update={"window": "all", "sliding": True}) if slide else plan["formula"]

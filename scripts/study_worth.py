@@ -57,7 +57,7 @@ NETWORKS = "shufflenet,made:mobilenet_v2,densenet121,resnet50,made:vit_b16"
 class Stream:
     """One core's records.  unit: in the order of the program's operators."""
 
-    unit: Unit
+    target_graph: Unit
     program: Program
     code: Code
 
@@ -115,7 +115,7 @@ def _hardly(code: Code, rows: NDArray[Any]) -> None:
 
 def zeros(s: Stream, code: Code) -> None:
     sizes = {b.name: b.size_blocks * BLOCK_BYTES for b in s.program.memory.buffers}
-    share = {name: min(1.0, needed / sizes[name]) for name, needed in needed_constants(s.unit).items()}
+    share = {name: min(1.0, needed / sizes[name]) for name, needed in needed_constants(s.target_graph).items()}
     at = [(row, share[name]) for row, _, kind, name, _ in s.moves if kind == "constant" and name in share]
     rows, shares = np.array([row for row, _ in at], np.int64), np.array([part for _, part in at])
     whole = code[rows, isa.C_LENGTH] * code[rows, isa.C_COUNT] * code[rows, isa.C_COUNT2]
@@ -124,17 +124,17 @@ def zeros(s: Stream, code: Code) -> None:
 
 
 def blocks(s: Stream, code: Code) -> None:
-    share = np.array([_filled(s.unit, spec) for spec in s.unit.operators])[s.operator]
+    share = np.array([_filled(s.target_graph, spec) for spec in s.target_graph.operators])[s.operator]
     sparse = share < 1
     shrunk(code, (rows := np.flatnonzero(s.of(Op.MMAD) & sparse)), share[rows], [isa.M_K])
     shrunk(code, (rows := np.flatnonzero(s.feeds & s.of(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
 
 
-def _filled(unit: Unit, spec: Any) -> float:
+def _filled(target_graph: Unit, spec: Any) -> float:
     """Share of the blocks of weights that hold a weight; 1 where it has none."""
     if not isinstance(spec, ConvSpec) or getattr(spec.operator, "weights", None) is None or spec.lanes == 4:
         return 1.0
-    conv, x, y = spec.operator, unit.layout.placements[spec.operator.x], unit.layout.placements[spec.operator.y]
+    conv, x, y = spec.operator, target_graph.layout.placements[spec.operator.x], target_graph.layout.placements[spec.operator.y]
     out = np.asarray(y.lanes) // spec.fractal.columns
     into = np.asarray(x.lanes) // spec.fractal.lanes
     per_group, c_in = len(out) // conv.groups, conv.weights.shape[1]
@@ -149,14 +149,14 @@ def _filled(unit: Unit, spec: Any) -> float:
 
 def depthwise(s: Stream, code: Code) -> None:
     """VECTOR takes taps times what a block takes it, CUBE its products; both at once finish after the harmonic sum."""
-    machine = s.unit.machine
-    keep = np.ones(len(s.unit.operators))
-    for spec in s.unit.operators:
+    machine = s.target_graph.machine
+    keep = np.ones(len(s.target_graph.operators))
+    for spec in s.target_graph.operators:
         if isinstance(spec, ConvSpec) and _depthwise(spec.operator):
             taps = math.prod(spec.operator.weights.shape[2:])
             vector = taps * machine.vector.simple_cycles / isa.REPEAT_BLOCKS  # of a pixel of one plane
             macs = spec.fractal.rows * spec.k1 * spec.fractal.lanes * spec.n1 * spec.fractal.columns / spec.fractal.rows / spec.c1
-            cube = macs / float(machine.macs_per_cycle[s.unit.type_of(spec.reads[0]).name.replace("uint8", "int8")])
+            cube = macs / float(machine.macs_per_cycle[s.target_graph.type_of(spec.reads[0]).name.replace("uint8", "int8")])
             keep[spec.index] = vector / (vector + cube)
     share = keep[s.operator]
     split = share < 1
@@ -203,10 +203,10 @@ EVERY = (zeros, blocks, depthwise, spills, again, vector)
 class Champion:
     """A program and its machine, timed with some of its records changed."""
 
-    def __init__(self, unit: Unit, program: Program, level: str) -> None:
-        self.program, self.machine, self.level = program, unit.machine, unit.machine.contention[level]
-        self.streams = [Stream(unit, program, code) for code in program.streams]
-        self.port = port_units(unit.machine, self.level.share_units) / SHARE_UNIT  # bytes per cycle
+    def __init__(self, target_graph: Unit, program: Program, level: str) -> None:
+        self.program, self.machine, self.level = program, target_graph.machine, target_graph.machine.contention[level]
+        self.streams = [Stream(target_graph, program, code) for code in program.streams]
+        self.port = port_units(target_graph.machine, self.level.share_units) / SHARE_UNIT  # bytes per cycle
 
     def timed(self, *changes: Change) -> Timing:
         codes = []
@@ -244,9 +244,9 @@ def rows_of(pair: Pair) -> Iterator[Row]:
     """One row per level."""
     found = pair.found["search"]
     for level in pair.levels:
-        program = Compiler(found.unit).compile(found.plan(level))
+        program = Compiler(found.target_graph).compile(found.plan(level))
         assert not isinstance(program, Infeasible), program
-        champion = Champion(found.unit, program, level)
+        champion = Champion(found.target_graph, program, level)
         timing = champion.timed()
         after = {name: champion.cycles(*changes) for name, changes in DIRECT.items()}
         after |= {"ahead": champion.ahead(), "interleaved": champion.interleaved(), "all": champion.everything()}

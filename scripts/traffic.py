@@ -72,10 +72,10 @@ def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return loads, stores
 
 
-def traffic(unit: Unit, program: Program) -> Traffic:
+def traffic(target_graph: Unit, program: Program) -> Traffic:
     """unit: what the program is of, in any order of its operators."""
     loads, stores = touched(program)
-    logical = needed_constants(unit)
+    logical = needed_constants(target_graph)
     found = dict.fromkeys((field.name for field in fields(Traffic)), 0)
     for buffer in program.memory.buffers:
         of = slice(buffer.offset_blocks, buffer.offset_blocks + buffer.size_blocks)
@@ -90,20 +90,20 @@ def traffic(unit: Unit, program: Program) -> Traffic:
             found["weights_again"] += moved - unique
         else:  # an output that operators of the model read as well is stored once and loaded again
             first = int(np.count_nonzero(loads[of] if buffer.kind == "input" else stores[of])) * BLOCK_BYTES
-            needed = min(first, _values(unit, buffer))
+            needed = min(first, _values(target_graph, buffer))
             found["once"] += needed
             found["lanes"] += first - needed
             found["tensors_again"] += moved - first
     return Traffic(**found)
 
 
-def needed_constants(unit: Unit) -> dict[str, int]:
+def needed_constants(target_graph: Unit) -> dict[str, int]:
     """Bytes of the weights and biases of products, by the names of their buffers: in the types in which they lie, without what fills up."""
     found = {}
-    for spec in unit.operators:
+    for spec in target_graph.operators:
         operator: Any = spec.operator
         if getattr(operator, "weights", None) is not None:
-            item, sums = unit.type_of(spec.reads[0]).size_bytes, DataType.float32.size_bytes
+            item, sums = target_graph.type_of(spec.reads[0]).size_bytes, DataType.float32.size_bytes
             found[f"{operator.name}/weights"] = math.prod(operator.weights.shape) * item
             found[f"{operator.name}/bias"] = len(operator.bias) * sums
             if getattr(spec, "expansion", None) is not None:
@@ -111,5 +111,5 @@ def needed_constants(unit: Unit) -> dict[str, int]:
     return found
 
 
-def _values(unit: Unit, buffer: DdrBuffer) -> int:
-    return math.prod(buffer.shape) * unit.memory.type_of(buffer).size_bytes
+def _values(target_graph: Unit, buffer: DdrBuffer) -> int:
+    return math.prod(buffer.shape) * target_graph.memory.type_of(buffer).size_bytes

@@ -171,19 +171,24 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     measured = measure(opened, plans)
     package(opened, list(containers_of(opened, measured)), out)
     split = {level: plans_of_pieces(opened, plan, level) for level, plan in plans.items()}
-    again = [measure_plans(Compiler(unit), {level: each[k] for level, each in split.items()}) for k, unit in enumerate(opened.units)]
+    again = [
+        measure_plans(Compiler(target_graph), {level: each[k] for level, each in split.items()})
+        for k, target_graph in enumerate(opened.target_graphs)
+    ]
     faults = [
         f"level {level}: compiling again gives another program"
         for level, one in measured.items()
         if any(piece.program.digest != again[k][level].program.digest for k, piece in enumerate(one.pieces))
     ]
     macs, left = model_macs(opened.model), sum(node.macs or 0 for node in opened.part.host)
-    given = sum(npu_macs(unit, opened.model) for unit in opened.units)
+    given = sum(npu_macs(target_graph, opened.model) for target_graph in opened.target_graphs)
     wanted = macs - left
     # weights around other zero points are products more
     if given < wanted or (given > wanted and MARK not in cell.network):
         faults.append(f"the NPU is given {given:,} MACs of the model's {wanted:,}")
-    needed = sum(sum(Roofline(unit).work(tuple(range(len(unit.operators))))[0].values()) for unit in opened.units)
+    needed = sum(
+        sum(Roofline(target_graph).work(tuple(range(len(target_graph.operators))))[0].values()) for target_graph in opened.target_graphs
+    )
     done = {level: sum(program_macs(piece.program) for piece in one.pieces) for level, one in measured.items()}
     faults += [f"level {level}: executes {count:,} MACs of the {needed:,} needed" for level, count in done.items() if count < needed]
     found = {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": wanted / macs if macs else 0.0}

@@ -30,7 +30,7 @@ class Case:
     """A model with its inputs and onnxruntime's answer, lowered for one machine and data type."""
 
     model: ModelProto
-    unit: Unit
+    target_graph: Unit
     constants: NDArray[np.uint8]
     feeds: dict[str, Floats]
     expected: dict[str, Floats]
@@ -38,22 +38,22 @@ class Case:
 
 def make_case(model: ModelProto, machine: Machine, dtype: DataType, seed: int = 0) -> Case:
     feeds = random_feeds(model, seed)
-    unit, constants = pack_unit(lower(load_model(model)), machine, dtype)
-    return Case(model, unit, constants, feeds, reference_outputs(model, feeds))
+    target_graph, constants = pack_unit(lower(load_model(model)), machine, dtype)
+    return Case(model, target_graph, constants, feeds, reference_outputs(model, feeds))
 
 
 def run_program(case: Case, program: Program, scramble_seed: int = 0) -> tuple[dict[str, Floats], Counters]:
     """Output name -> values as the NPU computes them.  Scratch memory in DDR starts as NaNs."""
-    unit = case.unit
-    ddr: NDArray[np.uint8] = np.full(unit.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
+    target_graph = case.target_graph
+    ddr: NDArray[np.uint8] = np.full(target_graph.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
     ddr[: len(case.constants)] = case.constants
-    for buffer in unit.memory.of_kind("input"):
-        load_input(ddr, buffer, case.feeds[buffer.name], unit.memory.type_of(buffer))
-    if (summed := summed_lanes(unit)) and scramble_seed == 0:
-        faults = check_lane_sums(program, unit.machine, ddr.copy(), summed)
+    for buffer in target_graph.memory.of_kind("input"):
+        load_input(ddr, buffer, case.feeds[buffer.name], target_graph.memory.type_of(buffer))
+    if (summed := summed_lanes(target_graph)) and scramble_seed == 0:
+        faults = check_lane_sums(program, target_graph.machine, ddr.copy(), summed)
         assert not faults, faults
-    counters = execute(program, unit.machine, ddr, scramble_seed=scramble_seed, verify=False)
-    return {b.name: read_output(ddr, b, unit.memory.type_of(b)) for b in unit.memory.of_kind("output")}, counters
+    counters = execute(program, target_graph.machine, ddr, scramble_seed=scramble_seed, verify=False)
+    return {b.name: read_output(ddr, b, target_graph.memory.type_of(b)) for b in target_graph.memory.of_kind("output")}, counters
 
 
 def errors(case: Case, outputs: dict[str, Floats]) -> dict[str, float]:
@@ -83,23 +83,23 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
     return cycles
 
 
-def needed_macs(unit: Unit) -> int:
+def needed_macs(target_graph: Unit) -> int:
     """Multiply-accumulates of the model, without rows that nothing reads (a stride may step over them)."""
-    each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(unit.operators, needed(unit), strict=True))
-    return sum(each) * unit.storages[0].n
+    each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True))
+    return sum(each) * target_graph.storages[0].n
 
 
 def check_program(case: Case, program: Program, tolerance: float | None = None) -> dict[str, float]:
     """Assert all that must hold of a program; returns the error of every output, which is none where outputs are integers."""
-    machine = case.unit.machine
+    machine = case.target_graph.machine
     program.verify(machine)
     findings = check(program, machine)
     assert not findings, "; ".join(str(f) for f in findings[:3])
     check_times(program, machine)
     outputs, counters = run_program(case, program)
-    assert counters.macs >= needed_macs(case.unit)
+    assert counters.macs >= needed_macs(case.target_graph)
     found = errors(case, outputs)
-    limit = TOLERANCE[case.unit.dtype] if tolerance is None else tolerance
+    limit = TOLERANCE[case.target_graph.dtype] if tolerance is None else tolerance
     for name, error in found.items():
         assert error <= (0 if case.expected[name].dtype.kind in "iu" else limit), found
     return found

@@ -33,32 +33,36 @@ MACHINES = {
 PLANS = 4
 
 
-def searched_plan(unit: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
+def searched_plan(target_graph: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
     """A start of the search: random segments, cut until they fit."""
-    genome = repaired(unit, random_genome(unit, rng), lambda gene: decode(unit, gene) is not None)
-    return None if genome is None else decode_all(unit, genome)
+    genome = repaired(target_graph, random_genome(target_graph, rng), lambda gene: decode(target_graph, gene) is not None)
+    return None if genome is None else decode_all(target_graph, genome)
 
 
-PLAN_KINDS = (lambda unit, rng: layer_by_layer(unit), searched_plan, lambda unit, rng: random_plan(unit, rng, strips=True))
+PLAN_KINDS = (
+    lambda target_graph, rng: layer_by_layer(target_graph),
+    searched_plan,
+    lambda target_graph, rng: random_plan(target_graph, rng, strips=True),
+)
 
 
 def hold(model: ModelProto, machine: Machine, dtype: DataType, seed: int) -> int:
     """Check `PLANS` plans; returns how many of them fitted."""
     case = make_case(model, machine, dtype, seed)
     rng = np.random.default_rng(seed)
-    compiler, fitted = Compiler(case.unit), 0
+    compiler, fitted = Compiler(case.target_graph), 0
     for i in range(PLANS):
-        plan = PLAN_KINDS[min(i, 2)](case.unit, rng)
+        plan = PLAN_KINDS[min(i, 2)](case.target_graph, rng)
         if plan is None:
             continue
         program = plan if isinstance(plan, Infeasible) else compiler.compile(plan)
         if isinstance(program, Infeasible):
             assert program.where
-            assert any(unit in program.what for unit in (" B of ", "instructions")), program
+            assert any(target_graph in program.what for target_graph in (" B of ", "instructions")), program
             continue
         assert not isinstance(plan, Infeasible)
         check_program(case, program)
         # the cache of segments, and what was compiled before, change nothing
-        assert Compiler(case.unit).compile(plan).digest == program.digest  # type: ignore[union-attr]
+        assert Compiler(case.target_graph).compile(plan).digest == program.digest  # type: ignore[union-attr]
         fitted += 1
     return fitted

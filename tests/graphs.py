@@ -47,7 +47,7 @@ def graph(shape: Shape, operators: list[Operator], outputs: list[str] | None = N
     return made
 
 
-def unit(machine: Machine, shape: Shape, *operators: Operator, outputs: list[str] | None = None, dtype: str = "float16") -> Unit:
+def target_graph(machine: Machine, shape: Shape, *operators: Operator, outputs: list[str] | None = None, dtype: str = "float16") -> Unit:
     return make_unit(graph(shape, list(operators), outputs), machine, DataType[dtype])
 
 

@@ -33,18 +33,18 @@ def fitting_ways(
     """
     fitted = 0
     for at, way in enumerate(ways):
-        mine = gene._replace(cores=tuple(range(case.unit.machine.cores)), **divided(at), **way)
-        plan = decode(case.unit, mine)
+        mine = gene._replace(cores=tuple(range(case.target_graph.machine.cores)), **divided(at), **way)
+        plan = decode(case.target_graph, mine)
         if plan is None:
             continue
         assert (plan.passes, plan.input_passes) == (mine.passes, mine.input_passes)
-        again = gene_of(case.unit, plan, mine.start)
+        again = gene_of(case.target_graph, plan, mine.start)
         assert again is not None
-        assert decode(case.unit, again) == plan
-        whole = decode_all(case.unit, around(mine))
+        assert decode(case.target_graph, again) == plan
+        whole = decode_all(case.target_graph, around(mine))
         assert not isinstance(whole, Infeasible)
         assert parse_plan(whole.to_json()) == whole
-        program = Compiler(case.unit).compile(whole)
+        program = Compiler(case.target_graph).compile(whole)
         assert not isinstance(program, Infeasible), program
         check_program(case, program)
         fitted += 1

@@ -60,6 +60,6 @@ def feeds_of(made: Graph, rng: np.random.Generator, dtype: DataType) -> dict[str
 
 def case_of(made: Graph, machine: Machine, dtype: DataType = DataType.float16, seed: int = 0) -> Case:
     """The graph compiled for a machine, its inputs, and what it means."""
-    unit, constants = pack_unit(made, machine, dtype)
+    target_graph, constants = pack_unit(made, machine, dtype)
     feeds = feeds_of(made, np.random.default_rng(seed), dtype)
-    return Case(ModelProto(), unit, constants, feeds, evaluate(made, feeds))
+    return Case(ModelProto(), target_graph, constants, feeds, evaluate(made, feeds))

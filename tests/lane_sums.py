@@ -21,10 +21,10 @@ from simulator.npu.program import Program
 from simulator.primitives import Bytes, Words
 
 
-def summed_lanes(unit: Unit) -> dict[int, int]:
+def summed_lanes(target_graph: Unit) -> dict[int, int]:
     """Of a unit's products of two tensors, as `check_lane_sums` takes them."""
-    products = [(spec.tag, spec.operator) for spec in unit.operators]
-    return {tag: unit.graph.shapes[op.a][1] // op.heads for tag, op in products if isinstance(op, HeadedProduct)}
+    products = [(spec.tag, spec.operator) for spec in target_graph.operators]
+    return {tag: target_graph.graph.shapes[op.a][1] // op.heads for tag, op in products if isinstance(op, HeadedProduct)}
 
 
 def check_lane_sums(program: Program, machine: Machine, ddr: Bytes, summed: Mapping[int, int]) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from compiler.target.target_graph import Unit
 
 
 def lower_segment(
-    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0, held: Held | None = None
+    target_graph: Unit, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0, held: Held | None = None
 ) -> Records | Infeasible:
     """Of the segment whose first operator is `start`."""
-    found = drafted(unit, plan, start, core, held)
+    found = drafted(target_graph, plan, start, core, held)
     return found if isinstance(found, Infeasible) else lower_draft(found, flip)

@@ -41,14 +41,14 @@ def random_cuts(rng: np.random.Generator, kernels: int, longest: int) -> list[tu
     return cuts
 
 
-def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) -> Tiling | None:
+def random_tiling(target_graph: Unit, blocks: Blocks, k: int, rng: np.random.Generator) -> Tiling | None:
     """A tiling of kernel k of the segment: legal in L0 where one exists, of any size in UB; None where L0 is too small for all."""
-    spec = unit.operators[blocks.start + k]
+    spec = target_graph.operators[blocks.start + k]
     rows = blocks.rows(k)
     constants: Constants = "streamed" if rng.integers(4) == 0 else "resident"
     if not isinstance(spec, ConvSpec):
         if rng.integers(2):
-            return vector_tiling(unit, spec, rows, int(rng.integers(8, 1500)))
+            return vector_tiling(target_graph, spec, rows, int(rng.integers(8, 1500)))
         columns = int(rng.integers(1, spec.out_w + 2)) if rng.integers(3) == 0 else 0
         high = 1 if columns else int(rng.integers(1, rows + 2))
         planes = int(rng.integers(1, spec.y.planes + 2))
@@ -58,8 +58,8 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
     if not resident:
         n1 = spec.n1_step * int(rng.integers(1, n1 // spec.n1_step + 1))
         k1 = int(rng.choice([k1, -(-k1 // 2), int(rng.integers(1, k1 + 1))]))
-    shape = shape_of(unit.machine, unit.type_of(spec.reads[0]), spec, rows, blocks.inside[k], (n1, k1))
-    points = legal_points(unit.machine, shape)
+    shape = shape_of(target_graph.machine, target_graph.type_of(spec.reads[0]), spec, rows, blocks.inside[k], (n1, k1))
+    points = legal_points(target_graph.machine, shape)
     if not len(points):
         return None
     m, n, kk, n_outer = (int(v) for v in points[int(rng.integers(len(points)))])
@@ -75,33 +75,33 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
     )
 
 
-def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, strips: bool) -> SegmentPlan | None:
+def random_segment(target_graph: Unit, start: int, stop: int, rng: np.random.Generator, strips: bool) -> SegmentPlan | None:
     """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels dealt to them, any
     slots, any tilings.  strips: some, where there can be some, every third time."""
-    counts = block_counts(unit, start, stop)
+    counts = block_counts(target_graph, start, stop)
     blocks = (
         int(rng.choice(counts))
         if rng.integers(4)
-        else int(rng.integers(1, 1 + min(MAX_BLOCKS, max(s.out_h for s in unit.operators[start:stop]))))
+        else int(rng.integers(1, 1 + min(MAX_BLOCKS, max(s.out_h for s in target_graph.operators[start:stop]))))
     )
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
-    many = unit.machine.cores
+    many = target_graph.machine.cores
     cores = (0,) if many == 1 else tuple(int(c) for c in rng.permutation(many)[: rng.integers(1, many + 1)])
-    parts = channel_parts(unit, start, stop, len(cores)) if rng.integers(3) else None
+    parts = channel_parts(target_graph, start, stop, len(cores)) if rng.integers(3) else None
     split: Split = "rows" if parts is None or isinstance(parts, Infeasible) else "channels"
     if isinstance(parts, tuple):
-        unit = largest(parts, start, stop)
+        target_graph = largest(parts, start, stop)
     dealt = 1 if split == "channels" else len(cores)
     columns = int(rng.integers(2, 6)) if strips and rng.integers(3) == 0 else 1
-    strip = widest(unit, start, stop, columns)
-    unit, columns = (unit, 1) if isinstance(strip, Infeasible) else (strip, columns)
-    streamed = sum(1 << k for k in range(stop - start) if can_stream(unit, start, k) and rng.integers(2))
-    layout = cut(unit, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt, streamed)
-    tilings = [random_tiling(unit, layout, k, rng) for k in range(stop - start)]
+    strip = widest(target_graph, start, stop, columns)
+    target_graph, columns = (target_graph, 1) if isinstance(strip, Infeasible) else (strip, columns)
+    streamed = sum(1 << k for k in range(stop - start) if can_stream(target_graph, start, k) and rng.integers(2))
+    layout = cut(target_graph, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt, streamed)
+    tilings = [random_tiling(target_graph, layout, k, rng) for k in range(stop - start)]
     if any(tiling is None for tiling in tilings):
         return None
     return SegmentPlan(
-        operators=tuple(spec.name for spec in unit.operators[start:stop]),
+        operators=tuple(spec.name for spec in target_graph.operators[start:stop]),
         blocks=blocks,
         columns=columns,
         prefetch=int(rng.integers(1, MAX_PREFETCH + 1)),
@@ -120,12 +120,14 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
     )
 
 
-def random_plan(unit: Unit, rng: np.random.Generator, longest: int = 6, strips: bool = False) -> Plan | None:
+def random_plan(target_graph: Unit, rng: np.random.Generator, longest: int = 6, strips: bool = False) -> Plan | None:
     """A whole plan; it may well not fit the machine.  None where some tiling has no legal point."""
-    segments = [random_segment(unit, start, stop, rng, strips) for start, stop in random_cuts(rng, len(unit.operators), longest)]
+    segments = [
+        random_segment(target_graph, start, stop, rng, strips) for start, stop in random_cuts(rng, len(target_graph.operators), longest)
+    ]
     if any(segment is None for segment in segments):
         return None
-    return plan_of(unit, [segment for segment in segments if segment is not None])
+    return plan_of(target_graph, [segment for segment in segments if segment is not None])
 
 
 def resized(machine: Machine, **buffers_bytes: int) -> Machine:

@@ -75,12 +75,17 @@ def finish(
     """Champions and the robust program become plans, programs, containers and one file; the summary's numbers are taken from those."""
     levels = runs[0].levels
     ends = [run.ended(str(folder.path)) for run in runs]
-    units = [run.facts.unit for run in runs]
-    best = {level: [end.best[i].plan(unit) for unit, end in zip(units, ends, strict=True)] for i, level in enumerate(levels)}
+    target_graphs = [run.facts.target_graph for run in runs]
+    best = {
+        level: [end.best[i].plan(target_graph) for target_graph, end in zip(target_graphs, ends, strict=True)]
+        for i, level in enumerate(levels)
+    }
     bases = {
         level: [
-            faster_in_file_order(opened.compilers[search.pieces[0]], end.baselines[group[0]].plan(unit), [levels[at] for at in group])
-            for unit, search, end in zip(units, found, ends, strict=True)
+            faster_in_file_order(
+                opened.compilers[search.pieces[0]], end.baselines[group[0]].plan(target_graph), [levels[at] for at in group]
+            )
+            for target_graph, search, end in zip(target_graphs, found, ends, strict=True)
         ]
         for group in same_grants(opened.machine, levels)
         for level in (levels[group[0]],)
@@ -145,7 +150,7 @@ def finish(
         paid=used.total() - stored_readings,
     )
     failures = sum((each.failures for each in counted), Counter[str]())
-    bounds = [Bound(unit) for unit in opened.units]
+    bounds = [Bound(target_graph) for target_graph in opened.target_graphs]
     rows = {
         level: _level(
             opened, level, measured, base, same_as[level], values[level].worst if values else None, [bound.of(level) for bound in bounds]
@@ -258,7 +263,8 @@ def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -
     plans: dict[int, Plan] = {}
     for search, plan in zip(found, chosen, strict=True):
         plans |= {
-            k: plan if k == search.pieces[0] else plan_for(plan, opened.units[search.pieces[0]], opened.units[k]) for k in search.pieces
+            k: plan if k == search.pieces[0] else plan_for(plan, opened.target_graphs[search.pieces[0]], opened.target_graphs[k])
+            for k in search.pieces
         }
     return joined({name: plans[k] for k, name in enumerate(opened.names)})
 
@@ -271,12 +277,12 @@ def _pieces(opened: Opened, found: Sequence[Searched], measured: Mapping[str, Me
         PieceSummary(
             piece=name,
             search=by_piece[k],
-            operators=len(unit.operators),
-            first_operator=unit.operators[0].name,
-            last_operator=unit.operators[-1].name,
+            operators=len(target_graph.operators),
+            first_operator=target_graph.operators[0].name,
+            last_operator=target_graph.operators[-1].name,
             cycles={level: m.pieces[k].timings[level].cycles for level, m in measured.items()},
         )
-        for k, (name, unit) in enumerate(zip(opened.names, opened.units, strict=True))
+        for k, (name, target_graph) in enumerate(zip(opened.names, opened.target_graphs, strict=True))
     )
 
 
@@ -300,7 +306,7 @@ def _level(
         **rounded_pace(timing.cycles, opened.frames, machine.clock_hz),
         plan=mine.plan.digest,
         same_as=same_as,
-        roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.operators), level) for unit in opened.units),
+        roofline_cycles=sum(Roofline(target_graph).cycles(0, len(target_graph.operators), level) for target_graph in opened.target_graphs),
         bound=BoundSummary(
             cycles=sum(terms.cycles for terms in bounds),
             ddr_bytes=sum(terms.traffic_bytes for terms in bounds),

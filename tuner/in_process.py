@@ -63,7 +63,7 @@ class SearchResult:
     timed: by a target that is not the NPU.
     """
 
-    unit: Unit
+    target_graph: Unit
     levels: tuple[str, ...]
     best: tuple[Individual, ...]
     baselines: tuple[Individual, ...]
@@ -90,10 +90,10 @@ class SearchResult:
         """
         if self.timed:
             return {level: int(each.cycles[i]) for i, (level, each) in enumerate(zip(self.levels, self.baselines, strict=True))}
-        compiler, found = Compiler(self.unit), dict[str, int]()
-        for group in same_grants(self.unit.machine, self.levels):
+        compiler, found = Compiler(self.target_graph), dict[str, int]()
+        for group in same_grants(self.target_graph.machine, self.levels):
             levels = [self.levels[at] for at in group]
-            plan = faster_in_file_order(compiler, self.baselines[group[0]].plan(self.unit), levels)
+            plan = faster_in_file_order(compiler, self.baselines[group[0]].plan(self.target_graph), levels)
             found |= {level: each.timings[level].cycles for level, each in measure_plans(compiler, dict.fromkeys(levels, plan)).items()}
         return {level: found[level] for level in self.levels}
 
@@ -101,7 +101,7 @@ class SearchResult:
         """Of the best program.  Raises `BadInputError` for a level that was not searched for."""
         if level not in self.levels:
             raise BadInputError(f"level {level!r}: unknown; levels of this search: {', '.join(self.levels)}")
-        return self.best[self.levels.index(level)].plan(self.unit)
+        return self.best[self.levels.index(level)].plan(self.target_graph)
 
     @cached_property
     def robust(self) -> Plan | None:
@@ -158,17 +158,17 @@ class Search:
             {"search.strategy": self.strategy if isinstance(self.strategy, str) else None}, self.candidates, self.seconds, self.measurements
         )
         plugged(config, True, None)
-        make, unit, levels, name = self._evaluator(config)
+        make, target_graph, levels, name = self._evaluator(config)
         timed = config.target.name != NPU and self.evaluator is None
         candidates, seconds = config.budget.candidates, config.budget.seconds
-        check_grants(unit.machine, levels, candidates)
-        check_runner(unit.machine, levels, config.runner.name)
+        check_grants(target_graph.machine, levels, candidates)
+        check_runner(target_graph.machine, levels, config.runner.name)
         clock = REAL.clock
         spending = Spending.of(config, len(levels), 1)
-        readings = None if spending.measurements is None else spending.limits([1], len(same_grants(unit.machine, levels)))[0]
+        readings = None if spending.measurements is None else spending.limits([1], len(same_grants(target_graph.machine, levels)))[0]
         budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds), readings)
-        origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
-        facts = Facts(origin, unit, levels)
+        origin = Origin("search", name, target_graph.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
+        facts = Facts(origin, target_graph, levels)
         made = JobRunnerSpec(
             make, facts, config, config.level_weights, self.seed, self.rules, None if isinstance(self.strategy, str) else self.strategy
         )
@@ -179,31 +179,31 @@ class Search:
                 each.mkdir()
             prior = read_prior(self.prior, config, folder, False, lambda _: None)
             began = tuple(self.warm_start)
-            request = TuneRequest(Path(name), unit.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=began)
+            request = TuneRequest(Path(name), target_graph.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=began)
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
             jobs = stack.enter_context(SerialJobs(made))
             kept = None if prior is None else prior.kept
-            first = partial(compiled_genomes, unit, levels, config)
+            first = partial(compiled_genomes, target_graph, levels, config)
             search = OneSearch(REAL, facts, config, request, place, log, jobs, budget, sources(began, folder, False), first, kept)
             with search.progress():
                 search.search_until_spent()
             best, baselines = search.ended(name)
             log_rows, task_rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
-            return SearchResult(unit, levels, best, baselines, jobs.known(), log_rows, task_rows, timed)
+            return SearchResult(target_graph, levels, best, baselines, jobs.known(), log_rows, task_rows, timed)
 
     def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], Unit, tuple[str, ...], str]:
         """Who measures, what and at which levels, and what the model is called; the simulator, of the unit in the search's order."""
         if (given := self.evaluator) is not None:
-            return lambda: given, given.unit, given.levels, given.unit.graph.name
+            return lambda: given, given.target_graph, given.levels, given.target_graph.graph.name
         if isinstance(self.model, Unit):
-            unit, name = self.model, self.model.graph.name
+            target_graph, name = self.model, self.model.graph.name
         elif self.machine is None:
             raise BadInputError(f"{os.fspath(self.model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
         else:
             opened = open_network(Source.named(Path(self.model), self.machine, "float16", {}, None))
-            unit, name = opened.unit, opened.name
-        known = tuple(unit.machine.contention)
+            target_graph, name = opened.target_graph, opened.name
+        known = tuple(target_graph.machine.contention)
         if unknown := [level for level in self.levels or () if level not in known]:
-            raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {unit.machine.name}: {', '.join(known)}")
-        unit, levels = ordered(unit, config.search.order), tuple(self.levels or known)
-        return EvaluatorSpec(unit, levels, target=config.target.name), unit, levels, name
+            raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {target_graph.machine.name}: {', '.join(known)}")
+        target_graph, levels = ordered(target_graph, config.search.order), tuple(self.levels or known)
+        return EvaluatorSpec(target_graph, levels, target=config.target.name), target_graph, levels, name

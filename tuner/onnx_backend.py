@@ -56,7 +56,7 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
     def container(graph: Graph) -> bytes:
         packed = pack_unit(graph, loaded, dtype)
         # one variant has nothing to choose, and parts of a model need not agree on when they would
-        return encode(replace(build_variants(packed, {level: default_plan(packed.unit)}), controller=None))
+        return encode(replace(build_variants(packed, {level: default_plan(packed.target_graph)}), controller=None))
 
     if whole:
         return InferenceSession(container(lower(prepared)))

@@ -122,7 +122,7 @@ def session(
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, around.mirror(request.mirror), world, around.say))
         if not request.quiet:
-            operators = sum(len(unit.operators) for unit in opened.units)
+            operators = sum(len(target_graph.operators) for target_graph in opened.target_graphs)
             around.say(
                 f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
             )
@@ -190,18 +190,21 @@ def _searched(
 ) -> OneSearch:  # fmt: skip
     """One search, until its budget is spent, or those programs that are known; its log is closed, its champions are known."""
     (packed, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
-    unit = ordered(packed, config.search.order)
+    target_graph = ordered(packed, config.search.order)
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
-        around.say(f"{piece}: {unit.operators[0].name}..{unit.operators[-1].name}, {len(unit.operators)} operators{for_all}")
+        around.say(
+            f"{piece}: {target_graph.operators[0].name}..{target_graph.operators[-1].name}, "
+            f"{len(target_graph.operators)} operators{for_all}"
+        )
     world = around.world
     board = None if (runner := runner_spec(config)) is None else Board(runner, constants)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
-        facts = Facts(origin, unit, levels, repeats_of(config))
-        evaluator = EvaluatorSpec(unit, levels, board, config.target.name)
+        facts = Facts(origin, target_graph, levels, repeats_of(config))
+        evaluator = EvaluatorSpec(target_graph, levels, board, config.target.name)
         storing = None
         if request.store is not None:
             tell = (lambda _: None) if request.quiet else around.say
@@ -215,7 +218,7 @@ def _searched(
             made, budget = replace(made, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
 
         def first() -> dict[Genome, str]:
-            others = dict.fromkeys(known, "store") if known else compiled_genomes(unit, levels, config)
+            others = dict.fromkeys(known, "store") if known else compiled_genomes(target_graph, levels, config)
             return dict.fromkeys(given or (), "start") | {genome: by for genome, by in others.items() if genome not in (given or ())}
 
         jobs = stack.enter_context(_jobs(around, made, request, place))

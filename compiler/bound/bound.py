@@ -48,16 +48,16 @@ class Terms(NamedTuple):
 class Bound:
     """Of a whole unit.  What does not depend on the level is worked out once."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
-        self.needs = needs_of(unit)
-        self.work = work_of(unit, self.needs)
-        self.once = once(unit, self.needs, self.work.weights)
-        self.phases = phases_of(unit, self.needs, self.work.matrix[:, 0] + self.work.vector)
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph = target_graph
+        self.needs = needs_of(target_graph)
+        self.work = work_of(target_graph, self.needs)
+        self.once = once(target_graph, self.needs, self.work.weights)
+        self.phases = phases_of(target_graph, self.needs, self.work.matrix[:, 0] + self.work.vector)
         self._windows: dict[int, tuple[Excess, ...]] = {}
 
     def of(self, level: str) -> Terms:
-        moved = sum(self.once) + sum(window.bytes for window in self.windows(capacity_bytes(self.unit, level)))
+        moved = sum(self.once) + sum(window.bytes for window in self.windows(capacity_bytes(self.target_graph, level)))
         return Terms(self._engines(level), self._prefetch(level), self._traffic(level, moved), moved)
 
     def windows(self, capacity: int) -> tuple[Excess, ...]:
@@ -68,7 +68,7 @@ class Bound:
 
     def _engines(self, level: str) -> int:
         """Theorem 1."""
-        machine, work = self.unit.machine, self.work
+        machine, work = self.target_graph.machine, self.work
         cores = machine.granted(level).cores
         begins, ends = first_data_cycles(machine, level), last_data_cycles(machine, level)
         stores = float(work.back.sum()) / way_from(machine, Memory.UB, Engine.MTE3).bytes_per_cycle
@@ -78,8 +78,8 @@ class Bound:
 
     def _prefetch(self, level: str) -> int:
         """Theorem 2."""
-        machine, found = self.unit.machine, self._behind
-        cores, room = machine.granted(level).cores, weight_bytes(self.unit, level)
+        machine, found = self.target_graph.machine, self._behind
+        cores, room = machine.granted(level).cores, weight_bytes(self.target_graph, level)
         cycles = 0.0
         for behind_work in found:
             later = np.maximum(0.0, behind_work.weights_left - room) / _read_rate(machine, level)
@@ -88,7 +88,7 @@ class Bound:
 
     def _traffic(self, level: str, moved: int) -> int:
         """Theorem 3."""
-        machine = self.unit.machine
+        machine = self.target_graph.machine
         cores, port = machine.granted(level).cores, port_units(machine, machine.contention[level].share_units)
         loads = (self.once.inputs + self.once.weights) / _read_rate(machine, level)
         stores = self.once.outputs / (cores * float(machine.dma_bytes_per_cycle(Engine.MTE3)))
@@ -96,7 +96,7 @@ class Bound:
 
     @cached_property
     def _fused(self) -> FusedGraph:
-        return fused_of(self.unit, self.needs, self.work.weights)
+        return fused_of(self.target_graph, self.needs, self.work.weights)
 
     @cached_property
     def _busiest(self) -> float:
@@ -106,7 +106,7 @@ class Bound:
     @cached_property
     def _worth(self) -> list[tuple[Floats, Floats]]:
         """Of every engine and weighting what operators' work is worth, and what it is without which none of their weights are finished."""
-        work, count = self.work, len(self.unit.operators)
+        work, count = self.work, len(self.target_graph.operators)
         nothing = np.zeros(count)
         free = Shared(nothing[:, None], nothing[:, None])
         engines = [(work.loads, free, Phases.one(count)), (work.fixpipe, free, self.phases), (work.cube, work.spread, self.phases)]
@@ -118,28 +118,30 @@ class Bound:
 
     @cached_property
     def _behind(self) -> tuple[Behind, ...]:
-        shares, weights = finished_before(self.unit, self.needs), self.work.weights.astype(np.float64)
+        shares, weights = finished_before(self.target_graph, self.needs), self.work.weights.astype(np.float64)
         return tuple(behind(each, spread, weights, shares) for each, spread in self._worth)
 
 
 _SLACK = 1e-6  # of sums of fractions
 
 
-def capacity_bytes(unit: Unit, level: str) -> int:
+def capacity_bytes(target_graph: Unit, level: str) -> int:
     """Of values on chip, wherever they lie, in what a level grants: in L0C each takes as much as a sum."""
-    widest = max(storage.dtype.size_bytes for storage in unit.storages)
-    granted, sizes = unit.machine.granted(level), _sizes(unit, level)
-    return weight_bytes(unit, level) + granted.cores * (sizes.get("L0A", 0) + sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES)
+    widest = max(storage.dtype.size_bytes for storage in target_graph.storages)
+    granted, sizes = target_graph.machine.granted(level), _sizes(target_graph, level)
+    return weight_bytes(target_graph, level) + granted.cores * (sizes.get("L0A", 0) + sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES)
 
 
-def weight_bytes(unit: Unit, level: str) -> int:
+def weight_bytes(target_graph: Unit, level: str) -> int:
     """Of weights on chip that products are still to be made with: L0A has left operands alone, L0C sums."""
-    granted = unit.machine.granted(level)
-    return granted.cores * sum(size for name, size in _sizes(unit, level).items() if name not in ("L0A", "L0C")) + granted.shared_bytes
+    granted = target_graph.machine.granted(level)
+    return (
+        granted.cores * sum(size for name, size in _sizes(target_graph, level).items() if name not in ("L0A", "L0C")) + granted.shared_bytes
+    )
 
 
-def _sizes(unit: Unit, level: str) -> dict[str, int]:
-    return unit.machine.buffers_bytes.there | {"L1": unit.machine.granted(level).l1_bytes}
+def _sizes(target_graph: Unit, level: str) -> dict[str, int]:
+    return target_graph.machine.buffers_bytes.there | {"L1": target_graph.machine.granted(level).l1_bytes}
 
 
 def first_data_cycles(machine: Machine, level: str) -> int:

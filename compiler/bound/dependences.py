@@ -116,11 +116,11 @@ class Needs:
                     yield leaf, reading
 
 
-def needs_of(unit: Unit) -> Needs:
+def needs_of(target_graph: Unit) -> Needs:
     """Backwards from what the host reads: what an operator reads follows from what of its result is needed."""
-    graph, shapes = unit.graph, unit.graph.shapes
-    channels = _channels_of_leaves(unit)
-    makers = {spec.operator.y: spec.index for spec in unit.operators}
+    graph, shapes = target_graph.graph, target_graph.graph.shapes
+    channels = _channels_of_leaves(target_graph)
+    makers = {spec.operator.y: spec.index for spec in target_graph.operators}
     outside: dict[str, Mask] = {}
     for port in graph.outputs:
         for part, of_part, _ in channels[port.tensor]:
@@ -138,11 +138,11 @@ def needs_of(unit: Unit) -> Needs:
         needed = max(boxes, key=lambda box: box.values, default=None)
         needed = None if needed is None or not needed.values else needed
         images = graph.constants[name].shape[0] if name in graph.constants else shape[0]
-        size = unit.layout.type_of(name).size_bytes
+        size = target_graph.layout.type_of(name).size_bytes
         return Leaf(name, makers.get(name, -1), images, size, name in outside, tuple(readings), needed, touched)
 
     made: list[Leaf] = []
-    for spec in reversed(unit.operators):
+    for spec in reversed(target_graph.operators):
         leaf = closed(spec.operator.y)
         made.append(leaf)
         if leaf.needed is None:
@@ -158,14 +158,14 @@ def needs_of(unit: Unit) -> Needs:
     return Needs(tuple(reversed(made)), tuple(given), channels)
 
 
-def _channels_of_leaves(unit: Unit) -> dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]:
+def _channels_of_leaves(target_graph: Unit) -> dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]:
     """`Needs.parts`."""
-    whole = {name: (np.array([name] * shape[1], object), np.arange(shape[1])) for name, shape in unit.graph.shapes.items()}
-    for op in unit.graph.operators:
+    whole = {name: (np.array([name] * shape[1], object), np.arange(shape[1])) for name, shape in target_graph.graph.shapes.items()}
+    for op in target_graph.graph.operators:
         if isinstance(op, Concat):
             parts = [whole[name] for name in op.inputs]
             whole[op.y] = np.concatenate([names for names, _ in parts]), np.concatenate([channels for _, channels in parts])
-        elif isinstance(op, Vector) and op.name in unit.layout.copies:
+        elif isinstance(op, Vector) and op.name in target_graph.layout.copies:
             whole[op.y] = whole[op.inputs[0]]
         elif isinstance(op, Shuffle):
             names, of_leaf = whole[op.x]

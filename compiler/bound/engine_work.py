@@ -213,20 +213,20 @@ def _full_columns(op: Operator, columns: int, block: int) -> tuple[float, float]
     return (columns // block) / -(-columns // block), columns // block * block / columns
 
 
-def work_of(unit: Unit, needs: Needs) -> LeastWork:
-    count, machine, t = len(unit.operators), unit.machine, cost_tables(unit.machine)
+def work_of(target_graph: Unit, needs: Needs) -> LeastWork:
+    count, machine, t = len(target_graph.operators), target_graph.machine, cost_tables(target_graph.machine)
     starts, on_vector, own, back = (np.zeros(count) for _ in range(4))
     rows, pairs, columns, lanes = (np.ones((count, *shape)) for shape in ((2,), (4, 2), (2,), (2,)))
     weights = np.zeros(count, np.int64)
     found = LeastWork(np.zeros((count, 3)), starts, on_vector, rows, pairs, columns, lanes, own, back, weights)
-    loaded, added_up = _loaded_for_it(unit, needs), _added_up(unit, needs)
-    added = set(unit.layout.copies)  # this compiler's own, not of the graph
-    shapes = unit.graph.shapes
-    for spec, leaf in zip(unit.operators, needs.made, strict=True):
+    loaded, added_up = _loaded_for_it(target_graph, needs), _added_up(target_graph, needs)
+    added = set(target_graph.layout.copies)  # this compiler's own, not of the graph
+    shapes = target_graph.graph.shapes
+    for spec, leaf in zip(target_graph.operators, needs.made, strict=True):
         op, k, box = spec.operator, spec.index, leaf.needed
         if box is None or spec.name in added:
             continue
-        dtype = unit.type_of(spec.reads[0])
+        dtype = target_graph.type_of(spec.reads[0])
         product = product_of(op, box, leaf.images, shapes[op.inputs[0]][1], machine.fractal(dtype))
         if product is not None:
             found.matrix[k], found.starts[k] = _matrix(machine, t, dtype, product, loaded[k])
@@ -241,7 +241,7 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
         made, read = leaf.needed_bytes, sum(r.box.values * of.images * of.size_bytes for of, r in needs.read_by(k))
         found.vector[k] = _vector(op, t, made / REPEAT_BYTES, read / REPEAT_BYTES)
         if found.vector[k]:
-            read_as = [(unit.operators[r.reader].operator, r) for r in leaf.readings]
+            read_as = [(target_graph.operators[r.reader].operator, r) for r in leaf.readings]
             multiplied = [r for by, r in read_as if isinstance(by, HeadedProduct) or (isinstance(by, Convolution) and r.operand == 0)]
             found.back[k] = max([r.box.values for r in multiplied], default=0) * leaf.images * leaf.size_bytes
     return found
@@ -256,13 +256,13 @@ class OwnLoads(NamedTuple):
     shared: bool
 
 
-def _loaded_for_it(unit: Unit, needs: Needs) -> list[OwnLoads]:
+def _loaded_for_it(target_graph: Unit, needs: Needs) -> list[OwnLoads]:
     """What several products read is loaded for all of them at once, by a program that likes to, so it is counted for one."""
-    count = len(unit.operators)
+    count = len(target_graph.operators)
     elsewhere, right, shared = np.zeros(count), np.ones(count, np.bool_), np.zeros(count, np.bool_)
     for leaf in (*needs.made, *needs.given):
         for operand, kinds in ((0, Convolution | HeadedProduct), (1, HeadedProduct)):
-            readers = [r for r in leaf.readings if r.operand == operand and isinstance(unit.operators[r.reader].operator, kinds)]
+            readers = [r for r in leaf.readings if r.operand == operand and isinstance(target_graph.operators[r.reader].operator, kinds)]
             shared[[r.reader for r in readers if operand == 0 and len(readers) > 1]] = True
             for reading in sorted(readers, key=lambda r: -needs.made[r.reader].needed_bytes)[1:]:
                 if operand == 0:
@@ -270,16 +270,16 @@ def _loaded_for_it(unit: Unit, needs: Needs) -> list[OwnLoads]:
                 else:
                     right[reading.reader] = False
     found = []
-    for spec in unit.operators:
-        op, lanes, k = spec.operator, unit.type_of(spec.reads[0]).lanes, spec.index
-        channels = unit.graph.shapes[op.inputs[0]][1]
+    for spec in target_graph.operators:
+        op, lanes, k = spec.operator, target_graph.type_of(spec.reads[0]).lanes, spec.index
+        channels = target_graph.graph.shapes[op.inputs[0]][1]
         whole = isinstance(op, Convolution) and op.groups == 1
         part = (channels - elsewhere[k]) / (-(-channels // lanes) * lanes) if whole else 0.0
         found.append(OwnLoads(float(part) if elsewhere[k] else 1.0, bool(right[k]), bool(shared[k])))
     return found
 
 
-def _added_up(unit: Unit, needs: Needs) -> list[bool]:
+def _added_up(target_graph: Unit, needs: Needs) -> list[bool]:
     """Whether the sums of an operator may stay in L0C until others are added to them there, so that they are no moves of their own."""
 
     def adds(op: Operator, operand: int) -> bool:
@@ -288,9 +288,9 @@ def _added_up(unit: Unit, needs: Needs) -> list[bool]:
         return (isinstance(op, Convolution) and operand > 0) or (isinstance(op, Pool) and op.mode == "average")
 
     found = []
-    for spec, leaf in zip(unit.operators, needs.made, strict=True):
+    for spec, leaf in zip(target_graph.operators, needs.made, strict=True):
         linear = isinstance(spec.operator, Conv) and spec.operator.activation == "none" and not leaf.outside
-        found.append(linear and all(adds(unit.operators[r.reader].operator, r.operand) for r in leaf.readings))
+        found.append(linear and all(adds(target_graph.operators[r.reader].operator, r.operand) for r in leaf.readings))
     return found
 
 
@@ -357,9 +357,9 @@ def _fastest(paths: Sequence[DataPath], engine: Engine) -> FastestPath:
 
 def _least_step(axis: NDArray[np.int64], size: int, most: int) -> float:
     """Steps along an axis of a block of so many lanes, as its part of an MMAD of up to `most` of them."""
-    unit, least, fill = axis.tolist()
+    target_graph, least, fill = axis.tolist()
     blocks = np.arange(1, most + 1)
-    return float(((np.maximum(-(-blocks * size // unit), least) + fill) / blocks).min())
+    return float(((np.maximum(-(-blocks * size // target_graph), least) + fill) / blocks).min())
 
 
 def _repeats(t: CostTables, repeats: float, *ops: Op) -> float:

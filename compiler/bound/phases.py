@@ -44,8 +44,8 @@ class Reads(NamedTuple):
         return len(self.operands[operand]) == 1
 
 
-def reads_of(unit: Unit, needs: Needs) -> list[Reads]:
-    found = [Reads({}) for _ in unit.operators]
+def reads_of(target_graph: Unit, needs: Needs) -> list[Reads]:
+    found = [Reads({}) for _ in target_graph.operators]
     for leaf in (*needs.made, *needs.given):
         for touch in leaf.readings:
             found[touch.reader].operands.setdefault(touch.operand, []).append((leaf, touch))
@@ -59,12 +59,12 @@ def mixes(op: Operator) -> bool:
     return op.heads == 1 if isinstance(op, HeadedProduct) else isinstance(op, LayerNorm)
 
 
-def before_first(unit: Unit, needs: Needs) -> list[Ops]:
+def before_first(target_graph: Unit, needs: Needs) -> list[Ops]:
     """Of every operator those that are complete before any value of its result is (docs/bounds.md, Lemma 5)."""
     complete: list[Ops] = []  # where all of a result is, the operator among them
     pixel: list[Ops] = []  # where all channels of a pixel are
     value: list[Ops] = []
-    for spec, reads in zip(unit.operators, reads_of(unit, needs), strict=True):
+    for spec, reads in zip(target_graph.operators, reads_of(target_graph, needs), strict=True):
         of_all, of_pixel, of_value = {spec.index}, set[int](), set[int]()
         for operand, parts in reads.operands.items():
             for leaf, touch in parts:
@@ -85,11 +85,11 @@ def before_first(unit: Unit, needs: Needs) -> list[Ops]:
     return value
 
 
-def behind_first(unit: Unit, reads: list[Reads], barrier: int) -> tuple[list[bool], list[bool]]:
+def behind_first(target_graph: Unit, reads: list[Reads], barrier: int) -> tuple[list[bool], list[bool]]:
     """Of every operator, whether all its values, and whether all its work, come after the first value of another one's result."""
-    values, work = [False] * len(unit.operators), [False] * len(unit.operators)
+    values, work = [False] * len(target_graph.operators), [False] * len(target_graph.operators)
     values[barrier] = True
-    for spec, mine in zip(unit.operators[barrier + 1 :], reads[barrier + 1 :], strict=True):
+    for spec, mine in zip(target_graph.operators[barrier + 1 :], reads[barrier + 1 :], strict=True):
         op = spec.operator
         of_one = {i: [leaf.maker >= 0 and values[leaf.maker] for leaf, _ in parts] for i, parts in mine.operands.items()}
         wholly = {i: bool(parts) and all(parts) for i, parts in of_one.items()}
@@ -101,20 +101,20 @@ def behind_first(unit: Unit, reads: list[Reads], barrier: int) -> tuple[list[boo
     return values, work
 
 
-def phases_of(unit: Unit, needs: Needs, work: NDArray[np.float64]) -> Phases:
+def phases_of(target_graph: Unit, needs: Needs, work: NDArray[np.float64]) -> Phases:
     """work: of every operator, in any unit: barriers with little between them are not worth a phase."""
-    count = len(unit.operators)
+    count = len(target_graph.operators)
     first, last = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     if any(leaf.images > 1 for leaf in needs.made):  # a value needs its own image alone
         return Phases.one(count)
-    reads, phase, allowed = reads_of(unit, needs), 0, [True] * count
-    for barrier, before in enumerate(before_first(unit, needs)):
+    reads, phase, allowed = reads_of(target_graph, needs), 0, [True] * count
+    for barrier, before in enumerate(before_first(target_graph, needs)):
         news = [k for k in before if last[k] < 0]
         if not allowed[barrier] or work[news].sum() <= LEAST_PART * work.sum():
             continue
         last[news] = phase
         phase += 1
-        allowed, behind = behind_first(unit, reads, barrier)
+        allowed, behind = behind_first(target_graph, reads, barrier)
         first[behind] = phase
     last[last < 0] = phase
     return Phases(first, last, phase + 1)

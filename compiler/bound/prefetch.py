@@ -57,14 +57,14 @@ class _Channels:
         return np.array(numbers, np.int64)[row.reshape(-1)]
 
 
-def finished_before(unit: Unit, needs: Needs) -> list[tuple[ChannelShare, ...]]:
+def finished_before(target_graph: Unit, needs: Needs) -> list[tuple[ChannelShare, ...]]:
     """Of every operator its weights, by what is finished as soon as one of them is."""
-    channels, shapes = _Channels(), unit.graph.shapes
+    channels, shapes = _Channels(), target_graph.graph.shapes
     makers = {leaf.name: leaf for leaf in needs.made}
     touches = {(leaf.name, r.reader, r.operand): r for leaf in (*needs.made, *needs.given) for r in leaf.readings}
     whole: list[Ops] = []  # finished where all of a result is complete, the operator among them
     shares: list[tuple[ChannelShare, ...]] = []
-    for spec in unit.operators:
+    for spec in target_graph.operators:
         op, k = spec.operator, spec.index
         read: list[NDArray[np.int64]] = []  # of each operand, [c]: sets of its channels, -1 where nobody asks for them
         wholly: list[Ops] = []  # of each operand: finished where all of it is complete

@@ -36,9 +36,9 @@ class Excess(NamedTuple):
     bytes: int
 
 
-def once(unit: Unit, needs: Needs, weights: NDArray[np.int64]) -> Once:
+def once(target_graph: Unit, needs: Needs, weights: NDArray[np.int64]) -> Once:
     outputs = sum(leaf.touched_bytes for leaf in needs.made if leaf.outside)
-    constants = unit.graph.constants
+    constants = target_graph.graph.constants
     inputs = sum(leaf.touched_bytes if leaf.name in constants else _in_blocks(leaf) for leaf in needs.given)
     return Once(inputs, int(weights.sum()), outputs)
 
@@ -65,15 +65,15 @@ class FusedGraph(NamedTuple):
     ends: list[bool]
 
 
-def fused_of(unit: Unit, needs: Needs, weights: NDArray[np.int64]) -> FusedGraph:
+def fused_of(target_graph: Unit, needs: Needs, weights: NDArray[np.int64]) -> FusedGraph:
     held = [leaf.needed_bytes for leaf in needs.made]
     twice = [size if leaf.outside else 2 * size for leaf, size in zip(needs.made, held, strict=True)]
-    makers: list[list[int]] = [[] for _ in unit.operators]
+    makers: list[list[int]] = [[] for _ in target_graph.operators]
     for leaf in needs.made:
         for reading in leaf.readings:
             if reading.spread and leaf.needed is not None and reading.box.same(leaf.needed):
                 makers[reading.reader].append(leaf.maker)
-    ends = [isinstance(spec.operator, Convolution) and spec.operator.groups == 1 for spec in unit.operators]
+    ends = [isinstance(spec.operator, Convolution) and spec.operator.groups == 1 for spec in target_graph.operators]
     return FusedGraph(held, twice, weights.tolist(), makers, ends)
 
 

@@ -17,36 +17,36 @@ from compiler.target.storage import Piece
 from compiler.target.target_graph import Unit
 
 
-def allocations_of(unit: Unit, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
+def allocations_of(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
     """l1: buffers of the storages that stay (see `segment.memory_plan`)."""
-    table, rows, buffers, most = _unplaced(unit, blocks, prefetch, window)
+    table, rows, buffers, most = _unplaced(target_graph, blocks, prefetch, window)
     slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
-    return Allocations(_in_ddr(unit), table, np.array(slots, np.int64).reshape(len(table), most), rows)
+    return Allocations(_in_ddr(target_graph), table, np.array(slots, np.int64).reshape(len(table), most), rows)
 
 
 @lru_cache(maxsize=4096)
-def _unplaced(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
+def _unplaced(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
     """`Allocations.table` and `rows`; the most slots of a storage that stays, and as many buffers of each, with its first one before it."""
-    kept, slots, images = list(blocks.allocations.values()), slot_counts(unit, blocks, prefetch, window), unit.images
+    kept, slots, images = list(blocks.allocations.values()), slot_counts(target_graph, blocks, prefetch, window), target_graph.images
     most = max(slots.values(), default=1)
     table = np.zeros((len(kept), 8), np.int64)
     rows = np.zeros((len(kept), blocks.count, 2), np.int64)
     buffers = list[tuple[Buffer, Buffer]]()
     for index, allocation in enumerate(kept):
-        count, storage = slots[allocation.storage], unit.storages[allocation.storage]
+        count, storage = slots[allocation.storage], target_graph.storages[allocation.storage]
         first, last = span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
         ring = allocation.high(count, images) if allocation.cached or allocation.held else 0
-        table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first, unit.together
+        table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first, target_graph.together
         buffers += [(Buffer("tensor", allocation.storage), Buffer("tensor", allocation.storage, slot)) for slot in range(most)]
         rows[index] = allocation.rows
     return table, rows, buffers, most
 
 
 @lru_cache(maxsize=1024)
-def _in_ddr(unit: Unit) -> Ints:
+def _in_ddr(target_graph: Unit) -> Ints:
     """Address, and blocks from group of images to group, plane to plane, row to row, and image to image of a group."""
-    sizes = ((s, s.image_blocks if s.n else 0) for s in unit.storages)
-    one = [(s.address, size * unit.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
+    sizes = ((s, s.image_blocks if s.n else 0) for s in target_graph.storages)
+    one = [(s.address, size * target_graph.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
     return np.array(one, np.int64)
 
 

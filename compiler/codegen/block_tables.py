@@ -52,23 +52,23 @@ class _Fixed(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _fixed(unit: Unit, k: int) -> _Fixed:
-    spec = unit.operators[k]
+def _fixed(target_graph: Unit, k: int) -> _Fixed:
+    spec = target_graph.operators[k]
     reads = zip(spec.reads, spec.pixels_only, strict=True)
     tables = [table.reshape(-1) for table in spec.tables()]
     return _Fixed(
-        tuple((piece, (*row_blocks_read(unit, spec, i), int(one))) for i, (piece, one) in enumerate(reads)),
-        (*row_blocks_made(unit, spec), *row_blocks_stored(unit, spec), spec.y.planes),
-        unit.type_of(spec.y),
+        tuple((piece, (*row_blocks_read(target_graph, spec, i), int(one))) for i, (piece, one) in enumerate(reads)),
+        (*row_blocks_made(target_graph, spec), *row_blocks_stored(target_graph, spec), spec.y.planes),
+        target_graph.type_of(spec.y),
         np.concatenate([np.zeros(0, np.int64), *tables]),
         tuple(map(len, tables)),
     )
 
 
 @lru_cache(maxsize=4096)
-def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
-    specs, kept = unit.operators[blocks.start : blocks.stop], places_kept(blocks)
-    every = [_fixed(unit, spec.index) for spec in specs]
+def block_tables(target_graph: Unit, blocks: Blocks) -> BlockTables:
+    specs, kept = target_graph.operators[blocks.start : blocks.stop], places_kept(blocks)
+    every = [_fixed(target_graph, spec.index) for spec in specs]
     reads, writes, lists, used = [], [], [], 0
     for k, (spec, fixed) in enumerate(zip(specs, every, strict=True)):
         streamed = blocks.streamed >> k & 1  # chunks come from DDR, whatever else is in L1
@@ -84,10 +84,12 @@ def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
         lists.append(begins)
     loads = []
     for load in blocks.loads:
-        storage, at = unit.storages[load.storage], operand(blocks, kept, Piece(load.storage, load.plane, load.planes))
-        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag, storage.dtype))
+        storage, at = target_graph.storages[load.storage], operand(blocks, kept, Piece(load.storage, load.plane, load.planes))
+        loads.append(
+            (*at, storage.first, storage.row_blocks, load.planes, target_graph.operators[blocks.start + load.step].tag, storage.dtype)
+        )
     fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
-    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
+    run = run_of(target_graph, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
     jobs = OperatorJobs(
         kind=_NO_ROWS,
         made=np.array(
@@ -104,11 +106,11 @@ def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
         records=_NO_RECORDS,
     )
     work = Work(
-        images=unit.images,
-        together=unit.together,
+        images=target_graph.images,
+        together=target_graph.together,
         allocations=_NOBODY,
         jobs=jobs,
-        readers=load_readers(unit, blocks),
+        readers=load_readers(target_graph, blocks),
         loads=np.array(loads, np.int64).reshape(-1, 8),
         fresh=np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
         computed=blocks.computed,

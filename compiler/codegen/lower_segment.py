@@ -66,11 +66,11 @@ class Draft(NamedTuple):
 def lower_draft(found: Draft, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
     """flip: see `segment.memory_plan.mirrored`.  scratch: records to write into (int32 [CAPACITY or more, 32]), reused between calls."""
     segment, there, share, places, orders = found
-    unit = segment.parts[0]
+    target_graph = segment.parts[0]
     if flip:
-        places = mirrored(unit.machine, places)
+        places = mirrored(target_graph.machine, places)
     plan, mine = segment.plan, share.iterations
-    every = unit.images * plan.blocks
+    every = target_graph.images * plan.blocks
     out = scratch[:CAPACITY] if scratch is not None else new_scratch()
     begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
@@ -81,21 +81,21 @@ def lower_draft(found: Draft, flip: bool = False, scratch: Code | None = None) -
         codes.append(code)
     code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
     if plan.ahead_kib:
-        bring_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)
-    code = in_place(code, unit.machine)
+        bring_ahead(code, target_graph.machine, target_graph.memory.constant_blocks, plan.ahead_kib)
+    code = in_place(code, target_graph.machine)
     _outlive(code, segment, places)
     return Records(code, places.peak_bytes, there.ranges)
 
 
-def drafted(unit: Unit, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> Draft | Infeasible:
+def drafted(target_graph: Unit, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> Draft | Infeasible:
     """Of one core's share of the segment whose first operator is `start`, without orders yet.
 
     core: whose share, by its place among the plan's.  held: see `Segment.memory`.
     """
-    segment = Segment.of(unit, plan, start)
+    segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         return segment
-    there = staged(segment, unit, core)
+    there = staged(segment, target_graph, core)
     if isinstance(there, Infeasible):
         return there
     share = segment.share(core)
@@ -105,10 +105,10 @@ def drafted(unit: Unit, plan: SegmentPlan, start: int, core: int = 0, held: Held
 
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
     """Records that write what is held say so, in place."""
-    unit = segment.parts[0]
+    target_graph = segment.parts[0]
     for storage, _ in places.held.at:
         first = places.l1[Buffer("tensor", storage)]
-        _say_outlived(code, first, first + held_blocks(unit, storage))
+        _say_outlived(code, first, first + held_blocks(target_graph, storage))
 
 
 @njit(cache=True)
@@ -127,8 +127,8 @@ def _written(
 
     begun: see `write_nodes`.  orders: of strips; where that of strip `number` is not there, it is appended.
     """
-    plan, (unit, blocks) = segment.plan, strip
-    work = _work(unit, plan, blocks, places)
+    plan, (target_graph, blocks) = segment.plan, strip
+    work = _work(target_graph, plan, blocks, places)
     order = orders[number] if number < len(orders) else None
     nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)
@@ -138,18 +138,18 @@ def _written(
         return None
     if number == len(orders):
         slides = plan.sliding and bool(iterations)
-        orders.append(_slid(unit, plan, blocks, work, segment.slots(strip), iterations, out, rows, before) if slides else None)
+        orders.append(_slid(target_graph, plan, blocks, work, segment.slots(strip), iterations, out, rows, before) if slides else None)
     return out[:used]
 
 
-def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
-    known = block_tables(unit, blocks)
-    allocations = allocations_of(unit, blocks, plan.prefetch, plan.window, places.l1)
-    return known.work._replace(allocations=allocations, jobs=jobs_of(unit, plan, blocks, known, places))
+def _work(target_graph: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
+    known = block_tables(target_graph, blocks)
+    allocations = allocations_of(target_graph, blocks, plan.prefetch, plan.window, places.l1)
+    return known.work._replace(allocations=allocations, jobs=jobs_of(target_graph, plan, blocks, known, places))
 
 
 def _slid(
-    unit: Unit,
+    target_graph: Unit,
     plan: SegmentPlan,
     blocks: Blocks,
     work: Work,
@@ -164,13 +164,13 @@ def _slid(
     begun: see `write_nodes`, as it was before.
     """
     code = out[: rows[-1, 1]]
-    cycles = node_cycles(rows, record_cycles(code, price(code, unit.machine), unit.machine), code[:, ENGINE])
+    cycles = node_cycles(rows, record_cycles(code, price(code, target_graph.machine), target_graph.machine), code[:, ENGINE])
     cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
-    loads = load_cycles(unit, blocks, iterations), work.readers
+    loads = load_cycles(target_graph, blocks, iterations), work.readers
     window = None if plan.window == "all" else plan.window
-    lane_of = lanes(unit, blocks.start, blocks.stop)
+    lane_of = lanes(target_graph, blocks.start, blocks.stop)
     lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # with what feeds it
-    table = slide(cycles, edges(unit, blocks, slots), lane_of, window, *loads)
+    table = slide(cycles, edges(target_graph, blocks, slots), lane_of, window, *loads)
     nodes: Ints = table.nodes + (0, iterations.start)
     used = write_nodes(out, nodes, work, rows, begun)
     assert used == len(code), "the same records in another order"

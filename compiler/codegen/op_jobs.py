@@ -23,7 +23,7 @@ _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
 )
 
 
-def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, places: Places) -> OperatorJobs:
+def jobs_of(target_graph: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, places: Places) -> OperatorJobs:
     """Of all operators of a segment.  known: of these blocks."""
     kinds: list[tuple[int, int]] = []
     constants: list[tuple[int, ...]] = []
@@ -32,8 +32,10 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, p
     in_l1, in_ub, start = _by_operator(places.l1), _by_operator(places.ub), blocks.start
     for k, tiling in enumerate(plan.tilings):
         slots = [in_ub.get((kind, OF_ALL if pooled else k), ()) for kind, pooled in _UB_KINDS]
-        given = Given(unit.machine, known.types[k], unit.storages, tiling, blocks.inside[k], in_l1.get(("weights", k), ()), *slots)
-        spec = unit.operators[start + k]
+        given = Given(
+            target_graph.machine, known.types[k], target_graph.storages, tiling, blocks.inside[k], in_l1.get(("weights", k), ()), *slots
+        )
+        spec = target_graph.operators[start + k]
         of, row = spec.job_row(given)
         kinds.append((_FED if known.work.jobs.made[k] == FED else _NUMBERS[of], begin))
         records.append(row)

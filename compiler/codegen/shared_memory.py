@@ -46,25 +46,25 @@ class Staged(NamedTuple):
 _NOTHING = Staged(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
 
 
-def staged(segment: Segment, unit: Unit, core: int) -> Staged | Infeasible:
+def staged(segment: Segment, target_graph: Unit, core: int) -> Staged | Infeasible:
     """Of one core's share of a segment of the unit.  core: its place among the plan's."""
     plan, start = segment.plan, segment.outline.start
     if not (plan.shared or plan.staged):
         return _NOTHING
-    if unit.machine.shared is None:
-        return Infeasible(named(plan), f"{(*plan.shared, *plan.staged)[0]!r} in shared memory: {unit.machine.name} has none")
+    if target_graph.machine.shared is None:
+        return Infeasible(named(plan), f"{(*plan.shared, *plan.staged)[0]!r} in shared memory: {target_graph.machine.name} has none")
     ranges = []
-    storages = {storage.name: storage for storage in unit.storages}
+    storages = {storage.name: storage for storage in target_graph.storages}
     for name in plan.shared:
         storage = storages.get(name)
-        if storage is None or name not in hidden(unit):
+        if storage is None or name not in hidden(target_graph):
             what = "no tensor of the model" if storage is None else "the host reads or writes it, or it is a constant"
             return Infeasible(named(plan), f"{name!r} in shared memory: {what}")
         ranges.append((storage.address, storage.n * storage.image_blocks))
     brought = []
     for name in plan.staged:
         k = start + plan.operators.index(name)
-        whole = product_of(unit.operators[k])
+        whole = product_of(target_graph.operators[k])
         if whole is None or not whole.stored_weight_blocks:
             return Infeasible(named(plan), f"weights of {name!r} in shared memory: it has none")
         ranges.append((whole.weights_at, whole.stored_weight_blocks))
@@ -89,12 +89,12 @@ def _makes(share: CoreShare, k: int) -> bool:
     return any(bool((rows[list(blocks), 1] > rows[list(blocks), 0]).any()) for rows in (strip.blocks.computed[k] for strip in share.strips))
 
 
-def disagreement(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
+def disagreement(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
     """What one segment of a plan has in the shared memory and another one in DDR; None where there is no such tensor."""
     kept = {name for plan, _ in segments for name in plan.shared}
     if kept:
         for plan, start in segments:
-            for name in sorted(border_names(unit, start, start + len(plan.operators)) & kept - set(plan.shared)):
+            for name in sorted(border_names(target_graph, start, start + len(plan.operators)) & kept - set(plan.shared)):
                 return Infeasible(named(plan), f"{name!r} is in DDR here and in shared memory elsewhere; expected the same of all segments")
     return None
 

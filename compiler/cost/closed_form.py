@@ -94,8 +94,10 @@ def moves(size_bytes: float, rate: int, count: float, startup: int) -> float:
 def steps_along(c: Cost, axis: int, along: Along, tile: int) -> int:
     """Steps of MMAD of all pieces of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
     (size, count), (rest, one) = along
-    unit = c.lanes if axis == K else c.columns if axis == N else 1
-    return count * all_steps(size * unit, tile * unit, c.axes[axis]) + one * all_steps(rest * unit, tile * unit, c.axes[axis])
+    target_graph = c.lanes if axis == K else c.columns if axis == N else 1
+    return count * all_steps(size * target_graph, tile * target_graph, c.axes[axis]) + one * all_steps(
+        rest * target_graph, tile * target_graph, c.axes[axis]
+    )
 
 
 @njit(cache=True)

@@ -33,20 +33,20 @@ def shared_rates(machine: Machine) -> tuple[float, float]:
     return read or math.inf, write or math.inf
 
 
-def load_row_blocks(unit: Unit, load: Load) -> int:
+def load_row_blocks(target_graph: Unit, load: Load) -> int:
     """Blocks that a load brings for a row."""
-    return unit.storages[load.storage].row_blocks * load.planes
+    return target_graph.storages[load.storage].row_blocks * load.planes
 
 
-def loaded_blocks(unit: Unit, blocks: Blocks, load: Load) -> int:
+def loaded_blocks(target_graph: Unit, blocks: Blocks, load: Load) -> int:
     """Blocks that it brings for all blocks of an image."""
-    return blocks.allocations[load.storage].loaded * load_row_blocks(unit, load)
+    return blocks.allocations[load.storage].loaded * load_row_blocks(target_graph, load)
 
 
-def stored_blocks(unit: Unit, blocks: Blocks, k: int) -> int:
+def stored_blocks(target_graph: Unit, blocks: Blocks, k: int) -> int:
     """Blocks that operator k of a segment hands out in all blocks of an image."""
-    spec = unit.operators[blocks.start + k]
-    return blocks.stored[k] * row_blocks_stored(unit, spec)[1] * spec.y.planes
+    spec = target_graph.operators[blocks.start + k]
+    return blocks.stored[k] * row_blocks_stored(target_graph, spec)[1] * spec.y.planes
 
 
 class StoredWeights(NamedTuple):

@@ -58,7 +58,7 @@ def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int, tile_n1
         out = np.empty((room, WORDS), np.int32)
         used, room = _records(out, job, runs, needed, resident, chunk_n1, chunk_k1, spec.groups, spec.k1, spec.n1), 4 * room
     code = out[:used]
-    busy, engine = price(code, kind.unit.machine).busy, code[:, ENGINE]
+    busy, engine = price(code, kind.target_graph.machine).busy, code[:, ENGINE]
     vector, mte3 = engine == Engine.VECTOR, engine == Engine.MTE3
     return Expanding(float(busy[vector].sum()), float(busy[mte3].sum()), float(vector.sum() + mte3.sum()))
 

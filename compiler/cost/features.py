@@ -65,9 +65,9 @@ _OF_VECTOR = [
 ]  # fmt: skip
 
 
-def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
+def raw_features(target_graph: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
-    segment = Segment.of(unit, plan, start)
+    segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         raise ValueError(str(segment))
     plan = segment.plan
@@ -80,11 +80,11 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
         several[_A_CORES] = sums[:, _A_CORES].max(0)
         out = several.tolist()
     cores = len(plan.cores)
-    read_rate, write_rate = ddr_rates(unit.machine, cores)
+    read_rate, write_rate = ddr_rates(target_graph.machine, cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / read_rate
     out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / write_rate
-    shared_in, shared_out = (cores * rate for rate in shared_rates(unit.machine))
+    shared_in, shared_out = (cores * rate for rate in shared_rates(target_graph.machine))
     shared = out[_AT["shared_read_bytes"]] / shared_in + out[_AT["shared_write_bytes"]] / shared_out
     out[_AT["shared_cycles"]] = shared
     out[_AT["busiest_cycles"]] = max(out[_AT["read_cycles"]] + out[_AT["write_cycles"]] + shared, *(out[at] for at in _BUSY))
@@ -111,7 +111,7 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
 
     A list: single numbers of an array cost several times as much.
     """
-    plan, groups, together, cores = segment.plan, strip.unit.images, strip.unit.together, segment.outline.dealt
+    plan, groups, together, cores = segment.plan, strip.target_graph.images, strip.target_graph.together, segment.outline.dealt
     images = groups * together
     laid = _laid(strip, plan.shared, plan.staged)
     every = zip(laid.standings, plan.tilings, strict=True)
@@ -140,12 +140,12 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
 @lru_cache(maxsize=4096)
 def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
     """Blocks of L1 that hold tensors."""
-    unit, blocks = strip
+    target_graph, blocks = strip
     kept = 0
-    for storage, count in slot_counts(unit, blocks, prefetch, window).items():
+    for storage, count in slot_counts(target_graph, blocks, prefetch, window).items():
         allocation = blocks.allocations[storage]
-        high = allocation.high(count, unit.storages[0].n) * (1 if allocation.cached else count)
-        kept += allocation.planes * high * unit.storages[storage].row_blocks * unit.together
+        high = allocation.high(count, target_graph.storages[0].n) * (1 if allocation.cached else count)
+        kept += allocation.planes * high * target_graph.storages[storage].row_blocks * target_graph.together
     return kept
 
 
@@ -180,16 +180,16 @@ class _Laid(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, ...] = ()) -> _Laid:
-    unit, blocks = strip
+    target_graph, blocks = strip
     standings, stored = [], [0, 0]
-    there = [storage.name in shared for storage in unit.storages]
-    for k, spec in enumerate(unit.operators[blocks.start : blocks.stop]):
+    there = [storage.name in shared for storage in target_graph.storages]
+    for k, spec in enumerate(target_graph.operators[blocks.start : blocks.stop]):
         heights = tuple(blocks.heights[k].items())
         shares = tuple([there[read.storage] for read in spec.reads])
-        standing = blocks.inside[k], strip.residence(k), shares, spec.name in staged, unit.strips
-        standings.append(_Standing(kind_of(unit, spec), heights, *standing))
-        stored[there[spec.y.storage]] += stored_blocks(unit, blocks, k)
-    loaded = [(loaded_blocks(unit, blocks, load), there[load.storage]) for load in blocks.loads]
+        standing = blocks.inside[k], strip.residence(k), shares, spec.name in staged, target_graph.strips
+        standings.append(_Standing(kind_of(target_graph, spec), heights, *standing))
+        stored[there[spec.y.storage]] += stored_blocks(target_graph, blocks, k)
+    loaded = [(loaded_blocks(target_graph, blocks, load), there[load.storage]) for load in blocks.loads]
     return _Laid(tuple(standings), (stored[0], stored[1]), tuple(loaded))
 
 
@@ -199,7 +199,7 @@ def _of_operator(standing: _Standing, tiling: Tiling, groups: int, together: int
 
     groups: of so many images `together`."""
     found = np.zeros(len(FEATURES))
-    kind, machine = standing.kind, standing.kind.unit.machine
+    kind, machine = standing.kind, standing.kind.target_graph.machine
     # as if one core did all: its share of a segment is taken later
     read_rate = ddr_rates(machine, cores)[0] / cores
     if isinstance(tiling, ConvTiling):
@@ -242,14 +242,17 @@ def _tiles(s: OperatorSpec, tiling: VectorTiling, heights: Heights) -> list[tupl
 
 def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
     """[len(_OF_VECTOR)]"""
-    unit, s, rows = standing.kind.unit, standing.kind.spec, standing.heights
-    c, cycles = cost_of(unit.machine, int(unit.type_of(s.y)), False), cost_tables(unit.machine).vector_cycles.tolist()
+    target_graph, s, rows = standing.kind.target_graph, standing.kind.spec, standing.heights
+    c, cycles = (
+        cost_of(target_graph.machine, int(target_graph.type_of(s.y)), False),
+        cost_tables(target_graph.machine).vector_cycles.tolist(),
+    )
     high = sum([each * count for each, count in rows])
     size = float(high) * s.out_w * s.y.planes * images
     across = -(-s.out_w // (tiling.tile_columns or s.out_w))
     made = _tiles(s, tiling, rows)
     tiles = float(sum([count for *_, count in made]) * images)
-    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, unit.type_of(s.y), cycles))
+    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, target_graph.type_of(s.y), cycles))
     calls, reads = work.calls, work.reads
     vector = work.repeats + calls * c.vector_startup
     near = [blocks for blocks, (kept, _) in zip(reads, standing.reads, strict=True) if kept]

@@ -45,11 +45,11 @@ class OperatorSpace(NamedTuple):
     moved: NDArray[np.int64]
     estimate: NDArray[np.int64]
 
-    def bound(self, unit: Unit, level: str) -> NDArray[np.int64]:
+    def bound(self, target_graph: Unit, level: str) -> NDArray[np.int64]:
         """int64 [p]: cycles that no program of the point can do without at a level."""
-        share = unit.machine.contention[level].share
-        alone = np.array(ddr_rates(unit.machine, 1, share))
-        transfers = np.maximum((self.moved / alone).max(1), self.moved.sum(1) / (float(unit.machine.ddr.deliverable) * share))
+        share = target_graph.machine.contention[level].share
+        alone = np.array(ddr_rates(target_graph.machine, 1, share))
+        transfers = np.maximum((self.moved / alone).max(1), self.moved.sum(1) / (float(target_graph.machine.ddr.deliverable) * share))
         return np.maximum(self.engines.max(1), transfers.astype(np.int64))
 
     def plan(self, i: int) -> SegmentPlan:
@@ -59,24 +59,24 @@ class OperatorSpace(NamedTuple):
         return SegmentPlan.model_construct(operators=(self.operator,), blocks=blocks, prefetch=prefetch, window=1, tilings=(tiling,))
 
 
-def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorSpace:
+def operator_space(target_graph: Unit, k: int, block_counts: Sequence[int]) -> OperatorSpace:
     """The ways to run operator k, a convolution, alone, in the given block counts; only those that fit L1."""
-    spec = product_of(unit.operators[k])
-    assert spec is not None, unit.operators[k].name
-    machine, images = unit.machine, unit.storages[0].n
+    spec = product_of(target_graph.operators[k])
+    assert spec is not None, target_graph.operators[k].name
+    machine, images = target_graph.machine, target_graph.storages[0].n
     l1 = room_blocks(machine, Memory.L1)
     parts: list[tuple[NDArray[np.int64], ...]] = []
     for blocks in block_counts:
-        whole = cut(unit, k, k + 1, blocks)
+        whole = cut(target_graph, k, k + 1, blocks)
         sizes = whole.heights[0]
         rows = max(sizes)
-        stored = stored_blocks(unit, whole, 0)
-        for resident, chunk in _chunks(unit, spec, rows):
+        stored = stored_blocks(target_graph, whole, 0)
+        for resident, chunk in _chunks(target_graph, spec, rows):
             right = spec.right_blocks
-            layout = whole if resident or not right else cut(unit, k, k + 1, blocks, streamed=1)
-            loaded = sum(loaded_blocks(unit, layout, load) for load in layout.loads)
+            layout = whole if resident or not right else cut(target_graph, k, k + 1, blocks, streamed=1)
+            loaded = sum(loaded_blocks(target_graph, layout, load) for load in layout.loads)
             read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.allocations else 0)
-            shape = shape_of(machine, unit.type_of(spec.reads[0]), spec, rows, False, chunk)
+            shape = shape_of(machine, target_graph.type_of(spec.reads[0]), spec, rows, False, chunk)
             points = legal_points(machine, shape)
             if not len(points):
                 continue
@@ -84,7 +84,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
             slots = [
                 prefetch
                 for prefetch in (_PREFETCH if blocks * images > 1 else _PREFETCH[:1])
-                if fits((*tensor_requests(unit, layout, prefetch, 1), *weight_requests(unit, layout, 0, tiling)), l1)
+                if fits((*tensor_requests(target_graph, layout, prefetch, 1), *weight_requests(target_graph, layout, 0, tiling)), l1)
             ]
             engines, guess = np.zeros((len(points), 3), np.int64), np.zeros(len(points), np.int64)
             for size, count in sizes.items():
@@ -104,10 +104,10 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
     return OperatorSpace(spec.name, *(np.concatenate(column) for column in columns))
 
 
-def _chunks(unit: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
+def _chunks(target_graph: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
     """(resident, (chunk_n1, chunk_k1)): all of the weights, or of the right operand, and every chunk of every budget once."""
     streamed: dict[tuple[int, int], None] = {}
-    l0c = room_blocks(unit.machine, Memory.L0C)
+    l0c = room_blocks(target_graph.machine, Memory.L0C)
     for budget in CHUNK_BUDGETS:
         streamed.update(dict.fromkeys(chunk_choices(spec, rows, budget, l0c)))
     return [(True, (spec.n1, spec.k1)), *((False, chunk) for chunk in streamed)]

@@ -87,7 +87,7 @@ def product_features(kind: Kind, tiling: ConvTiling, heights: Heights, standing:
     """float64 [len(PRODUCT_FEATURES)]."""
     high, c = (
         np.array(heights, np.int64).reshape(-1, 2),
-        cost_of(kind.unit.machine, int(kind.unit.type_of(kind.spec.reads[0])), standing.inside),
+        cost_of(kind.target_graph.machine, int(kind.target_graph.type_of(kind.spec.reads[0])), standing.inside),
     )
     product = _product(kind)
     found: NDArray[np.float64] = _add_up(c, product, sizes_of(tiling), high, standing, expanding(kind, tiling))

@@ -297,23 +297,25 @@ def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1:
     )
 
 
-def conv_tiling(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0) -> ConvTiling | None:
+def conv_tiling(
+    target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0
+) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
     Streamed weights come in chunks of at most `budget` blocks.
     """
-    ranked = _ranking(unit, spec, rows, to_l1, resident, budget, KEPT if choice else 1)
+    ranked = _ranking(target_graph, spec, rows, to_l1, resident, budget, KEPT if choice else 1)
     if not len(ranked):
         return None
     point = ranked[min(choice, len(ranked) - 1)].tolist()
     return tiling_of("resident" if resident else "streamed", *point[1:])
 
 
-def narrower(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
+def narrower(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
     """The best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, weights as they are; None without one."""
-    resident, direct = tiling.weights == "resident", to_l1 and writes_l1(unit.machine)
+    resident, direct = tiling.weights == "resident", to_l1 and writes_l1(target_graph.machine)
     chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
-    point = _narrower(unit.machine, int(unit.type_of(spec.reads[0])), layer_of(spec), rows, direct, chunk, ub_blocks)
+    point = _narrower(target_graph.machine, int(target_graph.type_of(spec.reads[0])), layer_of(spec), rows, direct, chunk, ub_blocks)
     if point is None:
         return None
     sizes = dict(zip(("tile_m", "tile_n1", "tile_k1"), point, strict=False))
@@ -330,28 +332,28 @@ def _narrower(
     return tuple(points[int(np.argmin(estimate(machine, shape, points)))].tolist()) if len(points) else None
 
 
-def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int:
+def conv_place(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int:
     """The `choice` for which `conv_tiling` returns this tiling; 0 where there is none."""
     point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
-    ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
+    ranked = _ranking(target_graph, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
     places = np.flatnonzero((ranked[:, 1:] == point).all(1))
     return int(places[0]) if len(places) else 0
 
 
-def least_behind(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> int:
+def least_behind(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> int:
     """The `choice` of weights that stay with which least is left to do when the last of them has come: the smallest last tile along n.
 
     Of equals the best by estimate.  Where tiles of pixels are the outer loop, all of n is left.
     """
-    _, _, _, m, n, _, n_outer = _ranking(unit, spec, rows, to_l1, True, 0, KEPT).T
+    _, _, _, m, n, _, n_outer = _ranking(target_graph, spec, rows, to_l1, True, 0, KEPT).T
     last = (spec.n1 - 1) % n + 1
     return int(np.argmin(np.where((n_outer > 0) | (m >= rows * spec.out_w), last, spec.n1)))
 
 
-def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
+def _ranking(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
     """`_ranked`; most: 1 where only the first is wanted, which is found in a fraction of the time."""
-    direct = to_l1 and writes_l1(unit.machine)
-    dtype, layer, budget = int(unit.type_of(spec.reads[0])), layer_of(spec), 0 if resident else budget
-    if unit.together == 1:
-        return _ranked(unit.machine, dtype, layer, rows, direct, resident, budget, most)
-    return _ranked(unit.machine, dtype, layer, rows, direct, resident, budget, KEPT, 1 if resident else unit.together)
+    direct = to_l1 and writes_l1(target_graph.machine)
+    dtype, layer, budget = int(target_graph.type_of(spec.reads[0])), layer_of(spec), 0 if resident else budget
+    if target_graph.together == 1:
+        return _ranked(target_graph.machine, dtype, layer, rows, direct, resident, budget, most)
+    return _ranked(target_graph.machine, dtype, layer, rows, direct, resident, budget, KEPT, 1 if resident else target_graph.together)

@@ -50,13 +50,13 @@ def stage_features(
     heights: (rows, blocks of an image that compute so many).  images: of which so many
     `together` have weights once.  on_chip: which operands the segment makes; inside: whether its result stays.
     """
-    unit, spec = kind.unit, kind.spec
+    target_graph, spec = kind.target_graph, kind.spec
     rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
         table = _cube_table(kind, on_chip, inside, tiling.weights, tiling.constants, tiling.chunk_k1 < product.k1)
         source = spec.reads[0]
-        source_blocks = spec.input_rows(rows) * unit.storages[source.storage].row_blocks
+        source_blocks = spec.input_rows(rows) * target_graph.storages[source.storage].row_blocks
         extents = (
             product.groups,
             rows * spec.out_w,
@@ -72,7 +72,7 @@ def stage_features(
         found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times, together)
         return found
     out = [0.0] * (2 * _MEANS)
-    nest = nest_of(unit, spec, rows, _kept(on_chip), inside)
+    nest = nest_of(target_graph, spec, rows, _kept(on_chip), inside)
     stages, places = _stages(kind, on_chip, inside)
     for stage, place, tile in zip(stages, places, tiles_of(nest, stages, (), tiling), strict=True):
         at = 2 * place
@@ -117,7 +117,7 @@ def _kept(on_chip: tuple[bool, ...]) -> frozenset[int]:
 @lru_cache(maxsize=1 << 12)
 def _stages(kind: Kind, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
     """Stages, and the place of each among `_STAGES`; they do not depend on the block's rows."""
-    stages = stages_of(kind.unit.machine, nest_of(kind.unit, kind.spec, 1, _kept(on_chip), inside))
+    stages = stages_of(kind.target_graph.machine, nest_of(kind.target_graph, kind.spec, 1, _kept(on_chip), inside))
     return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
 
 

@@ -207,25 +207,25 @@ def _tiling(lines: list[_Line], extents: dict[str, int], where: str) -> Tiling:
         raise BadInputError(f"{where}: {validation_line(error)}") from None
 
 
-def primitives(unit: Unit, plan: Plan) -> list[tuple[int, str, str]]:
+def primitives(target_graph: Unit, plan: Plan) -> list[tuple[int, str, str]]:
     """(segment, operator, its primitives) of every operator.  Raises `InfeasibleError`."""
     out, start = list[tuple[int, str, str]](), 0
     for index, segment in enumerate(plan.segments):
-        out += [(index, name, text) for name, text in _operators(unit, segment, start)]
+        out += [(index, name, text) for name, text in _operators(target_graph, segment, start)]
         start += len(segment.operators)
     return out
 
 
-def _operators(unit: Unit, plan: SegmentPlan, start: int) -> list[tuple[str, str]]:
+def _operators(target_graph: Unit, plan: SegmentPlan, start: int) -> list[tuple[str, str]]:
     """(operator, primitives) on the segment's largest block, of the core with the most channels where they are split."""
-    segment = Segment.of(unit, plan, start)
+    segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         raise InfeasibleError(str(segment))
     strip, out = segment.widest(), []
     for k, tiling in enumerate(segment.plan.tilings):
-        spec = strip.unit.operators[segment.outline.start + k]
+        spec = strip.target_graph.operators[segment.outline.start + k]
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
         kept = frozenset(i for i, (in_l1, made) in enumerate(strip.residence(k)) if made or (in_l1 and i >= fed))
-        nest = nest_of(strip.unit, spec, strip.blocks.rows(k), kept, strip.blocks.inside[k])
-        out.append((spec.name, to_text(unit.machine, nest, tiling)))
+        nest = nest_of(strip.target_graph, spec, strip.blocks.rows(k), kept, strip.blocks.inside[k])
+        out.append((spec.name, to_text(target_graph.machine, nest, tiling)))
     return out

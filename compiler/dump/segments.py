@@ -29,14 +29,14 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
 
     Raises `InfeasibleError` where the plan has other operators than the compiler's unit.
     """
-    unit = permuted_to(compiler.unit, [name for segment in plan.segments for name in segment.operators])
-    if isinstance(unit, Infeasible):
-        raise InfeasibleError(str(unit))
-    yield f"segments of plan {plan.digest}: {unit.machine.name}, {unit.dtype.name}"
+    target_graph = permuted_to(compiler.target_graph, [name for segment in plan.segments for name in segment.operators])
+    if isinstance(target_graph, Infeasible):
+        raise InfeasibleError(str(target_graph))
+    yield f"segments of plan {plan.digest}: {target_graph.machine.name}, {target_graph.dtype.name}"
     segments, parts = with_starts(plan), list[CorePart]()
-    granted, held = compiler.within(unit, segments)
-    for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(unit, segments), strict=True)):
-        sizes = (counted(each.blocks, "block"), counted(unit.images, "image"), counted(each.columns, "strip"))
+    granted, held = compiler.within(target_graph, segments)
+    for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(target_graph, segments), strict=True)):
+        sizes = (counted(each.blocks, "block"), counted(target_graph.images, "image"), counted(each.columns, "strip"))
         yield f"segment {index}, {each.label}: {', '.join(sizes)}"
         segment = Segment.of(granted, each, start)
         if not isinstance(segment, Infeasible):
@@ -46,17 +46,17 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
             yield f"  does not fit: {found}"
         else:
             parts += found
-    yield from _shared(unit, places_of(parts))
+    yield from _shared(target_graph, places_of(parts))
 
 
-def _shared(unit: Unit, places: SharedPlaces) -> Iterator[str]:
+def _shared(target_graph: Unit, places: SharedPlaces) -> Iterator[str]:
     """What lies in the memory that all cores share, by address, where anything does."""
     if not places.residents:
         return
-    names = {storage.address: ("tensor", storage.name) for storage in unit.storages}
-    names |= {product.weights_at: ("weights", product.name) for product in map(product_of, unit.operators) if product is not None}
+    names = {storage.address: ("tensor", storage.name) for storage in target_graph.storages}
+    names |= {product.weights_at: ("weights", product.name) for product in map(product_of, target_graph.operators) if product is not None}
     rows = sorted((r.at, r.birth, f"{r.blocks * BLOCK_BYTES:,} B", *names[r.first], r.death) for r in places.residents)
-    yield f"shared memory: {places.need * BLOCK_BYTES:,} of {unit.machine.buffer_blocks(Memory.SHARED) * BLOCK_BYTES:,} B"
+    yield f"shared memory: {places.need * BLOCK_BYTES:,} of {target_graph.machine.buffer_blocks(Memory.SHARED) * BLOCK_BYTES:,} B"
     yield from aligned(
         [[f"SHARED[{at}]", size, what, name, f"segments {birth}:{death + 1}"] for at, birth, size, what, name, death in rows]
     )
@@ -80,9 +80,9 @@ def _segment(segment: Segment, index: int, shares: list[CorePart], held: Held | 
 
 
 def _operator(plan: SegmentPlan, strip: StripBlocks, index: int, k: int) -> list[str]:
-    unit, blocks = strip
-    spec = unit.operators[blocks.start + k]
-    goes = "SHARED" if unit.storages[spec.y.storage].name in plan.shared else "DDR"
+    target_graph, blocks = strip
+    spec = target_graph.operators[blocks.start + k]
+    goes = "SHARED" if target_graph.storages[spec.y.storage].name in plan.shared else "DDR"
     columns = ""
     if spec.strip is not None:
         made, own = spec.strip.made, spec.strip.own
@@ -93,8 +93,8 @@ def _operator(plan: SegmentPlan, strip: StripBlocks, index: int, k: int) -> list
 
 
 def _staged(segment: Segment, strip: StripBlocks, allocation: BlockAllocation) -> list[str]:
-    unit, blocks = strip
-    storage = unit.storages[allocation.storage]
+    target_graph, blocks = strip
+    storage = target_graph.storages[allocation.storage]
     loads = [f"{load.plane}:{load.plane + load.planes}" for load in blocks.loads if load.storage == allocation.storage]
     slots = "held" if allocation.held else counted(segment.slots(strip)[allocation.storage], "slot")
     words = [f"made by {_operators(strip, allocation.makers)}"] if allocation.produced else []
@@ -112,7 +112,7 @@ def _staged(segment: Segment, strip: StripBlocks, allocation: BlockAllocation) -
 
 
 def _operators(strip: StripBlocks, bits: int) -> str:
-    operators = strip.unit.operators[strip.blocks.start : strip.blocks.stop]
+    operators = strip.target_graph.operators[strip.blocks.start : strip.blocks.stop]
     return " ".join(spec.name for k, spec in enumerate(operators) if bits >> k & 1)
 
 
@@ -132,17 +132,17 @@ def _places(segment: Segment, part: CorePart, held: Held | None) -> list[str]:
     share = segment.share(part.place)
     places = segment.memory(share, part.flip, held=held)
     assert not isinstance(places, Infeasible), "it was lowered"
-    unit, blocks = share.strips[0]
-    operators = unit.operators[blocks.start : blocks.stop]
-    have = {Memory[name]: held for name, held in places.peak_bytes.items() if unit.machine.has(Memory[name])}
-    peaks = (f"{memory.name} {held:,} of {unit.machine.buffer_blocks(memory) * BLOCK_BYTES:,}" for memory, held in have.items())
+    target_graph, blocks = share.strips[0]
+    operators = target_graph.operators[blocks.start : blocks.stop]
+    have = {Memory[name]: held for name, held in places.peak_bytes.items() if target_graph.machine.has(Memory[name])}
+    peaks = (f"{memory.name} {held:,} of {target_graph.machine.buffer_blocks(memory) * BLOCK_BYTES:,}" for memory, held in have.items())
     return [
-        *aligned([row for memory in (Memory.L1, Memory.UB) for row in _buffers(unit, operators, places, memory)], 4),
+        *aligned([row for memory in (Memory.L1, Memory.UB) for row in _buffers(target_graph, operators, places, memory)], 4),
         f"    peak bytes: {', '.join(peaks)}",
     ]
 
 
-def _buffers(unit: Unit, operators: tuple[OperatorSpec, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
+def _buffers(target_graph: Unit, operators: tuple[OperatorSpec, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
     """By address."""
     at = places.l1 if memory == Memory.L1 else places.ub
 
@@ -153,13 +153,13 @@ def _buffers(unit: Unit, operators: tuple[OperatorSpec, ...], places: Places, me
         what, of, slot = request.buffer
         first, last = operators[request.birth].name, operators[request.death].name
         yield [
-            f"{(unit.machine.vector_memory if memory == Memory.UB else memory).name}[{at[request.buffer]}]",
+            f"{(target_graph.machine.vector_memory if memory == Memory.UB else memory).name}[{at[request.buffer]}]",
             f"{request.size * BLOCK_BYTES:,} B",
             what,
-            unit.storages[of].name if what == "tensor" else operators[of].name if of >= 0 else "all operators",
+            target_graph.storages[of].name if what == "tensor" else operators[of].name if of >= 0 else "all operators",
             f"slot {slot}",
             f"live {first}" + (f"..{last}" if last != first else ""),
         ]
     for storage, _ in places.held.at if memory == Memory.L1 else ():
-        size = held_blocks(unit, storage) * BLOCK_BYTES
-        yield [f"L1[{at[Buffer('tensor', storage)]}]", f"{size:,} B", "tensor", unit.storages[storage].name, "held"]
+        size = held_blocks(target_graph, storage) * BLOCK_BYTES
+        yield [f"L1[{at[Buffer('tensor', storage)]}]", f"{size:,} B", "tensor", target_graph.storages[storage].name, "held"]

@@ -13,22 +13,28 @@ from compiler.target.target_op import OperatorSpec
 from simulator.npu.parts import BLOCK_BYTES
 
 
-def unit_lines(unit: Unit) -> list[str]:
+def unit_lines(target_graph: Unit) -> list[str]:
     """Storages are [n][planes][h] rows of blocks, in DDR; a tensor is planes of one, with a lane for every channel."""
-    machine, lanes = unit.machine, unit.dtype.lanes
+    machine, lanes = target_graph.machine, target_graph.dtype.lanes
     return [
-        f"unit {unit.digest}: {unit.dtype.name}, {lanes} lanes, blocks of {BLOCK_BYTES} B",
-        *aligned([["model", unit.graph.digest], ["machine", f"{unit.machine_digest} {machine.name}"], ["MACs", f"{unit.macs:,}"]]),
+        f"unit {target_graph.digest}: {target_graph.dtype.name}, {lanes} lanes, blocks of {BLOCK_BYTES} B",
+        *aligned(
+            [
+                ["model", target_graph.graph.digest],
+                ["machine", f"{target_graph.machine_digest} {machine.name}"],
+                ["MACs", f"{target_graph.macs:,}"],
+            ]
+        ),
         "storages: n x planes x h x blocks of a row, lanes of a pixel, their type where it is another",
-        *aligned([_storage(unit, k) for k in range(len(unit.storages))]),
+        *aligned([_storage(target_graph, k) for k in range(len(target_graph.storages))]),
         "tensors: planes of a storage, lanes of the channels",
-        *aligned([_tensor(unit, name) for name in unit.layout.placements]),
-        f"DDR: {unit.memory.size_blocks:,} blocks, {unit.memory.size_blocks * BLOCK_BYTES:,} B",
-        *aligned([[f"DDR[{b.offset_blocks}]", f"{b.size_blocks * BLOCK_BYTES:,} B", b.kind, b.name] for b in unit.memory.buffers]),
+        *aligned([_tensor(target_graph, name) for name in target_graph.layout.placements]),
+        f"DDR: {target_graph.memory.size_blocks:,} blocks, {target_graph.memory.size_blocks * BLOCK_BYTES:,} B",
+        *aligned([[f"DDR[{b.offset_blocks}]", f"{b.size_blocks * BLOCK_BYTES:,} B", b.kind, b.name] for b in target_graph.memory.buffers]),
         "operators: reads (rows x columns) -> writes (rows x columns), after which others",
-        *aligned([_operator(unit, spec) for spec in unit.operators]),
+        *aligned([_operator(target_graph, spec) for spec in target_graph.operators]),
         "signatures: what an operator's cost depends on beside its block and its tiling",
-        *aligned([[str(spec.index), spec.name, spec.signature(unit.storages)] for spec in unit.operators]),
+        *aligned([[str(spec.index), spec.name, spec.signature(target_graph.storages)] for spec in target_graph.operators]),
     ]
 
 
@@ -37,21 +43,21 @@ def kind(spec: OperatorSpec) -> str:
     return type(spec).__name__.removesuffix("Spec").lower()
 
 
-def piece(unit: Unit, where: Piece) -> str:
+def piece(target_graph: Unit, where: Piece) -> str:
     """`storage` where it is all of one, else `storage[0:2]`, its planes."""
-    storage = unit.storages[where.storage]
+    storage = target_graph.storages[where.storage]
     return storage.name if where.planes == storage.planes else f"{storage.name}[{where.plane}:{where.plane + where.planes}]"
 
 
-def _storage(unit: Unit, number: int) -> list[str]:
-    s = unit.storages[number]
-    lanes = unit.layout.storages[s.name].pixel_lanes
-    own = [s.dtype.name] if s.dtype != unit.dtype else []
+def _storage(target_graph: Unit, number: int) -> list[str]:
+    s = target_graph.storages[number]
+    lanes = target_graph.layout.storages[s.name].pixel_lanes
+    own = [s.dtype.name] if s.dtype != target_graph.dtype else []
     return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes", *own]
 
 
-def _tensor(unit: Unit, name: str) -> list[str]:
-    place = unit.layout.placements[name]
+def _tensor(target_graph: Unit, name: str) -> list[str]:
+    place = target_graph.layout.placements[name]
     where = f"{place.storage}[{place.plane}:{place.plane + place.planes}]"
     return [name, where, f"lanes {' '.join(_runs(place.lanes))}"]
 
@@ -65,9 +71,9 @@ def _runs(numbers: tuple[int, ...]) -> Iterator[str]:
             start = k
 
 
-def _operator(unit: Unit, spec: OperatorSpec) -> list[str]:
-    reads = ", ".join(piece(unit, read) for read in spec.reads)
-    before = ",".join(str(k) for k in unit.producers[spec.index])
+def _operator(target_graph: Unit, spec: OperatorSpec) -> list[str]:
+    reads = ", ".join(piece(target_graph, read) for read in spec.reads)
+    before = ",".join(str(k) for k in target_graph.producers[spec.index])
     words = [f"{spec.macs:,} MACs"] if spec.macs else []
     if isinstance(spec, ConvSpec):
         sizes = ("weights", spec.stored_weight_blocks), ("bias", spec.bias_blocks)
@@ -79,8 +85,8 @@ def _operator(unit: Unit, spec: OperatorSpec) -> list[str]:
         str(spec.index),
         spec.name,
         kind(spec),
-        f"{reads} ({spec.in_h}x{spec.in_w}) -> {piece(unit, spec.y)} ({spec.out_h}x{spec.out_w})",
+        f"{reads} ({spec.in_h}x{spec.in_w}) -> {piece(target_graph, spec.y)} ({spec.out_h}x{spec.out_w})",
         f"after {before}" if before else "",
-        "to the host" if spec.index in unit.escapes else "",
+        "to the host" if spec.index in target_graph.escapes else "",
         ", ".join(words),
     ]

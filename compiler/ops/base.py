@@ -276,10 +276,10 @@ UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by 
 
 
 @lru_cache(maxsize=1 << 14)
-def vector_tiling(unit: Unit, spec: OperatorSpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
+def vector_tiling(target_graph: Unit, spec: OperatorSpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
     anything does."""
-    mine, ub, dtype = on_vector(spec), room_blocks(unit.machine, Memory.UB), unit.type_of(spec.y)
+    mine, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
     most = _slot_blocks(ub - mine.set_aside(1))
     found = mine.columns_tiling(min(slot_blocks, most), most, dtype)
     return found or mine.slot_tiling(rows, max(REPEAT_BLOCKS, min(slot_blocks, _slot_blocks(ub - mine.set_aside(rows)))), dtype)

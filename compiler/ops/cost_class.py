@@ -17,14 +17,19 @@ from compiler.target.target_op import OperatorSpec
 class Kind:
     """The first operator of its kind that was met, and where."""
 
-    unit: Unit
+    target_graph: Unit
     spec: OperatorSpec
 
 
 @lru_cache(maxsize=1 << 14)
-def kind_of(unit: Unit, spec: OperatorSpec) -> Kind:
+def kind_of(target_graph: Unit, spec: OperatorSpec) -> Kind:
     """Operators are alike where their sizes are, on one machine with operands of the same types, of as many images together."""
-    return _first(_Met((unit.machine, unit.together, unit.dtypes_of(spec), *spec.sizes(unit.storages)), Kind(unit, spec)))
+    return _first(
+        _Met(
+            (target_graph.machine, target_graph.together, target_graph.dtypes_of(spec), *spec.sizes(target_graph.storages)),
+            Kind(target_graph, spec),
+        )
+    )
 
 
 @dataclass(frozen=True)

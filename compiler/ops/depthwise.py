@@ -39,7 +39,7 @@ class DepthwiseSpec(OnVector):
     bias_at: int
 
     @classmethod
-    def of(cls, unit: Unit, spec: ConvSpec, planes: int) -> Self:
+    def of(cls, target_graph: Unit, spec: ConvSpec, planes: int) -> Self:
         """Of the first planes of a convolution that `is_divisible`."""
         assert isinstance(spec.operator, Conv)
         sizes = {name: getattr(spec, name) for name in ("index", "name", "in_h", "in_w", "out_h", "out_w", "named", "strip")}
@@ -191,14 +191,21 @@ def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple
 
 
 @lru_cache(maxsize=1 << 14)
-def is_divisible(unit: Unit, k: int) -> bool:
+def is_divisible(target_graph: Unit, k: int) -> bool:
     """Whether VECTOR can make some channels of operator k: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
     of few products, and every channel of its result lies where that of its input does."""
-    spec = unit.operators[k]
+    spec = target_graph.operators[k]
     if type(spec) is not ConvSpec or not isinstance(spec.operator, Conv) or not spec.operator.is_depthwise:
         return False
-    e, x, y = spec.expansion, unit.layout.placements[spec.operator.x], unit.layout.placements[spec.operator.y]
-    types, few = set(unit.dtypes_of(spec)), spec.window.kh * spec.window.kw <= _MOST_TAPS
+    e, x, y = spec.expansion, target_graph.layout.placements[spec.operator.x], target_graph.layout.placements[spec.operator.y]
+    types, few = set(target_graph.dtypes_of(spec)), spec.window.kh * spec.window.kw <= _MOST_TAPS
     alike = len(spec.reads) == 1 and spec.groups == spec.y.planes == spec.reads[0].planes > 1
     diagonal = e is not None and e.overlaid == e.planes == 1
-    return alike and diagonal and few and types == {DataType.float16} and unit.machine.has(Memory.UB) and tuple(x.lanes) == tuple(y.lanes)
+    return (
+        alike
+        and diagonal
+        and few
+        and types == {DataType.float16}
+        and target_graph.machine.has(Memory.UB)
+        and tuple(x.lanes) == tuple(y.lanes)
+    )

@@ -31,13 +31,13 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 class Packed(NamedTuple):
     """A unit and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
 
-    unit: Unit
+    target_graph: Unit
     constants: NDArray[np.uint8]
 
 
 def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
     """As `pack_unit`, of which it is the first half."""
-    return pack_unit(graph, machine, dtype).unit
+    return pack_unit(graph, machine, dtype).target_graph
 
 
 def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
@@ -82,7 +82,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     memory.verify()
     light: dict[str, Any] = {op.y: op.without_values() for op in layout.graph.operators}
     bare = replace(layout.graph, operators=tuple(light.values()), constants={})
-    unit = Unit(
+    target_graph = Unit(
         bare,
         replace(layout, graph=bare),
         machine,
@@ -94,7 +94,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         {index: tuple(rest) for index, rest in consumers.items()},
         escapes,
     )
-    return Packed(unit, constants.bytes())
+    return Packed(target_graph, constants.bytes())
 
 
 def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]:

@@ -15,20 +15,20 @@ from compiler.target.target_graph import Unit
 Cores = tuple[int, ...]
 
 
-def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
+def segment_edges(target_graph: Unit, genome: Genome) -> list[tuple[int, int]]:
     """(i, j) where segment j reads what segment i writes to DDR, of a genome or some consecutive genes of one.
 
     Segments are consecutive in the operators' topological order, and every storage has DDR addresses of its own: nothing else orders them.
     """
     segment = {k: i for i, gene in enumerate(genome) for k in range(gene.start, gene.stop)}
-    pairs = {(segment[source], i) for k, i in segment.items() for source in unit.producers[k] if source in segment}
+    pairs = {(segment[source], i) for k, i in segment.items() for source in target_graph.producers[k] if source in segment}
     return sorted((a, b) for a, b in pairs if a != b)
 
 
-def segment_wiring(unit: Unit, starts: Sequence[int], stop: int | None = None) -> Wiring:
+def segment_wiring(target_graph: Unit, starts: Sequence[int], stop: int | None = None) -> Wiring:
     """The same edges for segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
-    source, target = kernel_edges(unit)
-    inside = (source >= starts[0]) & (target < (len(unit.operators) if stop is None else stop))
+    source, target = kernel_edges(target_graph)
+    inside = (source >= starts[0]) & (target < (len(target_graph.operators) if stop is None else stop))
     at = np.array(starts, np.int64)
     before, after = (np.searchsorted(at, operators[inside], "right") - 1 for operators in (source, target))
     apart = before != after
@@ -36,9 +36,9 @@ def segment_wiring(unit: Unit, starts: Sequence[int], stop: int | None = None) -
 
 
 @lru_cache(maxsize=16)
-def kernel_edges(unit: Unit) -> tuple[Ints, Ints]:
+def kernel_edges(target_graph: Unit) -> tuple[Ints, Ints]:
     """int64 [edges], twice: operators, of which the second reads what the first makes, ascending by the second."""
-    pairs = [(source, k) for k, sources in sorted(unit.producers.items()) for source in sources]
+    pairs = [(source, k) for k, sources in sorted(target_graph.producers.items()) for source in sources]
     return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
 
 

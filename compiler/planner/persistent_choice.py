@@ -26,12 +26,12 @@ Measure = Callable[[Genome], NDArray[np.int64] | None]  # cycles of each of a pr
 _COUNTS = 2  # of blocks that are tried where fewer do not fit
 
 
-def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
+def held_by_prediction(target_graph: Unit, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
     """The genome that holds those of its cut tensors with which the segments of their lives are expected to be faster.
 
     passes: whether segments whose weights do not stay beside them may be in passes.
     """
-    tried = _Tried(unit, genome, cycles, passes)
+    tried = _Tried(target_graph, genome, cycles, passes)
     found = tried.nothing
     for number in range(len(tried.tensors)):
         more = tried.holding(found, number)
@@ -40,13 +40,13 @@ def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles, passes: bool 
     return tried.genome(found)
 
 
-def held_by_measure(unit: Unit, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
+def held_by_measure(target_graph: Unit, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
     """The genome that holds those of its cut tensors with which the segments of their lives, and the one behind, are faster.
 
     Tensors that have no segment in common are tried in one program: each is judged by its own.  Where those that prediction would hold,
     or as many as fit, are better as a whole, it holds these.  No segment is in passes for that: see `held_by_prediction`.
     """
-    tried = _Tried(unit, genome, cycles, passes=False)
+    tried = _Tried(target_graph, genome, cycles, passes=False)
     found, took = tried.nothing, measure(tried.genome(tried.nothing))
     left = list(range(len(tried.tensors)))
     while left and took is not None:
@@ -62,7 +62,7 @@ def held_by_measure(unit: Unit, genome: Genome, cycles: Cycles, measure: Measure
                 break
             batch = faster
     best = tried.genome(found)
-    for other in dict.fromkeys((held_by_prediction(unit, genome, cycles, passes=False), holding(genome, tried.tensors))):
+    for other in dict.fromkeys((held_by_prediction(target_graph, genome, cycles, passes=False), holding(genome, tried.tensors))):
         then = measure(other)
         if took is not None and then is not None and then.sum() < took.sum():
             best, took = other, then
@@ -80,11 +80,11 @@ class _Held(NamedTuple):
 class _Tried:
     """The cut tensors of a genome, and what is expected of genes in what is left of L1 to them; None where they do not fit."""
 
-    def __init__(self, unit: Unit, genome: Genome, cycles: Cycles, passes: bool) -> None:
-        self.unit, self.cycles, self.passes = unit, cycles, passes
-        self.tensors = sorted(cut_tensors(unit, genome), key=lambda each: each.rank)
+    def __init__(self, target_graph: Unit, genome: Genome, cycles: Cycles, passes: bool) -> None:
+        self.target_graph, self.cycles, self.passes = target_graph, cycles, passes
+        self.tensors = sorted(cut_tensors(target_graph, genome), key=lambda each: each.rank)
         self.nothing = _Held(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
-        self._layout, self._structures = HeldLayout(unit, genome, self.tensors), Structures(unit)
+        self._layout, self._structures = HeldLayout(target_graph, genome, self.tensors), Structures(target_graph)
         self._alike: dict[Hashable, tuple[Gene, Space]] = {}
         self._known: dict[tuple[Gene, Space], float | None] = {}
         self._ways: dict[tuple[Gene, Space], tuple[Gene, ...]] = {}
@@ -101,7 +101,7 @@ class _Tried:
         pairs = {at: self._first(genes[at], spaces[at]) for at in changed}
         for pair in pairs.values():
             if pair not in self._ways:
-                self._ways[pair] = tuple(_ways(self.unit, *pair, self.passes))
+                self._ways[pair] = tuple(_ways(self.target_graph, *pair, self.passes))
             if not self._ways[pair]:
                 return None
         self._ask([(way, pair[1]) for pair in pairs.values() for way in self._ways[pair]])
@@ -120,8 +120,8 @@ class _Tried:
     def _ask(self, pairs: Sequence[tuple[Gene, Space]]) -> None:
         raws = {}
         for gene, space in [self._first(*pair) for pair in pairs]:
-            if (gene, space) not in self._known and (plan := decode(self.unit, gene, *space)) is not None:
-                raws[gene, space] = raw_features(self.unit, plan, gene.start)
+            if (gene, space) not in self._known and (plan := decode(self.target_graph, gene, *space)) is not None:
+                raws[gene, space] = raw_features(self.target_graph, plan, gene.start)
             self._known.setdefault((gene, space))
         if raws:
             self._known.update(zip(raws, self.cycles(list(raws.values())), strict=True))
@@ -129,7 +129,7 @@ class _Tried:
     def _first(self, gene: Gene, space: Space) -> tuple[Gene, Space]:
         """The first that was asked for of those that are equal but for their places: equal layers have equal ways."""
         storages, beside = space
-        run = self.unit.operators[gene.start : gene.stop] if storages else ()
+        run = self.target_graph.operators[gene.start : gene.stop] if storages else ()
         touched = dict.fromkeys(piece.storage for spec in run for piece in (*spec.reads, spec.y))
         held = tuple([at for at, storage in enumerate(touched) if storages >> storage & 1])
         key = self._structures.structure(gene.start, gene.stop), gene[2:], held, beside
@@ -161,25 +161,25 @@ def _of_life(took: NDArray[np.int64], tensor: CutTensor) -> int:
     return int(took[tensor.birth : tensor.death + 2].sum())
 
 
-def _ways(unit: Unit, gene: Gene, space: Space, passes: bool) -> list[Gene]:
+def _ways(target_graph: Unit, gene: Gene, space: Space, passes: bool) -> list[Gene]:
     """The gene, and what needs less of L1, as far as they fit: of more blocks the fewest; where weights do not stay, passes."""
-    plan = decode(unit, gene, *space)
-    more = passes and (plan is None or streams(unit, plan, gene.start))
-    return [*_in_more_blocks(unit, gene, space), *(smaller_in_passes(unit, gene, space) if more else ())]
+    plan = decode(target_graph, gene, *space)
+    more = passes and (plan is None or streams(target_graph, plan, gene.start))
+    return [*_in_more_blocks(target_graph, gene, space), *(smaller_in_passes(target_graph, gene, space) if more else ())]
 
 
-def _in_more_blocks(unit: Unit, gene: Gene, space: Space) -> Iterator[Gene]:
+def _in_more_blocks(target_graph: Unit, gene: Gene, space: Space) -> Iterator[Gene]:
 
     def fitting(genes: Iterator[Gene]) -> Iterator[Gene]:
-        return (each for each in genes if decode(unit, each, *space) is not None)
+        return (each for each in genes if decode(target_graph, each, *space) is not None)
 
     def in_blocks(blocks: int) -> Gene:
-        halos = gene.blocks == 1 and has_halos(unit, gene.start, gene.stop)
+        halos = gene.blocks == 1 and has_halos(target_graph, gene.start, gene.stop)
         changed = recut(gene, blocks=blocks, cached=-1 if halos else gene.cached)
-        return recut(changed, cores=working_cores(unit, changed))
+        return recut(changed, cores=working_cores(target_graph, changed))
 
     yield from fitting(iter([gene]))
     if gene.prefetch > 1 and gene.blocks > 1:
         yield from fitting(iter([gene._replace(prefetch=1)]))
-    more = (in_blocks(count) for count in block_counts(unit, gene.start, gene.stop) if count > gene.blocks)
+    more = (in_blocks(count) for count in block_counts(target_graph, gene.start, gene.stop) if count > gene.blocks)
     yield from islice(fitting(more), _COUNTS)

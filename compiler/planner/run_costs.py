@@ -51,29 +51,29 @@ class OperatorTable(NamedTuple):
     before: Ints
 
 
-def sizes_of(unit: Unit) -> OperatorTable:
+def sizes_of(target_graph: Unit) -> OperatorTable:
     """Of a unit, whatever is made of it."""
     sizes, edges, start = [], [], [0]
     last: dict[int, int] = {}
     before = []
-    for spec in unit.operators:
-        k, y = spec.index, unit.storages[spec.y.storage]
+    for spec in target_graph.operators:
+        k, y = spec.index, target_graph.storages[spec.y.storage]
         read = 0
         for piece in spec.reads:
-            if not any(unit.operators[p].y.overlaps(piece) for p in unit.producers[k]):
-                storage = unit.storages[piece.storage]
+            if not any(target_graph.operators[p].y.overlaps(piece) for p in target_graph.producers[k]):
+                storage = target_graph.storages[piece.storage]
                 read += piece.planes * storage.h * storage.row_blocks
         overlap = 0
-        for c in unit.consumers[k]:
-            reader = unit.operators[c]
+        for c in target_graph.consumers[k]:
+            reader = target_graph.operators[c]
             if reader.reads[0].overlaps(spec.y):
                 overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
-        wanted, most = max(1, needed(unit)[k].size), most_blocks(unit)[k]
+        wanted, most = max(1, needed(target_graph)[k].size), most_blocks(target_graph)[k]
         blocks = spec.y.planes * y.h * y.row_blocks
         weights = spec.weight_blocks, spec.stored_weight_blocks
         sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage, most))
-        for p in unit.producers[k]:
-            made = unit.operators[p].y
+        for p in target_graph.producers[k]:
+            made = target_graph.operators[p].y
             whole = spec.right is not None and made.overlaps(spec.right)
             edges.append((p, k, whole, made.overlaps(spec.reads[0])))
             before.append(last.get(p, -1))
@@ -81,48 +81,48 @@ def sizes_of(unit: Unit) -> OperatorTable:
         start.append(len(edges))
     return OperatorTable(
         np.array(sizes, np.int64).reshape(-1, _MOST + 1),
-        np.array([spec.runs_on == "CUBE" for spec in unit.operators], np.bool_),
-        np.array([spec.index in unit.escapes for spec in unit.operators], np.bool_),
+        np.array([spec.runs_on == "CUBE" for spec in target_graph.operators], np.bool_),
+        np.array([spec.index in target_graph.escapes for spec in target_graph.operators], np.bool_),
         np.array(edges, np.int64).reshape(-1, 4),
         np.array(start, np.int64),
         np.array(before, np.int64),
     )
 
 
-def alone(unit: Unit, structures: Structures, ways: Sequence[Gene]) -> Floats:
+def alone(target_graph: Unit, structures: Structures, ways: Sequence[Gene]) -> Floats:
     """`cycles` of every operator alone.  ways: genes of any place."""
     known: dict[str, Floats] = {}
-    out = np.full((len(ways), len(unit.operators), len(_OF_ALONE)), np.inf)
-    rows = needed(unit)
-    for k in range(len(unit.operators)):
+    out = np.full((len(ways), len(target_graph.operators), len(_OF_ALONE)), np.inf)
+    rows = needed(target_graph)
+    for k in range(len(target_graph.operators)):
         structure = structures.structure(k, k + 1)
         if structure not in known:
             mine = known[structure] = np.full((len(ways), len(_OF_ALONE)), np.inf)
             for at, way in enumerate(ways):
-                if way.blocks > most_blocks(unit)[k]:
+                if way.blocks > most_blocks(target_graph)[k]:
                     continue
                 blocks = min(way.blocks, max(1, rows[k].size))  # in the others it does nothing
                 gene = way._replace(start=k, stop=k + 1, blocks=blocks)
                 # one that needs too much room alone may be in a run whose others make what it reads
-                plan = decode(unit, gene) or decode(unit, gene._replace(prefetch=1))
+                plan = decode(target_graph, gene) or decode(target_graph, gene._replace(prefetch=1))
                 if plan is not None:
-                    mine[at] = raw_features(unit, plan, k)[_OF_ALONE]
+                    mine[at] = raw_features(target_graph, plan, k)[_OF_ALONE]
         out[:, k] = known[structure]
     return out
 
 
-def guesses(unit: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
+def guesses(target_graph: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
     """Cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator, and has length l + 1; infinite where it is not
     expected to fit."""
-    machine = unit.machine
+    machine = target_graph.machine
     port = np.array([(level.share, level.latency_cycles) for level in levels], np.float64)
-    groups = [unit.images // way.images for way in ways]
+    groups = [target_graph.images // way.images for way in ways]
     counts = np.array(
         [(way.blocks, min(len(way.cores), way.blocks * each), way.images) for way, each in zip(ways, groups, strict=True)], np.int64
     )
-    out: Floats = np.full((len(levels), len(ways), len(unit.operators), EVERY_LENGTH), np.inf)
+    out: Floats = np.full((len(levels), len(ways), len(target_graph.operators), EVERY_LENGTH), np.inf)
     rates = np.array([ddr_rates(machine, len(way.cores)) for way in ways]) / BLOCK_BYTES
-    _guess(*found, counts, cycles, unit.images, room_blocks(machine, Memory.L1), rates, port, out)
+    _guess(*found, counts, cycles, target_graph.images, room_blocks(machine, Memory.L1), rates, port, out)
     return out
 
 

@@ -57,26 +57,26 @@ _MADE_AGAIN = 6  # operators of the longest run whose halos may be made again ra
 _FILL = 4  # a segment begins and ends with engines that wait: as long as this part of L1 takes to be loaded, without contention
 
 
-def by_estimate(unit: Unit) -> Predict:
+def by_estimate(target_graph: Unit) -> Predict:
     """The estimate, and how long engines wait where a segment begins and ends, of which it knows nothing."""
-    machine, border = unit.machine, _border(unit)
+    machine, border = target_graph.machine, _border(target_graph)
     return lambda raw, levels: np.column_stack([expected_cycles(raw, machine.contention[level]) for level in levels]) + border
 
 
-def _border(unit: Unit) -> float:
-    return unit.machine.buffers_bytes.L1 / ddr_rates(unit.machine, 1)[0] / _FILL
+def _border(target_graph: Unit) -> float:
+    return target_graph.machine.buffers_bytes.L1 / ddr_rates(target_graph.machine, 1)[0] / _FILL
 
 
 def nobody(line: str) -> None:
     """Nobody is told."""
 
 
-def segmentations(unit: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> list[Genome]:
+def segmentations(target_graph: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> list[Genome]:
     """The cheapest by prediction at each of the levels, which grant the same.
 
     Raises `InfeasibleError` where some operator fits in no way.
     """
-    covers = Covers(unit, levels, predict, told)
+    covers = Covers(target_graph, levels, predict, told)
     found = [covers.cheapest(at) for at in range(len(levels))]
     assert None not in found, "every operator has a way"
     return [each[0] for each in found if each is not None]
@@ -92,12 +92,14 @@ class Covers:
     Raises `InfeasibleError` where some operator fits in no way.
     """
 
-    def __init__(self, unit: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> None:
-        self.unit, self.levels, self.predict, self._told = unit, levels, predict, told
-        self.within, self.structures = at_level(unit, levels[0]), Structures(unit)
-        self.ways = _ways(unit, levels[0])
-        every = [unit.machine.contention[level] for level in levels]
-        self.guess = guesses(self.within, sizes_of(unit), self.ways, alone(unit, self.structures, self.ways), every) + _border(unit)
+    def __init__(self, target_graph: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> None:
+        self.target_graph, self.levels, self.predict, self._told = target_graph, levels, predict, told
+        self.within, self.structures = at_level(target_graph, levels[0]), Structures(target_graph)
+        self.ways = _ways(target_graph, levels[0])
+        every = [target_graph.machine.contention[level] for level in levels]
+        self.guess = guesses(
+            self.within, sizes_of(target_graph), self.ways, alone(target_graph, self.structures, self.ways), every
+        ) + _border(target_graph)
         self.scale, self._above = np.ones(len(levels)), list[Floats]()
         self._first_guess = self.guess.copy()
         self.prices: dict[tuple[int, int], dict[Gene, Floats]] = {}
@@ -105,8 +107,8 @@ class Covers:
         self.least = np.full((len(levels), *self.guess.shape[2:]), np.inf)
         self._known: dict[object, Floats | None] = {}
         self._add_stuck()
-        self._look(genes_in_passes(unit, self.structures, self.ways[0]))  # of which no guess knows
-        self._look(genes_in_strips(unit, self.structures, self.ways[0]))
+        self._look(genes_in_passes(target_graph, self.structures, self.ways[0]))  # of which no guess knows
+        self._look(genes_in_strips(target_graph, self.structures, self.ways[0]))
 
     def cheapest(self, level: int) -> tuple[Genome, float] | None:
         """The lazy shortest path, and its length; None where nothing that was measured of some operator fits.  level: a place."""
@@ -158,7 +160,7 @@ class Covers:
                 mine[:, way] = np.inf
                 gene = self.ways[way]._replace(start=i, stop=j, columns=columns)
                 found.append(gene)
-                if gene.cached and j - i <= _MADE_AGAIN and has_halos(self.unit, i, j):
+                if gene.cached and j - i <= _MADE_AGAIN and has_halos(self.target_graph, i, j):
                     found.append(gene._replace(cached=0))
         return found
 
@@ -168,10 +170,10 @@ class Covers:
         raws = {}
         for key, gene in zip(keys, genes, strict=True):
             if key not in self._known:
-                plan = decode(self.unit, gene)
+                plan = decode(self.target_graph, gene)
                 self._known[key] = None
                 if plan is not None:
-                    raws[key] = raw_features(self.unit, plan, gene.start)
+                    raws[key] = raw_features(self.target_graph, plan, gene.start)
                 self._told(f"{', '.join(self.levels)}: {len(self._known):,} segments predicted")
         if raws:
             cycles = self.predict(np.stack(list(raws.values())), self.levels)
@@ -199,20 +201,20 @@ class Covers:
             return
         genome = single_operators(self.within)
         if isinstance(genome, Infeasible):
-            raise InfeasibleError(f"{self.unit.machine.name}: no plan fits level {self.levels[0]}: {genome}")
+            raise InfeasibleError(f"{self.target_graph.machine.name}: no plan fits level {self.levels[0]}: {genome}")
         first = self.ways[0]
-        self._look([everywhere(self.unit, genome[k]._replace(grant=first.grant), len(first.cores)) for k in stuck])
+        self._look([everywhere(self.target_graph, genome[k]._replace(grant=first.grant), len(first.cores)) for k in stuck])
 
 
-def _ways(unit: Unit, level: str) -> list[Gene]:
+def _ways(target_graph: Unit, level: str) -> list[Gene]:
     """Genes of any place."""
-    width = unit.machine.granted(level).cores
-    narrow = Gene(0, 1, grant=grant_of(unit, level))
+    width = target_graph.machine.granted(level).cores
+    narrow = Gene(0, 1, grant=grant_of(target_graph, level))
     wide = narrow._replace(cores=tuple(range(width)))
-    highest = max(rows.size for rows in needed(unit))
-    rows = [wide._replace(blocks=count, cached=-1 if count > 1 else 0) for count in BLOCKS if width <= count * unit.images]
+    highest = max(rows.size for rows in needed(target_graph))
+    rows = [wide._replace(blocks=count, cached=-1 if count > 1 else 0) for count in BLOCKS if width <= count * target_graph.images]
     rows = [way for way in rows if way.blocks <= max(1, highest)]
-    rows += [wide._replace(images=count) for count in counts_together(unit) if count > 1 and width <= unit.images // count]
+    rows += [wide._replace(images=count) for count in counts_together(target_graph) if count > 1 and width <= target_graph.images // count]
     if width == 1:
         return rows
     return [*rows, *(wide._replace(blocks=count, split="channels") for count in _WIDE), narrow]

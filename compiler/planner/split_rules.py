@@ -50,15 +50,15 @@ def least(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | 
     return values[low] if low < len(values) else None
 
 
-def streams(unit: Unit, plan: SegmentPlan, start: int) -> bool:
+def streams(target_graph: Unit, plan: SegmentPlan, start: int) -> bool:
     """Whether some weights come for every block; not those that are streamed from what UB keeps of them (`target.weight_expansion`)."""
-    pairs = zip(unit.operators[start:], plan.tilings, strict=False)
+    pairs = zip(target_graph.operators[start:], plan.tilings, strict=False)
     return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and not _kept(spec) for spec, tiling in pairs)
 
 
-def staying_blocks(unit: Unit, start: int, stop: int) -> int:
+def staying_blocks(target_graph: Unit, start: int, stop: int) -> int:
     """Blocks of L1 that the weights of a run of operators take where none of them come for every block of several."""
-    return sum([spec.weight_blocks for spec in unit.operators[start:stop] if not _kept(spec)])
+    return sum([spec.weight_blocks for spec in target_graph.operators[start:stop] if not _kept(spec)])
 
 
 def _kept(spec: OperatorSpec) -> bool:
@@ -88,7 +88,7 @@ class _Division(NamedTuple):
     window: int = 0
 
 
-def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene]:
+def genes_in_passes(target_graph: Unit, structures: Structures, like: Gene) -> list[Gene]:
     """Of every run that may be in passes over hidden channels, in every number of blocks in which it does not fit as a whole, the fewest
     passes that do, in input passes too where these let fewer do; the fewest blocks of runs whose weights come for every block, with the
     fewest input passes for these, where that saves enough; and of runs that may be in passes over the channels of their results, where
@@ -97,68 +97,71 @@ def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene
     like: the gene's other fields, its cores as far as there are blocks for them.
     """
     found, known = list[Gene](), dict[tuple[str, object], list[_Division]]()
-    runs = [(run, _over_hidden) for run in runs_with_passes(unit)] + [(run, _over_inputs) for run in runs_with_input_passes(unit)]
-    for (start, stop), divisions in [*runs, *((run, _over_results) for run in runs_with_result_passes(unit))]:
+    runs = [(run, _over_hidden) for run in runs_with_passes(target_graph)] + [
+        (run, _over_inputs) for run in runs_with_input_passes(target_graph)
+    ]
+    for (start, stop), divisions in [*runs, *((run, _over_results) for run in runs_with_result_passes(target_graph))]:
         key = structures.structure(start, stop), divisions
         gene = like._replace(start=start, stop=stop)
         if key not in known:
-            known[key] = divisions(unit, gene)
-        found += [_divided(unit, gene, *division) for division in known[key]]
+            known[key] = divisions(target_graph, gene)
+        found += [_divided(target_graph, gene, *division) for division in known[key]]
     return found
 
 
 def _divided(
-    unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0, cached: int = -1, columns: int = 1,
+    target_graph: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0, cached: int = -1,
+    columns: int = 1,
     window: int = 0,
 ) -> Gene:  # fmt: skip
     """Halos are cached, but of runs that input passes load: all of these would stay from block to block."""
     gene = gene._replace(blocks=blocks, columns=columns, passes=passes, input_passes=input_passes)
     gene = gene._replace(prefetch=prefetch or gene.prefetch, window=window or gene.window)
     cached = cached if blocks > 1 else 0
-    if cached and input_passes > 1 and unit.operators[gene.start].operator.has_halo:
+    if cached and input_passes > 1 and target_graph.operators[gene.start].operator.has_halo:
         cached &= (1 << (gene.stop - gene.start)) - 2
-    return gene._replace(cores=gene.cores[: blocks * unit.images], cached=cached)
+    return gene._replace(cores=gene.cores[: blocks * target_graph.images], cached=cached)
 
 
-def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
-    found, counts = [], pass_counts(unit, gene.start, gene.stop)
-    for blocks in _few(block_counts(unit, gene.start, gene.stop)):
-        if decode(unit, _divided(unit, gene, blocks)) is not None:
+def _over_hidden(target_graph: Unit, gene: Gene) -> list[_Division]:
+    found, counts = [], pass_counts(target_graph, gene.start, gene.stop)
+    for blocks in _few(block_counts(target_graph, gene.start, gene.stop)):
+        if decode(target_graph, _divided(target_graph, gene, blocks)) is not None:
             break
-        fits = (count for count in counts if decode(unit, _divided(unit, gene, blocks, count)) is not None)
+        fits = (count for count in counts if decode(target_graph, _divided(target_graph, gene, blocks, count)) is not None)
         if (passes := next(fits, 0)) > 0:
             found.append(_Division(blocks, passes, 1, gene.prefetch))
-        elif input_counts(unit, gene.start, gene.stop) and _is_worth(unit, gene):
-            found += _with_inputs(unit, gene, blocks, counts)
+        elif input_counts(target_graph, gene.start, gene.stop) and _is_worth(target_graph, gene):
+            found += _with_inputs(target_graph, gene, blocks, counts)
     else:
-        if halos_of_passes(unit, gene.start, gene.stop, counts[-1]):
-            found += _made_again(unit, gene)
+        if halos_of_passes(target_graph, gene.start, gene.stop, counts[-1]):
+            found += _made_again(target_graph, gene)
     return found
 
 
-def _made_again(unit: Unit, gene: Gene, space: Space = FREE, most: int = _MOST_OPERATORS) -> list[_Division]:
+def _made_again(target_graph: Unit, gene: Gene, space: Space = FREE, most: int = _MOST_OPERATORS) -> list[_Division]:
     """In ascending numbers of blocks the fewest passes over hidden channels that fit, and the fewest with which weights stay, each as long
     as these are fewer than in fewer blocks; where weights stay, more blocks have to let them stay as well.
 
     Halos of hidden channels are made again: cached, they would stay from block to block in every pass.  most: operators of all passes.
     More passes are taken to fit where fewer do, and to let weights stay where fewer do.
     """
-    counts, found = pass_counts(unit, gene.start, gene.stop), list[_Division]()
-    cached = ~halos_of_passes(unit, gene.start, gene.stop, counts[-1])
+    counts, found = pass_counts(target_graph, gene.start, gene.stop), list[_Division]()
+    cached = ~halos_of_passes(target_graph, gene.start, gene.stop, counts[-1])
     fitting = counts = tuple(count for count in counts if count * (gene.stop - gene.start) <= most)
     able = not gene.pinned  # whose tilings say of themselves whether weights stay
-    much = staying_blocks(unit, gene.start, gene.stop) > room_blocks(unit.machine, Memory.L1) - space[1]
-    for blocks in block_counts(unit, gene.start, gene.stop):
-        counts = counts if able and not (much and blocks * unit.images > 1) else ()
+    much = staying_blocks(target_graph, gene.start, gene.stop) > room_blocks(target_graph.machine, Memory.L1) - space[1]
+    for blocks in block_counts(target_graph, gene.start, gene.stop):
+        counts = counts if able and not (much and blocks * target_graph.images > 1) else ()
         if not fitting and not counts:
             break
 
         def plan(count: int, blocks: int = blocks) -> SegmentPlan | None:
-            return decode(unit, _divided(unit, gene, *_Division(blocks, count, 1, 1, cached)), *space)
+            return decode(target_graph, _divided(target_graph, gene, *_Division(blocks, count, 1, 1, cached)), *space)
 
         def stays(count: int, blocks: int = blocks) -> bool:
             made = plan(count, blocks)
-            return made is not None and not streams(unit, made, gene.start)
+            return made is not None and not streams(target_graph, made, gene.start)
 
         fits, stay = least(fitting, lambda count: plan(count) is not None), least(counts, stays)
         found += [_Division(blocks, count, 1, 1, cached) for count in dict.fromkeys((fits, stay)) if count is not None]
@@ -169,23 +172,23 @@ def _made_again(unit: Unit, gene: Gene, space: Space = FREE, most: int = _MOST_O
     return found
 
 
-def smaller_in_passes(unit: Unit, gene: Gene, space: Space) -> list[Gene]:
+def smaller_in_passes(target_graph: Unit, gene: Gene, space: Space) -> list[Gene]:
     """The gene's operators in passes over hidden channels, as far as these fit beside tensors that are held; none where there are none."""
-    if not sums_hidden(unit, gene.start, gene.stop):
+    if not sums_hidden(target_graph, gene.start, gene.stop):
         return []
-    return [_divided(unit, gene, *division) for division in _made_again(unit, gene, space, _MOST_BESIDE)]
+    return [_divided(target_graph, gene, *division) for division in _made_again(target_graph, gene, space, _MOST_BESIDE)]
 
 
-def _is_worth(unit: Unit, gene: Gene) -> bool:
+def _is_worth(target_graph: Unit, gene: Gene) -> bool:
     """Whether weights are more than little, and will not stay."""
-    return _PART * _weights(unit, gene) >= room_blocks(unit.machine, Memory.L1)
+    return _PART * _weights(target_graph, gene) >= room_blocks(target_graph.machine, Memory.L1)
 
 
-def _weights(unit: Unit, gene: Gene) -> int:
+def _weights(target_graph: Unit, gene: Gene) -> int:
     """Blocks of the weights of a run, and of right operands that it does not make."""
-    run = unit.operators[gene.start : gene.stop]
+    run = target_graph.operators[gene.start : gene.stop]
     rights = [spec.right for spec in run if spec.right is not None and not any(other.y.overlaps(spec.right) for other in run)]
-    return sum(spec.weight_blocks for spec in run) + sum(_size(unit, right) for right in rights)
+    return sum(spec.weight_blocks for spec in run) + sum(_size(target_graph, right) for right in rights)
 
 
 class _Tiles(NamedTuple):
@@ -197,15 +200,19 @@ class _Tiles(NamedTuple):
     window: int
 
 
-def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
+def _over_results(target_graph: Unit, gene: Gene) -> list[_Division]:
     """Of the numbers of blocks those first that move least, two passes at a time before one, in as few as there may be room for, or the
     next."""
-    if not _is_worth(unit, gene) or _keeps_weights(unit, gene):
+    if not _is_worth(target_graph, gene) or _keeps_weights(target_graph, gene):
         return []
-    first, room, counts = unit.operators[gene.start], room_blocks(unit.machine, Memory.L1), pass_counts(unit, gene.start, gene.stop)
-    loaded, weights = _size(unit, first.reads[0]) * unit.images, _weights(unit, gene)
-    sums, split = bool(input_counts(unit, gene.start, gene.stop)), behind_vector(unit.operators[gene.start : gene.stop])
-    alone = _live(unit, gene)
+    first, room, counts = (
+        target_graph.operators[gene.start],
+        room_blocks(target_graph.machine, Memory.L1),
+        pass_counts(target_graph, gene.start, gene.stop),
+    )
+    loaded, weights = _size(target_graph, first.reads[0]) * target_graph.images, _weights(target_graph, gene)
+    sums, split = bool(input_counts(target_graph, gene.start, gene.stop)), behind_vector(target_graph.operators[gene.start : gene.stop])
+    alone = _live(target_graph, gene)
     needs = {1: alone, _BESIDE: [(a + alone[split - 1][0], b + alone[split - 1][1]) for a, b in alone]}
 
     def moved(tiles: _Tiles) -> tuple[int, int, int]:
@@ -220,52 +227,52 @@ def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
         once = (1,) if sums and not whole and window == 1 else ()
         able += [tiles for count in (*once, *counts) if has_room(tiles := _Tiles(blocks, count, whole, window))][:2]
     for tiles in sorted(able, key=moved)[:_MOST_LOOKS]:
-        if tiles.whole and decode(unit, _divided(unit, gene, tiles.blocks, tiles.passes, window=tiles.window)) is not None:
+        if tiles.whole and decode(target_graph, _divided(target_graph, gene, tiles.blocks, tiles.passes, window=tiles.window)) is not None:
             return [_Division(tiles.blocks, tiles.passes, 1, gene.prefetch, window=tiles.window)]
-        if not tiles.whole and (found := _with_inputs(unit, gene, tiles.blocks, (tiles.passes,), tiles.window)):
+        if not tiles.whole and (found := _with_inputs(target_graph, gene, tiles.blocks, (tiles.passes,), tiles.window)):
             return found if tiles.passes > 1 else []
     return []
 
 
-def _keeps_weights(unit: Unit, gene: Gene) -> bool:
+def _keeps_weights(target_graph: Unit, gene: Gene) -> bool:
     """Whether as few blocks as fit without passes have all weights once: one block, or with weights that stay."""
-    able = block_counts(unit, gene.start, gene.stop)
-    fewest = least(able, lambda blocks: decode(unit, _divided(unit, gene, blocks)) is not None)
-    plan = None if fewest is None else decode(unit, _divided(unit, gene, fewest))
-    return plan is not None and (fewest == 1 or not streams(unit, plan, gene.start))
+    able = block_counts(target_graph, gene.start, gene.stop)
+    fewest = least(able, lambda blocks: decode(target_graph, _divided(target_graph, gene, blocks)) is not None)
+    plan = None if fewest is None else decode(target_graph, _divided(target_graph, gene, fewest))
+    return plan is not None and (fewest == 1 or not streams(target_graph, plan, gene.start))
 
 
-def _size(unit: Unit, piece: Piece) -> int:
-    return piece.planes * unit.storages[piece.storage].plane_blocks
+def _size(target_graph: Unit, piece: Piece) -> int:
+    return piece.planes * target_graph.storages[piece.storage].plane_blocks
 
 
-def _live(unit: Unit, gene: Gene) -> list[tuple[int, int]]:
+def _live(target_graph: Unit, gene: Gene) -> list[tuple[int, int]]:
     """For each operator of a run what is in L1 at it at least, in one pass and one block: blocks of tensors of which a block has some rows,
     and of right operands, of which it has all."""
-    run, found = unit.operators[gene.start : gene.stop], []
+    run, found = target_graph.operators[gene.start : gene.stop], []
     rights = [spec.right for spec in run if spec.right is not None]
-    last = {spec.index: max((c for c in unit.consumers[spec.index] if c < gene.stop), default=-1) for spec in run}
+    last = {spec.index: max((c for c in target_graph.consumers[spec.index] if c < gene.stop), default=-1) for spec in run}
     for at in run:
         rows = all_rows = 0
         for spec in run[: at.index + 1 - gene.start]:
             in_place = last[spec.index] == at.index and at.runs_on == "VECTOR"
             if last[spec.index] >= at.index and not in_place:
-                size = _size(unit, spec.y)
+                size = _size(target_graph, spec.y)
                 rows, all_rows = (rows, all_rows + size) if any(each.overlaps(spec.y) for each in rights) else (rows + size, all_rows)
             elif spec is at and spec.runs_on == "CUBE" and last[spec.index] < 0 and len(run) == 1:
-                rows += _size(unit, spec.y)  # sums
+                rows += _size(target_graph, spec.y)  # sums
         found.append((rows, all_rows))
     return found
 
 
-def _with_inputs(unit: Unit, gene: Gene, blocks: int, counts: Sequence[int], window: int = 0) -> list[_Division]:
+def _with_inputs(target_graph: Unit, gene: Gene, blocks: int, counts: Sequence[int], window: int = 0) -> list[_Division]:
     """The fewest of ascending numbers of passes that fit in input passes, with the fewest of these; none where none do."""
-    every = input_counts(unit, gene.start, gene.stop) or (1,)
+    every = input_counts(target_graph, gene.start, gene.stop) or (1,)
     most = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
     for prefetch in (gene.prefetch, 1):
 
         def fits(passes: int, inputs: int, prefetch: int = prefetch) -> bool:
-            return decode(unit, _divided(unit, gene, blocks, passes, inputs, prefetch, window=window)) is not None
+            return decode(target_graph, _divided(target_graph, gene, blocks, passes, inputs, prefetch, window=window)) is not None
 
         able = [(passes, mine) for passes, mine in zip(counts, most, strict=True) if mine]
         found = least(able, lambda each: fits(each[0], each[1][-1]))
@@ -283,27 +290,30 @@ def _few(counts: Sequence[int]) -> list[int]:
     return [count for count in counts if count <= _MOST]
 
 
-def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
-    counts, able = input_counts(unit, gene.start, gene.stop), block_counts(unit, gene.start, gene.stop)
+def _over_inputs(target_graph: Unit, gene: Gene) -> list[_Division]:
+    counts, able = input_counts(target_graph, gene.start, gene.stop), block_counts(target_graph, gene.start, gene.stop)
     counts = tuple(count for count in counts if count <= _MOST_INPUTS)
-    operators, found = unit.operators[gene.start : gene.stop], list[_Division]()
+    operators, found = target_graph.operators[gene.start : gene.stop], list[_Division]()
     weights = sum(spec.weight_blocks for spec in operators)
-    if not _is_worth(unit, gene):
+    if not _is_worth(target_graph, gene):
         return []
-    ends = sum(piece.planes * unit.storages[piece.storage].plane_blocks for piece in (operators[0].reads[0], operators[-1].y)) * unit.images
+    ends = (
+        sum(piece.planes * target_graph.storages[piece.storage].plane_blocks for piece in (operators[0].reads[0], operators[-1].y))
+        * target_graph.images
+    )
     for prefetch in (gene.prefetch, 1):
 
         def plan(blocks: int, count: int = 1, columns: int = 1, prefetch: int = prefetch) -> SegmentPlan | None:
-            return decode(unit, _divided(unit, gene, blocks, 1, count, prefetch, columns=columns))
+            return decode(target_graph, _divided(target_graph, gene, blocks, 1, count, prefetch, columns=columns))
 
         fewest = least(able, lambda blocks: plan(blocks) is not None)
         whole = None if fewest is None else plan(fewest)
         if fewest is None or whole is None:
             continue
-        if not streams(unit, whole, gene.start):
+        if not streams(target_graph, whole, gene.start):
             break
         enough = fewest + -(ends + weights * fewest) // (_PART * weights)
-        for columns in range(1, min(_MOST_STRIPS, most_strips(unit, gene.start, gene.stop)) + 1):
+        for columns in range(1, min(_MOST_STRIPS, most_strips(target_graph, gene.start, gene.stop)) + 1):
 
             def fits(blocks: int, columns: int = columns) -> bool:
                 return plan(blocks, counts[-1], columns) is not None
@@ -320,38 +330,38 @@ def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
 _STRIP_PART = 8  # of L1 that weights are at least: fewer are little beside what strips take
 
 
-def genes_in_strips(unit: Unit, structures: Structures, like: Gene) -> list[Gene]:
+def genes_in_strips(target_graph: Unit, structures: Structures, like: Gene) -> list[Gene]:
     """Of every short run of products the fewest strips in which its weights stay, and of these the fewest blocks.
 
     like: the gene's other fields, its cores as far as there are blocks for them.
     """
     found, known = list[Gene](), dict[str, tuple[int, int, int] | None]()
-    for start, stop in runs_of_products(unit):
+    for start, stop in runs_of_products(target_graph):
         key = structures.structure(start, stop)
         gene = like._replace(start=start, stop=stop)
         if key not in known:
-            known[key] = _division(unit, gene)
+            known[key] = _division(target_graph, gene)
         if (division := known[key]) is not None:
-            found.append(_divided_strips(unit, gene, *division))
+            found.append(_divided_strips(target_graph, gene, *division))
     return found
 
 
-def _divided_strips(unit: Unit, gene: Gene, columns: int, blocks: int, prefetch: int) -> Gene:
-    cores = gene.cores[: blocks * unit.images]
+def _divided_strips(target_graph: Unit, gene: Gene, columns: int, blocks: int, prefetch: int) -> Gene:
+    cores = gene.cores[: blocks * target_graph.images]
     return gene._replace(columns=columns, blocks=blocks, cores=cores, prefetch=prefetch, cached=-1 if blocks > 1 else 0)
 
 
-def _division(unit: Unit, gene: Gene) -> tuple[int, int, int] | None:
+def _division(target_graph: Unit, gene: Gene) -> tuple[int, int, int] | None:
     """Strips, blocks and slots of loads; None where strips are of no use."""
-    room = room_blocks(unit.machine, Memory.L1)
-    weights = sum(spec.weight_blocks for spec in unit.operators[gene.start : gene.stop])
+    room = room_blocks(target_graph.machine, Memory.L1)
+    weights = sum(spec.weight_blocks for spec in target_graph.operators[gene.start : gene.stop])
     if not room <= _STRIP_PART * weights < _STRIP_PART * room:
         return None
-    counts, strips = block_counts(unit, gene.start, gene.stop), range(2, most_strips(unit, gene.start, gene.stop) + 1)
+    counts, strips = block_counts(target_graph, gene.start, gene.stop), range(2, most_strips(target_graph, gene.start, gene.stop) + 1)
 
     def stay(blocks: int, prefetch: int, columns: int) -> bool:
-        plan = decode(unit, _divided_strips(unit, gene, columns, blocks, prefetch))
-        return plan is not None and not streams(unit, plan, gene.start)
+        plan = decode(target_graph, _divided_strips(target_graph, gene, columns, blocks, prefetch))
+        return plan is not None and not streams(target_graph, plan, gene.start)
 
     slots = gene.prefetch, 1
     if any(stay(counts[-1], prefetch, 1) for prefetch in slots):

@@ -39,62 +39,62 @@ _HALF, _TWICE = 1, 2  # places in `gene.UB_SLOTS` of half and twice the usual sl
 Change = Callable[[Unit, Gene], Gene]
 
 
-def where_it_fits(unit: Unit, gene: Gene, change: Change) -> Gene:
+def where_it_fits(target_graph: Unit, gene: Gene, change: Change) -> Gene:
     """The gene as it was where the changed one does not fit."""
-    changed = change(unit, gene)
-    return changed if changed == gene or decode(unit, changed) is not None else gene
+    changed = change(target_graph, gene)
+    return changed if changed == gene or decode(target_graph, changed) is not None else gene
 
 
-def _small_chunks(unit: Unit, gene: Gene) -> Gene:
+def _small_chunks(target_graph: Unit, gene: Gene) -> Gene:
     """Of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
-    del unit
+    del target_graph
     return gene._replace(chunk=4)
 
 
-def _smaller_chunks(unit: Unit, gene: Gene) -> Gene:
-    del unit
+def _smaller_chunks(target_graph: Unit, gene: Gene) -> Gene:
+    del target_graph
     return gene._replace(chunk=2)
 
 
-def _whole_weights(unit: Unit, gene: Gene) -> Gene:
-    return gene if keeps_weights(unit, gene) else gene._replace(weights="resident")
+def _whole_weights(target_graph: Unit, gene: Gene) -> Gene:
+    return gene if keeps_weights(target_graph, gene) else gene._replace(weights="resident")
 
 
-def _sliding(unit: Unit, gene: Gene) -> Gene:
-    del unit
+def _sliding(target_graph: Unit, gene: Gene) -> Gene:
+    del target_graph
     return gene._replace(sliding=True, window=FORMULA) if gene.stop - gene.start > 1 else gene
 
 
-def _alive(window: int, unit: Unit, gene: Gene) -> Gene:
+def _alive(window: int, target_graph: Unit, gene: Gene) -> Gene:
     """So many blocks alive at once, in as few blocks as fit so: engines wait less for each other, and L1 holds more of smaller blocks.
 
     Blocks that are more, and not lower, hold as much and take longer.
     """
-    if gene.stop - gene.start == 1 or iterations(unit, gene) == 1 or (gene.sliding and gene.window == window):
+    if gene.stop - gene.start == 1 or iterations(target_graph, gene) == 1 or (gene.sliding and gene.window == window):
         return gene
-    for blocks in lower_counts(unit, gene.start, gene.stop):
+    for blocks in lower_counts(target_graph, gene.start, gene.stop):
         if blocks >= gene.blocks:
             changed = gene._replace(blocks=blocks, sliding=True, window=window, images=1 if blocks > 1 else gene.images)
-            if decode(unit, changed) is not None:
+            if decode(target_graph, changed) is not None:
                 return changed
     return gene
 
 
-def _two_alive(unit: Unit, gene: Gene) -> Gene:
-    return _alive(2, unit, gene)
+def _two_alive(target_graph: Unit, gene: Gene) -> Gene:
+    return _alive(2, target_graph, gene)
 
 
-def four_alive(unit: Unit, gene: Gene) -> Gene:
-    return _alive(4, unit, gene)
+def four_alive(target_graph: Unit, gene: Gene) -> Gene:
+    return _alive(4, target_graph, gene)
 
 
 SLIDING: tuple[Change, ...] = (_two_alive, four_alive)
 """Those of `CHANGES` that are measured of every segment that a search begins with."""
 
 
-def with_share(place: int, eighths: int, unit: Unit, gene: Gene) -> Gene:
+def with_share(place: int, eighths: int, target_graph: Unit, gene: Gene) -> Gene:
     """So many eighths more, or fewer, of a segment's depthwise convolution at a place among those, on VECTOR; all other tilings stay."""
-    every = divisible(unit, gene.start, gene.stop)
+    every = divisible(target_graph, gene.start, gene.stop)
     able = [at for at, planes in enumerate(every) if planes]
     if place >= len(able):
         return gene
@@ -103,31 +103,31 @@ def with_share(place: int, eighths: int, unit: Unit, gene: Gene) -> Gene:
     changed = gene._replace(on_vector=tuple(shares) if any(shares) else ())
     if not gene.pinned:
         return changed
-    plan = decode(unit, changed._replace(pinned=()))
+    plan = decode(target_graph, changed._replace(pinned=()))
     if plan is None:
         return gene
     return changed._replace(pinned=(*gene.pinned[: PINS * len(every)], *pins_of([share.tiling for share in plan.on_vector])))
 
 
-def _one_slot(unit: Unit, gene: Gene) -> Gene:
-    return gene._replace(prefetch=1) if iterations(unit, gene) > 1 else gene
+def _one_slot(target_graph: Unit, gene: Gene) -> Gene:
+    return gene._replace(prefetch=1) if iterations(target_graph, gene) > 1 else gene
 
 
-def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
+def _twice_the_blocks(target_graph: Unit, gene: Gene) -> Gene:
     """Of what is in blocks at all: those of one block are far from the next."""
     twice = 2 * gene.blocks
-    return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(unit, gene.start, gene.stop)[-1] else gene
+    return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(target_graph, gene.start, gene.stop)[-1] else gene
 
 
-def _strip(unit: Unit, gene: Gene) -> StripBlocks | Infeasible:
+def _strip(target_graph: Unit, gene: Gene) -> StripBlocks | Infeasible:
     """What fits for it fits for all of the gene's segment."""
-    together = grouped(unit, gene.images)
-    return together if isinstance(together, Infeasible) else largest_strip(together, outline(unit, gene))
+    together = grouped(target_graph, gene.images)
+    return together if isinstance(together, Infeasible) else largest_strip(together, outline(target_graph, gene))
 
 
-def _little_behind(unit: Unit, gene: Gene) -> Gene:
+def _little_behind(target_graph: Unit, gene: Gene) -> Gene:
     """Of the last product the tiling that leaves least to do when its weights, if they stay, have come: DDR has nothing to do then."""
-    plan, strip = decode(unit, gene), _strip(unit, gene)
+    plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1 or gene.input_passes > 1:
         return gene
     mine, layout = strip
@@ -142,71 +142,73 @@ def _little_behind(unit: Unit, gene: Gene) -> Gene:
     return gene
 
 
-def _overtaking(unit: Unit, gene: Gene) -> Gene:
+def _overtaking(target_graph: Unit, gene: Gene) -> Gene:
     """Loads that need not wait go before those that do: where DDR is fast."""
-    del unit
+    del target_graph
     return gene._replace(overtake=True)
 
 
-def _far_ahead(unit: Unit, gene: Gene) -> Gene:
+def _far_ahead(target_graph: Unit, gene: Gene) -> Gene:
     """Chains that begin many records later go on beside those of now: where a segment has branches."""
-    del unit
+    del target_graph
     return gene._replace(lookahead=_FAR)
 
 
-def _as_emitted(unit: Unit, gene: Gene) -> Gene:
+def _as_emitted(target_graph: Unit, gene: Gene) -> Gene:
     """Of what can begin, an engine takes what was emitted first, not what most has to follow on: where loads come in that order."""
-    del unit
+    del target_graph
     return gene._replace(urgent=False)
 
 
-def _vector_tiles(place: int, unit: Unit, gene: Gene) -> Gene:
+def _vector_tiles(place: int, target_graph: Unit, gene: Gene) -> Gene:
     """Of everything that VECTOR does: the slots at a place of `gene.UB_SLOTS`."""
     chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
-    for at, spec in enumerate(unit.operators[gene.start : gene.stop]):
+    for at, spec in enumerate(target_graph.operators[gene.start : gene.stop]):
         if spec.runs_on != "CUBE":
             chosen[at] = place
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-def _fed_pools(unit: Unit, gene: Gene) -> Gene:
+def _fed_pools(target_graph: Unit, gene: Gene) -> Gene:
     """Pools that convolutions of the segment can feed, in the highest tiles that fit: MTE1 need not bring what they read."""
-    able = [k for k in range(gene.start, gene.stop) if unit.operators[k].runs_on != "CUBE" and not refusal(unit, gene.start, k)]
+    able = [
+        k for k in range(gene.start, gene.stop) if target_graph.operators[k].runs_on != "CUBE" and not refusal(target_graph, gene.start, k)
+    ]
     for place in range(len(FED_ROWS) if able and not gene.pinned else 0):
         chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
         for k in able:
             chosen[k - gene.start] = len(UB_SLOTS) + place
         changed = gene._replace(choices=tuple(chosen))
-        if _feeds(unit, changed):
+        if _feeds(target_graph, changed):
             return changed
     return gene
 
 
-def _fed_pools_alive(unit: Unit, gene: Gene) -> Gene:
+def _fed_pools_alive(target_graph: Unit, gene: Gene) -> Gene:
     """The same with four blocks alive at once, for which there is room where tensors that pools read are not in L1."""
-    fed = _fed_pools(unit, gene)
-    changed = gene if fed == gene else four_alive(unit, fed)
-    return changed if changed not in (fed, gene) and _feeds(unit, changed) else gene
+    fed = _fed_pools(target_graph, gene)
+    changed = gene if fed == gene else four_alive(target_graph, fed)
+    return changed if changed not in (fed, gene) and _feeds(target_graph, changed) else gene
 
 
-def _feeds(unit: Unit, gene: Gene) -> bool:
-    plan = decode(unit, gene)
+def _feeds(target_graph: Unit, gene: Gene) -> bool:
+    plan = decode(target_graph, gene)
     return plan is not None and any(isinstance(tiling, VectorTiling) and tiling.fed for tiling in plan.tilings)
 
 
-def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
+def _large_vector_tiles(target_graph: Unit, gene: Gene) -> Gene:
     """Fewer, longer instructions."""
-    return _vector_tiles(_TWICE, unit, gene)
+    return _vector_tiles(_TWICE, target_graph, gene)
 
 
-def _small_vector_tiles(unit: Unit, gene: Gene) -> Gene:
+def _small_vector_tiles(target_graph: Unit, gene: Gene) -> Gene:
     """Operators have places in UB of their own, so that none waits for another's last tile, and the first tile is there sooner."""
-    return _vector_tiles(_HALF, unit, gene)
+    return _vector_tiles(_HALF, target_graph, gene)
 
 
-def _channels_first(unit: Unit, gene: Gene) -> Gene:
+def _channels_first(target_graph: Unit, gene: Gene) -> Gene:
     """Of products with weights that stay: a depthwise convolution or VECTOR may go on with the first channels while others are made."""
-    plan, strip = decode(unit, gene), _strip(unit, gene)
+    plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1:
         return gene
     (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -217,18 +219,18 @@ def _channels_first(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-def _first_of_channels(unit: Unit, product: ConvSpec, rows: int) -> int:
+def _first_of_channels(target_graph: Unit, product: ConvSpec, rows: int) -> int:
     """The place of the best tiling by estimate that makes some channels of all pixels before others; 0 where there is none."""
     for place in range(KEPT):
-        t = conv_tiling(unit, product, rows, True, True, 0, place)
+        t = conv_tiling(target_graph, product, rows, True, True, 0, place)
         if t is not None and t.tile_n1 < product.n1 and (t.order == "n" or t.tile_m >= rows * product.out_w):
             return place
     return 0
 
 
-def _tiles_of_pixels(unit: Unit, gene: Gene) -> Gene:
+def _tiles_of_pixels(target_graph: Unit, gene: Gene) -> Gene:
     """Of products whose pixels are one tile the best tiling of several: who reads them, and FIXPIPE, begin earlier."""
-    plan, strip = decode(unit, gene), _strip(unit, gene)
+    plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned:
         return gene
     (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -245,30 +247,30 @@ def _tiles_of_pixels(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-def _more_images(unit: Unit, gene: Gene) -> Gene:
+def _more_images(target_graph: Unit, gene: Gene) -> Gene:
     """All rows of more images in a block, as few more as there can be: weights that do not stay come less often."""
-    count = next((count for count in counts_together(unit) if count > gene.images), 0)
+    count = next((count for count in counts_together(target_graph) if count > gene.images), 0)
     return recut(gene, blocks=1, cached=0, images=count) if count and gene.split == "rows" else gene
 
 
-def _fewer_images(unit: Unit, gene: Gene) -> Gene:
+def _fewer_images(target_graph: Unit, gene: Gene) -> Gene:
     """One of them is made while the next is loaded."""
-    return recut(gene, images=max(count for count in counts_together(unit) if count < gene.images)) if gene.images > 1 else gene
+    return recut(gene, images=max(count for count in counts_together(target_graph) if count < gene.images)) if gene.images > 1 else gene
 
 
-def _in_passes(least: int, unit: Unit, gene: Gene) -> Gene:
+def _in_passes(least: int, target_graph: Unit, gene: Gene) -> Gene:
     """Of what is in passes, so many at least, with the tilings that it has: VECTOR makes a pass while CUBE multiplies that before it."""
-    count = next((count for count in pass_counts(unit, gene.start, gene.stop) if count >= least), 0) if gene.passes > 1 else 0
-    plan = decode(unit, gene) if count > gene.passes else None
+    count = next((count for count in pass_counts(target_graph, gene.start, gene.stop) if count >= least), 0) if gene.passes > 1 else 0
+    plan = decode(target_graph, gene) if count > gene.passes else None
     return gene if plan is None else gene._replace(passes=count, pinned=pins_of(plan.tilings))
 
 
-def _six_passes(unit: Unit, gene: Gene) -> Gene:
-    return _in_passes(6, unit, gene)
+def _six_passes(target_graph: Unit, gene: Gene) -> Gene:
+    return _in_passes(6, target_graph, gene)
 
 
-def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
-    return _in_passes(12, unit, gene)
+def _twelve_passes(target_graph: Unit, gene: Gene) -> Gene:
+    return _in_passes(12, target_graph, gene)
 
 
 CHANGES: tuple[Change, ...] = (

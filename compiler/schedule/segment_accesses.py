@@ -93,16 +93,16 @@ class Footprint:
 
 
 @lru_cache(maxsize=16)
-def row_granules(unit: Unit) -> Ints32:
+def row_granules(target_graph: Unit) -> Ints32:
     """int32 [blocks of DDR behind the constants], ascending from 0: the granule of each block, a row of a tensor.
 
     Blocks of a segment are rows and parts are planes, so what one core stores and what another reads are told apart without a remainder.
     Granules of a fixed size lie across the borders: with 2 KiB, neighbours on two cores waited for each other wherever a row ended in
     one, and rows that two cores make of a layer came one after the other.
     """
-    constants = unit.memory.constant_blocks
-    begins = np.zeros(max(1, unit.memory.size_blocks - constants), np.int32)
-    for s in unit.storages:
+    constants = target_graph.memory.constant_blocks
+    begins = np.zeros(max(1, target_graph.memory.size_blocks - constants), np.int32)
+    for s in target_graph.storages:
         if s.address >= constants:
             begins[s.address - constants : s.address - constants + s.n * s.image_blocks : s.row_blocks] = 1
     begins[0] = 0
@@ -261,11 +261,11 @@ def _made(
 class Footprints:
     """Makes footprints for one unit."""
 
-    def __init__(self, unit: Unit) -> None:
-        machine = unit.machine
+    def __init__(self, target_graph: Unit) -> None:
+        machine = target_graph.machine
         self.machine = machine
-        self.constant_blocks = unit.memory.constant_blocks
-        self.row_of, self.shifts = row_granules(unit), _shifts(machine)
+        self.constant_blocks = target_graph.memory.constant_blocks
+        self.row_of, self.shifts = row_granules(target_graph), _shifts(machine)
         sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in list(Memory)[1 : Memory.SHARED]), 0]
         granules = [(size >> int(s)) + 2 for size, s in zip(sizes, self.shifts, strict=True)]
         self.weights = granules[_DDR]

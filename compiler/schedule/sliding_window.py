@@ -53,17 +53,17 @@ class Timetable(NamedTuple):
     end: Ints
 
 
-def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
+def edges(target_graph: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
     """int64 [e, 4] of (before, after, distance, kind).  slots: of every staged storage (`segment.memory_plan.slot_counts`)."""
     start, count = blocks.start, blocks.stop - blocks.start
     rows = [(k, k, 1, FIRST) for k in range(count)]
-    data = [(p - start, k) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]
+    data = [(p - start, k) for k in range(count) for p in target_graph.producers[start + k] if start <= p < blocks.stop]
     rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
     for storage, distance in slots.items():
         allocation = blocks.allocations[storage]
         if allocation.held:
             continue  # every row has its own place
-        distance = 1 if unit.images > 1 and allocation.made_again else distance
+        distance = 1 if target_graph.images > 1 and allocation.made_again else distance
         loaded = any(load.storage == storage for load in blocks.loads)
         fillers = _operators(allocation.makers | (allocation.readers if loaded else 0))
         rows += [(reader, filler, distance, SLOT) for reader in _operators(allocation.readers) for filler in fillers]
@@ -75,12 +75,12 @@ def _operators(bits: int) -> list[int]:
     return [k for k in range(bits.bit_length()) if bits >> k & 1]
 
 
-def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
+def load_readers(target_graph: Unit, blocks: Blocks) -> NDArray[np.bool_]:
     """bool [loads, operators]: who reads what a load brings; the first of them in the order issues it.
 
     Not who streams the same tensor in chunks of its own: it waits for no slot.
     """
-    specs = unit.operators[blocks.start : blocks.stop]
+    specs = target_graph.operators[blocks.start : blocks.stop]
     pieces = [Piece(load.storage, load.plane, load.planes) for load in blocks.loads]
     staged = [blocks.allocations[load.storage].readers for load in blocks.loads]
     rows = [
@@ -90,10 +90,10 @@ def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
     return np.array(rows, np.bool_).reshape(len(pieces), len(specs))
 
 
-def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
+def load_cycles(target_graph: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
-    rate, _ = ddr_rates(unit.machine, 1)
-    blocks_per_row = [load_row_blocks(unit, load) * unit.together for load in blocks.loads]
+    rate, _ = ddr_rates(target_graph.machine, 1)
+    blocks_per_row = [load_row_blocks(target_graph, load) * target_graph.together for load in blocks.loads]
     fresh = np.array([blocks.allocations[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
     rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
     sizes = rows * np.array(blocks_per_row, np.int64)[:, None]

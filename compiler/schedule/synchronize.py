@@ -52,10 +52,10 @@ class Synchroniser:
     Where a program on one core comes to where the one before was, what is left is that one's (`again`).
     """
 
-    def __init__(self, unit: Unit, footprints: Footprints | None = None) -> None:
+    def __init__(self, target_graph: Unit, footprints: Footprints | None = None) -> None:
         """footprints: of the unit, of another one's; None: it makes its own."""
-        machine = unit.machine
-        self.footprints = footprints or Footprints(unit)
+        machine = target_graph.machine
+        self.footprints = footprints or Footprints(target_graph)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.shared = machine.shared is not None
         self.ports = np.array([machine.dma_ports(engine) if engine in DMAS else 1 for engine in list(Engine)[:ENGINES]], np.int64)

@@ -21,21 +21,21 @@ from compiler.target.target_graph import Unit
 
 
 @lru_cache(maxsize=64)
-def counts_together(unit: Unit) -> tuple[int, ...]:
+def counts_together(target_graph: Unit) -> tuple[int, ...]:
     """How many of a unit's images can be worked on together: the divisors of their number."""
-    return tuple(count for count in range(1, unit.images + 1) if unit.images % count == 0)
+    return tuple(count for count in range(1, target_graph.images + 1) if target_graph.images % count == 0)
 
 
-def grouped(unit: Unit, together: int) -> Unit | Infeasible:
+def grouped(target_graph: Unit, together: int) -> Unit | Infeasible:
     """The unit of groups of so many images; itself where that is one."""
     if together == 1:
-        return unit
-    if together not in (able := counts_together(unit)):
-        return Infeasible("images", f"{together} together of {unit.images}; accepted: {', '.join(map(str, able))}")
-    return _grouped(unit, together)
+        return target_graph
+    if together not in (able := counts_together(target_graph)):
+        return Infeasible("images", f"{together} together of {target_graph.images}; accepted: {', '.join(map(str, able))}")
+    return _grouped(target_graph, together)
 
 
 @lru_cache(maxsize=512)
-def _grouped(unit: Unit, together: int) -> Unit:
-    storages = tuple(replace(storage, n=storage.n // together) for storage in unit.storages)
-    return replace(unit, storages=storages, together=together)
+def _grouped(target_graph: Unit, together: int) -> Unit:
+    storages = tuple(replace(storage, n=storage.n // together) for storage in target_graph.storages)
+    return replace(target_graph, storages=storages, together=together)

@@ -140,24 +140,24 @@ def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def needed(unit: Unit) -> tuple[Rows, ...]:
+def needed(target_graph: Unit) -> tuple[Rows, ...]:
     """Rows of every operator's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
-    out = [EMPTY] * len(unit.operators)
-    main = [EMPTY] * len(unit.operators)
-    for spec in reversed(unit.operators):
+    out = [EMPTY] * len(target_graph.operators)
+    main = [EMPTY] * len(target_graph.operators)
+    for spec in reversed(target_graph.operators):
         k = spec.index
-        rows = Rows(0, spec.out_h) if k in unit.escapes else EMPTY
-        for c in unit.consumers[k]:
-            rows = rows.hull(Rows(*_wanted(*reads(unit, c, spec.y), *main[c], *out[c])))
+        rows = Rows(0, spec.out_h) if k in target_graph.escapes else EMPTY
+        for c in target_graph.consumers[k]:
+            rows = rows.hull(Rows(*_wanted(*reads(target_graph, c, spec.y), *main[c], *out[c])))
         out[k] = rows
         main[k] = _main_rows(spec, rows)
     return tuple(out)
 
 
 @lru_cache(maxsize=1024)
-def _needed(unit: Unit) -> Ints:
+def _needed(target_graph: Unit) -> Ints:
     """`needed`, int64 [kernels, 2]."""
-    found = np.array(needed(unit), np.int64)
+    found = np.array(needed(target_graph), np.int64)
     found.flags.writeable = False
     return found
 
@@ -169,11 +169,11 @@ def _main_rows(spec: OperatorSpec, rows: Rows) -> Rows:
 
 
 @lru_cache(maxsize=1 << 16)
-def operand_rows(unit: Unit, kernel: int) -> tuple[Rows, ...]:
+def operand_rows(target_graph: Unit, kernel: int) -> tuple[Rows, ...]:
     """Rows of every operand that an operator reads for the rows of its output that are needed."""
-    spec, rows = unit.operators[kernel], needed(unit)[kernel]
+    spec, rows = target_graph.operators[kernel], needed(target_graph)[kernel]
     main = _main_rows(spec, rows)
-    others = (reads(unit, kernel, read) for read in spec.reads[1:])
+    others = (reads(target_graph, kernel, read) for read in spec.reads[1:])
     return (main, *(Rows(*_wanted(False, other, serves, *main, *rows)) for _, other, serves in others))
 
 
@@ -187,7 +187,7 @@ def _begins(blocks: int, images: int, cores: int) -> Ints:
 
 @lru_cache(maxsize=1 << 14)
 def cut(
-    unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0, fed: int = 0
+    target_graph: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0, fed: int = 0
 ) -> Blocks:  # fmt: skip
     """Rows and residences of operators [start, stop) in `count` blocks.
 
@@ -195,33 +195,33 @@ def cut(
     streamed: bit k is set where operator start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
     held, fed: see `run_of`; no row of a storage that is held is made twice, as in rings.
     """
-    run = run_of(unit, start, stop, streamed, held, fed)
-    ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else ()
+    run = run_of(target_graph, start, stop, streamed, held, fed)
+    ring = ring_storages(target_graph, start, stop, halo, streamed) if count > 1 else ()
     rings = tuple([storage in ring or bool(held >> storage & 1) for storage in run.allocations])
     # without rings it is all the same with which block a core begins
-    return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed, held, fed)
+    return _laid_out(target_graph, start, stop, count, rings, cores if any(rings) else 1, streamed, held, fed)
 
 
 @lru_cache(maxsize=4096)
 def _laid_out(
-    unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int, fed: int
+    target_graph: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int, fed: int
 ) -> Blocks:  # fmt: skip
     """rings: which of the storages that stay are kept in rings."""
-    run = run_of(unit, start, stop, streamed, held, fed)
-    begin = _begins(count, unit.storages[unit.operators[start].y.storage].n, cores)
+    run = run_of(target_graph, start, stop, streamed, held, fed)
+    begin = _begins(count, target_graph.storages[target_graph.operators[start].y.storage].n, cores)
     rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
     touch, sums = np.zeros((2, len(run.allocations), count, 2), np.int64), np.zeros((len(run.allocations), 3), np.int64)
-    whole, in_ring = _needed(unit)[start:stop], np.array(rings, np.bool_)
+    whole, in_ring = _needed(target_graph)[start:stop], np.array(rings, np.bool_)
     _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.allocated, in_ring, begin, rows, sizes)
     _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, touch, sums)
-    for k, spec in enumerate(unit.operators[start:stop] if held else ()):
+    for k, spec in enumerate(target_graph.operators[start:stop] if held else ()):
         if held >> spec.y.storage & 1:
             rows[2, k], sizes[k, -1] = 0, 0
     rows.flags.writeable = touch.flags.writeable = sizes.flags.writeable = False
     kept, (all_touched, all_fresh) = sums.tolist(), touch
     allocations = {
         allocation.storage: (
-            BlockAllocation(*allocation, touched, fresh, False, _rows_of_all(unit, allocation.storage), 0, True)
+            BlockAllocation(*allocation, touched, fresh, False, _rows_of_all(target_graph, allocation.storage), 0, True)
             if held >> allocation.storage & 1
             else BlockAllocation(*allocation, touched, fresh, bool(cached), highest, loaded)
         )
@@ -232,13 +232,13 @@ def _laid_out(
     highest = tuple([max(1, *high) for *high, _ in sizes.tolist()])
     carried = tuple([at >= 0 and bool(kept[at][0]) for at in run.allocated.tolist()])
     computed, _, own = rows
-    until = worked(unit, start, stop, fed)
+    until = worked(target_graph, start, stop, fed)
     return Blocks(start, stop, count, streamed, computed, own, highest, sizes, run.inside, carried, allocations, run.loads, fed, until)
 
 
-def _rows_of_all(unit: Unit, storage: int) -> int:
+def _rows_of_all(target_graph: Unit, storage: int) -> int:
     """Rows of a plane of all images."""
-    return unit.storages[storage].n * unit.storages[storage].h
+    return target_graph.storages[storage].n * target_graph.storages[storage].h
 
 
 @njit(cache=True)

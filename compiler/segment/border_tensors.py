@@ -18,28 +18,32 @@ class BorderTensor(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def hidden(unit: Unit) -> frozenset[str]:
+def hidden(target_graph: Unit) -> frozenset[str]:
     """Tensors that nobody but the unit's operators sees."""
-    return frozenset(buffer.name for buffer in unit.memory.of_kind("scratch"))
+    return frozenset(buffer.name for buffer in target_graph.memory.of_kind("scratch"))
 
 
 @lru_cache(maxsize=1 << 14)
-def border_tensors(unit: Unit, start: int, stop: int) -> tuple[BorderTensor, ...]:
+def border_tensors(target_graph: Unit, start: int, stop: int) -> tuple[BorderTensor, ...]:
     """Of operators [start, stop), in the order of the tensors in DDR; those that the host sees, and constants, are not among them."""
     found: dict[int, list[int]] = {}
     for k in range(start, stop):
-        spec = unit.operators[k]
-        if leaves(unit, k, stop):
+        spec = target_graph.operators[k]
+        if leaves(target_graph, k, stop):
             found.setdefault(spec.y.storage, [0, 0])[0] += spec.y.planes
-        outside = [unit.operators[source].y for source in unit.producers[k] if source < start]
+        outside = [target_graph.operators[source].y for source in target_graph.producers[k] if source < start]
         for piece in dict.fromkeys(spec.reads):
             if any(piece.overlaps(made) for made in outside):
                 found.setdefault(piece.storage, [0, 0])[1] += piece.planes
-    names = hidden(unit)
-    return tuple(BorderTensor(unit.storages[at].name, *planes) for at, planes in sorted(found.items()) if unit.storages[at].name in names)
+    names = hidden(target_graph)
+    return tuple(
+        BorderTensor(target_graph.storages[at].name, *planes)
+        for at, planes in sorted(found.items())
+        if target_graph.storages[at].name in names
+    )
 
 
 @lru_cache(maxsize=1 << 14)
-def border_names(unit: Unit, start: int, stop: int) -> frozenset[str]:
+def border_names(target_graph: Unit, start: int, stop: int) -> frozenset[str]:
     """Their names."""
-    return frozenset(each.name for each in border_tensors(unit, start, stop))
+    return frozenset(each.name for each in border_tensors(target_graph, start, stop))

@@ -35,27 +35,27 @@ class Claim(NamedTuple):
     pools: bool
 
 
-def asked_of(unit: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Claim:
+def asked_of(target_graph: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Claim:
     """Of an operator of the unit.  inside: its results stay on chip."""
-    return asking(kind_of(unit, spec), tiling, inside)
+    return asking(kind_of(target_graph, spec), tiling, inside)
 
 
 @lru_cache(maxsize=1 << 16)
 def asking(kind: Kind, tiling: Tiling, inside: bool) -> Claim:
     """What an operator asks for with a tiling."""
-    unit, spec = kind.unit, kind.spec
-    buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
+    target_graph, spec = kind.target_graph, kind.spec
+    buffers = spec.ub_buffers(tiling, through_ub(target_graph, inside), target_graph.type_of(spec.y))
     product, tile, fits = product_of(spec), (), True
     if product is not None:
         assert isinstance(tiling, ConvTiling)
         tile = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
-        halves = [room_blocks(unit.machine, memory) // 2 for memory in OF_PRODUCTS]
+        halves = [room_blocks(target_graph.machine, memory) // 2 for memory in OF_PRODUCTS]
         cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
         fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
     size, pools = sum([each.slots * each.size for each in buffers]), any(each.kind in POOLED for each in buffers)
     return Claim(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
 
 
-def through_ub(unit: Unit, inside: bool) -> bool:
+def through_ub(target_graph: Unit, inside: bool) -> bool:
     """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
-    return not (inside and writes_l1(unit.machine))
+    return not (inside and writes_l1(target_graph.machine))

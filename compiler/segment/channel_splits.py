@@ -55,7 +55,7 @@ class Passes(NamedTuple):
     loaded: storages, as bits, of which input passes load runs from DDR, so that they cannot be held.
     """
 
-    unit: Unit
+    target_graph: Unit
     order: tuple[int, ...]
     loaded: int
 
@@ -81,21 +81,21 @@ class Passes(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def pass_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+def pass_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
     """Into how many passes operators [start, stop) can be divided, 1 not among them."""
-    found = _product(unit, start, stop)
-    return _result_counts(unit, start, stop) if found is None else found[1]
+    found = _product(target_graph, start, stop)
+    return _result_counts(target_graph, start, stop) if found is None else found[1]
 
 
-def _result_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+def _result_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
     """In how many passes over the channels of their results."""
-    operators = unit.operators[start:stop]
-    inside = [[(p, unit.operators[p].y) for p in unit.producers[spec.index] if p >= start] for spec in operators]
+    operators = target_graph.operators[start:stop]
+    inside = [[(p, target_graph.operators[p].y) for p in target_graph.producers[spec.index] if p >= start] for spec in operators]
     if any(_sums_up(spec) and any(spec.reads[0].overlaps(y) for _, y in made) for spec, made in zip(operators, inside, strict=True)):
         return ()
 
     def apart(count: int) -> bool:
-        parts = [_divided(unit, spec.index, count) for spec in operators]
+        parts = [_divided(target_graph, spec.index, count) for spec in operators]
         pairs = ((mine, parts[p - start], y) for mine, made in zip(parts, inside, strict=True) for p, y in made)
         own = (_own(read, y, of.y) for mine, made, y in pairs for part, of in zip(mine, made, strict=True) for read in part.reads)
         return all(parts) and all(own)
@@ -103,26 +103,26 @@ def _result_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
     return tuple(count for count in _divisors(min(spec.y.planes for spec in operators)) if apart(count))
 
 
-def sums_hidden(unit: Unit, start: int, stop: int) -> bool:
+def sums_hidden(target_graph: Unit, start: int, stop: int) -> bool:
     """Whether a product of operators [start, stop) can be made in passes over channels that others of them make."""
-    return _product(unit, start, stop) is not None
+    return _product(target_graph, start, stop) is not None
 
 
-def halos_of_passes(unit: Unit, start: int, stop: int, count: int) -> int:
+def halos_of_passes(target_graph: Unit, start: int, stop: int, count: int) -> int:
     """Operators of [start, stop), as bits, that read hidden channels of so many passes through a window."""
-    found = _product(unit, start, stop)
+    found = _product(target_graph, start, stop)
     if found is None:
         return 0
-    hidden = [unit.operators[k].y for k in _hidden(unit, found[0], count) if k >= start]
-    windows = (spec for spec in unit.operators[start:stop] if spec.operator.has_halo)
+    hidden = [target_graph.operators[k].y for k in _hidden(target_graph, found[0], count) if k >= start]
+    windows = (spec for spec in target_graph.operators[start:stop] if spec.operator.has_halo)
     return sum(1 << spec.index - start for spec in windows if any(y.overlaps(read) for y in hidden for read in spec.reads))
 
 
 @lru_cache(maxsize=1 << 14)
-def input_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+def input_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
     """In how many input passes some product of operators [start, stop) can be made, 1 not among them."""
-    inside = tuple(spec.y for spec in unit.operators[start:stop])
-    found = {count for spec in unit.operators[start:stop] for count in _input_counts(spec, inside)}
+    inside = tuple(spec.y for spec in target_graph.operators[start:stop])
+    found = {count for spec in target_graph.operators[start:stop] for count in _input_counts(spec, inside)}
     return tuple(sorted(found))
 
 
@@ -134,66 +134,66 @@ def _input_counts(spec: OperatorSpec, inside: Sequence[Piece]) -> tuple[int, ...
 
 
 @lru_cache(maxsize=64)
-def runs_with_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
+def runs_with_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
     """Runs that end with a product and begin with a hidden operator of its, or with the one before these."""
     found = []
-    for spec in unit.operators:
-        if able := _able(unit, spec.index):
-            hidden = _hidden(unit, spec.index, able[-1][0])
+    for spec in target_graph.operators:
+        if able := _able(target_graph, spec.index):
+            hidden = _hidden(target_graph, spec.index, able[-1][0])
             starts = (max(0, min(hidden) - 1), *hidden)
-            found += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(unit, start, spec.index + 1)]
+            found += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(target_graph, start, spec.index + 1)]
     return tuple(found)
 
 
 @lru_cache(maxsize=64)
-def runs_with_result_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
+def runs_with_result_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
     """Runs with a product that can be made in passes over the channels of their results."""
     found = []
-    for spec in unit.operators:
+    for spec in target_graph.operators:
         start = stop = spec.index
-        while stop < len(unit.operators) and stop - start < _FAR and _result_counts(unit, start, stop + 1):
+        while stop < len(target_graph.operators) and stop - start < _FAR and _result_counts(target_graph, start, stop + 1):
             stop += 1
-            if any(isinstance(each, ConvSpec) for each in unit.operators[start:stop]):
+            if any(isinstance(each, ConvSpec) for each in target_graph.operators[start:stop]):
                 found.append((start, stop))
     return tuple(found)
 
 
 @lru_cache(maxsize=64)
-def runs_with_input_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
+def runs_with_input_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
     """Runs that begin with a product that can be made in input passes, and end with it or with one of the next two products."""
     found = []
-    for start, stop in runs_of_products(unit):
-        if _input_counts(unit.operators[start], [spec.y for spec in unit.operators[start:stop]]):
+    for start, stop in runs_of_products(target_graph):
+        if _input_counts(target_graph.operators[start], [spec.y for spec in target_graph.operators[start:stop]]):
             found.append((start, stop))
     return tuple(found)
 
 
 @lru_cache(maxsize=64)
-def runs_of_products(unit: Unit) -> tuple[tuple[int, int], ...]:
+def runs_of_products(target_graph: Unit) -> tuple[tuple[int, int], ...]:
     """Runs that begin with a product, and end with it or with one of the next two."""
-    products = [spec.index for spec in unit.operators if isinstance(spec, ConvSpec)]
+    products = [spec.index for spec in target_graph.operators if isinstance(spec, ConvSpec)]
     return tuple((start, last + 1) for at, start in enumerate(products) for last in products[at : at + 3] if last - start < _FAR)
 
 
-def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
+def _product(target_graph: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
     """The product that is made in passes, and in how many it can be: of those that can the one that sums over the most, the last of
     equals."""
     found = []
     for k in range(start + 1, stop):
-        if counts := tuple(count for count, main in _able(unit, k) if main >= start):
-            spec = unit.operators[k]
+        if counts := tuple(count for count, main in _able(target_graph, k) if main >= start):
+            spec = target_graph.operators[k]
             assert isinstance(spec, ConvSpec)
             found.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
     return max(found)[1:] if found else None
 
 
 @lru_cache(maxsize=1 << 14)
-def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
+def _able(target_graph: Unit, product: int) -> tuple[tuple[int, int], ...]:
     """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
-    spec = unit.operators[product]
+    spec = target_graph.operators[product]
     if not _sums_up(spec):
         return ()
-    mains = ((count, _main(unit, _hidden(unit, product, count), product)) for count in _divisors(spec.c1))
+    mains = ((count, _main(target_graph, _hidden(target_graph, product, count), product)) for count in _divisors(spec.c1))
     return tuple((count, main) for count, main in mains if main is not None)
 
 
@@ -218,23 +218,23 @@ def _adds_up(spec: OperatorSpec) -> bool:
     return not isinstance(spec.operator, QuantisedConv) or len(spec.reads) == 1
 
 
-def _main(unit: Unit, hidden: Parts, product: int) -> int | None:
+def _main(target_graph: Unit, hidden: Parts, product: int) -> int | None:
     """The hidden operator whose result the product sums over."""
-    return next((k for k in hidden if unit.operators[k].y == unit.operators[product].reads[0]), None)
+    return next((k for k in hidden if target_graph.operators[k].y == target_graph.operators[product].reads[0]), None)
 
 
 @lru_cache(maxsize=1 << 14)
-def _hidden(unit: Unit, product: int, count: int) -> Parts:
+def _hidden(target_graph: Unit, product: int, count: int) -> Parts:
     """The hidden operators before a product, in their order; of a segment those that it has."""
     found: Parts = {}
     for k in range(product - 1, max(0, product - _FAR) - 1, -1):
-        y, readers = unit.operators[k].y, unit.consumers[k]
-        if k in unit.escapes or not readers or not all(c in found or c == product for c in readers):
+        y, readers = target_graph.operators[k].y, target_graph.consumers[k]
+        if k in target_graph.escapes or not readers or not all(c in found or c == product for c in readers):
             continue
-        main, *others = unit.operators[product].reads
+        main, *others = target_graph.operators[product].reads
         if product in readers and (main != y or any(other.overlaps(y) for other in others)):
             continue
-        parts = _divided(unit, k, count)
+        parts = _divided(target_graph, k, count)
         mine = (all(_own(read, y, part.y) for c in readers if c in found for read in found[c][at].reads) for at, part in enumerate(parts))
         if parts and all(mine):
             found[k] = parts
@@ -242,9 +242,9 @@ def _hidden(unit: Unit, product: int, count: int) -> Parts:
 
 
 @lru_cache(maxsize=1 << 14)
-def _divided(unit: Unit, k: int, count: int) -> tuple[OperatorSpec, ...]:
+def _divided(target_graph: Unit, k: int, count: int) -> tuple[OperatorSpec, ...]:
     """An operator's parts of as many channels each; none where it has no such."""
-    spec, dtype = unit.operators[k], unit.type_of(unit.operators[k].y)
+    spec, dtype = target_graph.operators[k], target_graph.type_of(target_graph.operators[k].y)
     step, wide = spec.channel_step(count, dtype), spec.y.planes // count
     if spec.y.planes % count or isinstance(step, str) or wide % step:
         return ()
@@ -260,30 +260,34 @@ def _own(read: Piece, whole: Piece, made: Piece) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False) -> Passes | Infeasible:
+def passes(target_graph: Unit, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False) -> Passes | Infeasible:
     """Operators [start, stop) in so many passes, over channels that they make and over those of inputs; why not where that cannot be.
 
     beside: whether passes over results are made two at a time.
     """
-    where = unit.operators[start].name
+    where = target_graph.operators[start].name
     for what, wanted, counts in (("channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
-        accepted = 1, *counts(unit, start, stop)
+        accepted = 1, *counts(target_graph, start, stop)
         if wanted not in accepted:
             return Infeasible(where, f"{wanted} passes over {what}; accepted: {', '.join(map(str, accepted))}")
-    storages = [*unit.storages]
-    made = [(k, unit.operators[k]) for k in range(start, stop)]
+    storages = [*target_graph.storages]
+    made = [(k, target_graph.operators[k]) for k in range(start, stop)]
     if count > 1:
-        hidden = _product(unit, start, stop) is not None
-        made = _over_hidden(unit, start, stop, count, storages) if hidden else _over_results(unit, start, stop, count, storages, beside)
-    loaded, tiled = 0, inputs > 1 or _product(unit, start, stop) is None
+        hidden = _product(target_graph, start, stop) is not None
+        made = (
+            _over_hidden(target_graph, start, stop, count, storages)
+            if hidden
+            else _over_results(target_graph, start, stop, count, storages, beside)
+        )
+    loaded, tiled = 0, inputs > 1 or _product(target_graph, start, stop) is None
     if tiled:
-        made, loaded = _run_by_run(unit, start, stop, made, storages)
+        made, loaded = _run_by_run(target_graph, start, stop, made, storages)
     if inputs > 1:
         made, whole = _over_inputs(made, inputs, storages)
         loaded |= whole
     if tiled:
-        made = _in_place(made, storages, len(unit.storages))
-    return Passes(with_operators(unit, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
+        made = _in_place(made, storages, len(target_graph.storages))
+    return Passes(with_operators(target_graph, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
 
 
 Made = list[tuple[int, OperatorSpec]]  # operators, each with the number of that which it is a part of
@@ -302,11 +306,11 @@ def _run_of(storages: list[StorageSpec], read: Piece, name: str) -> Piece:
     return _added(storages, read, name, read.planes, address=of.address + read.plane * of.plane_blocks, whole=of.whole or of.planes)
 
 
-def _run_by_run(unit: Unit, start: int, stop: int, made: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
+def _run_by_run(target_graph: Unit, start: int, stop: int, made: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
     """Products that read their own run of a loaded tensor have no more of it in L1; and such tensors, as bits."""
     readers: dict[int, list[bool]] = {}
     for k, spec in made:
-        whole = unit.operators[k].reads
+        whole = target_graph.operators[k].reads
         for read, of in zip(spec.reads, whole, strict=False):
             readers.setdefault(read.storage, []).append(read in _multiplied(spec) and read.planes < of.planes)
     inside = {spec.y.storage for _, spec in made}
@@ -360,17 +364,17 @@ def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True)
     return _added(storages, product.y, "sums", product.y.planes * product.result_lanes // kind.lanes, dtype=kind)
 
 
-def _over_hidden(unit: Unit, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
-    found = _product(unit, start, stop)
+def _over_hidden(target_graph: Unit, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
+    found = _product(target_graph, start, stop)
     assert found is not None
     at_product, _ = found
-    product = unit.operators[at_product]
-    hidden = {k: parts for k, parts in _hidden(unit, at_product, count).items() if k >= start}
-    main = _main(unit, hidden, at_product)
+    product = target_graph.operators[at_product]
+    hidden = {k: parts for k, parts in _hidden(target_graph, at_product, count).items() if k >= start}
+    main = _main(target_graph, hidden, at_product)
     assert isinstance(product, ConvSpec)
     assert main is not None
     sums = _sums_of(product, storages)
-    made = [(k, unit.operators[k]) for k in range(start, at_product) if k not in hidden]
+    made = [(k, target_graph.operators[k]) for k in range(start, at_product) if k not in hidden]
     for at in range(count):
         mine: dict[Piece, Piece] = {}
         for k, parts in hidden.items():
@@ -378,13 +382,13 @@ def _over_hidden(unit: Unit, start: int, stop: int, count: int, storages: list[S
             mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes)
             made.append((k, replace(part, reads=tuple(mine.get(read, read) for read in part.reads), y=mine[part.y])))
         made.append((at_product, _part_of_product(product, mine[hidden[main][at].y], sums, at, count)))
-    return made + [(k, unit.operators[k]) for k in range(at_product + 1, stop)]
+    return made + [(k, target_graph.operators[k]) for k in range(at_product + 1, stop)]
 
 
-def _over_results(unit: Unit, start: int, stop: int, count: int, storages: list[StorageSpec], beside: bool) -> Made:
+def _over_results(target_graph: Unit, start: int, stop: int, count: int, storages: list[StorageSpec], beside: bool) -> Made:
     """What nobody else reads is a tensor of its pass; the rest is made where it lies."""
-    made, parts = Made(), {k: _divided(unit, k, count) for k in range(start, stop)}
-    hidden = {k for k in parts if k not in unit.escapes and all(start <= reader < stop for reader in unit.consumers[k])}
+    made, parts = Made(), {k: _divided(target_graph, k, count) for k in range(start, stop)}
+    hidden = {k for k in parts if k not in target_graph.escapes and all(start <= reader < stop for reader in target_graph.consumers[k])}
     for at in range(count):
         mine: dict[Piece, Piece] = {}
         for k, mine_of in parts.items():
@@ -479,27 +483,29 @@ def _part_of_product(product: ConvSpec, run: Piece, sums: Piece, at: int, count:
 
 
 @lru_cache(maxsize=64)  # as many operators more are those of many runs in some passes
-def _moved(unit: Unit, more: int) -> tuple[OperatorSpec, ...]:
+def _moved(target_graph: Unit, more: int) -> tuple[OperatorSpec, ...]:
     """A unit's operators, as many places further on."""
-    return tuple([replace(spec, index=spec.index + more, named=spec.tag) for spec in unit.operators])
+    return tuple([replace(spec, index=spec.index + more, named=spec.tag) for spec in target_graph.operators])
 
 
-def with_operators(unit: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
+def with_operators(target_graph: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
     """The unit with these operators in place of [start, stop)."""
     more = len(made) - (stop - start)
     last = {(k, spec.y): start + at for at, (k, spec) in enumerate(made)}
-    read = {k: [at for (of, y), at in last.items() if of == k and y.overlaps(unit.operators[k].y)] for k in range(start, stop)}  # by others
+    read = {
+        k: [at for (of, y), at in last.items() if of == k and y.overlaps(target_graph.operators[k].y)] for k in range(start, stop)
+    }  # by others
 
     def places(of: Iterable[int]) -> list[int]:
         return sorted(at for k in of for at in ((k,) if k < start else (k + more,) if k >= stop else read[k]))
 
     new = [replace(spec, index=start + at, named=spec.tag) for at, (_, spec) in enumerate(made)]
-    operators = (*unit.operators[:start], *new, *_moved(unit, more)[stop:])
-    outside = ((k, sources) for k, sources in unit.producers.items() if not start <= k < stop)
+    operators = (*target_graph.operators[:start], *new, *_moved(target_graph, more)[stop:])
+    outside = ((k, sources) for k, sources in target_graph.producers.items() if not start <= k < stop)
     producers = {places([k])[0]: tuple(places(sources)) for k, sources in outside}
     makers: dict[int, list[OperatorSpec]] = {}  # by their storages
     for (k, _), spec in zip(made, new, strict=True):
-        before = [unit.operators[s] for s in unit.producers[k] if s < start]
+        before = [target_graph.operators[s] for s in target_graph.producers[k] if s < start]
         sources = before + [source for storage in sorted({read.storage for read in spec.reads}) for source in makers.get(storage, ())]
         found = {s.index for s in sources if any(s.y.overlaps(read) for read in spec.reads)}
         producers[spec.index] = tuple(sorted(found))
@@ -508,6 +514,6 @@ def with_operators(unit: Unit, start: int, stop: int, made: Made, storages: tupl
     for k in range(len(operators)):
         for source in producers[k]:
             consumers[source].append(k)
-    escapes = frozenset(places(unit.escapes))
+    escapes = frozenset(places(target_graph.escapes))
     readers = {k: tuple(mine) for k, mine in consumers.items()}
-    return replace(unit, storages=storages, operators=operators, producers=producers, consumers=readers, escapes=escapes)
+    return replace(target_graph, storages=storages, operators=operators, producers=producers, consumers=readers, escapes=escapes)

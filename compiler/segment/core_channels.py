@@ -19,39 +19,41 @@ from compiler.target.target_op import OperatorSpec
 
 
 @lru_cache(maxsize=1024)
-def channel_parts(unit: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
+def channel_parts(target_graph: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
     """`count` units, in each of which the operators [start, stop) are a part of what they were; why not where that cannot be.
 
     A part may not read what another part of the same segment makes: that would be on another core.
     """
     if count == 1:
-        return (unit,)
+        return (target_graph,)
     cuts = []
     for k in range(start, stop):
-        found = _cut(unit, k, count)
+        found = _cut(target_graph, k, count)
         if isinstance(found, str):
-            return Infeasible(unit.operators[k].name, found)
+            return Infeasible(target_graph.operators[k].name, found)
         cuts.append(found)
     for at in range(count):
         for k in range(start, stop):
-            for source in unit.producers[k]:
-                if source >= start and not _own(cuts[k - start][at], unit.operators[source].y, cuts[source - start][at].y):
-                    what = f"part {at} of {count} of its channels would read channels of {unit.operators[source].name} from another core"
-                    return Infeasible(unit.operators[k].name, what)
+            for source in target_graph.producers[k]:
+                if source >= start and not _own(cuts[k - start][at], target_graph.operators[source].y, cuts[source - start][at].y):
+                    reader = target_graph.operators[source].name
+                    what = f"part {at} of {count} of its channels would read channels of {reader} from another core"
+                    return Infeasible(target_graph.operators[k].name, what)
     return tuple(
-        replace(unit, operators=(*unit.operators[:start], *(parts[at] for parts in cuts), *unit.operators[stop:])) for at in range(count)
+        replace(target_graph, operators=(*target_graph.operators[:start], *(parts[at] for parts in cuts), *target_graph.operators[stop:]))
+        for at in range(count)
     )
 
 
-def can_split(unit: Unit, start: int, stop: int, count: int) -> bool:
+def can_split(target_graph: Unit, start: int, stop: int, count: int) -> bool:
     """Whether `channel_parts` finds some."""
-    return not isinstance(channel_parts(unit, start, stop, count), Infeasible)
+    return not isinstance(channel_parts(target_graph, start, stop, count), Infeasible)
 
 
 @lru_cache(maxsize=1024)
 def largest(parts: tuple[Unit, ...], start: int, stop: int) -> Unit:
     """The part with the most planes of results, the first of equals: what fits for it fits for all."""
-    return max(parts, key=lambda unit: sum(spec.y.planes for spec in unit.operators[start:stop]))
+    return max(parts, key=lambda target_graph: sum(spec.y.planes for spec in target_graph.operators[start:stop]))
 
 
 def _own(part: OperatorSpec, whole: Piece, made: Piece) -> bool:
@@ -65,16 +67,16 @@ def _own(part: OperatorSpec, whole: Piece, made: Piece) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _cut(unit: Unit, kernel: int, count: int) -> list[OperatorSpec] | str:
+def _cut(target_graph: Unit, kernel: int, count: int) -> list[OperatorSpec] | str:
     """The parts of an operator, the same ones in every segment that has it, or what is in the way."""
-    spec = unit.operators[kernel]
-    step = spec.channel_step(count, unit.type_of(spec.y))
+    spec = target_graph.operators[kernel]
+    step = spec.channel_step(count, target_graph.type_of(spec.y))
     if isinstance(step, str):
         return step
     steps = spec.y.planes // step
     if steps < count:
         return f"{steps} runs of channels that can be made apart, for {count} cores"
     bounds = (steps * i // count * step for i in range(count + 1))
-    found = [spec.channel_part(first, last, unit.type_of(spec.y)) for first, last in pairwise(bounds)]
+    found = [spec.channel_part(first, last, target_graph.type_of(spec.y)) for first, last in pairwise(bounds)]
     whole = [part for part in found if part is not None]
     return whole if len(whole) == count else f"{count} nearly equal runs of channels would cut a group of its channels"

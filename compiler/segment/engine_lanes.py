@@ -16,6 +16,6 @@ def lane(spec: OperatorSpec) -> int:
     return MATRIX if spec.runs_on == "CUBE" else VECTOR
 
 
-def lanes(unit: Unit, start: int, stop: int) -> NDArray[np.int64]:
+def lanes(target_graph: Unit, start: int, stop: int) -> NDArray[np.int64]:
     """int64 [operators], of [start, stop)."""
-    return np.array([lane(spec) for spec in unit.operators[start:stop]], np.int64)
+    return np.array([lane(spec) for spec in target_graph.operators[start:stop]], np.int64)

@@ -22,7 +22,7 @@ class Divided(NamedTuple):
     """unit: operators from `start` on are those of all engines.  order: the place in the segment of the operator that each of them is (a
     part of); planes: how many of its planes VECTOR makes, where it is that part, else 0."""
 
-    unit: Unit
+    target_graph: Unit
     order: tuple[int, ...]
     planes: tuple[int, ...]
 
@@ -65,27 +65,31 @@ def planes_of(plan: SegmentPlan) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def divided(unit: Unit, start: int, planes: tuple[int, ...]) -> Divided | Infeasible:
+def divided(target_graph: Unit, start: int, planes: tuple[int, ...]) -> Divided | Infeasible:
     """Operators from `start` on, of so many planes of which VECTOR makes the first ones; why not where it cannot."""
     made, parts = list[tuple[int, OperatorSpec]](), []
     for k, mine in enumerate(planes, start):
-        spec = unit.operators[k]
+        spec = target_graph.operators[k]
         if mine:
-            if not is_divisible(unit, k):
+            if not is_divisible(target_graph, k):
                 return Infeasible(spec.name, "on VECTOR; accepted: depthwise convolutions of float16 with more planes than one")
             assert isinstance(spec, ConvSpec)
             if not 0 < mine < spec.y.planes:
                 return Infeasible(spec.name, f"{mine} planes on VECTOR; accepted: 1 to {spec.y.planes - 1}")
-            rest = spec.channel_part(mine, spec.y.planes, unit.type_of(spec.y))
+            rest = spec.channel_part(mine, spec.y.planes, target_graph.type_of(spec.y))
             assert rest is not None, "every plane is a group"
-            made.append((k, DepthwiseSpec.of(unit, spec, mine)))
+            made.append((k, DepthwiseSpec.of(target_graph, spec, mine)))
             parts.append(mine)
             spec = rest
         made.append((k, spec))
         parts.append(0)
-    return Divided(with_operators(unit, start, start + len(planes), made, unit.storages), tuple(k - start for k, _ in made), tuple(parts))
+    return Divided(
+        with_operators(target_graph, start, start + len(planes), made, target_graph.storages),
+        tuple(k - start for k, _ in made),
+        tuple(parts),
+    )
 
 
-def divisible(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+def divisible(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
     """Of every operator its planes where VECTOR can make some of them, else 0."""
-    return tuple([unit.operators[k].y.planes if is_divisible(unit, k) else 0 for k in range(start, stop)])
+    return tuple([target_graph.operators[k].y.planes if is_divisible(target_graph, k) else 0 for k in range(start, stop)])

@@ -56,11 +56,11 @@ _WHAT = {"weights": "weights of {}", "constants": "constants of {}", "out": "til
 _WHAT |= {"overlaid": "overlaid weights of {}", "arriving": "weights to be expanded", "expanded": "expanded weights"}
 
 
-def shortage(unit: Unit, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
+def shortage(target_graph: Unit, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
     """`need` blocks of a memory are asked for by `requests`, `have` are there beside what is held over cuts."""
     step, live = peak(requests)
     total = sum(request.size for request in live)
-    whole = room_blocks(unit.machine, memory) if memory == Memory.L1 else have
+    whole = room_blocks(target_graph.machine, memory) if memory == Memory.L1 else have
     beside = f", {(whole - have) * BLOCK_BYTES:,} of them for what is held" if have < whole else ""
     missing = f"{(need - have) * BLOCK_BYTES:,} missing"
     text = f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {whole * BLOCK_BYTES:,}{beside} ({missing})"
@@ -68,12 +68,12 @@ def shortage(unit: Unit, blocks: Blocks, memory: Memory, requests: Sequence[Buff
         text += f"; {total * BLOCK_BYTES:,} B are live at once, and lie apart"
     parts: dict[str, list[int]] = {}
     for request in live:
-        parts.setdefault(_called(unit, blocks, request.buffer), []).append(request.size * BLOCK_BYTES)
+        parts.setdefault(_called(target_graph, blocks, request.buffer), []).append(request.size * BLOCK_BYTES)
     largest = sorted(parts.items(), key=lambda part: -sum(part[1]))
     shown = [f"{name} {f'{len(sizes)} x ' if len(sizes) > 1 else ''}{max(sizes):,} B" for name, sizes in largest[:_NAMED]]
     rest = sum(sum(sizes) for _, sizes in largest[_NAMED:])
     shown += [f"{len(largest) - _NAMED} more {rest:,} B"] if rest else []
-    return f"{text}; live at {unit.operators[blocks.start + step].name}: {', '.join(shown)}"
+    return f"{text}; live at {target_graph.operators[blocks.start + step].name}: {', '.join(shown)}"
 
 
 def peak(requests: Sequence[BufferRequest]) -> tuple[int, list[BufferRequest]]:
@@ -84,27 +84,27 @@ def peak(requests: Sequence[BufferRequest]) -> tuple[int, list[BufferRequest]]:
     return step, live[step]
 
 
-def _called(unit: Unit, blocks: Blocks, buffer: Buffer) -> str:
+def _called(target_graph: Unit, blocks: Blocks, buffer: Buffer) -> str:
     """A buffer by its tensor."""
     if buffer.kind == "tensor":
-        return f"tensor {unit.storages[buffer.of].name}"
-    return _WHAT[buffer.kind].format("" if buffer.of < 0 else unit.operators[blocks.start + buffer.of].name)
+        return f"tensor {target_graph.storages[buffer.of].name}"
+    return _WHAT[buffer.kind].format("" if buffer.of < 0 else target_graph.operators[blocks.start + buffer.of].name)
 
 
 Matrix = NDArray[np.bool_]
 
 
-def apart(unit: Unit, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
+def apart(target_graph: Unit, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
     """bool [n, n]: pairs that must not overlap.  one_block: the window holds one block, so that edges order its nodes."""
-    return _apart(unit, blocks.start, blocks.stop, tuple([request.touched for request in requests]), one_block)
+    return _apart(target_graph, blocks.start, blocks.stop, tuple([request.touched for request in requests]), one_block)
 
 
 @lru_cache(maxsize=1 << 10)  # a gene asks whether its buffers fit, and then a segment for their places
-def _apart(unit: Unit, start: int, stop: int, steps: tuple[int, ...], one_block: bool) -> Matrix:
+def _apart(target_graph: Unit, start: int, stop: int, steps: tuple[int, ...], one_block: bool) -> Matrix:
     """steps: see `BufferRequest.touched`."""
     if not steps:
         return np.zeros((0, 0), np.bool_)
-    order, count = _order(unit, start, stop), stop - start
+    order, count = _order(target_graph, start, stop), stop - start
     masks = _words([mask or (1 << count) - 1 for mask in steps], count)
     touched = np.unpackbits(masks.view(np.uint8), axis=1, count=count, bitorder="little")
     precedes: Matrix = np.zeros((len(steps), len(steps)), np.bool_)
@@ -135,16 +135,16 @@ class _Order(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _order(unit: Unit, start: int, stop: int) -> _Order:
-    count, after = stop - start, _descendants(unit, start, stop)
-    return _Order(lanes(unit, start, stop), _words([(1 << count) - 1 & ~mask for mask in after], count))
+def _order(target_graph: Unit, start: int, stop: int) -> _Order:
+    count, after = stop - start, _descendants(target_graph, start, stop)
+    return _Order(lanes(target_graph, start, stop), _words([(1 << count) - 1 & ~mask for mask in after], count))
 
 
-def _descendants(unit: Unit, start: int, stop: int) -> list[int]:
+def _descendants(target_graph: Unit, start: int, stop: int) -> list[int]:
     """Of every operator those that come after it along the edges of the graph, as bits."""
     after = [0] * (stop - start)
     for k in range(stop - start - 1, -1, -1):
-        for reader in unit.consumers[start + k]:
+        for reader in target_graph.consumers[start + k]:
             if reader < stop:
                 after[k] |= after[reader - start] | 1 << reader - start
     return after
@@ -182,19 +182,19 @@ def place(
     told: whether what does not fit is named, which takes its time.  held: what it leaves to others of the top of L1, and what lies there.
     """
     every = []
-    for unit, blocks in strips:
-        wanted = _wanted(unit, plan, blocks)
+    for target_graph, blocks in strips:
+        wanted = _wanted(target_graph, plan, blocks)
         if isinstance(wanted, str):
             return Infeasible(named(plan), wanted)
         every.append(wanted)
-    unit, blocks = strips[0]
-    machine, found, peaks, requested = unit.machine, {}, {}, {}
-    rule, region = apart_rule(unit, blocks, plan.sliding, plan.window), region_blocks(machine)
+    target_graph, blocks = strips[0]
+    machine, found, peaks, requested = target_graph.machine, {}, {}, {}
+    rule, region = apart_rule(target_graph, blocks, plan.sliding, plan.window), region_blocks(machine)
     for memory, requests in _requests(strips, plan, every):
         have = room_blocks(machine, memory) - (held.blocks if memory == Memory.L1 else 0)
         at, need = fit(requests, have, plan.spread, rule) if rule or memory == Memory.L1 else _fit(tuple(requests), have, plan.spread)
         if need > have:
-            what = shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}"
+            what = shortage(target_graph, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}"
             return Infeasible(named(plan), what)
         if memory == Memory.L1:
             at |= {Buffer("tensor", storage): place for storage, place in held.at}
@@ -220,11 +220,11 @@ def _absent(machine: Machine) -> tuple[str, ...]:
 
 def asked(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
     """By memory whether what `place` asks of it fits so many blocks; None where it refuses the plan whatever room there is."""
-    every = [wanted for unit, blocks in strips if not isinstance(wanted := _wanted(unit, plan, blocks), str)]
+    every = [wanted for target_graph, blocks in strips if not isinstance(wanted := _wanted(target_graph, plan, blocks), str)]
     if len(every) < len(strips):
         return None
-    unit, blocks = strips[0]
-    rule = apart_rule(unit, blocks, plan.sliding, plan.window)
+    target_graph, blocks = strips[0]
+    rule = apart_rule(target_graph, blocks, plan.sliding, plan.window)
     return {memory: fitting(requests, plan.spread, rule) for memory, requests in _requests(strips, plan, every)}
 
 
@@ -233,8 +233,8 @@ def _requests(
 ) -> Iterator[tuple[Memory, list[BufferRequest]]]:
     """What a segment asks for in L1, and then in UB.  asked: by its operators in every strip."""
     every = [(*strip, each) for strip, each in zip(strips, asked, strict=True)]
-    yield Memory.L1, _largest([l1_requests(unit, blocks, plan.prefetch, plan.window, each) for unit, blocks, each in every])
-    yield Memory.UB, _largest([ub_requests(unit, blocks, each) for unit, blocks, each in every])
+    yield Memory.L1, _largest([l1_requests(target_graph, blocks, plan.prefetch, plan.window, each) for target_graph, blocks, each in every])
+    yield Memory.UB, _largest([ub_requests(target_graph, blocks, each) for target_graph, blocks, each in every])
 
 
 def mirrored(machine: Machine, places: Places) -> Places:
@@ -258,9 +258,9 @@ def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
     return requests[0] if len(requests) == 1 else [max(alike, key=lambda request: request.size) for alike in zip(*requests, strict=True)]
 
 
-def _wanted(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Claim] | str:
+def _wanted(target_graph: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Claim] | str:
     """What every operator's tiling asks for; or what makes the plan illegal whatever its addresses."""
-    found, operators, start = list[Claim](), unit.operators, blocks.start
+    found, operators, start = list[Claim](), target_graph.operators, blocks.start
     for k, (tiling, name, inside) in enumerate(zip(plan.tilings, plan.operators, blocks.inside, strict=True)):
         spec = operators[start + k]
         product = product_of(spec)
@@ -268,21 +268,21 @@ def _wanted(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Claim] | str:
             return f"{spec.name} needs a {'vector' if product is None else 'conv'} tiling"
         if name != spec.name:
             return f"operator {k} is {name!r}, in the topological order it is {spec.name!r}"
-        asked = asked_of(unit, spec, tiling, inside)
+        asked = asked_of(target_graph, spec, tiling, inside)
         if product is not None and isinstance(tiling, ConvTiling):
-            why = "" if asked.fits else _not_fitting(unit, product, tiling, asked)
+            why = "" if asked.fits else _not_fitting(target_graph, product, tiling, asked)
             if not why and tiling.weights == "streamed":
-                why = _not_streamed(unit, product, tiling, blocks, k)
+                why = _not_streamed(target_graph, product, tiling, blocks, k)
             if why:
                 return f"{spec.name}{why}"
         found.append(asked)
     return found
 
 
-def _not_fitting(unit: Unit, product: ConvSpec, tiling: ConvTiling, asked: Claim) -> str:
+def _not_fitting(target_graph: Unit, product: ConvSpec, tiling: ConvTiling, asked: Claim) -> str:
     """Why a product's tile does not fit."""
     for memory, need, axes in zip(OF_PRODUCTS, asked.tile, ("m k1", "n1 k1", "m n1"), strict=True):
-        half = room_blocks(unit.machine, memory) // 2
+        half = room_blocks(target_graph.machine, memory) // 2
         if need > half:
             size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
             return f": a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {half * BLOCK_BYTES:,}"
@@ -291,13 +291,13 @@ def _not_fitting(unit: Unit, product: ConvSpec, tiling: ConvTiling, asked: Claim
     return f": {what} {n1}: {step} n1 are a plane of its result, so accepted: multiples of {step}"
 
 
-def _not_streamed(unit: Unit, product: ConvSpec, tiling: ConvTiling, blocks: Blocks, k: int) -> str:
+def _not_streamed(target_graph: Unit, product: ConvSpec, tiling: ConvTiling, blocks: Blocks, k: int) -> str:
     """What keeps operator k of a segment from a right operand that comes in chunks, or ''."""
-    if product.right is not None and not can_stream(unit, blocks.start, k, blocks.held):
+    if product.right is not None and not can_stream(target_graph, blocks.start, k, blocks.held):
         return ": its right operand lies in L1 as a whole, made in this segment or held: weights must be resident"
     if tiling.chunk_k1 < product.k1:
-        pixels, have = max(blocks.heights[k], default=0) * product.out_w, room_blocks(unit.machine, Memory.L0C) // 2 * 2
-        places = unit.together * partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
+        pixels, have = max(blocks.heights[k], default=0) * product.out_w, room_blocks(target_graph.machine, Memory.L0C) // 2 * 2
+        places = target_graph.together * partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
         if places > have:
             return f": chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have * BLOCK_BYTES:,}"
     return ""
@@ -309,77 +309,81 @@ def _l0_peaks(asked: Sequence[Claim]) -> dict[str, int]:
     return {"L0A": 2 * BLOCK_BYTES * a, "L0B": 2 * BLOCK_BYTES * b, "L0C": 2 * BLOCK_BYTES * c}
 
 
-def _iterations(unit: Unit, blocks: Blocks) -> int:
+def _iterations(target_graph: Unit, blocks: Blocks) -> int:
     """Every block of every image, in every strip."""
-    return blocks.count * unit.storages[unit.operators[blocks.start].y.storage].n * unit.strips
+    return blocks.count * target_graph.storages[target_graph.operators[blocks.start].y.storage].n * target_graph.strips
 
 
-def repeated(unit: Unit, blocks: Blocks) -> bool:
+def repeated(target_graph: Unit, blocks: Blocks) -> bool:
     """Whether a segment's operators run more than once."""
-    return _iterations(unit, blocks) > 1
+    return _iterations(target_graph, blocks) > 1
 
 
-def apart_rule(unit: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
+def apart_rule(target_graph: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
     """What `fit` needs to know of a segment's order beside the buffers' lifetimes."""
-    return _sliding_rule(unit, blocks, window == 1) if sliding else None
+    return _sliding_rule(target_graph, blocks, window == 1) if sliding else None
 
 
 @lru_cache(maxsize=4096)  # one object for one rule, so that what is known of it is found again
-def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
-    return lambda requests: apart(unit, blocks, requests, one_block)
+def _sliding_rule(target_graph: Unit, blocks: Blocks, one_block: bool) -> Apart:
+    return lambda requests: apart(target_graph, blocks, requests, one_block)
 
 
-def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
+def slot_counts(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
     """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations; 1 if it is held,
     or a run of planes that input passes load.
 
     A window without limit keeps a slot per iteration of a strip, also of what several operators load and read: the last of them may be
     far behind.
     """
-    iterations = _iterations(unit, blocks)
+    iterations = _iterations(target_graph, blocks)
     found = {}
     for allocation in blocks.allocations.values():
-        if allocation.held or unit.storages[allocation.storage].whole:
+        if allocation.held or target_graph.storages[allocation.storage].whole:
             found[allocation.storage] = 1
         elif window == "all":
             several = allocation.produced or allocation.birth < allocation.death
-            found[allocation.storage] = iterations // unit.strips if several else min(prefetch, iterations)
+            found[allocation.storage] = iterations // target_graph.strips if several else min(prefetch, iterations)
         else:
             found[allocation.storage] = min(window if allocation.produced else prefetch, iterations)
     return found
 
 
-def l1_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window, asked: Sequence[Claim]) -> list[BufferRequest]:
+def l1_requests(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window, asked: Sequence[Claim]) -> list[BufferRequest]:
     """Buffers in L1 of tensors and of weights."""
-    requests, again, last = list(tensor_requests(unit, blocks, prefetch, window)), repeated(unit, blocks), blocks.stop - blocks.start - 1
+    requests, again, last = (
+        list(tensor_requests(target_graph, blocks, prefetch, window)),
+        repeated(target_graph, blocks),
+        blocks.stop - blocks.start - 1,
+    )
     for k, (_, slots, size, *_) in enumerate(asked):
         requests += weight_requests_of(k, slots, size, last if stays(slots, again) else -1, blocks.until[k])
     return requests
 
 
-def slot_blocks(unit: Unit, allocation: BlockAllocation, slots: int) -> int:
+def slot_blocks(target_graph: Unit, allocation: BlockAllocation, slots: int) -> int:
     """Size of one of a storage's slots, or of the ring that holds all of them."""
-    storage = unit.storages[allocation.storage]
-    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks * unit.together, _L1_ALIGN)
+    storage = target_graph.storages[allocation.storage]
+    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks * target_graph.together, _L1_ALIGN)
 
 
 @lru_cache(maxsize=4096)
-def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[BufferRequest, ...]:
+def tensor_requests(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots).
 
     A run of planes that an input pass loads is there for that pass, and with more slots for as many passes before it.
     """
-    again = repeated(unit, blocks)
+    again = repeated(target_graph, blocks)
     last = blocks.stop - blocks.start - 1
     requests = []
-    for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
+    for storage, slots in slot_counts(target_graph, blocks, prefetch, window).items():
         allocation = blocks.allocations[storage]
         if allocation.held:
             continue
-        size = slot_blocks(unit, allocation, slots)
+        size = slot_blocks(target_graph, allocation, slots)
         if allocation.cached:
             requests.append(BufferRequest(Buffer("tensor", storage), size, 0, last))
-        elif unit.storages[storage].whole:
+        elif target_graph.storages[storage].whole:
             birth = max(0, allocation.birth + 1 - prefetch)
             requests.append(BufferRequest(Buffer("tensor", storage), size, birth, allocation.death, allocation.readers))
         elif again and (slots > 1 or not allocation.produced):
@@ -392,9 +396,9 @@ def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -
 
 
 @lru_cache(maxsize=4096)
-def tensor_blocks(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[list[int], int]:
+def tensor_blocks(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[list[int], int]:
     """Blocks of `tensor_requests` that are live at each of a segment's operators, and of all of them."""
-    requests = tensor_requests(unit, blocks, prefetch, window)
+    requests = tensor_requests(target_graph, blocks, prefetch, window)
     return live(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
 
 
@@ -403,10 +407,10 @@ def stays(slots: int, again: bool) -> bool:
     return again and slots == 1
 
 
-def weight_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
+def weight_requests(target_graph: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of operator k's weights."""
-    slots, size = unit.operators[blocks.start + k].weight_slots(tiling)
-    last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
+    slots, size = target_graph.operators[blocks.start + k].weight_slots(tiling)
+    last = blocks.stop - blocks.start - 1 if stays(slots, repeated(target_graph, blocks)) else -1
     return weight_requests_of(k, slots, size, last, blocks.until[k])
 
 
@@ -425,18 +429,18 @@ def _scratch(k: int, until: int) -> tuple[int, int, int]:
     return k, until, 1 << k | 1 << until
 
 
-def ub_requests(unit: Unit, blocks: Blocks, asked: Sequence[Claim]) -> list[BufferRequest]:
+def ub_requests(target_graph: Unit, blocks: Blocks, asked: Sequence[Claim]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     last = blocks.stop - blocks.start - 1
-    kept = last if repeated(unit, blocks) else -1
+    kept = last if repeated(target_graph, blocks) else -1
     requests = list(chain.from_iterable([ub_requests_of(k, each.buffers, kept, blocks.until[k]) for k, each in enumerate(asked)]))
     return pooled(requests, last) if any(each.pools for each in asked) else requests
 
 
-def own_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
+def own_requests(target_graph: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in UB of operator k, before what it has together with others is `pooled`."""
-    asked = asked_of(unit, unit.operators[blocks.start + k], tiling, blocks.inside[k])
-    return ub_requests_of(k, asked.buffers, blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1, blocks.until[k])
+    asked = asked_of(target_graph, target_graph.operators[blocks.start + k], tiling, blocks.inside[k])
+    return ub_requests_of(k, asked.buffers, blocks.stop - blocks.start - 1 if repeated(target_graph, blocks) else -1, blocks.until[k])
 
 
 def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:

@@ -72,9 +72,9 @@ class OperatorRun:
     loads: tuple[Load, ...]
 
 
-def reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
+def reads(target_graph: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
     """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
-    return _reads(unit.operators[reader], piece, unit.storages[piece.storage].h)
+    return _reads(target_graph.operators[reader], piece, target_graph.storages[piece.storage].h)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -86,48 +86,49 @@ def _reads(spec: OperatorSpec, piece: Piece, height: int) -> tuple[bool, bool, i
     return first.overlaps(piece), other, height if serves_all else 0
 
 
-def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
+def streamed_rights(target_graph: Unit, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
     """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), where it can."""
     found = 0
     for k, tiling in enumerate(tilings):
-        if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(unit, start, k, held):
+        if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(target_graph, start, k, held):
             found |= 1 << k
     return found
 
 
-def can_stream(unit: Unit, start: int, k: int, held: int = 0) -> bool:
+def can_stream(target_graph: Unit, start: int, k: int, held: int = 0) -> bool:
     """Whether the right operand of operator k of a segment may come in chunks: one that is made in the segment, or held, lies in L1."""
-    spec = unit.operators[start + k]
+    spec = target_graph.operators[start + k]
     right = spec.right
     return (
         right is not None
         and not held >> right.storage & 1
-        and not any(source >= start and unit.operators[source].y.overlaps(right) for source in unit.producers[spec.index])
+        and not any(source >= start and target_graph.operators[source].y.overlaps(right) for source in target_graph.producers[spec.index])
     )
 
 
 @lru_cache(maxsize=1 << 16)
-def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
+def ring_storages(target_graph: Unit, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
     """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
-    operators = unit.operators[start:stop]
+    operators = target_graph.operators[start:stop]
     readers = (spec for k, spec in enumerate(operators) if halo >> k & 1)
     rights = (spec.right.storage for k, spec in enumerate(operators) if spec.right is not None and not streamed >> k & 1)
     return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
 
 
 @lru_cache(maxsize=4096)
-def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
+def run_of(target_graph: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
 
     streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: storages, as bits, that lie whole in L1
     beyond the segment (`segment.persistent`), so that it neither loads nor stores any of them.  fed: operators, as bits, whose input is
     kept nowhere (`segment.pool_fusion`); what the convolutions before read is read until then.
     """
-    operators = unit.operators[start:stop]
-    until = worked(unit, start, stop, fed)
-    readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in operators]
+    operators = target_graph.operators[start:stop]
+    until = worked(target_graph, start, stop, fed)
+    readers = [[c for c in target_graph.consumers[spec.index] if start <= c < stop] for spec in operators]
     leaves = [
-        spec.index in unit.escapes or len(mine) < len(unit.consumers[spec.index]) for spec, mine in zip(operators, readers, strict=True)
+        spec.index in target_graph.escapes or len(mine) < len(target_graph.consumers[spec.index])
+        for spec, mine in zip(operators, readers, strict=True)
     ]
     inside = tuple(bool(mine) or bool(held >> spec.y.storage & 1) for spec, mine in zip(operators, readers, strict=True))
     used: dict[int, list[tuple[int, Piece]]] = {}
@@ -149,7 +150,7 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, 
     for storage in sorted(kept):
         mine = made.get(storage, []), used.setdefault(storage, [])
         if held >> storage & 1:
-            stays[storage] = Allocation(storage, 0, unit.storages[storage].planes, 0, stop - start - 1, *_who(*mine))
+            stays[storage] = Allocation(storage, 0, target_graph.storages[storage].planes, 0, stop - start - 1, *_who(*mine))
             continue
         stays[storage], missing = _stay(storage, *mine)
         if fed:
@@ -159,7 +160,7 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, 
         stays[storage] = stays[storage]._replace(contiguous=storage in rights)
         loads += missing
     place = {storage: i for i, storage in enumerate(stays)}
-    wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
+    wanted = [[(k, *reads(target_graph, start + k, piece)) for k, piece in used[storage]] for storage in stays]
     makers = [[k for k, _ in made.get(storage, [])] for storage in stays]
     bounds = [spec.operator.bounds() for spec in operators]
     first = accumulate(map(len, bounds), initial=0)
@@ -169,7 +170,7 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, 
         np.array(leaves, np.bool_),
         inside,
         np.array([place[spec.y.storage] if inside[k] and until[k] == k else -1 for k, spec in enumerate(operators)], np.int64),
-        *_listed([[(c - start, *reads(unit, c, spec.y)) for c in mine] for spec, mine in zip(operators, readers, strict=True)], 4),
+        *_listed([[(c - start, *reads(target_graph, c, spec.y)) for c in mine] for spec, mine in zip(operators, readers, strict=True)], 4),
         stays,
         *_listed(wanted, 4),
         *_listed(makers, 1),
@@ -177,12 +178,12 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, 
     )
 
 
-def worked(unit: Unit, start: int, stop: int, fed: int) -> tuple[int, ...]:
+def worked(target_graph: Unit, start: int, stop: int, fed: int) -> tuple[int, ...]:
     """Of every operator of [start, stop) the place of the one with whose records its own come: itself, or that which it feeds."""
     found = list(range(stop - start))
     for k in range(stop - start):
         if fed >> k & 1:
-            for source in unit.producers[start + k]:
+            for source in target_graph.producers[start + k]:
                 found[source - start] = k
     return tuple(found)
 

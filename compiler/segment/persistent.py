@@ -36,13 +36,13 @@ class Held(NamedTuple):
 NOTHING = Held(0, ())
 
 
-def held_blocks(unit: Unit, storage: int) -> int:
+def held_blocks(target_graph: Unit, storage: int) -> int:
     """Blocks of L1 that a tensor takes while it is held."""
-    found = unit.storages[storage]
+    found = target_graph.storages[storage]
     return rounded(found.n * found.planes * found.h * found.row_blocks, L1_ALIGN_BLOCKS)
 
 
-def held_storages(unit: Unit, plan: SegmentPlan, start: int) -> int | Infeasible:
+def held_storages(target_graph: Unit, plan: SegmentPlan, start: int) -> int | Infeasible:
     """What a segment makes or reads of what is held, as bits; why not where it cannot."""
     if not plan.held:
         return 0
@@ -50,43 +50,43 @@ def held_storages(unit: Unit, plan: SegmentPlan, start: int) -> int | Infeasible
     for what, there in (("several cores", len(plan.cores) > 1), ("strips", plan.columns > 1)):
         if there:
             return Infeasible(where, f"{plan.held[0]!r} held, and {what}: one of the two is accepted")
-    number, touched = storage_numbers(unit), _touched(unit, start, start + len(plan.operators))
+    number, touched = storage_numbers(target_graph), _touched(target_graph, start, start + len(plan.operators))
     for name in plan.held:
-        if number.get(name) not in touched or name not in hidden(unit):
-            what = "the segment neither makes nor reads it" if name in hidden(unit) else "no tensor that the NPU alone sees"
+        if number.get(name) not in touched or name not in hidden(target_graph):
+            what = "the segment neither makes nor reads it" if name in hidden(target_graph) else "no tensor that the NPU alone sees"
             return Infeasible(where, f"{name!r} held: {what}")
     return sum([1 << number[name] for name in plan.held])
 
 
 @lru_cache(maxsize=1024)
-def storage_numbers(unit: Unit) -> dict[str, int]:
+def storage_numbers(target_graph: Unit) -> dict[str, int]:
     """Of storages by their names."""
-    return {storage.name: at for at, storage in enumerate(unit.storages)}
+    return {storage.name: at for at, storage in enumerate(target_graph.storages)}
 
 
 @lru_cache(maxsize=1 << 14)
-def _touched(unit: Unit, start: int, stop: int) -> frozenset[int]:
+def _touched(target_graph: Unit, start: int, stop: int) -> frozenset[int]:
     """Storages that operators [start, stop) make or read."""
-    return frozenset(piece.storage for spec in unit.operators[start:stop] for piece in (*spec.reads, spec.y))
+    return frozenset(piece.storage for spec in target_graph.operators[start:stop] for piece in (*spec.reads, spec.y))
 
 
 @lru_cache(maxsize=4096)
-def alone(unit: Unit, storages: int) -> Held:
+def alone(target_graph: Unit, storages: int) -> Held:
     """Of a segment without others: what it makes or reads, at the top of L1."""
     if not storages:
         return NOTHING
-    at, have = [], room_blocks(unit.machine, Memory.L1)
+    at, have = [], room_blocks(target_graph.machine, Memory.L1)
     top = have
     for storage in range(storages.bit_length()):
         if storages >> storage & 1:
-            top = (top - held_blocks(unit, storage)) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
+            top = (top - held_blocks(target_graph, storage)) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
             at.append((storage, top))
     return Held(have - top, tuple(at))
 
 
-def lives_in_order(unit: Unit, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
+def lives_in_order(target_graph: Unit, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
     """Storages that one core holds in segments (first, last), in the order in which they take places, and int64 [n, 3] for `hold`."""
-    asked = [BufferRequest(Buffer("tensor", storage), held_blocks(unit, storage), *life) for storage, life in lives.items()]
+    asked = [BufferRequest(Buffer("tensor", storage), held_blocks(target_graph, storage), *life) for storage, life in lives.items()]
     asked.sort(key=size_order)
     return [request.buffer.of for request in asked], np.array([request[1:4] for request in asked], np.int64).reshape(-1, 3)
 
@@ -109,7 +109,7 @@ def hold(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside:
             beside[segment] = max(beside[segment], room - at)
 
 
-def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
+def placed(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
     """Where the segments of a program, each with its first operator, have what is held; None of each where nothing is.
 
     Infeasible where a segment has in DDR what another one holds, or holds what is its own, where they run on several cores, or where it
@@ -122,9 +122,9 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
         for name in plan.held:
             lives[name] = (lives.get(name, (index, 0))[0], index)
     for index, (plan, start) in enumerate(segments):
-        if isinstance(why := held_storages(unit, plan, start), Infeasible):
+        if isinstance(why := held_storages(target_graph, plan, start), Infeasible):
             return Infeasible(f"segment {index}, {why.where.removeprefix('segment ')}", why.what)
-        borders = border_names(unit, start, start + len(plan.operators))
+        borders = border_names(target_graph, start, start + len(plan.operators))
         for name in sorted(name for name in borders if name in lives and name not in plan.held):
             what = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"
             return Infeasible(f"segment {index}, {plan.label}", what)
@@ -135,13 +135,13 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
             if plan.cores != (other := segments[lives[name][0]][0].cores):
                 what = f"{name!r} held by {_cores(other)}, read on {_cores(plan.cores)}; expected the same of all segments"
                 return Infeasible(f"segment {index}, {plan.label}", what)
-    number, have = storage_numbers(unit), room_blocks(unit.machine, Memory.L1)
+    number, have = storage_numbers(target_graph), room_blocks(target_graph.machine, Memory.L1)
     by_core: dict[int, dict[int, tuple[int, int]]] = {}
     for name, life in lives.items():
         by_core.setdefault(segments[life[0]][0].cores[0], {})[number[name]] = life
     first, beside = dict[int, int](), dict[int, list[int]]()
     for core, mine in by_core.items():
-        storages, spans = lives_in_order(unit, mine)
+        storages, spans = lives_in_order(target_graph, mine)
         places, blocks = np.empty(len(storages), np.int64), np.empty(len(segments), np.int64)
         hold(spans, np.ones(len(storages), np.bool_), have, places, blocks)
         beside[core] = blocks.tolist()

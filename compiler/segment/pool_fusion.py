@@ -22,23 +22,23 @@ from simulator.npu.parts import Memory
 
 
 @lru_cache(maxsize=1 << 14)
-def refusal(unit: Unit, start: int, k: int) -> str:
+def refusal(target_graph: Unit, start: int, k: int) -> str:
     """Why operator k cannot be fed in a segment that begins with operator `start`, or ''."""
-    pool, sources = unit.operators[k], unit.producers[k]
+    pool, sources = target_graph.operators[k], target_graph.producers[k]
     if not isinstance(pool, PoolSpec) or not pool.can_be_fed:
         return "accepted: pools by the largest value, or whose windows do not overlap, that slide over whole rows"
     planes = [*range(pool.reads[0].plane, pool.reads[0].plane + pool.reads[0].planes)]
     made = list[int]()
     for c in sources:
-        spec = unit.operators[c]
+        spec = target_graph.operators[c]
         if c < start or not isinstance(spec, ConvSpec) or spec.right is not None or spec.expansion is not None:
             return "accepted: pools of convolutions of the segment whose weights lie in DDR as in L1"
-        if unit.consumers[c] != (k,) or c in unit.escapes:
+        if target_graph.consumers[c] != (k,) or c in target_graph.escapes:
             return f"{spec.name!r} is read by others too; accepted: convolutions that it alone reads"
         made += range(spec.y.plane, spec.y.plane + spec.y.planes)
     if sorted(made) != planes:
         return "accepted: pools of whole results of convolutions"
-    return "" if _has_paths(unit.machine) else "accepted: on machines whose matrix unit has one way to L1 and UB"
+    return "" if _has_paths(target_graph.machine) else "accepted: on machines whose matrix unit has one way to L1 and UB"
 
 
 def _has_paths(machine: Machine) -> bool:
@@ -48,20 +48,20 @@ def _has_paths(machine: Machine) -> bool:
     return by_ub is not None and (by_l1 is None or not writes_l1(machine) or by_l1.engine == by_ub.engine)
 
 
-def unlike(unit: Unit, start: int, tilings: Sequence[Tiling], k: int) -> str:
+def unlike(target_graph: Unit, start: int, tilings: Sequence[Tiling], k: int) -> str:
     """What of the tilings of a segment keeps its operator k, which can be fed, from it, or ''."""
-    pool, tiling = unit.operators[start + k], tilings[k]
+    pool, tiling = target_graph.operators[start + k], tilings[k]
     if not isinstance(tiling, VectorTiling) or tiling.tile_planes < pool.y.planes or tiling.tile_columns:
         return "a tile of it is accepted of all planes, and of whole rows"
-    for c in unit.producers[start + k]:
-        spec, mine = unit.operators[c], tilings[c - start]
+    for c in target_graph.producers[start + k]:
+        spec, mine = target_graph.operators[c], tilings[c - start]
         assert isinstance(mine, ConvTiling)
         if mine.weights == "streamed" or mine.constants == "streamed":
             return f"{spec.name!r} has weights or a bias that are streamed; accepted: resident ones"
     return ""
 
 
-def fed_of(unit: Unit, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
+def fed_of(target_graph: Unit, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
     """Operators, as bits by their place, that are fed; or why one cannot be.
 
     divided: whether the segment has parts of its channels, or strips.  held: storages, as bits.
@@ -69,10 +69,10 @@ def fed_of(unit: Unit, start: int, tilings: Sequence[Tiling], divided: bool, hel
     found = 0
     for k, tiling in enumerate(tilings):
         if isinstance(tiling, VectorTiling) and tiling.fed:
-            why = refusal(unit, start, start + k) or unlike(unit, start, tilings, k)
-            if divided or held >> unit.operators[start + k].reads[0].storage & 1:
+            why = refusal(target_graph, start, start + k) or unlike(target_graph, start, tilings, k)
+            if divided or held >> target_graph.operators[start + k].reads[0].storage & 1:
                 why = why or "accepted: where channels are not shared, rows are whole, and what it reads is not held"
             if why:
-                return Infeasible(unit.operators[start + k].name, f"fed: {why}")
+                return Infeasible(target_graph.operators[start + k].name, f"fed: {why}")
             found |= 1 << k
     return found

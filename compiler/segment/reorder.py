@@ -15,36 +15,36 @@ from compiler.plan.plan import Infeasible
 from compiler.target.target_graph import Unit
 
 
-def permuted_to(unit: Unit, names: Sequence[str]) -> Unit | Infeasible:
+def permuted_to(target_graph: Unit, names: Sequence[str]) -> Unit | Infeasible:
     """The unit with its operators in the order of their names; why not where these are others, or none after what it reads."""
-    known = _numbers(unit)
+    known = _numbers(target_graph)
     order = [known.get(name, -1) for name in names]
-    if order == list(range(len(unit.operators))):
-        return unit
+    if order == list(range(len(target_graph.operators))):
+        return target_graph
     made = set[int]()
     for at, (name, k) in enumerate(zip(names, order, strict=True)):
         if k < 0:
             return Infeasible(f"operator {at}", f"{name!r} is none of the model's {len(known)}")
         if k in made:
             return Infeasible(f"operator {at}", f"{name!r} is there already; expected every operator once")
-        late = [unit.operators[source].name for source in unit.producers[k] if source not in made]
+        late = [target_graph.operators[source].name for source in target_graph.producers[k] if source not in made]
         if late:
             return Infeasible(f"operator {at}", f"{name!r} reads what {late[0]!r} makes; expected it behind that")
         made.add(k)
     if len(made) < len(known):
-        missing = next(spec.name for k, spec in enumerate(unit.operators) if k not in made)
+        missing = next(spec.name for k, spec in enumerate(target_graph.operators) if k not in made)
         return Infeasible(f"operator {len(names)}", f"is missing; expected {missing!r} somewhere")
-    return permuted(unit, tuple(order))
+    return permuted(target_graph, tuple(order))
 
 
 @lru_cache(maxsize=256)
-def _numbers(unit: Unit) -> dict[str, int]:
+def _numbers(target_graph: Unit) -> dict[str, int]:
     """Of operators by their names."""
-    return {spec.name: k for k, spec in enumerate(unit.operators)}
+    return {spec.name: k for k, spec in enumerate(target_graph.operators)}
 
 
 @lru_cache(maxsize=256)
-def permuted(unit: Unit, order: tuple[int, ...]) -> Unit:
+def permuted(target_graph: Unit, order: tuple[int, ...]) -> Unit:
     """A unit whose k-th operator is operator order[k] of this one.  The order has to be a topological one."""
     place = {old: new for new, old in enumerate(order)}
 
@@ -52,9 +52,11 @@ def permuted(unit: Unit, order: tuple[int, ...]) -> Unit:
         return tuple(sorted(place[k] for k in operators))
 
     return replace(
-        unit,
-        operators=tuple(replace(unit.operators[old], index=new, named=unit.operators[old].tag) for new, old in enumerate(order)),
-        producers={new: numbers(unit.producers[old]) for new, old in enumerate(order)},
-        consumers={new: numbers(unit.consumers[old]) for new, old in enumerate(order)},
-        escapes=frozenset(numbers(unit.escapes)),
+        target_graph,
+        operators=tuple(
+            replace(target_graph.operators[old], index=new, named=target_graph.operators[old].tag) for new, old in enumerate(order)
+        ),
+        producers={new: numbers(target_graph.producers[old]) for new, old in enumerate(order)},
+        consumers={new: numbers(target_graph.consumers[old]) for new, old in enumerate(order)},
+        escapes=frozenset(numbers(target_graph.escapes)),
     )

@@ -60,7 +60,7 @@ class Outline(NamedTuple):
 class StripBlocks(NamedTuple):
     """A strip of a segment, all of it where rows are whole: the unit of its tensors and operators, and its blocks."""
 
-    unit: Unit
+    target_graph: Unit
     blocks: Blocks
 
     def residence(self, k: int) -> tuple[tuple[bool, bool], ...]:
@@ -68,7 +68,7 @@ class StripBlocks(NamedTuple):
         kept, found = self.blocks.allocations, []
         if self.blocks.fed >> k & 1:
             return ((True, True),)
-        for read in self.unit.operators[self.blocks.start + k].reads:
+        for read in self.target_graph.operators[self.blocks.start + k].reads:
             allocation = kept.get(read.storage)
             found.append((False, False) if allocation is None else (True, allocation.makers > 0))
         if self.blocks.streamed >> k & 1:
@@ -83,10 +83,10 @@ class CoreShare(NamedTuple):
     iterations: range
 
 
-def largest_strip(unit: Unit, outline: Outline) -> StripBlocks | Infeasible:
+def largest_strip(target_graph: Unit, outline: Outline) -> StripBlocks | Infeasible:
     """The largest part as wide as its widest strip, all right operands in L1: what fits for it fits for all."""
     start, stop, channels, *_ = outline
-    parts = channel_parts(unit, start, stop, channels)
+    parts = channel_parts(target_graph, start, stop, channels)
     if isinstance(parts, Infeasible):
         return parts
     strip = widest(parts[0] if channels == 1 else largest(parts, start, stop), start, stop, outline.columns)
@@ -106,30 +106,30 @@ class Segment(NamedTuple):
     fed: int = 0
 
     @classmethod
-    def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
+    def of(cls, target_graph: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """The segment whose first operator is `start`; why not where its channels or columns cannot be split so."""
         if plan.images > 1:
-            together = _of_images(unit, plan)
+            together = _of_images(target_graph, plan)
             if isinstance(together, Infeasible):
                 return together
-            unit = together
+            target_graph = together
         if plan.passes > 1 or plan.input_passes > 1:
-            inside = _in_passes(unit, plan, start)
+            inside = _in_passes(target_graph, plan, start)
             if isinstance(inside, Infeasible):
                 return inside
-            unit, plan = inside
+            target_graph, plan = inside
         if plan.on_vector:
-            shared = _on_engines(unit, plan, start)
+            shared = _on_engines(target_graph, plan, start)
             if isinstance(shared, Infeasible):
                 return shared
-            unit, plan = shared
+            target_graph, plan = shared
         stop = start + len(plan.operators)
-        held = held_storages(unit, plan, start)
+        held = held_storages(target_graph, plan, start)
         if isinstance(held, Infeasible):
             return held
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching, held)
-        found = _cut(unit, start, stop, outline.channels, outline.columns)
-        fed = fed_of(unit, start, plan.tilings, outline.channels > 1 or outline.columns > 1, held)
+        found = _cut(target_graph, start, stop, outline.channels, outline.columns)
+        fed = fed_of(target_graph, start, plan.tilings, outline.channels > 1 or outline.columns > 1, held)
         if isinstance(found, Infeasible):
             return _refused(plan, found)
         if isinstance(fed, Infeasible):
@@ -152,8 +152,8 @@ class Segment(NamedTuple):
 
     def widest(self) -> StripBlocks:
         """The largest part as wide as its widest strip."""
-        unit, outline = self.parts[self.largest], self.outline
-        strip = widest(unit, outline.start, outline.stop, outline.columns)
+        target_graph, outline = self.parts[self.largest], self.outline
+        strip = widest(target_graph, outline.start, outline.stop, outline.columns)
         assert not isinstance(strip, Infeasible), "`of` refuses what has none"
         return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest), self.fed))
 
@@ -161,32 +161,32 @@ class Segment(NamedTuple):
         """What the core at this place among the plan's has to do: its part of the channels, or a run of the iterations of all of them."""
         part = core if len(self.parts) > 1 else 0
         mine = self.strips(part)
-        unit = mine[0].unit
-        every = unit.storages[unit.operators[self.outline.start].y.storage].n * self.outline.blocks
+        target_graph = mine[0].target_graph
+        every = target_graph.storages[target_graph.operators[self.outline.start].y.storage].n * self.outline.blocks
         return CoreShare(mine, dealt(every, (core - part, self.outline.dealt)))
 
     def slots(self, strip: StripBlocks) -> dict[int, int]:
         """How many slots every tensor that stays in L1 has (`segment.memory_plan.slot_counts`)."""
-        return slot_counts(strip.unit, strip.blocks, self.plan.prefetch, self.plan.window)
+        return slot_counts(strip.target_graph, strip.blocks, self.plan.prefetch, self.plan.window)
 
     def memory(self, share: CoreShare, flip: bool = False, told: bool = True, held: Held | None = None) -> Places | Infeasible:
         """Addresses in L1 and UB for a share, or why they do not suffice.  flip, told: see `segment.memory_plan.place`.
 
         held: where a program has what lies whole in L1; None: as if nobody else were there.
         """
-        return place(share.strips, self.plan, flip, told, held or alone(share.strips[0].unit, self.outline.held))
+        return place(share.strips, self.plan, flip, told, held or alone(share.strips[0].target_graph, self.outline.held))
 
 
-def _of_images(unit: Unit, plan: SegmentPlan) -> Unit | Infeasible:
+def _of_images(target_graph: Unit, plan: SegmentPlan) -> Unit | Infeasible:
     """The unit of the images of a block."""
     for what, there in ((f"{plan.blocks} blocks", plan.blocks > 1), ("tensors held", bool(plan.held))):
         if there:
             return Infeasible(named(plan), f"{plan.images} images in a block and {what}: one of the two is accepted")
-    found = grouped(unit, plan.images)
+    found = grouped(target_graph, plan.images)
     return _refused(plan, found) if isinstance(found, Infeasible) else found
 
 
-def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
+def _in_passes(target_graph: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
     """The unit and the plan of all passes."""
     for what, there in (
         ("channels shared by cores", plan.channels > 1),
@@ -195,30 +195,30 @@ def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, Segment
     ):
         if there:
             return Infeasible(named(plan), f"{plan.passes * plan.input_passes} passes and {what}: one of the two is accepted")
-    found = passes(unit, start, start + len(plan.operators), plan.passes, plan.input_passes, plan.window != 1)
+    found = passes(target_graph, start, start + len(plan.operators), plan.passes, plan.input_passes, plan.window != 1)
     if isinstance(found, Infeasible):
         return _refused(plan, found)
-    both = [storage.name for at, storage in enumerate(unit.storages) if found.loaded >> at & 1 and storage.name in plan.held]
+    both = [storage.name for at, storage in enumerate(target_graph.storages) if found.loaded >> at & 1 and storage.name in plan.held]
     if both:
         return Infeasible(named(plan), f"{both[0]!r} held, and loaded in {plan.input_passes} input passes: one of the two is accepted")
-    return found.unit, found.unrolled(plan)
+    return found.target_graph, found.unrolled(plan)
 
 
-def _on_engines(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
+def _on_engines(target_graph: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
     """The unit and the plan of all parts."""
     for what, there in (("channels shared by cores", plan.channels > 1), ("staged weights", bool(plan.staged))):
         if there:
             return Infeasible(named(plan), f"channels on VECTOR and {what}: one of the two is accepted")
-    found = divided(unit, start, planes_of(plan))
-    return _refused(plan, found) if isinstance(found, Infeasible) else (found.unit, found.divided(plan))
+    found = divided(target_graph, start, planes_of(plan))
+    return _refused(plan, found) if isinstance(found, Infeasible) else (found.target_graph, found.divided(plan))
 
 
 @lru_cache(maxsize=4096)
 def _cut(
-    unit: Unit, start: int, stop: int, channels: int, columns: int
+    target_graph: Unit, start: int, stop: int, channels: int, columns: int
 ) -> tuple[tuple[Unit, ...], tuple[tuple[Unit, ...], ...]] | Infeasible:
     """Parts, and the strips of each."""
-    parts = channel_parts(unit, start, stop, channels)
+    parts = channel_parts(target_graph, start, stop, channels)
     if isinstance(parts, Infeasible):
         return parts
     cuts = []

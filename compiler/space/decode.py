@@ -67,22 +67,22 @@ from simulator.npu.parts import Memory
 
 def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling], capacity: int) -> int:
     """W of a segment with these tilings, weights streamed; at most its iterations.  capacity: blocks of L1."""
-    unit, blocks = strip
-    iterations = blocks.count * unit.storages[unit.operators[blocks.start].y.storage].n
-    work = [0.0, 0.0, float(load_cycles(unit, blocks, range(blocks.count)).sum())]
-    for k, lane in enumerate(lanes(unit, blocks.start, blocks.stop).tolist()):
-        work[lane] += operator_cycles(strip, k, tilings[k]) * unit.together
+    target_graph, blocks = strip
+    iterations = blocks.count * target_graph.storages[target_graph.operators[blocks.start].y.storage].n
+    work = [0.0, 0.0, float(load_cycles(target_graph, blocks, range(blocks.count)).sum())]
+    for k, lane in enumerate(lanes(target_graph, blocks.start, blocks.stop).tolist()):
+        work[lane] += operator_cycles(strip, k, tilings[k]) * target_graph.together
     latency, interval = work[0] + work[1], max(work)
     needed = -int(-latency // interval) if interval else 1
-    chunks = max(sum(request.size for request in weight_requests(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
-    one, two = (sum(request.size for request in tensor_requests(unit, blocks, prefetch, window)) for window in (1, 2))
+    chunks = max(sum(request.size for request in weight_requests(target_graph, blocks, k, tiling)) for k, tiling in enumerate(tilings))
+    one, two = (sum(request.size for request in tensor_requests(target_graph, blocks, prefetch, window)) for window in (1, 2))
     live = two - one
     room = 1 + (capacity - chunks - one) // live if live else needed
     return max(1, min(needed, room, iterations))
 
 
 @lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
-def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPlan | None:
+def decode(target_graph: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPlan | None:
     """The plan of a gene; None where L1 or UB cannot hold it.
 
     held: storages, as bits, that it makes or reads where they lie whole in L1.  beside: blocks of L1 that are not its own, those of these
@@ -94,35 +94,35 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
     memory that the gene names.  Passes have equal tilings: those of the last one.
     """
     if gene.held:
-        return decode(unit, gene._replace(held=0), held, beside)
+        return decode(target_graph, gene._replace(held=0), held, beside)
     if gene.same_end:
-        plan = decode(unit, gene._replace(same_end=False), held, beside)
+        plan = decode(target_graph, gene._replace(same_end=False), held, beside)
         return None if plan is None else plan.model_copy(update={"same_end": True})
     if gene.images > 1:
-        together = grouped(unit, gene.images)
+        together = grouped(target_graph, gene.images)
         if isinstance(together, Infeasible) or gene.blocks > 1 or held:
             return None
         plan = decode(together, gene._replace(images=1), held, beside)
         return None if plan is None else plan.model_copy(update={"images": gene.images})
     if gene.window == FORMULA and (gene.passes > 1 or gene.input_passes > 1):  # which says in what order passes come
-        return decode(unit, gene._replace(window=1), held, beside)
+        return decode(target_graph, gene._replace(window=1), held, beside)
     if gene.on_vector:
-        parts = on_engines(unit, gene)
-        plan = None if parts is None else decode(parts[0].unit, parts[1], held, beside)
+        parts = on_engines(target_graph, gene)
+        plan = None if parts is None else decode(parts[0].target_graph, parts[1], held, beside)
         return None if parts is None or plan is None else parts[0].joined(plan)
-    unit = within(unit, memory_grants(unit.machine)[gene.grant])
+    target_graph = within(target_graph, memory_grants(target_graph.machine)[gene.grant])
     if gene.pinned:
-        return _pinned(unit, gene, held, beside)
+        return _pinned(target_graph, gene, held, beside)
     if gene.passes == gene.input_passes == 1:
-        return _fitting(unit, gene, tuple(range(gene.stop - gene.start)), held, beside)
-    found = in_passes(unit, gene, held)
-    plan = None if found is None else _fitting(found[0].unit, found[1], found[0].leaders, held, beside)
+        return _fitting(target_graph, gene, tuple(range(gene.stop - gene.start)), held, beside)
+    found = in_passes(target_graph, gene, held)
+    plan = None if found is None else _fitting(found[0].target_graph, found[1], found[0].leaders, held, beside)
     return None if found is None or plan is None else found[0].rolled(plan, gene.passes, gene.input_passes)
 
 
-def on_engines(unit: Unit, gene: Gene) -> tuple[Divided, Gene] | None:
+def on_engines(target_graph: Unit, gene: Gene) -> tuple[Divided, Gene] | None:
     """The parts of the operators of a gene of which VECTOR makes some channels, and the gene of all of them; None where it cannot."""
-    found = divided(unit, gene.start, gene.on_vector)
+    found = divided(target_graph, gene.start, gene.on_vector)
     divided_otherwise = gene.passes > 1 or gene.input_passes > 1 or (gene.split == "channels" and len(gene.cores) > 1)
     if isinstance(found, Infeasible) or divided_otherwise:
         return None
@@ -135,12 +135,12 @@ def on_engines(unit: Unit, gene: Gene) -> tuple[Divided, Gene] | None:
     return found, inside
 
 
-def in_passes(unit: Unit, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:
+def in_passes(target_graph: Unit, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:
     """The passes of a gene, and the gene of all of them; None where there cannot be so many.
 
     held: see `decode`; what lies whole in L1 is not loaded run by run.
     """
-    found = passes(unit, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
+    found = passes(target_graph, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
     if isinstance(found, Infeasible) or held & found.loaded or (gene.split == "channels" and len(gene.cores) > 1):
         return None
     choices, halos = gene.choices and tuple(gene.choices[of] for of in found.order), _halos(gene)
@@ -153,24 +153,24 @@ def _halos(gene: Gene) -> tuple[bool, ...]:
     return tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
 
 
-def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: int) -> SegmentPlan | None:
+def _fitting(target_graph: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: int) -> SegmentPlan | None:
     """leaders: of every operator the one whose tiling it has."""
-    divided = outline(unit, gene, held)
-    strip = largest_strip(unit, divided)
+    divided = outline(target_graph, gene, held)
+    strip = largest_strip(target_graph, divided)
     if isinstance(strip, Infeasible):
         return None
     if divided.channels == 1:
         gene = gene._replace(split="rows")
-    fed = _fed(unit, gene, divided, leaders, held)
+    fed = _fed(target_graph, gene, divided, leaders, held)
     if fed:
-        strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, 0, fed))
+        strip = StripBlocks(strip.target_graph, divided.blocks_of(strip.target_graph, 0, fed))
         fitting = _Fitting(strip, gene, leaders, beside)
         if fitting.fill() and fitting.fits_ub() and fitting.feeds():
             return fitting.plan(fitting.tilings)
-        return _fitting(unit, _unfed(gene, fed), leaders, held, beside)
-    for streamed in _in_chunks(strip.unit, gene, leaders, held):
+        return _fitting(target_graph, _unfed(gene, fed), leaders, held, beside)
+    for streamed in _in_chunks(strip.target_graph, gene, leaders, held):
         if streamed:
-            strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
+            strip = StripBlocks(strip.target_graph, divided.blocks_of(strip.target_graph, streamed))
         fitting = _Fitting(strip, gene, leaders, beside)
         if not fitting.fill():
             continue
@@ -182,16 +182,16 @@ def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: 
     return None
 
 
-def _fed(unit: Unit, gene: Gene, divided: Outline, leaders: Sequence[int], held: int) -> int:
+def _fed(target_graph: Unit, gene: Gene, divided: Outline, leaders: Sequence[int], held: int) -> int:
     """Operators, as bits, that the gene wants fed and that can be."""
     undivided = divided.channels == divided.columns == 1 and tuple(leaders) == tuple(range(len(leaders)))
     if max(gene.choices, default=0) < len(UB_SLOTS) or not undivided:
         return 0
     found = 0
     for k, choice in enumerate(gene.choices):
-        spec = unit.operators[gene.start + k]
+        spec = target_graph.operators[gene.start + k]
         if choice >= len(UB_SLOTS) and spec.runs_on != "CUBE" and not held >> spec.reads[0].storage & 1:
-            found |= (not refusal(unit, gene.start, gene.start + k)) << k
+            found |= (not refusal(target_graph, gene.start, gene.start + k)) << k
     return found
 
 
@@ -200,37 +200,37 @@ def _unfed(gene: Gene, fed: int) -> Gene:
     return gene._replace(choices=choices if any(choices) else ())
 
 
-def _pinned(unit: Unit, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
+def _pinned(target_graph: Unit, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
     """To the letter, where that is legal and fits every core."""
     tilings = pinned_tilings(gene.pinned)
-    for window in _windows(unit, gene, tilings, held, beside):
-        plan = _planned(unit, gene, tilings, window, _halos(gene), held)
-        if fits_l1(unit, plan, gene.start, alone(unit, held)._replace(blocks=beside)):
+    for window in _windows(target_graph, gene, tilings, held, beside):
+        plan = _planned(target_graph, gene, tilings, window, _halos(gene), held)
+        if fits_l1(target_graph, plan, gene.start, alone(target_graph, held)._replace(blocks=beside)):
             return plan
     return None
 
 
-def _windows(unit: Unit, gene: Gene, tilings: Sequence[Tiling], held: int, beside: int) -> tuple[Window, ...]:
+def _windows(target_graph: Unit, gene: Gene, tilings: Sequence[Tiling], held: int, beside: int) -> tuple[Window, ...]:
     """What a gene's window may be: that of the formula only where it fits."""
     if gene.window != FORMULA:
         return ("all" if gene.window == ALL else gene.window,)
-    strip = largest_strip(unit, outline(unit, gene, held))
-    have = room_blocks(unit.machine, Memory.L1) - beside
+    strip = largest_strip(target_graph, outline(target_graph, gene, held))
+    have = room_blocks(target_graph.machine, Memory.L1) - beside
     return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings, have), 1)
 
 
-def _in_chunks(unit: Unit, gene: Gene, leaders: Sequence[int], held: int) -> Iterator[int]:
+def _in_chunks(target_graph: Unit, gene: Gene, leaders: Sequence[int], held: int) -> Iterator[int]:
     """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ...
 
     Those of one leader, which have its tiling, do so together.
     """
     yield 0
-    operators = unit.operators[gene.start : gene.stop]
+    operators = target_graph.operators[gene.start : gene.stop]
     blocks = {k: spec.right_blocks for k, spec in enumerate(operators) if spec.right is not None}
     found = 0
     for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
         alike = [other for other in blocks if leaders[other] == leaders[k]]
-        if not found >> k & 1 and all(can_stream(unit, gene.start, other, held) for other in alike):
+        if not found >> k & 1 and all(can_stream(target_graph, gene.start, other, held) for other in alike):
             found |= sum(1 << other for other in alike)
             yield found
 
@@ -242,12 +242,12 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
     inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
     blocks.  fed: see `gene.vector_choice`.
     """
-    unit, spec = kind.unit, kind.spec
+    target_graph, spec = kind.target_graph, kind.spec
     product = product_of(spec)
     if product is not None:
-        tiling: Tiling | None = conv_tiling(unit, product, rows, inside, whole, budget, choice)
+        tiling: Tiling | None = conv_tiling(target_graph, product, rows, inside, whole, budget, choice)
     else:
-        tiling = vector_choice(unit, spec, rows, choice, fed)
+        tiling = vector_choice(target_graph, spec, rows, choice, fed)
     if tiling is None:
         return None
     return asking(kind, tiling, inside)
@@ -258,22 +258,22 @@ class _Fitting:
 
     def __init__(self, strip: StripBlocks, gene: Gene, leaders: Sequence[int], beside: int) -> None:
         self.strip, self.gene, self.leaders = strip, gene, leaders
-        self.unit, self.layout = unit, layout = strip
+        self.target_graph, self.layout = target_graph, layout = strip
         self.operators = range(gene.stop - gene.start)
         self.rows = [layout.rows(k) for k in self.operators]
-        self.run = _run(unit, gene.start, gene.stop)
-        self.have = room_blocks(unit.machine, Memory.L1) - beside
-        self.repeated = repeated(unit, layout)
+        self.run = _run(target_graph, gene.start, gene.stop)
+        self.have = room_blocks(target_graph.machine, Memory.L1) - beside
+        self.repeated = repeated(target_graph, layout)
         self.taken: dict[int, Claim] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
     def _slots(self, window: Window) -> None:
-        unit, layout, gene = self.unit, self.layout, self.gene
+        target_graph, layout, gene = self.target_graph, self.layout, self.gene
         self.window = window
-        self.allocations = tensor_requests(unit, layout, gene.prefetch, window)
-        self.live, held = tensor_blocks(unit, layout, gene.prefetch, window)
+        self.allocations = tensor_requests(target_graph, layout, gene.prefetch, window)
+        self.live, held = tensor_blocks(target_graph, layout, gene.prefetch, window)
         self.room = self.have - held
-        self.apart = apart_rule(unit, layout, gene.sliding, window)
+        self.apart = apart_rule(target_graph, layout, gene.sliding, window)
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -281,7 +281,7 @@ class _Fitting:
 
     def fill(self) -> bool:
         """Tilings of all operators, with as many weights that stay as fit; False where nothing does."""
-        by_size = self.run.weighted if keeps_weights(self.unit, self.gene) else ()
+        by_size = self.run.weighted if keeps_weights(self.target_graph, self.gene) else ()
         every = {k: k in self.run.weighted for k in self.operators}
         if by_size and self._all_stay() and self.take(every, 0):
             return True
@@ -316,7 +316,7 @@ class _Fitting:
         return most <= self.room
 
     def fits_ub(self) -> bool:
-        have = room_blocks(self.unit.machine, Memory.UB)
+        have = room_blocks(self.target_graph.machine, Memory.UB)
         if sum([asked.ub for asked in self.taken.values()]) <= have:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
@@ -326,7 +326,7 @@ class _Fitting:
     def feeds(self) -> bool:
         """Whether convolutions that feed have tilings with which they can."""
         fed = [k for k in self.operators if self.layout.fed >> k & 1]
-        return not any(unlike(self.unit, self.gene.start, self.tilings, k) for k in fed)
+        return not any(unlike(self.target_graph, self.gene.start, self.tilings, k) for k in fed)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
@@ -377,11 +377,13 @@ class _Fitting:
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""
-        return _planned(self.unit, self.gene, tilings, self.window, _caching(self.unit, self.gene, self.layout), self.layout.held)
+        return _planned(
+            self.target_graph, self.gene, tilings, self.window, _caching(self.target_graph, self.gene, self.layout), self.layout.held
+        )
 
 
-def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool], held: int) -> SegmentPlan:
-    return _run(unit, gene.start, gene.stop).plain.model_copy(
+def _planned(target_graph: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool], held: int) -> SegmentPlan:
+    return _run(target_graph, gene.start, gene.stop).plain.model_copy(
         update={
             "blocks": gene.blocks,
             "columns": gene.columns,
@@ -391,7 +393,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "window": window,
             "tilings": tuple(tilings),
             "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
-            "cores": working_cores(unit, gene),
+            "cores": working_cores(target_graph, gene),
             "sliding": gene.sliding,
             "spread": gene.spread,
             "ahead_kib": gene.ahead_kib,
@@ -399,7 +401,9 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "overtake": gene.overtake,
             "urgent": gene.urgent,
             "split": gene.split,
-            **({"held": tuple(sorted(unit.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {}),
+            **(
+                {"held": tuple(sorted(target_graph.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {}
+            ),
         }
     )
 
@@ -427,8 +431,8 @@ class _Run(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _run(unit: Unit, start: int, stop: int) -> _Run:
-    operators = unit.operators[start:stop]
+def _run(target_graph: Unit, start: int, stop: int) -> _Run:
+    operators = target_graph.operators[start:stop]
     least = [product.fractal.weight_blocks for product in map(product_of, operators) if product is not None]
     sizes = {
         k: _Weights(
@@ -442,12 +446,12 @@ def _run(unit: Unit, start: int, stop: int) -> _Run:
         tuple(weighted),
         tuple(sizes[k] for k in weighted),
         max(least, default=1),
-        tuple(kind_of(unit, spec) for spec in operators),
+        tuple(kind_of(target_graph, spec) for spec in operators),
         SegmentPlan.model_construct(operators=tuple(spec.name for spec in operators), tilings=()),
     )
 
 
-def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
+def _caching(target_graph: Unit, gene: Gene, layout: Blocks) -> list[bool]:
     """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
     mask = bits(gene)
     if not mask:
@@ -455,48 +459,48 @@ def _caching(unit: Unit, gene: Gene, layout: Blocks) -> list[bool]:
     rings = {storage for storage, allocation in layout.allocations.items() if allocation.cached}
     return [
         bool(mask >> k & 1) and any(read.storage in rings for read in spec.reads)
-        for k, spec in enumerate(unit.operators[gene.start : gene.stop])
+        for k, spec in enumerate(target_graph.operators[gene.start : gene.stop])
     ]
 
 
-def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
+def plan_of(target_graph: Unit, segments: list[SegmentPlan]) -> Plan:
     """A plan of a unit from its segments in order."""
     return Plan.model_construct(
         version=1,
-        model=unit.graph.digest,
-        machine=unit.machine_digest,
-        dtype=unit.dtype.name,  # type: ignore[arg-type]
+        model=target_graph.graph.digest,
+        machine=target_graph.machine_digest,
+        dtype=target_graph.dtype.name,  # type: ignore[arg-type]
         segments=tuple(segments),
     )
 
 
-def sharing(unit: Unit, genes: Sequence[Gene]) -> Unit:
+def sharing(target_graph: Unit, genes: Sequence[Gene]) -> Unit:
     """The unit within the shared memory that a program of these genes divides: the least that one of them names."""
-    grants = memory_grants(unit.machine)
+    grants = memory_grants(target_graph.machine)
     if len(grants) == 1:
-        return unit
-    return within(unit, unit.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes])))
+        return target_graph
+    return within(target_graph, target_graph.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes])))
 
 
-def spaces_of(unit: Unit, genome: Genome) -> list[Space]:
+def spaces_of(target_graph: Unit, genome: Genome) -> list[Space]:
     """What every segment of a program has of tensors that are held."""
     if all(not gene.held for gene in genome):
         return [FREE] * len(genome)
-    return spaces(unit, genome, lambda gene, space: decode(unit, gene, *space) is not None)
+    return spaces(target_graph, genome, lambda gene, space: decode(target_graph, gene, *space) is not None)
 
 
-def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
+def decode_all(target_graph: Unit, genome: Genome) -> Plan | Infeasible:
     """The plan of a genome, or the first segment that does not fit."""
     segments = []
-    for index, (gene, space) in enumerate(zip(genome, spaces_of(unit, genome), strict=True)):
-        plan = decode(unit, gene, *space)
+    for index, (gene, space) in enumerate(zip(genome, spaces_of(target_graph, genome), strict=True)):
+        plan = decode(target_graph, gene, *space)
         if plan is None:
-            names = f"{unit.operators[gene.start].name}..{unit.operators[gene.stop - 1].name}"
-            sizes = unit.machine.buffers_bytes
+            names = f"{target_graph.operators[gene.start].name}..{target_graph.operators[gene.stop - 1].name}"
+            sizes = target_graph.machine.buffers_bytes
             strips = f" of {gene.columns} strips" if gene.columns > 1 else ""
             ub = f" and {sizes.UB:,} B of UB" if sizes.UB else ""
             what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1{ub}"
             return Infeasible(f"segment {index}, {names}", what)
         segments.append(plan)
     starts = [gene.start for gene in genome]
-    return plan_of(unit, with_shared(sharing(unit, genome), list(zip(segments, starts, strict=True))))
+    return plan_of(target_graph, with_shared(sharing(target_graph, genome), list(zip(segments, starts, strict=True))))

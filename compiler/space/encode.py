@@ -22,34 +22,41 @@ from compiler.space.shared_memory import without_shared
 from compiler.target.target_graph import Unit
 
 
-def genome_of(unit: Unit, plan: Plan) -> Genome | None:
+def genome_of(target_graph: Unit, plan: Plan) -> Genome | None:
     """The genome that `decode_all` makes this plan of; None where that is not of these operators in their order, or does not fit."""
     genes: list[Gene] = []
     starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
     segments = list(zip(plan.segments, starts, strict=False))
-    if any(set(segment.operators) != {spec.name for spec in unit.operators[at : at + len(segment.operators)]} for segment, at in segments):
+    if any(
+        set(segment.operators) != {spec.name for spec in target_graph.operators[at : at + len(segment.operators)]}
+        for segment, at in segments
+    ):
         return None
-    held = placed(unit, segments)
+    held = placed(target_graph, segments)
     if isinstance(held, Infeasible):
         return None
     for (segment, start), mine in zip(segments, held, strict=True):
-        gene = gene_of(unit, segment, start, mine or NOTHING)
+        gene = gene_of(target_graph, segment, start, mine or NOTHING)
         if gene is None:
             return None
         genes.append(gene)
-    if not genes or genes[-1].stop != len(unit.operators):
+    if not genes or genes[-1].stop != len(target_graph.operators):
         return None
     genome, names = tuple(genes), {name for segment in plan.segments for name in segment.held}
-    return holding(genome, [each for each in cut_tensors(unit, genome) if unit.storages[each.storage].name in names]) if names else genome
+    return (
+        holding(genome, [each for each in cut_tensors(target_graph, genome) if target_graph.storages[each.storage].name in names])
+        if names
+        else genome
+    )
 
 
-def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> Gene | None:
+def gene_of(target_graph: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> Gene | None:
     """The gene of operators from `start` on that `decode` makes this plan of; None where that is not of these, or does not fit.
 
     held: what lies whole in L1 beside it; the gene does not ask for any of it.
     """
     stop = start + len(plan.operators)
-    if plan.operators != tuple(spec.name for spec in unit.operators[start:stop]) or max(plan.cores) >= unit.machine.cores:
+    if plan.operators != tuple(spec.name for spec in target_graph.operators[start:stop]) or max(plan.cores) >= target_graph.machine.cores:
         return None
     usual = Gene(
         start,
@@ -73,41 +80,41 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         same_end=plan.same_end,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
-    named = _named(unit, plan, usual)
+    named = _named(target_graph, plan, usual)
     pins = pins_of([*plan.tilings, *(share.tiling for share in plan.on_vector)])
     plan, space = without_shared(plan), (sum(1 << storage for storage, _ in held.at), held.blocks)
-    return next((g for g in (usual, named, named._replace(pinned=pins)) if decode(unit, g, *space) == plan), None)
+    return next((g for g in (usual, named, named._replace(pinned=pins)) if decode(target_graph, g, *space) == plan), None)
 
 
-def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
+def _named(target_graph: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
     """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
     at, inside = [*range(len(plan.tilings))], gene
     if gene.images > 1:
-        together = grouped(unit, gene.images)
+        together = grouped(target_graph, gene.images)
         if isinstance(together, Infeasible):
             return gene
         return _named(together, plan, gene._replace(images=1))._replace(images=gene.images)
     if gene.passes > 1 or gene.input_passes > 1:
-        found = in_passes(unit, gene)
+        found = in_passes(target_graph, gene)
         if found is None:
             return gene
-        (unit, order, _), inside = found
+        (target_graph, order, _), inside = found
         last = {of: k for k, of in enumerate(order)}
         at = [last[k] for k in at]
     if gene.on_vector:
-        parts = on_engines(unit, gene)
+        parts = on_engines(target_graph, gene)
         if parts is None:
             return gene
-        unit, inside = parts[0].unit, parts[1]
+        target_graph, inside = parts[0].target_graph, parts[1]
         at = list(parts[0].main)
-    strip = largest_strip(unit, outline(unit, inside))
+    strip = largest_strip(target_graph, outline(target_graph, inside))
     if isinstance(strip, Infeasible):
         return gene
     mine, layout = strip
     products = [tiling for tiling in plan.tilings if isinstance(tiling, ConvTiling)]
     chunks = [
         product.fractal.weight_blocks * tiling.chunk_n1 * tiling.chunk_k1
-        for product, tiling in zip((product_of(unit.operators[gene.start + k]) for k in at), plan.tilings, strict=True)
+        for product, tiling in zip((product_of(target_graph.operators[gene.start + k]) for k in at), plan.tilings, strict=True)
         if product is not None and isinstance(tiling, ConvTiling) and tiling.weights == "streamed"
     ]
     most = max(chunks, default=CHUNK_BUDGETS[0])
@@ -117,14 +124,14 @@ def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
         for k, tiling in zip(at, plan.tilings, strict=True)
     )
     kept = any(tiling.weights == "resident" for tiling in products)
-    return with_weights(unit, gene._replace(chunk=chunk, choices=places if any(places) else ()), kept)
+    return with_weights(target_graph, gene._replace(chunk=chunk, choices=places if any(places) else ()), kept)
 
 
-def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int:
-    spec = unit.operators[k]
+def _place(target_graph: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int:
+    spec = target_graph.operators[k]
     product = product_of(spec)
     if product is not None:
-        return conv_place(unit, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else 0
+        return conv_place(target_graph, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else 0
     fed = isinstance(tiling, VectorTiling) and tiling.fed
-    choices = range(len(UB_SLOTS), choice_count(unit, k)) if fed else range(len(UB_SLOTS))
-    return next((i for i in choices if vector_choice(unit, spec, rows, i, fed) == tiling), 0)
+    choices = range(len(UB_SLOTS), choice_count(target_graph, k)) if fed else range(len(UB_SLOTS))
+    return next((i for i in choices if vector_choice(target_graph, spec, rows, i, fed) == tiling), 0)

@@ -28,7 +28,7 @@ _BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
 
 
 def fitted(
-    unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None, leaders: Sequence[int]
+    target_graph: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None, leaders: Sequence[int]
 ) -> list[Tiling] | None:  # fmt: skip
     """Tilings in place of those that UB cannot hold; None where not even granules fit.  leaders: operators that have the same one have
     equal tilings.
@@ -36,7 +36,7 @@ def fitted(
     Weights, and what they take of L1, stay as they are.  Constants come in pieces, the largest first, while they take more than half of UB;
     then the largest tile that is live at the worst step gives up what is missing, and so on.
     """
-    have, asking = room_blocks(unit.machine, Memory.UB), _Asking(unit, layout, tilings, leaders)
+    have, asking = room_blocks(target_graph.machine, Memory.UB), _Asking(target_graph, layout, tilings, leaders)
     if asking.least > have:
         return None
     while sum(each.size for each in asking.requests if each.buffer.kind == "constants") > have // 2 and _streamed(asking):
@@ -55,7 +55,7 @@ def fitted(
         else:
             mine = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
             room = (max(mine) - max(_ALIGN, -(-(need - have) // len(mine)))) // _ALIGN * _ALIGN
-            smaller = _smaller(unit, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
+            smaller = _smaller(target_graph, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
             if smaller is None:
                 stuck.add(k)
             else:
@@ -65,9 +65,9 @@ def fitted(
 class _Asking:
     """Tilings while some are exchanged, and what all of them ask for: that of an operator is looked at again when its tiling changes."""
 
-    def __init__(self, unit: Unit, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
-        self.unit, self.layout, self.leaders, self.tilings = unit, layout, leaders, list(tilings)
-        self._own = [own_requests(unit, layout, k, tiling) for k, tiling in enumerate(tilings)]
+    def __init__(self, target_graph: Unit, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
+        self.target_graph, self.layout, self.leaders, self.tilings = target_graph, layout, leaders, list(tilings)
+        self._own = [own_requests(target_graph, layout, k, tiling) for k, tiling in enumerate(tilings)]
         self._pool()
 
     def take(self, k: int, tiling: Tiling) -> None:
@@ -75,7 +75,7 @@ class _Asking:
         for at, of in enumerate(self.leaders):
             if of == self.leaders[k]:
                 self.tilings[at] = tiling
-                self._own[at] = own_requests(self.unit, self.layout, at, tiling)
+                self._own[at] = own_requests(self.target_graph, self.layout, at, tiling)
         self._pool()
 
     def _pool(self) -> None:
@@ -90,10 +90,10 @@ class _Asking:
 
     def splits(self, k: int) -> int:
         """What n1 of a chunk of weights comes down to where its bias takes too much of UB; 0 where it does not."""
-        product, tiling = product_of(self.unit.operators[self.layout.start + k]), self.tilings[k]
+        product, tiling = product_of(self.target_graph.operators[self.layout.start + k]), self.tilings[k]
         if product is None or not isinstance(tiling, ConvTiling):
             return 0
-        most = max(1, room_blocks(self.unit.machine, Memory.UB) // (_BIAS_PART * product.fractal.sum_blocks))
+        most = max(1, room_blocks(self.target_graph.machine, Memory.UB) // (_BIAS_PART * product.fractal.sum_blocks))
         return most if _live_n1(product, tiling) > most else 0
 
 
@@ -109,7 +109,7 @@ def _streamed(asking: _Asking) -> bool:
         return False
     k = -max(kept)[1]
     tiling = asking.tilings[k].model_copy(update={"constants": "streamed"})
-    product = product_of(asking.unit.operators[asking.layout.start + k])
+    product = product_of(asking.target_graph.operators[asking.layout.start + k])
     if product is not None and isinstance(tiling, ConvTiling) and (most := asking.splits(k)):
         # two chunks take no more of L1 than all weights did, or the two larger ones
         whole, n1 = tiling.weights == "resident", _live_n1(product, tiling)
@@ -129,17 +129,17 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
     return -max(tiles)[1] if tiles else None
 
 
-def _smaller(unit: Unit, layout: Blocks, k: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
+def _smaller(target_graph: Unit, layout: Blocks, k: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
     """A tiling, legal of the leader, with which operator k's tile takes no more than `room` blocks of UB; None where there is none."""
-    spec, rows = unit.operators[layout.start + k], layout.rows(k)
-    product, first = product_of(spec), product_of(unit.operators[layout.start + leader])
+    spec, rows = target_graph.operators[layout.start + k], layout.rows(k)
+    product, first = product_of(spec), product_of(target_graph.operators[layout.start + leader])
     if product is not None and first is not None and isinstance(tiling, ConvTiling):
         lanes = min(product.residual_lanes, product.result_lanes)
         if lanes < first.result_lanes:  # a tile of a residual, or of sums, is larger than one of the leader's results
             room = room * lanes // first.result_lanes // _ALIGN * _ALIGN
-        return narrower(unit, first, rows, layout.inside[k], tiling, room) if room else None
+        return narrower(target_graph, first, rows, layout.inside[k], tiling, room) if room else None
     mine = on_vector(spec)
-    dtype = unit.type_of(spec.y)
+    dtype = target_graph.type_of(spec.y)
     found = mine.slot_tiling(rows, room, dtype)
     if _slot(mine, found, dtype) > room:
         found = mine.columns_tiling(room, room, dtype) or found

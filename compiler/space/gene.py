@@ -75,9 +75,9 @@ FED_ROWS = (4, 2, 1)  # of a tile of a pool that is fed, at most
 _FED_PART = 5  # of two parts of UB in so many is the most that one of its two slots takes
 
 
-def ahead_sizes(unit: Unit) -> tuple[int, ...]:
+def ahead_sizes(target_graph: Unit) -> tuple[int, ...]:
     """KiB of weights that a gene may have come before its first tensor: none, or 16 and its doubles up to half of L1."""
-    most = room_blocks(unit.machine, Memory.L1) * BLOCK_BYTES // 2048
+    most = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
     return 0, *(16 << i for i in range((most // 16).bit_length()))
 
 
@@ -139,33 +139,33 @@ def bare(gene: Gene) -> Gene:
     return gene._replace(held=0, ahead_kib=0, same_end=False)
 
 
-def choice_count(unit: Unit, kernel: int) -> int:
+def choice_count(target_graph: Unit, kernel: int) -> int:
     """How many tilings of an operator a gene can name."""
-    if unit.operators[kernel].runs_on == "CUBE":
+    if target_graph.operators[kernel].runs_on == "CUBE":
         return KEPT
-    return len(UB_SLOTS) + (0 if refusal(unit, 0, kernel) else len(FED_ROWS))
+    return len(UB_SLOTS) + (0 if refusal(target_graph, 0, kernel) else len(FED_ROWS))
 
 
-def vector_choice(unit: Unit, spec: OperatorSpec, rows: int, choice: int, fed: bool) -> VectorTiling | None:
+def vector_choice(target_graph: Unit, spec: OperatorSpec, rows: int, choice: int, fed: bool) -> VectorTiling | None:
     """The tiling that a gene names by a choice, of blocks of so many rows; fed: where those behind `UB_SLOTS` are legal.
 
     Else these are as the first ones.
     """
     if fed and choice >= len(UB_SLOTS):
         assert isinstance(spec, PoolSpec)
-        slot = room_blocks(unit.machine, Memory.UB) * 2 // _FED_PART
+        slot = room_blocks(target_graph.machine, Memory.UB) * 2 // _FED_PART
         return spec.fed_tiling(min(rows, FED_ROWS[(choice - len(UB_SLOTS)) % len(FED_ROWS)]), slot)
-    return vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
+    return vector_tiling(target_graph, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
 
 
-def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
+def working_cores(target_graph: Unit, gene: Gene) -> tuple[int, ...]:
     """The cores of a gene that get an iteration, or some of its channels; all that a pinned one names."""
-    return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: _dealt(unit, gene)]
+    return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: _dealt(target_graph, gene)]
 
 
-def _dealt(unit: Unit, gene: Gene) -> int:
+def _dealt(target_graph: Unit, gene: Gene) -> int:
     """Iterations that cores can share: blocks of all images."""
-    return gene.blocks * (unit.images // gene.images)
+    return gene.blocks * (target_graph.images // gene.images)
 
 
 def recut(gene: Gene, **changes: Any) -> Gene:
@@ -186,41 +186,41 @@ def tiling_count(gene: Gene) -> int:
     return gene.stop - gene.start + sum(planes > 0 for planes in gene.on_vector)
 
 
-def outline(unit: Unit, gene: Gene, held: int = 0) -> Outline:
+def outline(target_graph: Unit, gene: Gene, held: int = 0) -> Outline:
     """How a gene's segment is divided.  held: storages, as bits, that lie whole in L1."""
-    cores = len(working_cores(unit, gene))
+    cores = len(working_cores(target_graph, gene))
     channels = cores if gene.split == "channels" else 1
     return Outline(gene.start, gene.stop, channels, gene.columns, gene.blocks, cores // channels, bits(gene), held)
 
 
-def iterations(unit: Unit, gene: Gene) -> int:
+def iterations(target_graph: Unit, gene: Gene) -> int:
     """Every block of every image, in every strip."""
-    return _dealt(unit, gene) * gene.columns
+    return _dealt(target_graph, gene) * gene.columns
 
 
-def keeps_weights(unit: Unit, gene: Gene) -> bool:
+def keeps_weights(target_graph: Unit, gene: Gene) -> bool:
     """Whether weights stay while L1 holds them."""
-    return gene.weights == "resident" or (gene.weights == "reused" and iterations(unit, gene) > 1)
+    return gene.weights == "resident" or (gene.weights == "reused" and iterations(target_graph, gene) > 1)
 
 
-def with_weights(unit: Unit, gene: Gene, kept: bool) -> Gene:
+def with_weights(target_graph: Unit, gene: Gene, kept: bool) -> Gene:
     """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
-    return gene._replace(weights="reused" if kept == (iterations(unit, gene) > 1) else "resident" if kept else "streamed")
+    return gene._replace(weights="reused" if kept == (iterations(target_graph, gene) > 1) else "resident" if kept else "streamed")
 
 
-def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:
+def splits(target_graph: Unit, gene: Gene, width: int) -> list[Split]:
     """How a gene's work can be split over so many cores."""
     ways: list[Split] = []
-    if _dealt(unit, gene) >= width:
+    if _dealt(target_graph, gene) >= width:
         ways.append("rows")
-    if width > 1 and can_split(unit, gene.start, gene.stop, width):
+    if width > 1 and can_split(target_graph, gene.start, gene.stop, width):
         ways.append("channels")
     return ways
 
 
-def widths(unit: Unit) -> list[int]:
+def widths(target_graph: Unit) -> list[int]:
     """Numbers of cores worth trying: powers of two, all of the machine's, and as many as a level grants."""
-    machine = unit.machine
+    machine = target_graph.machine
     granted = (machine.granted(level).cores for level in machine.contention)
     return sorted({*(1 << i for i in range(machine.cores.bit_length())), machine.cores, *granted})
 
@@ -236,40 +236,40 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=1024)
-def most_blocks(unit: Unit) -> tuple[int, ...]:
+def most_blocks(target_graph: Unit) -> tuple[int, ...]:
     """Per operator the most blocks of a run in which nobody reads it: as many as it has rows; as what it reads where that has far more.
 
     A pool of all pixels makes nothing in most of these, and what it sums up never leaves the chip.
     """
-    rows = [each.size for each in needed(unit)]
-    high = [max((rows[p] for p in unit.producers[k]), default=0) for k in range(len(rows))]
+    rows = [each.size for each in needed(target_graph)]
+    high = [max((rows[p] for p in target_graph.producers[k]), default=0) for k in range(len(rows))]
     return tuple([max(1, read if read >= _FAR_MORE * mine else mine) for read, mine in zip(high, rows, strict=True)])
 
 
 @lru_cache(maxsize=1 << 14)
-def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+def block_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
     """Block counts worth trying for operators [start, stop): up to `_height`."""
-    height = _height(unit, start, stop)
+    height = _height(target_graph, start, stop)
     return tuple([count for count in BLOCK_COUNTS if count <= height])
 
 
-def lower_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+def lower_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
     """Those of `block_counts` whose highest block of `_height` is lower than with any fewer blocks: 28 of 56 rows, but not 32."""
-    height = _height(unit, start, stop)
-    return tuple([count for count in block_counts(unit, start, stop) if -(-height // -(-height // count)) == count])
+    height = _height(target_graph, start, stop)
+    return tuple([count for count in block_counts(target_graph, start, stop) if -(-height // -(-height // count)) == count])
 
 
 @lru_cache(maxsize=1 << 14)
-def _height(unit: Unit, start: int, stop: int) -> int:
+def _height(target_graph: Unit, start: int, stop: int) -> int:
     """Rows of the lowest output that one of operators [start, stop) reads, or `most_blocks` of another where that is less."""
-    rows, most = needed(unit), most_blocks(unit)
-    read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in unit.consumers[k])}
+    rows, most = needed(target_graph), most_blocks(target_graph)
+    read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in target_graph.consumers[k])}
     return max(1, min([rows[k].size if k in read else most[k] for k in range(start, stop)]))
 
 
-def has_halos(unit: Unit, start: int, stop: int) -> bool:
+def has_halos(target_graph: Unit, start: int, stop: int) -> bool:
     """Whether blocks of operators [start, stop) share rows at all."""
-    return any(spec.operator.has_halo for spec in unit.operators[start:stop])
+    return any(spec.operator.has_halo for spec in target_graph.operators[start:stop])
 
 
 def bits(gene: Gene) -> int:

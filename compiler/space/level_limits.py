@@ -14,34 +14,34 @@ from compiler.target.target_graph import Unit
 
 
 @lru_cache(maxsize=1 << 14)
-def l1_of(unit: Unit, gene: Gene) -> int | None:
+def l1_of(target_graph: Unit, gene: Gene) -> int | None:
     """The least of `l1_grants` in which the gene's segment fits; None where it fits nowhere."""
-    plan = decode(unit, gene)
-    return None if plan is None else least_l1(unit, plan, gene.start)
+    plan = decode(target_graph, gene)
+    return None if plan is None else least_l1(target_graph, plan, gene.start)
 
 
-def within_level(unit: Unit, gene: Gene, level: str) -> Gene:
+def within_level(target_graph: Unit, gene: Gene, level: str) -> Gene:
     """The gene where it fits the memories that a level leaves, else the one that is decoded within those; cores as they are.
 
     The shared memory is divided among all segments of a program, so what they may have of it is what they were decoded for.
     """
-    grants, wanted = memory_grants(unit.machine), grant_of(unit, level)
+    grants, wanted = memory_grants(target_graph.machine), grant_of(target_graph, level)
     mine, theirs = grants[gene.grant], grants[wanted]
     if mine.shared_bytes == theirs.shared_bytes:
         if mine.l1_bytes <= theirs.l1_bytes:
             return gene
-        needs = l1_of(unit, gene)
+        needs = l1_of(target_graph, gene)
         if needs is not None and needs <= theirs.l1_bytes:
             return gene
     return gene._replace(grant=wanted)
 
 
-def grant_of(unit: Unit, level: str) -> int:
+def grant_of(target_graph: Unit, level: str) -> int:
     """The place in `memory_grants` of what a level leaves."""
-    return memory_grants(unit.machine).index(unit.machine.granted(level)._replace(cores=unit.machine.cores))
+    return memory_grants(target_graph.machine).index(target_graph.machine.granted(level)._replace(cores=target_graph.machine.cores))
 
 
-def single_operators_at(unit: Unit, level: str) -> Genome | Infeasible:
+def single_operators_at(target_graph: Unit, level: str) -> Genome | Infeasible:
     """`single_operators` within what a level leaves."""
-    genome, grant = single_operators(at_level(unit, level)), grant_of(unit, level)
+    genome, grant = single_operators(at_level(target_graph, level)), grant_of(target_graph, level)
     return genome if isinstance(genome, Infeasible) else tuple(gene._replace(grant=grant) for gene in genome)

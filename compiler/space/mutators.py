@@ -68,8 +68,8 @@ def _turned(gene: Gene) -> Gene:
     return gene._replace(same_end=not gene.same_end)
 
 
-def _granted(unit: Unit, gene: Gene) -> Unit:
-    return within(unit, memory_grants(unit.machine)[gene.grant])
+def _granted(target_graph: Unit, gene: Gene) -> Unit:
+    return within(target_graph, memory_grants(target_graph.machine)[gene.grant])
 
 
 def _over(gene: Gene, each: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def _over(gene: Gene, each: tuple[int, ...], start: int, stop: int) -> tuple[int
     return kept if any(kept) else ()
 
 
-def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
+def resized(target_graph: Unit, gene: Gene, start: int, stop: int) -> Gene:
     """The gene over other operators.
 
     Choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block count is lowered where there are
@@ -87,23 +87,23 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     be so many.
     """
     choices, on_vector = (_over(gene, each, start, stop) for each in (gene.choices, gene.on_vector))
-    counts = block_counts(unit, start, stop)
+    counts = block_counts(target_graph, start, stop)
     cached = gene.cached
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
     held = (gene.held << gene.start - start if start < gene.start else gene.held >> start - gene.start) & (1 << stop - start) - 1
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
-    columns = nearest_strips(_granted(unit, gene), start, stop, gene.columns)
-    divided = gene.passes if gene.passes in pass_counts(unit, start, stop) else 1
-    inputs = gene.input_passes if gene.input_passes in input_counts(unit, start, stop) else 1
+    columns = nearest_strips(_granted(target_graph, gene), start, stop, gene.columns)
+    divided = gene.passes if gene.passes in pass_counts(target_graph, start, stop) else 1
+    inputs = gene.input_passes if gene.input_passes in input_counts(target_graph, start, stop) else 1
     divisions = {"blocks": blocks, "columns": columns, "passes": divided, "input_passes": inputs}
     resized = recut(gene, start=start, stop=stop, choices=choices, held=held, on_vector=on_vector, **divisions)
-    if resized.split not in splits(unit, resized, len(resized.cores)):
+    if resized.split not in splits(target_graph, resized, len(resized.cores)):
         resized = recut(resized, split="rows")
-    return recut(resized, cached=whole_or(resized, cached), cores=working_cores(unit, resized))
+    return recut(resized, cached=whole_or(resized, cached), cores=working_cores(target_graph, resized))
 
 
-def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def split_segment(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Insert a DDR write and read: cut a segment in two."""
     longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
     if not longer:
@@ -111,26 +111,26 @@ def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     i = longer[int(rng.integers(len(longer)))]
     gene = genome[i]
     at = int(rng.integers(gene.start + 1, gene.stop))
-    return _swap(genome, i, *_cut(unit, gene, at))
+    return _swap(genome, i, *_cut(target_graph, gene, at))
 
 
-def _cut(unit: Unit, gene: Gene, at: int) -> tuple[Gene, Gene]:
+def _cut(target_graph: Unit, gene: Gene, at: int) -> tuple[Gene, Gene]:
     """The second part lies at the other end."""
-    return resized(unit, gene, gene.start, at), resized(unit, gene, at, gene.stop)._replace(same_end=False)
+    return resized(target_graph, gene, gene.start, at), resized(target_graph, gene, at, gene.stop)._replace(same_end=False)
 
 
-def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def merge_segments(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Remove a DDR write and read: join two neighbours, with the block count of either."""
     if len(genome) < 2:
         return None
     i = int(rng.integers(len(genome) - 1))
     a, b = genome[i], genome[i + 1]
     base = a if rng.random() < 0.5 else b
-    joined = resized(unit, base, a.start, b.stop)._replace(held=a.held | b.held << b.start - a.start, same_end=a.same_end)
+    joined = resized(target_graph, base, a.start, b.stop)._replace(held=a.held | b.held << b.start - a.start, same_end=a.same_end)
     return _swap(genome, i, joined, width=2)
 
 
-def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def shift_border(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Hand the operators next to a border over to the other segment."""
     if len(genome) < 2:
         return None
@@ -139,15 +139,15 @@ def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     at = a.stop + int(rng.choice([-2, -1, 1, 2]))
     if not a.start < at < b.stop:
         return None
-    return _swap(genome, i, resized(unit, a, a.start, at), resized(unit, b, at, b.stop), width=2)
+    return _swap(genome, i, resized(target_graph, a, a.start, at), resized(target_graph, b, at, b.stop), width=2)
 
 
-def toggle_held(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def toggle_held(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Hold a tensor over cuts, or not any more: of those of a random segment; or all of them, or none."""
-    tensors = cut_tensors(unit, genome)
+    tensors = cut_tensors(target_graph, genome)
     if not tensors:
         return None
-    asked = wanted(unit, genome)
+    asked = wanted(target_graph, genome)
     if rng.random() < 0.2:
         return holding(genome, () if len(asked) == len(tensors) else tensors)
     index = tensors[int(rng.integers(len(tensors)))].birth
@@ -156,30 +156,30 @@ def toggle_held(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome 
     return holding(genome, [each for each in tensors if (each in asked) != (each == one)])
 
 
-def cut_on_chip(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def cut_on_chip(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Cut a segment in two, and hold what goes from one to the other: a change of blocks and tiles without DDR."""
-    cut = split_segment(unit, genome, rng)
+    cut = split_segment(target_graph, genome, rng)
     if cut is None:
         return None
     at = next(i for i, (new, old) in enumerate(zip(cut, genome, strict=False)) if new != old)
-    asked = {each.storage for each in wanted(unit, cut)}
-    found = [each for each in cut_tensors(unit, cut) if each.storage in asked or each.birth <= at < each.death]
+    asked = {each.storage for each in wanted(target_graph, cut)}
+    found = [each for each in cut_tensors(target_graph, cut) if each.storage in asked or each.birth <= at < each.death]
     return holding(cut, found)
 
 
-def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_blocks(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Another block count: a neighbour mostly, any sometimes; of a segment in strips, or another number of these; or blocks of more images,
     or of fewer."""
     i = _pick(genome, rng)
     gene = genome[i]
-    if unit.images > 1 and rng.random() < 0.4:
-        others = [count for count in counts_together(unit) if count != gene.images]
+    if target_graph.images > 1 and rng.random() < 0.4:
+        others = [count for count in counts_together(target_graph) if count != gene.images]
         changed = recut(gene, blocks=1, images=others[int(rng.integers(len(others)))])
-        return _swap(genome, i, recut(changed, cores=working_cores(unit, changed)))
+        return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
     if gene.columns > 1 and rng.random() < 0.3:
-        columns = nearest_strips(_granted(unit, gene), gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
+        columns = nearest_strips(_granted(target_graph, gene), gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
         return None if columns == gene.columns else _swap(genome, i, recut(gene, columns=columns))
-    counts = block_counts(unit, gene.start, gene.stop)
+    counts = block_counts(target_graph, gene.start, gene.stop)
     if len(counts) < 2:
         return None
     at = counts.index(gene.blocks) if gene.blocks in counts else 0
@@ -190,10 +190,10 @@ def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     if counts[at] == gene.blocks:
         return None
     changed = recut(gene, blocks=counts[at])
-    return _swap(genome, i, recut(changed, cores=working_cores(unit, changed)))
+    return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
 
 
-def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def toggle_halo(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Cache the halo where it was recomputed, or the other way round: of one operator; of those whose rows are not longer than some
     operator's (a ring takes L1 by the row); or of all."""
     cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
@@ -205,36 +205,36 @@ def toggle_halo(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome 
     if draw < 1 / 3:
         cached = bits(gene) ^ 1 << int(rng.integers(gene.stop - gene.start))
     elif draw < 2 / 3:
-        cached = thin_operators(unit, gene, rng)
+        cached = thin_operators(target_graph, gene, rng)
     else:
         cached = 0 if gene.cached else -1
     cached = whole_or(gene, cached)
     return None if cached == gene.cached else _swap(genome, i, recut(gene, cached=cached))
 
 
-def thin_operators(unit: Unit, gene: Gene, rng: np.random.Generator) -> int:
+def thin_operators(target_graph: Unit, gene: Gene, rng: np.random.Generator) -> int:
     """Bits of the operators whose input has no more blocks in a row, over all planes, than a random one of them."""
-    reads = [spec.reads[0] for spec in unit.operators[gene.start : gene.stop]]
-    sizes = [read.planes * unit.storages[read.storage].row_blocks for read in reads]
+    reads = [spec.reads[0] for spec in target_graph.operators[gene.start : gene.stop]]
+    sizes = [read.planes * target_graph.storages[read.storage].row_blocks for read in reads]
     limit = sizes[int(rng.integers(len(sizes)))]
     return sum(1 << k for k, size in enumerate(sizes) if size <= limit)
 
 
-def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_window(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Blocks one after the other, or list-scheduled in a window of another width."""
     longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
     if not longer:
         return None
     i = longer[int(rng.integers(len(longer)))]
     gene = genome[i]
-    once = gene.blocks == 1 and unit.images == gene.images
+    once = gene.blocks == 1 and target_graph.images == gene.images
     choices = [(1, False), *((window, True) for window in ((1,) if once else WINDOWS))]
     others = [choice for choice in choices if choice != (gene.window, gene.sliding)]
     window, sliding = others[int(rng.integers(len(others)))]
     return _swap(genome, i, gene._replace(window=window, sliding=sliding))
 
 
-def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_prefetch(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """A slot more or less for what is loaded; loads that overtake or do not; what is urgent first or not; or other places of loads."""
     i = _pick(genome, rng)
     gene = genome[i]
@@ -248,18 +248,18 @@ def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Gen
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 
 
-def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_ahead(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More or less of a segment's weights before its first tensor; the first segment has nobody to run ahead of."""
     if len(genome) == 1:
         return None
     i = int(rng.integers(1, len(genome)))
-    others = [size for size in ahead_sizes(unit) if size != genome[i].ahead_kib]
+    others = [size for size in ahead_sizes(target_graph) if size != genome[i].ahead_kib]
     if not others:
         return None
     return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
 
 
-def change_end(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_end(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """The other end of L1 and UB, of a segment or of all from one on; the first segment has nobody before it."""
     if len(genome) == 1:
         return None
@@ -268,29 +268,29 @@ def change_end(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome |
     return _swap(genome, i, turned) if rng.random() < 0.5 else (*genome[:i], turned, *genome[i + 1 :])
 
 
-def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_weights(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Larger or smaller chunks of streamed weights, or weights that stay instead of being streamed, or the other way round."""
     i = _pick(genome, rng)
     gene = genome[i]
     if rng.random() < 0.3:
-        return _swap(genome, i, with_weights(unit, gene, not keeps_weights(unit, gene))._replace(pinned=()))
+        return _swap(genome, i, with_weights(target_graph, gene, not keeps_weights(target_graph, gene))._replace(pinned=()))
     chunk = int(rng.integers(len(CHUNK_BUDGETS)))
     return None if chunk == gene.chunk else _swap(genome, i, gene._replace(chunk=chunk, pinned=()))
 
 
-def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_tiling(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Another tiling of one operator, mostly one that the estimate likes; or more or fewer channels of a depthwise one on VECTOR."""
     i = _pick(genome, rng)
     gene = genome[i]
     k = int(rng.integers(gene.stop - gene.start))
-    if (planes := divisible(unit, gene.start + k, gene.start + k + 1)[0]) and rng.random() < 0.5:
+    if (planes := divisible(target_graph, gene.start + k, gene.start + k + 1)[0]) and rng.random() < 0.5:
         shares = list(gene.on_vector or (0,) * (gene.stop - gene.start))
         before, shares[k] = shares[k], int(np.clip(shares[k] + rng.choice([-4, -2, -1, 1, 2, 4]), 0, planes - 1))
         changed = gene._replace(on_vector=tuple(shares) if any(shares) else ())
         if shares[k] == before:
             return None
         return _swap(genome, i, changed if before and shares[k] else changed._replace(pinned=()))
-    limit = choice_count(unit, gene.start + k)
+    limit = choice_count(target_graph, gene.start + k)
     choice = min(limit - 1, int(rng.geometric(0.15)) - 1) if rng.random() < 0.8 else int(rng.integers(limit))
     choices = list(gene.choices or (0,) * (gene.stop - gene.start))
     if choices[k] == choice:
@@ -299,9 +299,9 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else (), pinned=()))
 
 
-def drawn_passes(unit: Unit, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
+def drawn_passes(target_graph: Unit, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
     """Into how many passes of each kind a gene is divided by chance, beside what it is now; 1 not among them."""
-    counts = pass_counts(unit, gene.start, gene.stop), input_counts(unit, gene.start, gene.stop)
+    counts = pass_counts(target_graph, gene.start, gene.stop), input_counts(target_graph, gene.start, gene.stop)
     most = _MOST_PASSED // (gene.stop - gene.start)
     passes, inputs = (
         tuple(count for count in mine if count * others <= most)
@@ -310,12 +310,12 @@ def drawn_passes(unit: Unit, gene: Gene) -> dict[Literal["passes", "input_passes
     return {"passes": passes, "input_passes": inputs}
 
 
-def change_passes(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_passes(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More passes over hidden channels or over those of inputs, or fewer; in fewer blocks where these are more than one, as passes make
     room for them."""
     able = []
     for i, gene in enumerate(genome):
-        able += [(i, key, counts) for key, counts in drawn_passes(unit, gene).items() if counts]
+        able += [(i, key, counts) for key, counts in drawn_passes(target_graph, gene).items() if counts]
     if not able:
         return None
     i, key, counts = able[int(rng.integers(len(able)))]
@@ -323,15 +323,15 @@ def change_passes(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     others = [count for count in (1, *counts) if count != getattr(gene, key)]
     changed = recut(gene, split="rows", **{key: others[int(rng.integers(len(others)))]})
     if gene.blocks > 1 and rng.random() < 0.5:
-        fewer = [count for count in block_counts(unit, gene.start, gene.stop) if count < gene.blocks]
+        fewer = [count for count in block_counts(target_graph, gene.start, gene.stop) if count < gene.blocks]
         changed = recut(changed, blocks=fewer[int(rng.integers(len(fewer)))])
-    return _swap(genome, i, recut(changed, cores=working_cores(unit, changed)))
+    return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
 
 
-def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_cores(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More cores, fewer, or others.  Where they share rows, blocks follow if there are too few to go around; where there are too few rows,
     they share channels."""
-    count = unit.machine.cores
+    count = target_graph.machine.cores
     if count == 1:
         return None
     i = _pick(genome, rng)
@@ -341,30 +341,30 @@ def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
         first = int(rng.integers(count))
         cores = tuple(sorted((first + c) % count for c in range(width)))
         return None if set(cores) == set(gene.cores) else _swap(genome, i, gene._replace(cores=cores))
-    at = bisect_left(options := widths(unit), width)
+    at = bisect_left(options := widths(target_graph), width)
     wanted = options[int(np.clip(at + rng.choice([-1, 1]), 0, len(options) - 1))]
     if wanted == width:
         return None
-    counts = [c for c in block_counts(unit, gene.start, gene.stop) if c >= gene.blocks]
+    counts = [c for c in block_counts(target_graph, gene.start, gene.stop) if c >= gene.blocks]
     shared = (recut(gene, blocks=c, split=split) for split in sorted(_SPLITS, key=lambda s: s != gene.split) for c in counts)
-    found = next((g for g in shared if wanted == 1 or g.split in splits(unit, g, wanted)), None)
+    found = next((g for g in shared if wanted == 1 or g.split in splits(target_graph, g, wanted)), None)
     if found is None:
         return None
     nearest = dict.fromkeys([*gene.cores, *((gene.cores[0] + c) % count for c in range(count))])
     return _swap(genome, i, recut(found, cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else found.split))
 
 
-def change_split(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_split(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Channels instead of rows for each core of a segment, or the other way round; a segment on one core goes to several for it."""
-    if unit.machine.cores == 1:
+    if target_graph.machine.cores == 1:
         return None
     i = _pick(genome, rng)
     gene = genome[i]
     if len(gene.cores) == 1:
-        wanted = int(rng.choice(widths(unit)[1:]))
-        gene = recut(gene, cores=tuple(sorted((gene.cores[0] + c) % unit.machine.cores for c in range(wanted))))
+        wanted = int(rng.choice(widths(target_graph)[1:]))
+        gene = recut(gene, cores=tuple(sorted((gene.cores[0] + c) % target_graph.machine.cores for c in range(wanted))))
     changed = recut(gene, split="channels" if gene.split == "rows" else "rows")
-    return _swap(genome, i, changed) if changed.split in splits(unit, changed, len(changed.cores)) else None
+    return _swap(genome, i, changed) if changed.split in splits(target_graph, changed, len(changed.cores)) else None
 
 
 MOVES: dict[str, Move] = {
@@ -404,32 +404,32 @@ def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
     return _swap(a, first, *theirs, width=width)
 
 
-def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
+def random_genome(target_graph: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
     """Random block splits, random cores and random DDR writes and reads over the topological order."""
     genes, start = [], 0
-    while start < len(unit.operators):
-        stop = min(len(unit.operators), start + int(rng.geometric(1 / mean_length)))
-        counts = block_counts(unit, start, stop)
-        blocks, columns = counts[int(rng.integers(len(counts)))], fewest_strips(unit, start, stop)
-        genes.append(on_random_cores(unit, Gene(start, stop, blocks, columns=columns), rng))
+    while start < len(target_graph.operators):
+        stop = min(len(target_graph.operators), start + int(rng.geometric(1 / mean_length)))
+        counts = block_counts(target_graph, start, stop)
+        blocks, columns = counts[int(rng.integers(len(counts)))], fewest_strips(target_graph, start, stop)
+        genes.append(on_random_cores(target_graph, Gene(start, stop, blocks, columns=columns), rng))
         start = stop
     return tuple(genes)
 
 
-def on_random_cores(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+def on_random_cores(target_graph: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
     """The gene on any number of neighbouring cores that it has work for; as it is (and nothing drawn) where the machine has one."""
-    if unit.machine.cores == 1:
+    if target_graph.machine.cores == 1:
         return gene
-    options = [(width, split) for width in widths(unit) for split in splits(unit, gene, width)]
-    (width, split), first = options[int(rng.integers(len(options)))], int(rng.integers(unit.machine.cores))
-    return gene._replace(cores=tuple(sorted((first + c) % unit.machine.cores for c in range(width))), split=split)
+    options = [(width, split) for width in widths(target_graph) for split in splits(target_graph, gene, width)]
+    (width, split), first = options[int(rng.integers(len(options)))], int(rng.integers(target_graph.machine.cores))
+    return gene._replace(cores=tuple(sorted((first + c) % target_graph.machine.cores for c in range(width))), split=split)
 
 
-def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
+def repaired(target_graph: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
     """Segments that do not fit are cut in half until they do; None where a single operator does not."""
     at = 0
     while at < len(genome):
-        parts = _parts_that_fit(unit, genome[at], fits)
+        parts = _parts_that_fit(target_graph, genome[at], fits)
         if parts is None:
             return None
         if parts[0] is not genome[at]:
@@ -438,24 +438,24 @@ def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome
     return genome
 
 
-def _parts_that_fit(unit: Unit, gene: Gene, fits: Callable[[Gene], bool]) -> Genome | None:
+def _parts_that_fit(target_graph: Unit, gene: Gene, fits: Callable[[Gene], bool]) -> Genome | None:
     """Of a gene; itself, if it does."""
     if fits(gene):
         return (gene,)
     if gene.stop - gene.start == 1:
-        smaller = (recut(gene, blocks=count) for count in block_counts(unit, gene.start, gene.stop) if count > gene.blocks)
+        smaller = (recut(gene, blocks=count) for count in block_counts(target_graph, gene.start, gene.stop) if count > gene.blocks)
         one = next(filter(fits, smaller), None)
         return None if one is None else (one,)
     found = list[Gene]()
-    for half in _cut(unit, gene, (gene.start + gene.stop) // 2):
-        parts = _parts_that_fit(unit, half, fits)
+    for half in _cut(target_graph, gene, (gene.start + gene.stop) // 2):
+        parts = _parts_that_fit(target_graph, half, fits)
         if parts is None:
             return None
         found += parts
     return tuple(found)
 
 
-def verify(unit: Unit, genome: Genome) -> None:
+def verify(target_graph: Unit, genome: Genome) -> None:
     """Raise ValueError where the genes do not cover the operators once and in order."""
     at = 0
     for gene in genome:
@@ -465,5 +465,5 @@ def verify(unit: Unit, genome: Genome) -> None:
         if gene.start != at or count <= 0 or not named:
             raise ValueError(f"gene {gene} does not continue at operator {at}")
         at = gene.stop
-    if at != len(unit.operators):
-        raise ValueError(f"genes end at operator {at}, the model has {len(unit.operators)}")
+    if at != len(target_graph.operators):
+        raise ValueError(f"genes end at operator {at}, the model has {len(target_graph.operators)}")

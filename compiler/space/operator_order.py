@@ -16,50 +16,50 @@ Order = Literal["file", "depth"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 
-def ordered(unit: Unit, order: Order) -> Unit:
+def ordered(target_graph: Unit, order: Order) -> Unit:
     """The unit with its operators in such an order, whichever it has them in."""
     if order == "file":
-        found = sorted(range(len(unit.operators)), key=lambda k: unit.operators[k].tag)
+        found = sorted(range(len(target_graph.operators)), key=lambda k: target_graph.operators[k].tag)
     else:
-        found = _depth_first(unit)
-    return unit if found == list(range(len(found))) else permuted(unit, tuple(found))
+        found = _depth_first(target_graph)
+    return target_graph if found == list(range(len(found))) else permuted(target_graph, tuple(found))
 
 
-def _depth_first(unit: Unit) -> list[int]:
+def _depth_first(target_graph: Unit) -> list[int]:
     """Of the operators whose operands are made, the one that reads the result made last; of equals the one with the longest tail, then the
     first in the file."""
-    waits, tails = [len(unit.producers[k]) for k in range(len(unit.operators))], _tails(unit)
+    waits, tails = [len(target_graph.producers[k]) for k in range(len(target_graph.operators))], _tails(target_graph)
     made_at = [-1] * len(waits)
     ready = [k for k, count in enumerate(waits) if not count]
     order = list[int]()
     while ready:
-        newest = {k: max((made_at[source] for source in unit.producers[k]), default=-1) for k in ready}
-        k = min(ready, key=lambda k: (-newest[k], -tails[k], unit.operators[k].tag))
+        newest = {k: max((made_at[source] for source in target_graph.producers[k]), default=-1) for k in ready}
+        k = min(ready, key=lambda k: (-newest[k], -tails[k], target_graph.operators[k].tag))
         ready.remove(k)
         made_at[k] = len(order)
         order.append(k)
-        for reader in unit.consumers[k]:
+        for reader in target_graph.consumers[k]:
             waits[reader] -= 1
             if not waits[reader]:
                 ready.append(reader)
     return order
 
 
-def _tails(unit: Unit) -> list[int]:
+def _tails(target_graph: Unit) -> list[int]:
     """Of the branch that begins with an operator, the blocks of results that VECTOR makes behind its last product.
 
     More than any other where there is none: it keeps CUBE from nothing.  0 where VECTOR begins a branch with products, since it does so at
     once, wherever that comes.
     A branch ends where its result has several readers, or its reader several sources.
     """
-    tails, products = [0] * len(unit.operators), [False] * len(unit.operators)
-    for k, spec in reversed([*enumerate(unit.operators)]):
-        readers, storage = unit.consumers[k], unit.storages[spec.y.storage]
-        if len(readers) == 1 and len(unit.producers[readers[0]]) == 1:
+    tails, products = [0] * len(target_graph.operators), [False] * len(target_graph.operators)
+    for k, spec in reversed([*enumerate(target_graph.operators)]):
+        readers, storage = target_graph.consumers[k], target_graph.storages[spec.y.storage]
+        if len(readers) == 1 and len(target_graph.producers[readers[0]]) == 1:
             tails[k], products[k] = tails[readers[0]], products[readers[0]]
         products[k] |= spec.runs_on == "CUBE"
         if not products[k]:
             tails[k] += spec.y.planes * storage.h * storage.row_blocks
     most = sum(tails)
-    ends = zip(tails, products, unit.operators, strict=True)
+    ends = zip(tails, products, target_graph.operators, strict=True)
     return [most + tail if not mine else tail if spec.runs_on == "CUBE" else 0 for tail, mine, spec in ends]

@@ -46,45 +46,45 @@ class CutTensor(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def first_makers(unit: Unit) -> dict[int, int]:
+def first_makers(target_graph: Unit) -> dict[int, int]:
     """Storage -> the operator that makes its first part."""
-    return {spec.y.storage: spec.index for spec in reversed(unit.operators)}
+    return {spec.y.storage: spec.index for spec in reversed(target_graph.operators)}
 
 
-def cut_tensors(unit: Unit, genome: Genome) -> list[CutTensor]:
+def cut_tensors(target_graph: Unit, genome: Genome) -> list[CutTensor]:
     """Those of segments that are on one core, the same for all that make or read one, and have whole rows; in the order of their births."""
     lives: dict[int, tuple[int, int]] = {}
     saved: dict[int, int] = {}
-    refused, cores = set[int](), [working_cores(unit, gene) for gene in genome]
+    refused, cores = set[int](), [working_cores(target_graph, gene) for gene in genome]
     for index, gene in enumerate(genome):
         mine = cores[index]
-        for at, moved in _crossing(unit, gene.start, gene.stop):
+        for at, moved in _crossing(target_graph, gene.start, gene.stop):
             birth, _ = lives.get(at, (index, index))
             if gene.columns > 1 or gene.images > 1 or len(mine) > 1 or mine != cores[birth]:
                 refused.add(at)
             lives[at], saved[at] = (birth, index), saved.get(at, 0) + moved
-    have, makers = room_blocks(unit.machine, Memory.L1), first_makers(unit)
+    have, makers = room_blocks(target_graph.machine, Memory.L1), first_makers(target_graph)
     return [
         CutTensor(at, makers[at], blocks, birth, death, saved[at])
         for at, (birth, death) in lives.items()
-        if at not in refused and (blocks := held_blocks(unit, at)) < have
+        if at not in refused and (blocks := held_blocks(target_graph, at)) < have
     ]
 
 
 @lru_cache(maxsize=1 << 14)
-def _crossing(unit: Unit, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+def _crossing(target_graph: Unit, start: int, stop: int) -> tuple[tuple[int, int], ...]:
     """(storage, blocks that operators [start, stop) store of it, and that they load, each once) of what crosses their borders."""
-    number, found, operators = storage_numbers(unit), [], unit.operators[start:stop]
-    for name, stored, _ in border_tensors(unit, start, stop):
+    number, found, operators = storage_numbers(target_graph), [], target_graph.operators[start:stop]
+    for name, stored, _ in border_tensors(target_graph, start, stop):
         at = number[name]
         made = {plane for spec in operators if spec.y.storage == at for plane in range(spec.y.plane, spec.y.plane + spec.y.planes)}
         reads = (read for spec in operators for read in spec.reads if read.storage == at)
         read = {plane for piece in reads for plane in range(piece.plane, piece.plane + piece.planes)}
-        found.append((at, (stored + len(read - made)) * unit.storages[at].plane_blocks * unit.images))
+        found.append((at, (stored + len(read - made)) * target_graph.storages[at].plane_blocks * target_graph.images))
     return tuple(found)
 
 
-def wanted(unit: Unit, genome: Genome) -> list[CutTensor]:
+def wanted(target_graph: Unit, genome: Genome) -> list[CutTensor]:
     """Those that its genes ask for."""
     starts = [gene.start for gene in genome]
 
@@ -92,7 +92,7 @@ def wanted(unit: Unit, genome: Genome) -> list[CutTensor]:
         gene = genome[bisect_right(starts, maker) - 1]
         return bool(gene.held >> (maker - gene.start) & 1)
 
-    return [each for each in cut_tensors(unit, genome) if asked(each.maker)]
+    return [each for each in cut_tensors(target_graph, genome) if asked(each.maker)]
 
 
 def holding(genome: Genome, tensors: Sequence[CutTensor]) -> Genome:
@@ -108,10 +108,10 @@ def holding(genome: Genome, tensors: Sequence[CutTensor]) -> Genome:
 class HeldLayout:
     """Tensors that may be held in a genome, and what its segments have of those that are."""
 
-    def __init__(self, unit: Unit, genome: Genome, tensors: Sequence[CutTensor]) -> None:
-        cores = [working_cores(unit, gene) for gene in genome]
-        crossing = [_crossing_storages(unit, gene.start, gene.stop) for gene in genome]
-        self._room, self._segments = room_blocks(unit.machine, Memory.L1), len(genome)
+    def __init__(self, target_graph: Unit, genome: Genome, tensors: Sequence[CutTensor]) -> None:
+        cores = [working_cores(target_graph, gene) for gene in genome]
+        crossing = [_crossing_storages(target_graph, gene.start, gene.stop) for gene in genome]
+        self._room, self._segments = room_blocks(target_graph.machine, Memory.L1), len(genome)
         self._bits = [1 << each.storage for each in tensors]
         self._touching = [[at for at in range(each.birth, each.death + 1) if each.storage in crossing[at]] for each in tensors]
         of_core: dict[int, dict[int, int]] = {}
@@ -119,7 +119,7 @@ class HeldLayout:
             of_core.setdefault(cores[each.birth][0], {})[each.storage] = at
         self._cores = list[tuple[Ints, Ints, NDArray[np.bool_]]]()  # tensors of each as they take places, their lives, segments on it
         for core, mine in of_core.items():
-            order, spans = lives_in_order(unit, {at: (tensors[k].birth, tensors[k].death) for at, k in mine.items()})
+            order, spans = lives_in_order(target_graph, {at: (tensors[k].birth, tensors[k].death) for at, k in mine.items()})
             self._cores.append((np.array([mine[at] for at in order]), spans, np.array([core in others for others in cores])))
 
     def of(self, taken: Sequence[bool]) -> list[Space]:
@@ -136,15 +136,15 @@ class HeldLayout:
 
 
 @lru_cache(maxsize=1 << 14)
-def _crossing_storages(unit: Unit, start: int, stop: int) -> frozenset[int]:
+def _crossing_storages(target_graph: Unit, start: int, stop: int) -> frozenset[int]:
     """What operators [start, stop) make and read beyond them."""
-    return frozenset(at for at, _ in _crossing(unit, start, stop))
+    return frozenset(at for at, _ in _crossing(target_graph, start, stop))
 
 
-def spaces(unit: Unit, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:
+def spaces(target_graph: Unit, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:
     """What every segment has of the tensors that genes ask for, as many as fit.  fits: whether a gene does, with its space."""
-    asked = sorted(wanted(unit, genome), key=lambda each: each.rank)
-    layout = HeldLayout(unit, genome, asked)
+    asked = sorted(wanted(target_graph, genome), key=lambda each: each.rank)
+    layout = HeldLayout(target_graph, genome, asked)
     found = layout.of([True] * len(asked))
     if all(space == FREE or fits(gene, space) for gene, space in zip(genome, found, strict=True)):
         return found

@@ -43,17 +43,21 @@ class _Candidate(NamedTuple):
     saved: int
 
 
-def with_shared(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[SegmentPlan]:
+def with_shared(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[SegmentPlan]:
     """The segments, each with its first operator, in their order; with what stays in the shared memory, where the machine has one."""
     plans = [plan for plan, _ in segments]
-    if unit.machine.shared is None:
+    if target_graph.machine.shared is None:
         return plans
-    kept = _kept([*_tensors(unit, segments), *_weights(unit, segments)], len(plans), unit.machine.buffer_blocks(Memory.SHARED))
+    kept = _kept(
+        [*_tensors(target_graph, segments), *_weights(target_graph, segments)],
+        len(plans),
+        target_graph.machine.buffer_blocks(Memory.SHARED),
+    )
     tensors = {each.name for each in kept if not each.weights}
     weights = {(each.birth, each.name) for each in kept if each.weights}
     found = []
     for index, (plan, start) in enumerate(segments):
-        border = border_tensors(unit, start, start + len(plan.operators))
+        border = border_tensors(target_graph, start, start + len(plan.operators))
         shared = tuple([each.name for each in border if each.name in tensors])
         staged = tuple([name for name in plan.operators if (index, name) in weights])
         same = shared == plan.shared and staged == plan.staged
@@ -61,14 +65,14 @@ def with_shared(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list
     return found
 
 
-def settled(unit: Unit, plan: Plan) -> Plan:
+def settled(target_graph: Unit, plan: Plan) -> Plan:
     """The plan with what stays by the rules, in the order of its segments, which need not be the unit's.
 
     Raises `BadInputError` where it names other operators.
     """
-    if unit.machine.shared is None:
+    if target_graph.machine.shared is None:
         return plan
-    of = permuted_to(unit, [name for segment in plan.segments for name in segment.operators])
+    of = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
     if isinstance(of, Infeasible):
         raise BadInputError(f"plan: {of}")
     starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
@@ -80,11 +84,11 @@ def without_shared(plan: SegmentPlan) -> SegmentPlan:
     return plan.model_copy(update={"shared": (), "staged": ()}) if plan.shared or plan.staged else plan
 
 
-def _tensors(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
-    storages = {storage.name: storage for storage in unit.storages}
+def _tensors(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
+    storages = {storage.name: storage for storage in target_graph.storages}
     found: dict[str, _Candidate] = {}
     for index, (plan, start) in enumerate(segments):
-        for name, stored, loaded in border_tensors(unit, start, start + len(plan.operators)):
+        for name, stored, loaded in border_tensors(target_graph, start, start + len(plan.operators)):
             if name in plan.held:
                 continue
             storage = storages[name]
@@ -94,22 +98,24 @@ def _tensors(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_C
     return list(found.values())
 
 
-def _weights(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
+def _weights(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
     """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
     found = []
     for index, (plan, start) in enumerate(segments):
         if plan.passes > 1 or plan.input_passes > 1:
             continue  # each brings its own run of them
-        again = plan.blocks_of_strips * unit.images
+        again = plan.blocks_of_strips * target_graph.images
         for k, tiling in enumerate(plan.tilings):
-            product = product_of(unit.operators[start + k])
+            product = product_of(target_graph.operators[start + k])
             if product is None or not product.stored_weight_blocks or not isinstance(tiling, ConvTiling):
                 continue
             # every core reads them once, or once for each of its iterations; of channels each its own part
             reads = again if tiling.weights == "streamed" else 1
             reads = max(reads, plan.dealt) if plan.dealt > 1 else reads
             saved = product.stored_weight_blocks * (reads - 1)
-            if saved * BLOCK_BYTES > _overhead(unit.machine, product.stored_weight_blocks, reads) * float(unit.machine.ddr.deliverable):
+            if saved * BLOCK_BYTES > _overhead(target_graph.machine, product.stored_weight_blocks, reads) * float(
+                target_graph.machine.ddr.deliverable
+            ):
                 found.append(_Candidate(plan.operators[k], True, product.stored_weight_blocks, index, index, saved))
     return found
 

@@ -25,60 +25,62 @@ _NARROWEST = 8  # columns of a strip of several operators: of narrower ones the 
 
 
 @lru_cache(maxsize=1 << 16)
-def fewest_strips(unit: Unit, start: int, stop: int) -> int:
+def fewest_strips(target_graph: Unit, start: int, stop: int) -> int:
     """The smallest number of strips in which operators [start, stop) fit L1, in the finest blocks of rows; 1 where rows alone fit, or where
     no strips do."""
-    if _fits(unit, start, stop, 1):
+    if _fits(target_graph, start, stop, 1):
         return 1
-    most = most_strips(unit, start, stop)
+    most = most_strips(target_graph, start, stop)
     tries = [1 << i for i in range(1, most.bit_length())]
-    enough = next((count for count in (*tries, most) if count > 1 and _fits(unit, start, stop, count)), 1)
+    enough = next((count for count in (*tries, most) if count > 1 and _fits(target_graph, start, stop, count)), 1)
     below = max((count for count in tries if count < enough), default=1)
     while enough - below > 1:
         middle = (below + enough) // 2
-        below, enough = (below, middle) if _fits(unit, start, stop, middle) else (middle, enough)
+        below, enough = (below, middle) if _fits(target_graph, start, stop, middle) else (middle, enough)
     return enough
 
 
-def most_strips(unit: Unit, start: int, stop: int) -> int:
+def most_strips(target_graph: Unit, start: int, stop: int) -> int:
     """As many strips as are looked at."""
-    narrowest = min(unit.operators[k].out_w for k in range(start, stop) if leaves(unit, k, stop))
+    narrowest = min(target_graph.operators[k].out_w for k in range(start, stop) if leaves(target_graph, k, stop))
     return max(1, min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST)))
 
 
-def nearest_strips(unit: Unit, start: int, stop: int, wanted: int) -> int:
+def nearest_strips(target_graph: Unit, start: int, stop: int, wanted: int) -> int:
     """`wanted` strips where rows alone do not fit, as far as so many fit and there can be so many; 1 where rows do."""
-    fewest = fewest_strips(unit, start, stop)
+    fewest = fewest_strips(target_graph, start, stop)
     if wanted <= fewest or fewest == 1:
         return fewest
-    return fewest if isinstance(strips(unit, start, stop, min(wanted, MAX_STRIPS)), Infeasible) else min(wanted, MAX_STRIPS)
+    return fewest if isinstance(strips(target_graph, start, stop, min(wanted, MAX_STRIPS)), Infeasible) else min(wanted, MAX_STRIPS)
 
 
-def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
+def _fits(target_graph: Unit, start: int, stop: int, columns: int) -> bool:
     """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights: mostly clear from sums."""
-    return (columns == 1 and _most(unit, start, stop) <= room_blocks(unit.machine, Memory.L1)) or _has_places(unit, start, stop, columns)
+    return (columns == 1 and _most(target_graph, start, stop) <= room_blocks(target_graph.machine, Memory.L1)) or _has_places(
+        target_graph, start, stop, columns
+    )
 
 
-def _has_places(unit: Unit, start: int, stop: int, columns: int) -> bool:
-    finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in needed(unit)[start:stop])))
-    found = largest_strip(unit, finest)
+def _has_places(target_graph: Unit, start: int, stop: int, columns: int) -> bool:
+    finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in needed(target_graph)[start:stop])))
+    found = largest_strip(target_graph, finest)
     if isinstance(found, Infeasible):
         return False
     strip, _ = found
     operators = strip.operators[start:stop]
     weights = [BufferRequest(Buffer("weights", k), size, k, k, 1 << k) for k, size in enumerate(map(_smallest_chunks, operators)) if size]
-    have = room_blocks(unit.machine, Memory.L1)
+    have = room_blocks(target_graph.machine, Memory.L1)
     ways = finest, finest._replace(halo=(1 << stop - start) - 1)
     return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)
 
 
-def _most(unit: Unit, start: int, stop: int) -> int:
+def _most(target_graph: Unit, start: int, stop: int) -> int:
     """What the run keeps of tensors in one block, and all of its smallest chunks at once, in blocks of L1: never less than what
     `_has_places` looks for a place for."""
-    kept = run_of(unit, start, stop).allocations.values()
-    heights = ((each, unit.storages[each.storage]) for each in kept)
+    kept = run_of(target_graph, start, stop).allocations.values()
+    heights = ((each, target_graph.storages[each.storage]) for each in kept)
     tensors = [rounded(each.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for each, storage in heights]
-    return sum(tensors) + sum(map(_smallest_chunks, unit.operators[start:stop]))
+    return sum(tensors) + sum(map(_smallest_chunks, target_graph.operators[start:stop]))
 
 
 def _smallest_chunks(spec: OperatorSpec) -> int:

@@ -14,9 +14,9 @@ from compiler.target.target_graph import Unit
 class Structures:
     """Names the computation of every run of operators, so that equal segments of a network (and of other networks) share their tasks."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
-        self._signatures = [_short(spec.signature(unit.storages)) for spec in unit.operators]
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph = target_graph
+        self._signatures = [_short(spec.signature(target_graph.storages)) for spec in target_graph.operators]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)
         self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 
@@ -29,19 +29,21 @@ class Structures:
         return self._keyed(gene)
 
     def _key(self, gene: Gene) -> Key:
-        gene = bare(gene)._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
+        gene = bare(gene)._replace(cores=tuple(range(len(working_cores(self.target_graph, gene)))))
         if gene.pinned:
             return self.structure(gene.start, gene.stop), gene[2:]
         if len(gene.cores) == 1:
             gene = gene._replace(split="rows")
         if gene.stop - gene.start == 1:
             gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
-        if iterations(self.unit, gene) == 1:
+        if iterations(self.target_graph, gene) == 1:
             gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
-        elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
+        elif gene.cached and not has_halos(self.target_graph, gene.start, gene.stop):
             gene = gene._replace(cached=0)
-        weighted = any(spec.weight_blocks for spec in self.unit.operators[gene.start : gene.stop])
-        gene = with_weights(self.unit, gene, keeps_weights(self.unit, gene)) if weighted else gene._replace(weights="reused")
+        weighted = any(spec.weight_blocks for spec in self.target_graph.operators[gene.start : gene.stop])
+        gene = (
+            with_weights(self.target_graph, gene, keeps_weights(self.target_graph, gene)) if weighted else gene._replace(weights="reused")
+        )
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:
@@ -50,25 +52,25 @@ class Structures:
 
     def places(self) -> dict[str, tuple[int, int]]:
         """Structure -> (start, stop) of its first run, of every run that may be a segment."""
-        count, found = len(self.unit.operators), dict[str, tuple[int, int]]()
+        count, found = len(self.target_graph.operators), dict[str, tuple[int, int]]()
         for start in range(count):
             for stop in range(start + 1, min(count, start + EVERY_LENGTH) + 1):
                 found.setdefault(self.structure(start, stop), (start, stop))
         return found
 
     def _structure(self, start: int, stop: int) -> str:
-        unit = self.unit
-        rows: list[object] = [unit.machine_digest, unit.dtype.name, unit.storages[0].n]
+        target_graph = self.target_graph
+        rows: list[object] = [target_graph.machine_digest, target_graph.dtype.name, target_graph.storages[0].n]
         names: dict[int, int] = {}
         for k in range(start, stop):
-            spec = unit.operators[k]
+            spec = target_graph.operators[k]
             rows.append(self._signatures[k])
-            rows.append(needed(unit)[k])
+            rows.append(needed(target_graph)[k])
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
-            rows.append([s - start for s in unit.producers[k] if s >= start])
-            rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))
-        if unit.machine.shared is not None:  # what may be there, and how large it is as a whole
-            rows.append([(unit.storages[at].name in hidden(unit), unit.storages[at].image_blocks) for at in names])
+            rows.append([s - start for s in target_graph.producers[k] if s >= start])
+            rows.append(k in target_graph.escapes or any(c >= stop for c in target_graph.consumers[k]))
+        if target_graph.machine.shared is not None:  # what may be there, and how large it is as a whole
+            rows.append([(target_graph.storages[at].name in hidden(target_graph), target_graph.storages[at].image_blocks) for at in names])
         return _short(repr(rows))
 
 

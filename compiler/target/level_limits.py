@@ -28,23 +28,23 @@ def l1_grants(machine: Machine) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def within(unit: Unit, grant: Grant) -> Unit:
+def within(target_graph: Unit, grant: Grant) -> Unit:
     """The unit on a machine that has no more than this; that itself where it is all."""
-    if grant == unit.machine.whole:
-        return unit
-    values = unit.machine.model_dump()
+    if grant == target_graph.machine.whole:
+        return target_graph
+    values = target_graph.machine.model_dump()
     values["buffers_bytes"]["L1"], values["cores"] = grant.l1_bytes, grant.cores
-    if unit.machine.shared is not None:
+    if target_graph.machine.shared is not None:
         values["shared"]["bytes"] = grant.shared_bytes
     del values["contention"]  # of a part of a machine nobody asks what its levels leave
-    return replace(unit, machine=Machine.model_validate(values))
+    return replace(target_graph, machine=Machine.model_validate(values))
 
 
-def within_l1(unit: Unit, l1_bytes: int) -> Unit:
+def within_l1(target_graph: Unit, l1_bytes: int) -> Unit:
     """The unit within so much of L1."""
-    return within(unit, unit.machine.whole._replace(l1_bytes=l1_bytes))
+    return within(target_graph, target_graph.machine.whole._replace(l1_bytes=l1_bytes))
 
 
-def at_level(unit: Unit, level: str) -> Unit:
+def at_level(target_graph: Unit, level: str) -> Unit:
     """The unit within what a level leaves."""
-    return within(unit, unit.machine.granted(level))
+    return within(target_graph, target_graph.machine.granted(level))

@@ -25,7 +25,7 @@ from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 from tests.piece_models import piece_model
 from tuner.zoo.load import open_network
 
@@ -69,10 +69,10 @@ def test_segments_add_up_to_the_program() -> None:
 def test_changes_make_programs_faster() -> None:
     """What simulated programs correct: never slower in the sum of segments, and faster somewhere."""
     model = opened("edge")
-    unit = ordered(model.unit, "depth")
-    levels = list(unit.machine.contention)
-    before = segmentations(unit, levels, by_estimate(unit))
-    after = {level: genomes[0] for level, genomes in quick_genomes(model.compiler, unit, by_estimate(unit)).items()}
+    target_graph = ordered(model.target_graph, "depth")
+    levels = list(target_graph.machine.contention)
+    before = segmentations(target_graph, levels, by_estimate(target_graph))
+    after = {level: genomes[0] for level, genomes in quick_genomes(model.compiler, target_graph, by_estimate(target_graph)).items()}
     assert [after[level] for level in levels] != before
     for level, genome in zip(levels, before, strict=True):  # neighbours may have been joined
         ends = [gene.stop for gene in after[level]]
@@ -126,8 +126,8 @@ def test_segments_lie_at_the_same_end_as_the_one_before_where_that_is_faster() -
 def test_what_is_whole_on_chip_begins_in_blocks() -> None:
     """Where that is faster: the tensor behind stays in L1, and those behind it are one block still."""
     model = open_network(Source(Path("light:squeezenet,quantised=qdq"), load_machine("edge")))
-    unit = ordered(model.unit, "depth")
-    first, *others = quick_genomes(model.compiler, unit, by_estimate(unit), ["none"])["none"][0]
+    target_graph = ordered(model.target_graph, "depth")
+    first, *others = quick_genomes(model.compiler, target_graph, by_estimate(target_graph), ["none"])["none"][0]
     assert first.sliding
     assert first.blocks > 1
     assert first.held
@@ -136,14 +136,14 @@ def test_what_is_whole_on_chip_begins_in_blocks() -> None:
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
-    unit = ordered(opened("edge").unit, "depth")
-    some = (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1), Gene(len(unit.operators) - 4, len(unit.operators)))
-    some += tuple(Gene(start, stop, passes=pass_counts(unit, start, stop)[0]) for start, stop in runs_with_passes(unit))
-    pools = ordered(open_network(Source(Path("light:squeezenet"), load_machine("edge"), random_weights=0)).unit, "depth")
+    target_graph = ordered(opened("edge").target_graph, "depth")
+    some = (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1), Gene(len(target_graph.operators) - 4, len(target_graph.operators)))
+    some += tuple(Gene(start, stop, passes=pass_counts(target_graph, start, stop)[0]) for start, stop in runs_with_passes(target_graph))
+    pools = ordered(open_network(Source(Path("light:squeezenet"), load_machine("edge"), random_weights=0)).target_graph, "depth")
     firsts = {k: min(pools.producers[k], default=k) for k in range(len(pools.operators))}
     fed = tuple(Gene(first, k + 1, 6) for k, first in firsts.items() if not refusal(pools, first, k))
-    batch = replace(unit, storages=tuple(replace(storage, n=4) for storage in unit.storages))
-    tried = [(gene, change(unit, gene)) for gene in some] + [(gene, change(pools, gene)) for gene in fed]
+    batch = replace(target_graph, storages=tuple(replace(storage, n=4) for storage in target_graph.storages))
+    tried = [(gene, change(target_graph, gene)) for gene in some] + [(gene, change(pools, gene)) for gene in fed]
     tried += [(gene, change(batch, gene)) for gene in (Gene(0, 1), Gene(0, 1, images=2))]
     assert all(changed[:2] == gene[:2] for gene, changed in tried)
     assert any(changed != gene for gene, changed in tried)
@@ -151,7 +151,7 @@ def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
 
 def test_some_channels_are_made_first() -> None:
     """A depthwise convolution behind a product goes on with them."""
-    u = unit(load_machine("edge"), (1, 16, 40, 40), conv("a", "x", (16, 96), 1), conv("y", "a", (96, 96), 3, groups=96))
+    u = target_graph(load_machine("edge"), (1, 16, 40, 40), conv("a", "x", (16, 96), 1), conv("y", "a", (96, 96), 3, groups=96))
     gene = Gene(0, 2, weights="resident")
     (change,) = [change for change in CHANGES if change.__name__ == "_channels_first"]
     plans = [decode(u, g) for g in (gene, change(u, gene))]
@@ -166,7 +166,7 @@ def test_some_channels_are_made_first() -> None:
 
 
 def test_no_more_blocks_are_alive_than_their_height_needs() -> None:
-    u = unit(load_machine("edge"), (1, 16, 56, 56), conv("a", "x", (16, 16), 3), conv("y", "a", (16, 16), 3))
+    u = target_graph(load_machine("edge"), (1, 16, 56, 56), conv("a", "x", (16, 16), 3), conv("y", "a", (16, 16), 3))
     every, lower = block_counts(u, 0, 2), lower_counts(u, 0, 2)
     highest = [-(-56 // count) for count in range(1, 57)]
     assert lower == tuple(count for count in every if highest[count - 1] not in highest[: count - 1])
@@ -178,11 +178,11 @@ def test_no_more_blocks_are_alive_than_their_height_needs() -> None:
 
 def test_more_passes_have_the_same_tilings() -> None:
     """Ranks and chunks of fewer channels would be others, and slower ones."""
-    unit = ordered(opened("edge").unit, "depth")
+    target_graph = ordered(opened("edge").target_graph, "depth")
     change, kept = next(change for change in CHANGES if change.__name__ == "_six_passes"), 0
-    for start, stop in runs_with_passes(unit):
+    for start, stop in runs_with_passes(target_graph):
         gene = Gene(start, stop, passes=2)
-        before, after = decode(unit, gene), decode(unit, change(unit, gene))
+        before, after = decode(target_graph, gene), decode(target_graph, change(target_graph, gene))
         if before is not None and after is not None and after.passes > 2:
             assert after.passes >= 6
             assert after.tilings == before.tilings
@@ -203,17 +203,17 @@ def test_the_first_of_equal_segments_says_for_all(monkeypatch: pytest.MonkeyPatc
     """Of eight equal convolutions: a change that the first loses with is tried of no other."""
     tried = list[list[int]]()
 
-    def faster(unit: Unit, gene: Gene) -> Gene:
+    def faster(target_graph: Unit, gene: Gene) -> Gene:
         return gene._replace(chunk=1)
 
-    def slower(unit: Unit, gene: Gene) -> Gene:
+    def slower(target_graph: Unit, gene: Gene) -> Gene:
         return gene._replace(chunk=2)
 
     def measured(genome: Genome) -> NDArray[np.int64] | None:
         tried.append([gene.chunk for gene in genome])
         return np.array([(10, 9, 11)[gene.chunk] for gene in genome])
 
-    u = unit(load_machine("edge"), (1, 16, 8, 8), *(conv(f"{at + 1}", f"{at or 'x'}", (16, 16), 3) for at in range(8)))
+    u = target_graph(load_machine("edge"), (1, 16, 8, 8), *(conv(f"{at + 1}", f"{at or 'x'}", (16, 16), 3) for at in range(8)))
     genome: Genome = tuple(Gene(at, at + 1) for at in range(8))
     monkeypatch.setattr("compiler.autoplan.CHANGES", (slower, faster))
     structures = Structures(u)

@@ -24,26 +24,26 @@ from tests.models import SMALL_MODELS, small_model
 HEADER = "# plan: cycles at each level.  Where a line changes and its plan does not, raise simulator.VERSION.\n"
 
 
-def fused(unit: Unit) -> Genome:
+def fused(target_graph: Unit) -> Genome:
     """Runs of three operators in a few blocks in a sliding window, where that fits, else operators alone."""
-    singles = single_operators(unit)
+    singles = single_operators(target_graph)
     assert not isinstance(singles, Infeasible)
     genes: list[Gene] = []
-    while (start := genes[-1].stop if genes else 0) < len(unit.operators):
-        stop = min(start + 3, len(unit.operators))
-        counts = [count for count in block_counts(unit, start, stop) if count > 1][:3]
+    while (start := genes[-1].stop if genes else 0) < len(target_graph.operators):
+        stop = min(start + 3, len(target_graph.operators))
+        counts = [count for count in block_counts(target_graph, start, stop) if count > 1][:3]
         tries = (Gene(start, stop, count, sliding=True, window=FORMULA, cached=-1, ahead_kib=64) for count in counts)
-        genes.append(next((gene for gene in tries if decode(unit, gene) is not None), singles[start]))
+        genes.append(next((gene for gene in tries if decode(target_graph, gene) is not None), singles[start]))
     return tuple(genes)
 
 
 def measured() -> Iterator[str]:
     for machine in map(load_machine, ("edge", "ascend310")):
         for name in SMALL_MODELS:
-            unit = make_unit(lower(small_model(name)), machine, DataType.float16)
-            compiler = Compiler(unit)
-            for genome in (single_operators(unit), fused(unit)):
-                plan = Infeasible("", "") if isinstance(genome, Infeasible) else decode_all(unit, genome)
+            target_graph = make_unit(lower(small_model(name)), machine, DataType.float16)
+            compiler = Compiler(target_graph)
+            for genome in (single_operators(target_graph), fused(target_graph)):
+                plan = Infeasible("", "") if isinstance(genome, Infeasible) else decode_all(target_graph, genome)
                 program = plan if isinstance(plan, Infeasible) else compiler.compile(plan)
                 if isinstance(program, Infeasible) or isinstance(plan, Infeasible):
                     continue

@@ -26,13 +26,13 @@ EDGE, TINY = load_machine("edge"), load_machine("tiny")
 
 
 def baseline(case: Case) -> Plan:
-    plan = layer_by_layer(case.unit)
+    plan = layer_by_layer(case.target_graph)
     assert isinstance(plan, Plan)
     return plan
 
 
 def compiled(case: Case, plan: Plan) -> Program:
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program), program
     return program
 
@@ -89,19 +89,19 @@ def test_a_changed_segment_is_the_only_one_lowered_again(case: Case, monkeypatch
     made: list[int] = []
     drafted = compiler.pipeline.drafted
 
-    def counting(unit, plan, start, *rest):  # type: ignore[no-untyped-def]
+    def counting(target_graph, plan, start, *rest):  # type: ignore[no-untyped-def]
         made.append(start)
-        return drafted(unit, plan, start, *rest)
+        return drafted(target_graph, plan, start, *rest)
 
     monkeypatch.setattr(compiler.pipeline, "drafted", counting)
-    compile_all = Compiler(case.unit)
-    genome = single_operators(case.unit)
+    compile_all = Compiler(case.target_graph)
+    genome = single_operators(case.target_graph)
     assert not isinstance(genome, Infeasible)
-    plan = decode_all(case.unit, genome)
+    plan = decode_all(case.target_graph, genome)
     assert isinstance(plan, Plan)
     compile_all.compile(plan)
     assert made == list(range(len(genome)))
-    changed = decode_all(case.unit, (*genome[:2], genome[2]._replace(blocks=2), *genome[3:]))
+    changed = decode_all(case.target_graph, (*genome[:2], genome[2]._replace(blocks=2), *genome[3:]))
     assert isinstance(changed, Plan)
     mutated = compile_all.compile(changed)
     assert made[len(genome) :] == [2]
@@ -118,7 +118,7 @@ def test_a_full_cache_forgets_the_oldest(case: Case, monkeypatch: pytest.MonkeyP
         return lower(draft, *rest)
 
     monkeypatch.setattr(compiler.pipeline, "lower_draft", counting)
-    small = Compiler(case.unit, cache_bytes=1)
+    small = Compiler(case.target_graph, cache_bytes=1)
     first, second = small.compile(plan), small.compile(plan)
     every = sum(len(segment.cores) for segment in plan.segments)
     assert 2 * every - 1 <= len(lowered) <= 2 * every  # once for each program: all but the last are forgotten in between
@@ -129,7 +129,7 @@ def test_a_full_cache_forgets_the_oldest(case: Case, monkeypatch: pytest.MonkeyP
 
 def test_a_compiler_without_records_schedules_the_same_and_links_nothing(case: Case) -> None:
     plan = baseline(case)
-    whole, lean = Compiler(case.unit), Compiler(case.unit, records=False)
+    whole, lean = Compiler(case.target_graph), Compiler(case.target_graph, records=False)
     expected, parts = whole.parts(plan), lean.parts(plan)
     assert isinstance(expected, list)
     assert isinstance(parts, list)
@@ -159,9 +159,9 @@ def test_tags_name_segment_and_operator(case: Case) -> None:
 
 
 def test_flags_have_the_block_of_what_they_belong_to(case: Case) -> None:
-    fused = decode(case.unit, Gene(0, len(case.unit.operators), 4))
+    fused = decode(case.target_graph, Gene(0, len(case.target_graph.operators), 4))
     assert fused is not None
-    code = compiled(case, plan_of(case.unit, [fused])).streams[0]
+    code = compiled(case, plan_of(case.target_graph, [fused])).streams[0]
     assert set(code[:, isa.BLOCK].tolist()) == set(range(fused.blocks))
     assert fused.blocks > 1
     for engine in set(code[:, isa.ENGINE].tolist()):
@@ -174,15 +174,15 @@ def test_flags_have_the_block_of_what_they_belong_to(case: Case) -> None:
 
 def test_fusion_moves_fewer_bytes(case: Case) -> None:
     """The whole network in one segment reads its input and weights and writes its output: no intermediate passes DDR."""
-    n = len(case.unit.operators)
-    fused = decode(case.unit, Gene(0, n, 1))
+    n = len(case.target_graph.operators)
+    fused = decode(case.target_graph, Gene(0, n, 1))
     assert fused is not None
-    program = compiled(case, plan_of(case.unit, [fused]))
+    program = compiled(case, plan_of(case.target_graph, [fused]))
     check_program(case, program)
     _, counters = run_program(case, program)
     _, apart = run_program(case, compiled(case, baseline(case)))
-    constants = sum(b.size_blocks for b in case.unit.memory.of_kind("constant"))
-    ports = {kind: sum(b.size_blocks for b in case.unit.memory.buffers if b.kind == kind) for kind in ("input", "output")}
+    constants = sum(b.size_blocks for b in case.target_graph.memory.of_kind("constant"))
+    ports = {kind: sum(b.size_blocks for b in case.target_graph.memory.buffers if b.kind == kind) for kind in ("input", "output")}
     assert counters.ddr_write_bytes == ports["output"] * 32
     assert counters.ddr_read_bytes == (ports["input"] + constants) * 32
     assert apart.ddr_write_bytes > counters.ddr_write_bytes
@@ -193,7 +193,7 @@ def test_operators_in_no_topological_order(case: Case) -> None:
     backwards = plan.model_copy(update={"segments": plan.segments[::-1]})
     short = plan.model_copy(update={"segments": plan.segments[:-1]})
     for wrong, where in (backwards, "operator 0"), (short, f"operator {len(plan.segments) - 1}"):
-        found = Compiler(case.unit).compile(wrong)
+        found = Compiler(case.target_graph).compile(wrong)
         assert isinstance(found, Infeasible)
         assert found.where == where
         assert "expected" in found.what
@@ -203,14 +203,14 @@ def test_a_machine_that_is_too_small() -> None:
     """1 KiB of L1 holds three rows of three columns, but not the smallest chunks of weights beside them: a value that says so."""
     machine = resized(EDGE, L1=1024)
     case = make_case(small_model("residual_block"), machine, DataType.float16)
-    found = layer_by_layer(case.unit)
+    found = layer_by_layer(case.target_graph)
     assert isinstance(found, Infeasible)
     assert "1,024 B of L1" in found.what
-    assert found.where in {spec.name for spec in case.unit.operators}
+    assert found.where in {spec.name for spec in case.target_graph.operators}
 
 
 def test_a_segment_lies_at_the_end_that_its_plan_says(case: Case) -> None:
-    plan, compiler = baseline(case), Compiler(case.unit)
+    plan, compiler = baseline(case), Compiler(case.target_graph)
     count = len(plan.segments)
     assert count > 4
 
@@ -234,6 +234,6 @@ def test_a_segment_lies_at_the_end_that_its_plan_says(case: Case) -> None:
 def test_which_segment_does_not_fit(case: Case) -> None:
     plan = baseline(case)
     other = make_case(small_model("residual_block"), resized(EDGE, L1=2048), DataType.float16)
-    found = Compiler(other.unit).compile(plan)
+    found = Compiler(other.target_graph).compile(plan)
     assert isinstance(found, Infeasible)
-    assert str(found).startswith(f"segment 0, {case.unit.operators[0].name}: needs ")
+    assert str(found).startswith(f"segment 0, {case.target_graph.operators[0].name}: needs ")

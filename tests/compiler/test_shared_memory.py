@@ -55,7 +55,7 @@ def case_of(name: str, m: Machine) -> Case:
 
 def split(case: Case, cores: int, blocks: int = 4) -> Genome:
     """Every operator alone, in at least `blocks` blocks, over more and more cores."""
-    singles = single_operators(case.unit)
+    singles = single_operators(case.target_graph)
     assert not isinstance(singles, Infeasible)
     return tuple(
         gene._replace(blocks=max(gene.blocks, blocks), cores=tuple(np.roll(range(cores), k)[: 1 + k % cores].tolist()))
@@ -64,13 +64,13 @@ def split(case: Case, cores: int, blocks: int = 4) -> Genome:
 
 
 def planned(case: Case, genome: Genome) -> Plan:
-    plan = decode_all(case.unit, genome)
+    plan = decode_all(case.target_graph, genome)
     assert isinstance(plan, Plan), plan
     return plan
 
 
 def compiled(case: Case, plan: Plan) -> Program:
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program), program
     return program
 
@@ -83,7 +83,7 @@ def moves(program: Program) -> set[tuple[Memory, Memory, Engine]]:
 
 def weights_of(case: Case, segment: SegmentPlan, start: int) -> tuple[str, ...]:
     """Operators of a segment that have weights."""
-    return tuple(name for k, name in enumerate(segment.operators) if case.unit.operators[start + k].weight_blocks)
+    return tuple(name for k, name in enumerate(segment.operators) if case.target_graph.operators[start + k].weight_blocks)
 
 
 def in_ddr(plan: Plan) -> Plan:
@@ -97,7 +97,7 @@ def test_programs_are_right_whatever_fits(name: str, cores: int, limit: int, siz
     """Small as it is, places are used again, and writes wait for whoever read what was there."""
     case = case_of(name, machine(cores, size_bytes, limit))
     plan = planned(case, split(case, cores))
-    compiler = Compiler(case.unit)
+    compiler = Compiler(case.target_graph)
     parts = compiler.parts(plan)
     assert not isinstance(parts, Infeasible)
     places = places_of(parts)
@@ -116,10 +116,10 @@ def test_any_plan_is_right_with_what_stays(seed: int, name: str, size_bytes: int
 
 def is_right(seed: int, name: str, size_bytes: int) -> None:
     case = case_of(name, machine(2, size_bytes))
-    plan = random_plan(case.unit, np.random.default_rng(seed))
+    plan = random_plan(case.target_graph, np.random.default_rng(seed))
     if plan is None:
         return
-    program = Compiler(case.unit).compile(settled(case.unit, plan))
+    program = Compiler(case.target_graph).compile(settled(case.target_graph, plan))
     if isinstance(program, Program):
         check_program(case, program)
 
@@ -142,7 +142,7 @@ def test_a_place_that_is_used_again_needs_its_flags() -> None:
                 nth = int(np.count_nonzero(flags[:row] & (code[:row, isa.ENGINE] == key[3]) & (code[:row, isa.FLAG_CORE] == key[0])
                                            & (code[:row, isa.FLAG_ENGINE] == key[1])))  # fmt: skip
                 streams[key[0]] = np.delete(streams[key[0]], sets[nth], axis=0)
-                races = check(Program(program.machine, tuple(streams), program.memory), case.unit.machine)
+                races = check(Program(program.machine, tuple(streams), program.memory), case.target_graph.machine)
                 if any(f.kind == "race" and f.memory == Memory.SHARED for f in races):
                     return
     raise AssertionError(f"no flag between cores was needed for a place that is used again: {found}")
@@ -171,10 +171,10 @@ def test_less_of_ddr_and_the_weights_once() -> None:
     )
     every = plan.model_copy(update={"segments": weighted})
     assert any(segment.staged for segment in weighted)
-    bytes_of = [simulate_levels(compiled(case, p), case.unit.machine)["none"] for p in (in_ddr(plan), plan, every)]
+    bytes_of = [simulate_levels(compiled(case, p), case.target_graph.machine)["none"] for p in (in_ddr(plan), plan, every)]
     reads = [t.ddr_read_bytes for t in bytes_of]
     assert reads[0] > reads[1]
-    weights = {name: spec.weight_blocks * BLOCK_BYTES for spec in case.unit.operators for name in [spec.name]}
+    weights = {name: spec.weight_blocks * BLOCK_BYTES for spec in case.target_graph.operators for name in [spec.name]}
     again = sum(weights[n] * (len(s.cores) - 1) for s in weighted for n in s.staged) - sum(
         weights[n] * (len(s.cores) - 1) for s in plan.segments for n in s.staged
     )
@@ -183,21 +183,21 @@ def test_less_of_ddr_and_the_weights_once() -> None:
 
 
 def test_what_stays_fits_and_saves_most_first() -> None:
-    unit = case_of("dense_block", machine(2, TIGHT)).unit
-    plans = [(segment, start) for segment, start in with_starts(planned_of(unit))]
-    found = with_shared(unit, plans)
-    parts = Compiler(unit).some([(plan, start) for plan, (_, start) in zip(found, plans, strict=True)])
+    target_graph = case_of("dense_block", machine(2, TIGHT)).target_graph
+    plans = [(segment, start) for segment, start in with_starts(planned_of(target_graph))]
+    found = with_shared(target_graph, plans)
+    parts = Compiler(target_graph).some([(plan, start) for plan, (_, start) in zip(found, plans, strict=True)])
     assert not isinstance(parts, Infeasible)
-    every = set().union(*(border_names(unit, start, start + len(plan.operators)) for plan, start in plans))
+    every = set().union(*(border_names(target_graph, start, start + len(plan.operators)) for plan, start in plans))
     kept = {name for plan in found for name in plan.shared}
     assert set() < kept < every
-    assert with_shared(unit, list(zip(found, [s for _, s in plans], strict=True))) == found, "the same again, whatever was there"
+    assert with_shared(target_graph, list(zip(found, [s for _, s in plans], strict=True))) == found, "the same again, whatever was there"
 
 
-def planned_of(unit) -> Plan:  # type: ignore[no-untyped-def]
-    genome = single_operators(unit)
+def planned_of(target_graph) -> Plan:  # type: ignore[no-untyped-def]
+    genome = single_operators(target_graph)
     assert not isinstance(genome, Infeasible)
-    plan = decode_all(unit, genome)
+    plan = decode_all(target_graph, genome)
     assert isinstance(plan, Plan)
     return plan
 
@@ -218,7 +218,7 @@ def test_residents_that_live_at_once_lie_apart() -> None:
 def test_plans_that_contradict_themselves_or_the_machine() -> None:
     case = case_of("residual_block", machine())
     plan = planned(case, split(case, 2))
-    compiler = Compiler(case.unit)
+    compiler = Compiler(case.target_graph)
 
     def refused(**changes: tuple[str, ...]) -> str:
         at = next(k for k, segment in enumerate(plan.segments) if segment.shared)
@@ -231,8 +231,8 @@ def test_plans_that_contradict_themselves_or_the_machine() -> None:
     assert "is in DDR here and in shared memory elsewhere" in refused(shared=())
     mine = next(segment.shared for segment in plan.segments if segment.shared)
     assert "'nothing' in shared memory: no tensor of the model" in refused(shared=(*mine, "nothing"))
-    names = {storage.name for storage in case.unit.storages}
-    seen = sorted(names - {buffer.name for buffer in case.unit.memory.of_kind("scratch")})
+    names = {storage.name for storage in case.target_graph.storages}
+    seen = sorted(names - {buffer.name for buffer in case.target_graph.memory.of_kind("scratch")})
     assert any("the host reads or writes it" in refused(shared=(*mine, name)) for name in seen)
     without = lower_unit("residual_block", load_machine("tiny"))
     alone = Compiler(without).some([(segment, start) for segment, start in with_starts(plan)])
@@ -248,7 +248,7 @@ def test_what_is_too_much_is_said() -> None:
     big = case_of("dense_block", machine(2, ROOMY))
     plan = planned(big, split(big, 2))
     small = case_of("dense_block", machine(2, TIGHT))
-    found = Compiler(small.unit).some(with_starts(plan))
+    found = Compiler(small.target_graph).some(with_starts(plan))
     assert isinstance(found, Infeasible)
     assert str(found).startswith("shared memory: needs ")
     assert str(found).endswith("the machine has 32,768")
@@ -265,7 +265,7 @@ def test_features_tell_both_memories_apart() -> None:
     """Bytes of DDR and of the shared memory are those of the program."""
     case = case_of("residual_block", machine())
     at = {name: i for i, name in enumerate(FEATURES)}
-    compiler = Compiler(case.unit)
+    compiler = Compiler(case.target_graph)
     for segment, start in with_starts(planned(case, split(case, 2))):
         weighted = weights_of(case, segment, start)
         for plan in {without_shared(segment), segment, segment.model_copy(update={"staged": weighted})}:
@@ -279,7 +279,7 @@ def test_features_tell_both_memories_apart() -> None:
                 return int(size[(copies[:, word] == memory) & (copies[:, isa.SRC] + copies[:, isa.DST] != Memory.SHARED)].sum())
 
             into = int(size[(copies[:, isa.SRC] == Memory.DDR) & (copies[:, isa.DST] == Memory.SHARED)].sum())
-            raw = raw_features(case.unit, plan, start)
+            raw = raw_features(case.target_graph, plan, start)
             read = raw[[at["load_bytes"], at["weight_bytes"], at["residual_bytes"]]].sum()
             assert read == total(Memory.DDR, isa.SRC) + into
             assert raw[at["store_bytes"]] == total(Memory.DDR, isa.DST)
@@ -291,19 +291,19 @@ def test_features_tell_both_memories_apart() -> None:
 def test_a_plan_has_a_gene_whatever_stays() -> None:
     case = case_of("residual_block", machine())
     plan = planned(case, split(case, 2))
-    genome = genome_of(case.unit, plan)
+    genome = genome_of(case.target_graph, plan)
     assert genome is not None
-    assert decode_all(case.unit, genome) == plan
-    assert genome_of(case.unit, in_ddr(plan)) == genome
+    assert decode_all(case.target_graph, genome) == plan
+    assert genome_of(case.target_graph, in_ddr(plan)) == genome
 
 
 def test_nothing_stays_where_there_is_none() -> None:
-    unit = lower_unit("residual_block", load_machine("tiny"))
-    plan = planned_of(unit)
+    target_graph = lower_unit("residual_block", load_machine("tiny"))
+    plan = planned_of(target_graph)
     assert "shared" not in plan.to_json()
-    assert settled(unit, plan) is plan
-    assert with_shared(unit, with_starts(plan)) == list(plan.segments)
-    assert plan_of(unit, []).segments == ()
+    assert settled(target_graph, plan) is plan
+    assert with_shared(target_graph, with_starts(plan)) == list(plan.segments)
+    assert plan_of(target_graph, []).segments == ()
     assert Gene(0, 1) == Gene(0, 1)
 
 
@@ -316,13 +316,13 @@ def test_texts_and_tables_show_what_lies_there() -> None:
     shown = plan_lines(plan)
     assert f"shared: {' '.join(staged.shared)}" in shown
     assert sum(line.endswith(" weights staged") for line in shown) == sum(len(segment.staged) for segment in plan.segments)
-    lines = list(segment_lines(Compiler(case.unit), plan))
+    lines = list(segment_lines(Compiler(case.target_graph), plan))
     at = next(i for i, line in enumerate(lines) if line.startswith("shared memory: "))
-    parts = Compiler(case.unit).parts(plan)
+    parts = Compiler(case.target_graph).parts(plan)
     assert not isinstance(parts, Infeasible)
     assert len(lines) - at - 1 == len(places_of(parts).residents)
     assert any("to SHARED" in line for line in lines[:at])
-    t = timeline(program, case.unit.machine, case.unit.machine.contention["none"])
+    t = timeline(program, case.target_graph.machine, case.target_graph.machine.contention["none"])
     rows = breakdown(t)
     codes = np.concatenate(program.streams).astype(np.int64)
     for word, key in ((isa.SRC, "shared_read_bytes"), (isa.DST, "shared_write_bytes")):

@@ -94,6 +94,6 @@ def test_what_is_no_target_is_refused(files: Path) -> None:
 
 def test_its_times_are_of_the_order_of_the_simulator_s(contract: TargetContract) -> None:
     """Which is what makes it worth asking: of the segments of the sample, none is more than four times off."""
-    mine, npu = (contract.times(target(contract.unit, contract.levels)) for target in (contract.target, Npu))
+    mine, npu = (contract.times(target(contract.target_graph, contract.levels)) for target in (contract.target, Npu))
     octaves = [np.abs(np.log2(a[:, 0] / b[:, 0])).max() for a, b in zip(mine, npu, strict=True)]
     assert max(octaves) < 2, octaves

@@ -42,19 +42,21 @@ def _plan(opened: Opened, name: str, level: str, seed: int) -> Plan | Infeasible
     for at, (piece, compiler) in enumerate(zip(opened.names, opened.compilers, strict=True)):
         rng = np.random.default_rng([seed, at, int(name.partition(" ")[2] or 0)])
         if name == "predicted":
-            unit = ordered(compiler.unit, "depth")
-            plan: Plan | Infeasible | None = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit), [level])[level][0])
+            target_graph = ordered(compiler.target_graph, "depth")
+            plan: Plan | Infeasible | None = decode_all(
+                target_graph, quick_genomes(compiler, target_graph, by_estimate(target_graph), [level])[level][0]
+            )
         else:
-            plan = _random_plan(compiler.unit, rng)
+            plan = _random_plan(compiler.target_graph, rng)
         if plan is None or isinstance(plan, Infeasible):
             return plan or Infeasible(piece, "no plan drawn")
         plans[piece] = plan
     return joined(plans)
 
 
-def _random_plan(unit: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
+def _random_plan(target_graph: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
     """A genome as a search begins with, or any legal plan: those that no search would try as well."""
     if rng.integers(2):
-        return random_plan(unit, rng, strips=True)
-    genome = repaired(unit, random_genome(unit, rng), lambda gene: decode(unit, gene) is not None)
-    return None if genome is None else decode_all(unit, genome)
+        return random_plan(target_graph, rng, strips=True)
+    genome = repaired(target_graph, random_genome(target_graph, rng), lambda gene: decode(target_graph, gene) is not None)
+    return None if genome is None else decode_all(target_graph, genome)

@@ -128,7 +128,7 @@ class Trial:
         for buffer in memory.of_kind("input"):
             load_input(ddr, buffer, given[buffer.name], memory.type_of(buffer))
         program, machine = self.programs[piece.name], piece.container.machine
-        lanes = summed_lanes(self.opened.units[self.opened.names.index(piece.name)])
+        lanes = summed_lanes(self.opened.target_graphs[self.opened.names.index(piece.name)])
         if lanes and (faults := check_lane_sums(program, machine, ddr.copy(), lanes)):
             raise EndError("wrong", "lanes", f"{piece.name}: {faults[0]}")
         execute(program, machine, ddr, verify=False)

@@ -213,12 +213,14 @@ EXTREMES = [-(1 << 31), -1, 0, 1, 2, 3, 8, 16, 255, 256, 1 << 12, 1 << 16, 1 << 
 def compiled(name: str, machine: str, dtype: str) -> Container:
     """One variant, layer by layer; an encoder because it has products of two tensors."""
     model = encoder(1, 9, 2, 8) if name == "encoder" else small_model(name) if name in SMALL_MODELS else corner_model(name)
-    unit, constants = pack_unit(lower(model), load_machine(machine), DataType[dtype])
-    plan = default_plan(unit)
+    target_graph, constants = pack_unit(lower(model), load_machine(machine), DataType[dtype])
+    plan = default_plan(target_graph)
     assert not isinstance(plan, Infeasible)
-    made = Compiler(unit).compile(plan)
+    made = Compiler(target_graph).compile(plan)
     assert not isinstance(made, Infeasible)
-    return Container("0" * 32, unit.machine, unit.memory, (Variant("none", made.streams, "", {"none": 1}),), constants.tobytes())
+    return Container(
+        "0" * 32, target_graph.machine, target_graph.memory, (Variant("none", made.streams, "", {"none": 1}),), constants.tobytes()
+    )
 
 
 def mutated(container: Container, rng: random.Random) -> Container:

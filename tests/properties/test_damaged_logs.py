@@ -201,7 +201,7 @@ class Farm:
         shutil.copytree(self.run, self.good)
         quick(model, self.other, 4, seed=1)
         opened = open_source(read_source(LocalPlace(self.run)).source)
-        self.unit, self.levels = opened.unit, tuple(opened.machine.contention)
+        self.target_graph, self.levels = opened.target_graph, tuple(opened.machine.contention)
         programs = read_tasks(self.run).query("kind == 'program'")["payload"]
         kept = {parse_plan(path.read_text()).digest for path in (self.run / "plans").rglob("*.json")}
         measured = {Plan.model_validate(json.loads(payload)["plan"]).digest for payload in programs}
@@ -252,7 +252,7 @@ class Farm:
 
     def warm_start(self) -> str:
         """All that a run that begins with this one reads of it."""
-        said, found = sources([self.run], self.room, False), read_warm_start([self.run], self.unit, self.levels, 4)
+        said, found = sources([self.run], self.room, False), read_warm_start([self.run], self.target_graph, self.levels, 4)
         arrays = (found.moved_bytes, found.cycles)
         return f"{said} {[*lines(found)]} {found.tasks} {found.genes} {found.programs} {[array.tolist() for array in arrays]}"
 

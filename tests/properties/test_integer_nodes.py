@@ -37,12 +37,12 @@ def differing(made: Single, rng: np.random.Generator, whole: bool) -> int:
     Raises UnsupportedError.
     """
     graph = lower(load_model(made.model.SerializeToString()))
-    unit, constants = pack_unit(graph, TINY, DataType.float32)
-    case = Case(made.model, unit, constants, made.feeds, {"y": made.expected})
-    plans = [default_plan(unit), random_plan(unit, rng, 5, strips=True)]
+    target_graph, constants = pack_unit(graph, TINY, DataType.float32)
+    case = Case(made.model, target_graph, constants, made.feeds, {"y": made.expected})
+    plans = [default_plan(target_graph), random_plan(target_graph, rng, 5, strips=True)]
     found = 0
     for plan in plans:
-        program = None if plan is None else Compiler(unit).compile(plan)
+        program = None if plan is None else Compiler(target_graph).compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
         if whole:

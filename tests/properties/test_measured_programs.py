@@ -37,18 +37,18 @@ def evaluator_of(name: str, seed: int) -> tuple[Evaluator, Written]:
     model = corner_model(name) if name in CORNER_MODELS else random_model(seed)
     machine = list(MACHINES.values())[seed % len(MACHINES)]
     packed = pack_unit(lower(model), machine, DataType(seed % 2))
-    target, written = Npu(packed.unit, ("none", "severe"), records=True), Written()
+    target, written = Npu(packed.target_graph, ("none", "severe"), records=True), Written()
     target.bench, target.constants = Bench(written), packed.constants
-    return Evaluator(packed.unit, target.levels, target), written
+    return Evaluator(packed.target_graph, target.levels, target), written
 
 
 @pytest.mark.parametrize(("seed", "name"), [*enumerate(CORNER_MODELS), *((seed, f"random-{seed}") for seed in range(100, 106))])
 def test_every_program_that_is_measured_can_be_written(seed: int, name: str) -> None:
     evaluator, written = evaluator_of(name, seed)
-    unit, measurements = evaluator.unit, list[Measurement]()
-    for gene in islice(genes(unit, seed, 2.0), 4):
+    target_graph, measurements = evaluator.target_graph, list[Measurement]()
+    for gene in islice(genes(target_graph, seed, 2.0), 4):
         measurements.append(evaluator.measure(Request("segment", (gene,))))
-    for genome in islice(mutations(unit, seed), 3) if len(unit.operators) > 1 else ():
+    for genome in islice(mutations(target_graph, seed), 3) if len(target_graph.operators) > 1 else ():
         measurements.append(evaluator.measure(Request("program", genome)))
         measurements.append(evaluator.measure(Request("stage", genome[:2])))
     status = [measurement.status for measurement in measurements]

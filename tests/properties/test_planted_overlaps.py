@@ -98,7 +98,7 @@ def expected(path: Path, feeds: dict[str, Floats]) -> ReferenceValues:
     opened = open_source(Source(path, EDGE))
     body = path.with_suffix(".body.onnx")
     write_body(opened.part, body)
-    names = [buffer.name for buffer in opened.unit.memory.buffers if buffer.kind != "constant"]
+    names = [buffer.name for buffer in opened.target_graph.memory.buffers if buffer.kind != "constant"]
     with mock.patch("tuner.verify.reference._run", tests.inline_reference.run):
         return reference(body, feeds, Stored(names, DataType.float16))
 
@@ -109,17 +109,17 @@ def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, names: list[str], see
     for name in names:
         model = small_model(name)
         onnx.save(model, folder / f"{name}.onnx")
-        (unit, constants), feeds = pack_unit(lower(model), EDGE, DataType.float16), random_feeds(model)
+        (target_graph, constants), feeds = pack_unit(lower(model), EDGE, DataType.float16), random_feeds(model)
         right = expected(folder / f"{name}.onnx", feeds)
         for seed in seeds:
-            plan = random_plan(unit, np.random.default_rng(seed))
-            good = None if plan is None else Compiler(unit).compile(plan)
+            plan = random_plan(target_graph, np.random.default_rng(seed))
+            good = None if plan is None else Compiler(target_graph).compile(plan)
             if plan is None or not isinstance(good, Program):
                 continue
             overlap = Overlap(seed, len(plan.segments))
             with monkeypatch.context() as patch:
                 patch.setattr(compiler.segment.segment, "place", overlap)
-                bad = Compiler(unit).compile(plan)
+                bad = Compiler(target_graph).compile(plan)
             assert isinstance(bad, Program)
             if not overlap.planted:
                 continue

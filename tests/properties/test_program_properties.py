@@ -161,19 +161,19 @@ def test_more_bandwidth_is_rarely_slower_with_several_dma_queues(
 def compiled(name: str, blocks: int) -> tuple[Case, Program]:
     """All operators in one segment where they fit, else layer by layer."""
     case = make_case(small_model(name), TINY, DataType.float16)
-    segment = decode(case.unit, Gene(0, len(case.unit.operators), blocks))
-    plan = plan_of(case.unit, [segment]) if isinstance(segment, SegmentPlan) else layer_by_layer(case.unit)
+    segment = decode(case.target_graph, Gene(0, len(case.target_graph.operators), blocks))
+    plan = plan_of(case.target_graph, [segment]) if isinstance(segment, SegmentPlan) else layer_by_layer(case.target_graph)
     assert not isinstance(plan, Infeasible)
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program)
     return case, program
 
 
 def ddr_of(case: Case) -> np.ndarray:
-    ddr = np.full(case.unit.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
+    ddr = np.full(case.target_graph.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
     ddr[: len(case.constants)] = case.constants
-    for buffer in case.unit.memory.of_kind("input"):
-        load_input(ddr, buffer, case.feeds[buffer.name], case.unit.dtype)
+    for buffer in case.target_graph.memory.of_kind("input"):
+        load_input(ddr, buffer, case.feeds[buffer.name], case.target_graph.dtype)
     return ddr
 
 
@@ -192,7 +192,8 @@ def outputs_in_order(case: Case, program: Program, order: Iterable[Place], seed:
 
 def outputs(case: Case, ddr: np.ndarray) -> bytes:
     parts = (
-        ddr[b.offset_blocks * BLOCK_BYTES : (b.offset_blocks + b.size_blocks) * BLOCK_BYTES] for b in case.unit.memory.of_kind("output")
+        ddr[b.offset_blocks * BLOCK_BYTES : (b.offset_blocks + b.size_blocks) * BLOCK_BYTES]
+        for b in case.target_graph.memory.of_kind("output")
     )
     return b"".join(part.tobytes() for part in parts)
 

@@ -138,8 +138,14 @@ def test_any_programs_that_begin_and_end_alike(data: st.DataObject, machine: Mac
 def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The properties here would hold as well of runs that always begin at the beginning, or always go on to the end."""
     machine = load_machine("edge")
-    unit = make_unit(lower(light_model("shufflenet")), machine, DataType.float16)
-    timers, compiler, begun, met, taken = Timers(Compiler(unit), machine), Compiler(unit), list[int](), list[bool](), list[int]()
+    target_graph = make_unit(lower(light_model("shufflenet")), machine, DataType.float16)
+    timers, compiler, begun, met, taken = (
+        Timers(Compiler(target_graph), machine),
+        Compiler(target_graph),
+        list[int](),
+        list[bool](),
+        list[int](),
+    )
 
     def watched(*arrays: Any) -> int:
         begun.append(int(arrays[-1][FROM]))
@@ -148,8 +154,8 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return int(cycles)
 
     monkeypatch.setattr(incremental_timing, "run", watched)
-    for genome in islice(mutations(unit, 3), 12):
-        parts = parts_of(compiler, unit, genome)
+    for genome in islice(mutations(target_graph, 3), 12):
+        parts = parts_of(compiler, target_graph, genome)
         timers.times(parts, ("none",))
         taken.append(compiler.schedule(parts).taken)
     timer = timers.chosen(parts)
@@ -160,8 +166,8 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(taken)
 
 
-def parts_of(compiler: Compiler, unit: Unit, genome: Genome) -> list[CorePart]:
-    plan = decode_all(unit, genome)
+def parts_of(compiler: Compiler, target_graph: Unit, genome: Genome) -> list[CorePart]:
+    plan = decode_all(target_graph, genome)
     assert not isinstance(plan, Infeasible)
     parts = compiler.parts(plan)
     return [] if isinstance(parts, Infeasible) else parts
@@ -171,20 +177,20 @@ def parts_of(compiler: Compiler, unit: Unit, genome: Genome) -> list[CorePart]:
 def test_mutated_programs(seed: int, where: str) -> None:
     """Two searches take turns, so that a program's parent is not always the one before; some levels are left out now and then."""
     machine = WHERE[where]
-    unit = make_unit(lower(random_model(seed)), machine, DataType(seed % 2))
-    compiler, plain, rng = Compiler(unit), Compiler(unit), np.random.default_rng(seed)
+    target_graph = make_unit(lower(random_model(seed)), machine, DataType(seed % 2))
+    compiler, plain, rng = Compiler(target_graph), Compiler(target_graph), np.random.default_rng(seed)
     timers, levels = Timers(compiler, machine), tuple(machine.contention)
-    walks = [mutations(unit, seed), mutations(unit, seed + 1000)]
+    walks = [mutations(target_graph, seed), mutations(target_graph, seed + 1000)]
     for i in range(12):
         genome = next(walks[int(rng.integers(2))], None)
-        parts = [] if genome is None else parts_of(compiler, unit, genome)
+        parts = [] if genome is None else parts_of(compiler, target_graph, genome)
         if not parts:
             continue
         assert genome is not None
         asked = levels if i % 3 else levels[:1]
         found = timers.times(parts, asked)
         plain.synchroniser.forget_borders()
-        program = plain.link(parts_of(plain, unit, genome))
+        program = plain.link(parts_of(plain, target_graph, genome))
         assert compiler.link(parts).digest == program.digest
         for level, wanted in simulate_levels(program, machine, asked).items():
             assert found[level].cycles == wanted.cycles, (i, level)
@@ -195,11 +201,11 @@ def test_mutated_programs(seed: int, where: str) -> None:
 def test_programs_with_flags_from_far_in_front() -> None:
     """Thousands of instructions: what a run goes on from is behind some of those that set flags for others ahead of it."""
     machine = load_machine("edge")
-    unit = make_unit(lower(light_model("squeezenet")), machine, DataType.float16)
-    compiler = Compiler(unit, records=False)
+    target_graph = make_unit(lower(light_model("squeezenet")), machine, DataType.float16)
+    compiler = Compiler(target_graph, records=False)
     timers, plain = Timers(compiler, machine), Timer(compiler, machine, incremental_timing=False)
-    for genome in islice(mutations(unit, 7), 10):
-        if parts := parts_of(compiler, unit, genome):
+    for genome in islice(mutations(target_graph, 7), 10):
+        if parts := parts_of(compiler, target_graph, genome):
             assert sum([part.lowered.records for part in parts]) > 4 * EVERY
             found, wanted = timers.times(parts, ("none",))["none"], plain.times(parts, ("none",))["none"]
             assert found.cycles == wanted.cycles

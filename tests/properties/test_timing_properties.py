@@ -46,7 +46,7 @@ def variant(
     write_cap: int,
     remote: int,
     launch: int,
-    unit: int,
+    target_graph: int,
     dram: str = "",
     ub_rate: float = 32,
     startup: int = 0,
@@ -60,7 +60,7 @@ def variant(
     return base.model_copy(
         update={
             "issue_cycles": issue, "queue_depth": depth, "flags": flags, "cores": 3,
-            "launch_cycles": launch, "matrix": UNITS[unit], "dma": dma,
+            "launch_cycles": launch, "matrix": UNITS[target_graph], "dma": dma,
         }
     )  # fmt: skip
 

@@ -64,10 +64,10 @@ def test_rates_are_counts_over_time(one: dict[str, Any]) -> None:
 
 
 def test_without_mechanisms_nothing_is_held_in_passes_or_ahead() -> None:
-    unit = make_case(small_model("residual_block"), load_machine("edge"), DataType.float16).unit
-    genomes = list(islice(bench_evaluate.mutations(unit, 0, mechanisms=False), 40))
+    target_graph = make_case(small_model("residual_block"), load_machine("edge"), DataType.float16).target_graph
+    genomes = list(islice(bench_evaluate.mutations(target_graph, 0, mechanisms=False), 40))
     assert all(gene.lookahead == 1 and gene.passes == 1 and not gene.held for genome in genomes for gene in genome)
-    assert any(gene.held for genome in islice(bench_evaluate.mutations(unit, 0), 40) for gene in genome)
+    assert any(gene.held for genome in islice(bench_evaluate.mutations(target_graph, 0), 40) for gene in genome)
 
 
 @pytest.mark.parametrize("name", ["program_stages", "segment_stages"])

@@ -35,10 +35,12 @@ def test_einsums_are_those_of_the_model(name: str) -> None:
                 made.add(access["name"])
             elif access["name"] not in made:
                 given[access["name"]] = size
-    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 19, DataType.float16)[0], DataType.float16)
-    (port,) = unit.layout.graph.inputs
-    weights = [math.prod(op.weights.shape) for spec in unit.operators if (op := spec.operator) and hasattr(op, "weights")]
-    assert sum(given.values()) == math.prod(unit.graph.shapes[port.tensor]) + sum(weights)
+    target_graph = make_unit(
+        lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 19, DataType.float16)[0], DataType.float16
+    )
+    (port,) = target_graph.layout.graph.inputs
+    weights = [math.prod(op.weights.shape) for spec in target_graph.operators if (op := spec.operator) and hasattr(op, "weights")]
+    assert sum(given.values()) == math.prod(target_graph.graph.shapes[port.tensor]) + sum(weights)
 
 
 def test_the_best_mapping_that_fits() -> None:
@@ -55,20 +57,24 @@ def test_every_byte_on_the_chip_counts() -> None:
 
 def test_programs_for_speed_have_two_slots() -> None:
     chain = products(2, 64, 32)
-    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 16, DataType.float16)[0], DataType.float16)
-    rules = [kind(unit, ("none",), load_config(), {}) for kind in (Rules, Doubled)]
+    target_graph = make_unit(
+        lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 16, DataType.float16)[0], DataType.float16
+    )
+    rules = [kind(target_graph, ("none",), load_config(), {}) for kind in (Rules, Doubled)]
     assert [each.permitted(Gene(0, 2, prefetch=1)).prefetch for each in rules] == [1, 2]
     assert [each.permitted(Gene(0, 2, prefetch=0)).prefetch for each in rules] == [0, 0]
 
 
 def test_a_chain_that_fits_is_moved_once() -> None:
     chain = products(2, 64, 32)
-    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 15, DataType.float16)[1], DataType.float16)
-    found = tuned(unit, 2)
+    target_graph = make_unit(
+        lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 15, DataType.float16)[1], DataType.float16
+    )
+    found = tuned(target_graph, 2)
     assert found is not None
     once = 2 * (2 * 64 * 32 + 2 * 32 * 32) + 4 * 2 * 32
     assert (found.total, found.once) == (once, once)
-    assert predicted(unit) == found
+    assert predicted(target_graph) == found
 
 
 @pytest.mark.parametrize(
@@ -86,12 +92,12 @@ def test_chains_in_small_memories_move_within_five_percent_of_the_mapper(
 ) -> None:
     """mapper: elements that AccelForge's moves.  how: what of the plan that does it is found by rule."""
     graph = lower(load_model(CHAINS[name].model(), random_weights=0))
-    unit = make_unit(graph, traffic_machines(ki * 1024, DataType.float32)[division], DataType.float32)
-    plan = planned(unit)
+    target_graph = make_unit(graph, traffic_machines(ki * 1024, DataType.float32)[division], DataType.float32)
+    plan = planned(target_graph)
     assert plan is not None
-    program = Compiler(unit).compile(plan)
+    program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
-    assert traffic(unit, program).total <= 1.05 * 4 * mapper
+    assert traffic(target_graph, program).total <= 1.05 * 4 * mapper
     found = {
         "recompute": any(segment.passes > 1 and "recompute" in segment.halo for segment in plan.segments),
         "held": any(segment.held for segment in plan.segments),

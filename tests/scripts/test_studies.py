@@ -186,9 +186,9 @@ def test_types_of_a_machine_of_integers(tmp_path: Path) -> None:
 
 def test_products_that_stand_for_multiply_adds_are_not_the_networks() -> None:
     machine = with_integers(load_machine("tiny"))
-    unit = make_unit(lower(scaled(1)[0]), machine, DataType.float16)
-    assert unit.macs == 2 * 70 * 9 * 7
-    assert macs_of_network(unit) == 0
+    target_graph = make_unit(lower(scaled(1)[0]), machine, DataType.float16)
+    assert target_graph.macs == 2 * 70 * 9 * 7
+    assert macs_of_network(target_graph) == 0
     depthwise = make_unit(graph_of("depthwise, of bytes"), machine, DataType.float16)
     assert macs_of_network(depthwise) == depthwise.macs > 0
 

@@ -34,12 +34,12 @@ def test_a_small_graph_is_near_its_bound(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_climb_ends_where_no_neighbour_is_faster() -> None:
-    unit = make_unit(drawn(2)[0], machine_of(2), DataType.float16)
-    found, begun = Tried(unit), (genes(unit, 0, 1)[0],)
+    target_graph = make_unit(drawn(2)[0], machine_of(2), DataType.float16)
+    found, begun = Tried(target_graph), (genes(target_graph, 0, 1)[0],)
     found.better(begun, found.best)
     before = found.best["none"][0]
     found.climb(begun, "none")
     cycles, (gene,) = found.best["none"]
     assert cycles < before
-    assert min(found.cycles((near,)).get("none", cycles) for near in neighbours(unit, gene)) >= cycles
+    assert min(found.cycles((near,)).get("none", cycles) for near in neighbours(target_graph, gene)) >= cycles
     assert found.unlike("none", 1) == [(gene,)]

@@ -67,15 +67,15 @@ def test_shapes_are_the_networks_own(tmp_path: Path) -> None:
 
 def test_products_of_two_tensors_are_the_networks_own(tmp_path: Path) -> None:
     """Keys and values of BERT: the model of such a product alone has one operator, and it is the same."""
-    unit = network("made:bert_base-small", "edge")
-    specs = [spec for spec in unit.operators if isinstance(spec, MatMulSpec)]
-    shapes = [shape_of(unit, spec) for spec in specs]
+    target_graph = network("made:bert_base-small", "edge")
+    specs = [spec for spec in target_graph.operators if isinstance(spec, MatMulSpec)]
+    shapes = [shape_of(target_graph, spec) for spec in specs]
     assert [str(shape) for shape in shapes] == ["2 x 32x32x32 T", "2 x 32x32x32"]
     for spec, shape in zip(specs, shapes, strict=True):
         assert shape is not None
         own = Operator(network(str(saved(shape, tmp_path)), "edge"))
-        assert own.unit.operators[0].signature(own.unit.storages) == spec.signature(unit.storages)
-        assert len(own.unit.operators) == 1
+        assert own.target_graph.operators[0].signature(own.target_graph.storages) == spec.signature(target_graph.storages)
+        assert len(own.target_graph.operators) == 1
         streamed = np.flatnonzero(own.space.points[:, 2] == 0)
         assert 0 < len(streamed) < len(own.space.points)
         i = int(streamed[len(streamed) // 2])

@@ -24,15 +24,15 @@ from tests.tuning import QUICK
 
 @cache
 def champion(name: str, level: str = "severe") -> Champion:
-    unit, program = layer_by_layer(small_model(name))
-    return Champion(unit, program, level)
+    target_graph, program = layer_by_layer(small_model(name))
+    return Champion(target_graph, program, level)
 
 
 @cache
 def attending() -> Champion:
     """Products of two tensors, and softmax."""
-    unit, program = layer_by_layer(load_model(attention_block(32, 64, 2).model(), random_weights=0))
-    return Champion(unit, program, "severe")
+    target_graph, program = layer_by_layer(load_model(attention_block(32, 64, 2).model(), random_weights=0))
+    return Champion(target_graph, program, "severe")
 
 
 @pytest.mark.parametrize("name", ["conv_chain", "shuffle_block", "residual_block", "attention"])
@@ -55,8 +55,8 @@ def test_streams_stay_as_they_are() -> None:
 def test_zeros_of_a_depthwise_convolution() -> None:
     """Its weights have none; of the 16 masks that expand them a load has one at least."""
     b = Builder(np.random.default_rng(0), (1, 32, 8, 8))
-    unit, program = layer_by_layer(b.model(b.conv("x", 32, groups=32)))
-    found = Champion(unit, program, "none")
+    target_graph, program = layer_by_layer(b.model(b.conv("x", 32, groups=32)))
+    found = Champion(target_graph, program, "none")
     before, after = found.timed(), found.timed(zeros)
     assert before.ddr_read_bytes - after.ddr_read_bytes == 15 * 32
 
@@ -65,10 +65,10 @@ def test_zeros_of_a_depthwise_convolution() -> None:
 def test_blocks_without_weights(channels: int, groups: int, kept: int, share: float) -> None:
     """Groups of 24 channels share the plane between them, so the product is dense: of 3 x 3 blocks the outer corners hold nothing."""
     b = Builder(np.random.default_rng(0), (1, channels, 6, 6))
-    unit, program = layer_by_layer(b.model(b.conv("x", channels, groups=groups)))
-    (spec,) = [each for each in unit.operators if isinstance(each, ConvSpec)]
-    assert (spec.groups, _filled(unit, spec)) == (kept, share)
-    found = Champion(unit, program, "none")
+    target_graph, program = layer_by_layer(b.model(b.conv("x", channels, groups=groups)))
+    (spec,) = [each for each in target_graph.operators if isinstance(each, ConvSpec)]
+    assert (spec.groups, _filled(target_graph, spec)) == (kept, share)
+    found = Champion(target_graph, program, "none")
     before, after = (found.timed(*changes).busy_cycles.sum(0)[Engine.CUBE] for changes in ((), (blocks,)))
     assert after == before if share == 1 else after < before
 
@@ -87,8 +87,8 @@ def test_what_a_mechanism_takes_away_is_gone() -> None:
 
 def test_a_depthwise_convolution_is_shared_with_vector() -> None:
     b = Builder(np.random.default_rng(0), (1, 32, 16, 16))
-    unit, program = layer_by_layer(b.model(b.conv("x", 32, groups=32)))
-    stream = Stream(unit, program, next(code for code in program.streams if len(code)))
+    target_graph, program = layer_by_layer(b.model(b.conv("x", 32, groups=32)))
+    stream = Stream(target_graph, program, next(code for code in program.streams if len(code)))
     code = stream.code.copy()
     depthwise(stream, code)
     products = stream.of(Op.MMAD)

@@ -76,11 +76,11 @@ _read_once = cache(warm_start.read_warm_start)
 _compiled = dict[str, dict[Genome, str]]()
 
 
-def _compiled_once(unit: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
+def _compiled_once(target_graph: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
     """Of every model; all scenarios have one machine."""
-    found = _compiled.get(unit.graph.digest)
+    found = _compiled.get(target_graph.graph.digest)
     if found is None:
-        found = _compiled[unit.graph.digest] = compiled_genomes(unit, levels, config)
+        found = _compiled[target_graph.graph.digest] = compiled_genomes(target_graph, levels, config)
     return found
 
 

@@ -136,10 +136,10 @@ def test_what_adds_up_in_any_run(seed: int) -> None:
 
 
 def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
-    unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
-    compiler, table = Compiler(unit), operators(unit)
+    target_graph = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
+    compiler, table = Compiler(target_graph), operators(target_graph)
     more = reused = 0
-    plans = [default_plan(unit), *(random_plan(unit, np.random.default_rng(seed)) for seed in range(32))]
+    plans = [default_plan(target_graph), *(random_plan(target_graph, np.random.default_rng(seed)) for seed in range(32))]
     for plan in plans:
         compiled = None if plan is None else compiler.compile(plan)
         if plan is None or compiled is None or isinstance(compiled, Infeasible):
@@ -153,11 +153,11 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         reused += any((s.operators_per_load or 0) >= 1.5 for s in found)
         first = 0
         for s, segment in zip(found, plan.segments, strict=True):
-            blocks = cut(unit, first, first + s.operators, s.blocks or 1, segment.caching)
-            needed_rows = rows_that_are_read(unit)
+            blocks = cut(target_graph, first, first + s.operators, s.blocks or 1, segment.caching)
+            needed_rows = rows_that_are_read(target_graph)
             done = needed = 0.0
             for k in range(s.operators):
-                spec = unit.operators[first + k]
+                spec = target_graph.operators[first + k]
                 if isinstance(spec, ConvSpec):
                     done += spec.macs * sum(rows * count for rows, count in blocks.heights[k].items()) / spec.out_h
                     needed += spec.macs * needed_rows[first + k].size / spec.out_h

@@ -17,7 +17,7 @@ def seen(balance: float, start: int = 0, cycles: int = 100, variant: int = 0) ->
     return Observation(variant, start, start + cycles, round(balance * 1000), 1000, 32)
 
 
-def units(*rho: float) -> tuple[int, ...]:
+def target_graphs(*rho: float) -> tuple[int, ...]:
     """Thresholds as a rule has them; each of these is a whole number of 1/65536."""
     found = tuple(round(t * RHO_UNIT) for t in rho)
     assert [t / RHO_UNIT for t in found] == list(rho)
@@ -26,7 +26,7 @@ def units(*rho: float) -> tuple[int, ...]:
 
 # threshold: three variants, both borders with their own pair ----------------------------------------------------------
 
-THREE = ThresholdRule((0, 1, 2), units(1.0, 0.5), units(2.0, 0.75))
+THREE = ThresholdRule((0, 1, 2), target_graphs(1.0, 0.5), target_graphs(2.0, 0.75))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_no_load_at_all_is_the_lightest_load() -> None:
 @pytest.mark.parametrize("bits", [0, 20, 21, 22, 23, 40])
 def test_counters_of_any_length_decide_as_short_ones(bits: int) -> None:
     """Beyond 32 bits the ones below are lost in both counters: to 32 bits nothing is, and from there on three in 2^30 are told apart."""
-    rule = ThresholdRule((0, 1), units(1.5), units(1.5))
+    rule = ThresholdRule((0, 1), target_graphs(1.5), target_graphs(1.5))
     for compute, then in ((1535, 1), (1536, 0), (1537, 0)):
         assert rule.direction(0, compute << bits, 1024 << bits) == then
         assert rule.direction(1, compute << bits, 1024 << bits) == then - 1
@@ -80,13 +80,13 @@ def test_the_largest_values_fit_64_bits() -> None:
 
 
 def test_the_ladder_need_not_be_in_order() -> None:
-    rule = ThresholdRule((2, 0), units(1.0), units(2.0))
+    rule = ThresholdRule((2, 0), target_graphs(1.0), target_graphs(2.0))
     assert rule.start() == ThresholdState(2)
     assert rule.step(rule.start(), seen(0.5)) == ThresholdState(0, 1)
     assert rule.step(ThresholdState(0, 1), seen(2.5)) == ThresholdState(2, 0)
 
 
-SLICED = ThresholdRule((0, 1, 2), units(1.0, 0.5), units(2.0, 0.75), slice_cycles=250)
+SLICED = ThresholdRule((0, 1, 2), target_graphs(1.0, 0.5), target_graphs(2.0, 0.75), slice_cycles=250)
 
 
 def test_the_condition_must_hold_for_a_whole_slice() -> None:

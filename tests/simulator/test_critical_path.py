@@ -138,10 +138,10 @@ def test_random_programs(machine_name: str) -> None:
 
 def test_no_link_is_longer_than_what_the_machine_takes() -> None:
     machine = load_machine("tpu-like")
-    unit = make_unit(lower(small_model("inception_block")), machine, DataType.float16)
-    plan = default_plan(unit)
+    target_graph = make_unit(lower(small_model("inception_block")), machine, DataType.float16)
+    plan = default_plan(target_graph)
     assert not isinstance(plan, Infeasible)
-    compiled = Compiler(unit).compile(plan)
+    compiled = Compiler(target_graph).compile(plan)
     assert not isinstance(compiled, Infeasible)
     for level in machine.contention:
         check_lengths(timeline(compiled, machine, machine.contention[level]))
@@ -149,10 +149,10 @@ def test_no_link_is_longer_than_what_the_machine_takes() -> None:
 
 @pytest.mark.parametrize("name", ["inception_block", "lrn_chain"])
 def test_compiled_programs_one_after_the_other(name: str) -> None:
-    unit = make_unit(lower(small_model(name)), EDGE, DataType.float16)
-    plan = default_plan(unit)
+    target_graph = make_unit(lower(small_model(name)), EDGE, DataType.float16)
+    plan = default_plan(target_graph)
     assert not isinstance(plan, Infeasible)
-    compiled = Compiler(unit).compile(plan)
+    compiled = Compiler(target_graph).compile(plan)
     assert not isinstance(compiled, Infeasible)
     for level in EDGE.contention:
         one = timeline(compiled, EDGE, EDGE.contention[level])

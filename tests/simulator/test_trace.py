@@ -72,7 +72,9 @@ def small() -> Program:
 
 
 def compiled() -> Program:
-    found = Compiler(unit := make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)).compile(default_plan(unit))
+    found = Compiler(target_graph := make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)).compile(
+        default_plan(target_graph)
+    )
     assert not isinstance(found, Infeasible)
     return found
 
@@ -210,11 +212,11 @@ def test_what_an_event_says_of_its_block() -> None:
 
 
 def test_blocks_of_a_compiled_program() -> None:
-    unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
-    first, last = decode(unit, Gene(0, 3, 4)), decode(unit, Gene(3, len(unit.operators), 1))
+    target_graph = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
+    first, last = decode(target_graph, Gene(0, 3, 4)), decode(target_graph, Gene(3, len(target_graph.operators), 1))
     assert first is not None
     assert last is not None
-    found = Compiler(unit).compile(plan_of(unit, [first, last]))
+    found = Compiler(target_graph).compile(plan_of(target_graph, [first, last]))
     assert not isinstance(found, Infeasible)
     value = read(found, EDGE, EDGE.contention["severe"])
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -68,7 +68,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.onnx").write_bytes(compiled[:middle])
 
     for name, machine in (("edge", "edge"), ("elsewhere", "ascend310")):
-        plan = default_plan(open_source(Source(folder / "good.onnx", _machine(machine))).unit)
+        plan = default_plan(open_source(Source(folder / "good.onnx", _machine(machine))).target_graph)
         (folder / f"plan_{name}.json").write_text(plan.to_json())
     raw = json.loads((folder / "plan_edge.json").read_text())
     (folder / "plan_text.json").write_text("{not json")

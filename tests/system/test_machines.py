@@ -35,20 +35,20 @@ SHAPED = {
 }
 
 
-def compiled(unit: Unit) -> tuple[Plan, Program]:
-    plan = layer_by_layer(unit)
+def compiled(target_graph: Unit) -> tuple[Plan, Program]:
+    plan = layer_by_layer(target_graph)
     assert isinstance(plan, Plan), plan
-    program = Compiler(unit).compile(plan)
+    program = Compiler(target_graph).compile(plan)
     assert isinstance(program, Program), program
     return plan, program
 
 
-def check_clock(unit: Unit, program: Program) -> None:
+def check_clock(target_graph: Unit, program: Program) -> None:
     """Times are within their bounds, and levels are for telling programs apart: each of them is felt on one core."""
-    roofline, found = Roofline(unit), simulate_levels(program, unit.machine)
+    roofline, found = Roofline(target_graph), simulate_levels(program, target_graph.machine)
     for level, timing in found.items():
-        assert timing.cycles >= program_bound(program, unit.machine, unit.machine.contention[level])
-        assert timing.cycles >= roofline.cycles(0, len(unit.operators), level)
+        assert timing.cycles >= program_bound(program, target_graph.machine, target_graph.machine.contention[level])
+        assert timing.cycles >= roofline.cycles(0, len(target_graph.operators), level)
     cycles = [timing.cycles for timing in found.values()]
     assert cycles == sorted(set(cycles))
 
@@ -57,29 +57,29 @@ def check_clock(unit: Unit, program: Program) -> None:
 @pytest.mark.parametrize("machine_name", MACHINES)
 @pytest.mark.parametrize("name", LIGHT)
 def test_every_network_runs_on_every_machine(name: str, machine_name: str) -> None:
-    unit = make_unit(light_graph(name), load_machine(machine_name), DataType.float16)
-    _, program = compiled(unit)
-    program.verify(unit.machine)
-    check_clock(unit, program)
+    target_graph = make_unit(light_graph(name), load_machine(machine_name), DataType.float16)
+    _, program = compiled(target_graph)
+    program.verify(target_graph.machine)
+    check_clock(target_graph, program)
 
 
 @pytest.mark.parametrize("machine_name", sorted(set(MACHINES) - {"edge", "ascend310"}))  # those are in test_nine_networks
 def test_values_do_not_depend_on_the_machine(machine_name: str) -> None:
     case = make_case(without_final_softmax(light_model("squeezenet")), load_machine(machine_name), DataType.float16)
-    _, program = compiled(case.unit)
+    _, program = compiled(case.target_graph)
     check_program(case, program, 7e-3)
-    check_clock(case.unit, program)
+    check_clock(case.target_graph, program)
 
 
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
 @pytest.mark.parametrize("machine", SHAPED.values(), ids=SHAPED)
 def test_values_do_not_depend_on_what_is_multiplied_at_a_time(machine: Machine, dtype: DataType) -> None:
     case = make_case(build("mobilenet_v2-small"), machine, dtype)
-    _, program = compiled(case.unit)
+    _, program = compiled(case.target_graph)
     check_program(case, program, {DataType.float16: 7e-3, DataType.float32: 1e-4}[dtype])
-    roofline = Roofline(case.unit)
+    roofline = Roofline(case.target_graph)
     for level, timing in simulate_levels(program, machine).items():
-        assert timing.cycles >= roofline.cycles(0, len(case.unit.operators), level)
+        assert timing.cycles >= roofline.cycles(0, len(case.target_graph.operators), level)
 
 
 @pytest.mark.parametrize("name", SHAPED)
@@ -105,10 +105,10 @@ def array(dataflow: str, pipelined: bool, rows: int, columns: int) -> Machine:
     ids=["tpu-like", *SHAPED, "os", "os-pipelined", "ws", "ws-pipelined"],
 )
 def test_features_know_what_the_matrix_unit_takes(machine: Machine) -> None:
-    unit = make_unit(light_graph("squeezenet"), machine, DataType.float16)
-    plan, program = compiled(unit)
+    target_graph = make_unit(light_graph("squeezenet"), machine, DataType.float16)
+    plan, program = compiled(target_graph)
     estimated, at = 0.0, 0
     for segment in plan.segments:
-        estimated += raw_features(unit, segment, at)[FEATURES.index("cube_cycles")]
+        estimated += raw_features(target_graph, segment, at)[FEATURES.index("cube_cycles")]
         at += len(segment.operators)
     assert estimated == simulate_levels(program, machine, ["none"])["none"].busy_cycles[0, Engine.CUBE]

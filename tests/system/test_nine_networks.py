@@ -27,11 +27,13 @@ FAST = ("squeezenet", "shufflenet")
 LIMITS = {DataType.float16: 7e-3, DataType.float32: 1e-5}
 
 
-def fused(unit: Unit, seed: int) -> Plan:
+def fused(target_graph: Unit, seed: int) -> Plan:
     """Long segments at random, cut where they do not fit."""
-    genome = repaired(unit, random_genome(unit, np.random.default_rng(seed), 6.0), lambda gene: decode(unit, gene) is not None)
+    genome = repaired(
+        target_graph, random_genome(target_graph, np.random.default_rng(seed), 6.0), lambda gene: decode(target_graph, gene) is not None
+    )
     assert genome is not None
-    plan = decode_all(unit, genome)
+    plan = decode_all(target_graph, genome)
     assert isinstance(plan, Plan)
     return plan
 
@@ -50,10 +52,10 @@ def fused(unit: Unit, seed: int) -> Plan:
 @pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in LIGHT])
 def test_network(name: str, machine_name: str, dtype: DataType) -> None:
     case = make_case(without_final_softmax(light_model(name)), load_machine(machine_name), dtype)
-    compiler = Compiler(case.unit)
-    baseline = layer_by_layer(case.unit)
+    compiler = Compiler(case.target_graph)
+    baseline = layer_by_layer(case.target_graph)
     assert isinstance(baseline, Plan), baseline
-    for plan in (baseline, fused(case.unit, seed=1)):
+    for plan in (baseline, fused(case.target_graph, seed=1)):
         program = compiler.compile(plan)
         assert isinstance(program, Program), program
         check_program(case, program, LIMITS[dtype])
@@ -70,9 +72,9 @@ def test_network(name: str, machine_name: str, dtype: DataType) -> None:
 def test_little_memory(name: str, machine: Machine) -> None:
     """64 KiB of L1: many small blocks, weights in small chunks with partial sums."""
     case = make_case(without_final_softmax(light_model(name)), machine, DataType.float16)
-    plan = layer_by_layer(case.unit)
+    plan = layer_by_layer(case.target_graph)
     assert isinstance(plan, Plan), plan
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program), program
     check_program(case, program, LIMITS[DataType.float16])
 
@@ -82,11 +84,11 @@ def test_little_memory(name: str, machine: Machine) -> None:
 def test_many_cores(name: str, cores: int) -> None:
     """Segments on any cores, side by side where data allow, and every operator over all cores; two cores are `ascend310` above."""
     case = make_case(without_final_softmax(light_model(name)), load_machine(f"edge:cores={cores}"), DataType.float16)
-    compiler, singles = Compiler(case.unit), single_operators(case.unit)
+    compiler, singles = Compiler(case.target_graph), single_operators(case.target_graph)
     assert not isinstance(singles, Infeasible)
-    wide = decode_all(case.unit, spread(case.unit, singles))
+    wide = decode_all(case.target_graph, spread(case.target_graph, singles))
     assert isinstance(wide, Plan)
-    for plan in (wide, fused(case.unit, seed=cores)):
+    for plan in (wide, fused(case.target_graph, seed=cores)):
         program = compiler.compile(plan)
         assert isinstance(program, Program), program
         assert sum(len(stream) > 0 for stream in program.streams) >= cores // 2

@@ -287,7 +287,7 @@ def test_payloads_of_programs_compile_again_to_the_same_cycles(whole: Path, open
     assert len(programs) > N // 2
     for task, payload in zip(programs["task"], programs["payload"], strict=True):
         plan = Plan.model_validate(json.loads(payload)["plan"])
-        timings = simulate_levels(opened.compiler.compile(plan), opened.unit.machine, LEVELS)
+        timings = simulate_levels(opened.compiler.compile(plan), opened.target_graph.machine, LEVELS)
         rows = log[log["task"] == task]
         assert {level: timings[level].cycles for level in LEVELS} == dict(zip(rows["level"], rows["cycles"], strict=True))
 
@@ -305,11 +305,11 @@ def test_plans_compile_again_to_the_containers_bytes(whole: Path, opened: Opened
         program = opened.compiler.compile(plan)
         for mine, theirs in zip(program.streams, packed.variant(level).streams, strict=True):
             assert np.array_equal(mine, theirs)
-        timings = simulate_levels(program, opened.unit.machine, LEVELS)
+        timings = simulate_levels(program, opened.target_graph.machine, LEVELS)
         assert timings[level].cycles == row.cycles
     baseline = parse_plan((whole / "plans" / "baseline.json").read_bytes())
     assert all(len(segment.operators) == 1 for segment in baseline.segments)
-    timings = simulate_levels(opened.compiler.compile(baseline), opened.unit.machine, LEVELS)
+    timings = simulate_levels(opened.compiler.compile(baseline), opened.target_graph.machine, LEVELS)
     assert {level: timings[level].cycles for level in LEVELS} == {
         level: row.baseline_layerwise_cycles for level, row in summary.levels.items()
     }

@@ -47,7 +47,7 @@ def as_kind(model: ModelProto, kind: int) -> ModelProto:
 def compiled(model: ModelProto, folder: Path, dtype: DataType = DataType.float16, style: str = "function") -> Path:
     onnx.save(model, folder / "m.onnx")
     opened = open_source(Source(folder / "m.onnx", EDGE, dtype))
-    containers = [build_variants(packed, dict.fromkeys(EDGE.contention, default_plan(packed.unit))) for packed in opened.packed]
+    containers = [build_variants(packed, dict.fromkeys(EDGE.contention, default_plan(packed.target_graph))) for packed in opened.packed]
     package(opened, containers, folder / "out.onnx", style)  # type: ignore[arg-type]
     return folder / "out.onnx"
 

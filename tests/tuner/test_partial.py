@@ -44,7 +44,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def write(name: str, folder: Path) -> None:
     onnx.save(partial_model(name), folder / "model.onnx")
     opened = open_source(Source(folder / "model.onnx", EDGE))
-    container = build_variants(opened.packed[0], dict.fromkeys(EDGE.contention, default_plan(opened.unit)))
+    container = build_variants(opened.packed[0], dict.fromkeys(EDGE.contention, default_plan(opened.target_graph)))
     package(opened, [container], folder / "function.onnx", "function")
     package(opened, [container], folder / "epcontext.onnx", "epcontext")
 

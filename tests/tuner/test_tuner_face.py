@@ -50,7 +50,7 @@ def test_a_search_is_the_run_s_own(model: Path, ran: tuple[tuner.Summary, Path, 
     assert result.tasks == summary.tasks
     assert result.plan("severe") == compiler.Plan.load(out / "plans/own/severe.json")
     assert result.robust == compiler.Plan.load(out / "plans/robust.json")
-    alone = tuner.Search(compiler.load(model, "edge").unit, candidates=4, settings=QUICK, levels=["severe"]).run()
+    alone = tuner.Search(compiler.load(model, "edge").target_graph, candidates=4, settings=QUICK, levels=["severe"]).run()
     assert list(alone.cycles) == ["severe"]
     with pytest.raises(BadInputError, match="level 'none': unknown; levels of this search: severe"):
         alone.plan("none")

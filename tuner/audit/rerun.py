@@ -138,10 +138,10 @@ def _store_log(again: Again, opened: Opened, known: Sequence[Searched], store: P
     """What the run measured, where the searches look."""
     store.mkdir()
     for search in known:
-        unit = ordered(opened.packed[search.pieces[0]].unit, again.config.search.order)
+        target_graph = ordered(opened.packed[search.pieces[0]].target_graph, again.config.search.order)
         machine, seed, tag = opened.machine.name, int(again.identity["seed"]), str(again.identity["tag"])
         origin = Origin(search.run, opened.name, machine, simulator.VERSION, again.clock, seed, tag)
-        facts = Facts(origin, unit, again.levels, repeats_of(again.config))
+        facts = Facts(origin, target_graph, again.levels, repeats_of(again.config))
         Storing(LocalPlace(store), LocalPlace(again.run), facts, lambda _: None).close()
 
 

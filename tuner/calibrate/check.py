@@ -102,23 +102,23 @@ def _segments(machine: Machine, networks: Sequence[str], count: int, seed: int) 
 
 
 def _of_unit(packed: Packed, count: int, rng: np.random.Generator) -> _Segments:
-    unit = packed.unit
-    compiler = Compiler(unit)
-    for gene in _genes(unit, count, rng):
-        plan = decode(unit, gene)
+    target_graph = packed.target_graph
+    compiler = Compiler(target_graph)
+    for gene in _genes(target_graph, count, rng):
+        plan = decode(target_graph, gene)
         if plan is None:
             continue
         parts = compiler.alone(plan, gene.start)
         if isinstance(parts, Infeasible):
             continue
         program = compiler.link(parts)
-        cycles = {level: timing.cycles for level, timing in simulate_levels(program, unit.machine).items()}
+        cycles = {level: timing.cycles for level, timing in simulate_levels(program, target_graph.machine).items()}
         yield cycles, encoded(packed, "segment", program, (plan,), cycles)
 
 
-def _genes(unit: Unit, count: int, rng: np.random.Generator) -> list[Gene]:
+def _genes(target_graph: Unit, count: int, rng: np.random.Generator) -> list[Gene]:
     """Different ones: of single operators and of runs of them, in any blocks, tiles, cores and orders that moves and chance make."""
-    start = single_operators(unit)
+    start = single_operators(target_graph)
     if isinstance(start, Infeasible):
         return []
-    return [*propose(unit, SegmentTable(Structures(unit), 1), [start], count, rng, MOVES, load_config().segments)]
+    return [*propose(target_graph, SegmentTable(Structures(target_graph), 1), [start], count, rng, MOVES, load_config().segments)]

@@ -248,7 +248,7 @@ def _whole_way() -> CheckResult:
         model, out = Path(folder) / "conv.onnx", Path(folder) / "out.onnx"
         save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
         opened = open_source(Source(model, load_machine("tiny")))
-        plan = default_plan(opened.unit)
+        plan = default_plan(opened.target_graph)
         package(opened, [build_variants(opened.packed[0], dict.fromkeys(opened.machine.contention, plan))], out)
         checked = check_file(out)
     faults = [fault for level in checked for fault in level.faults]

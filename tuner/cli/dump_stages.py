@@ -71,7 +71,7 @@ def _of_piece(opened: Opened, stage: str, k: int) -> list[str]:
     from compiler.frontend.lower import lower
 
     if stage == "unit":
-        return unit_lines(opened.units[k])
+        return unit_lines(opened.target_graphs[k])
     # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
     return graph_lines(lower(opened.part.pieces[k].npu, opened.digest, opened.part.data))
 
@@ -84,7 +84,7 @@ def _of_plan(opened: Opened, stage: str, k: int, plan: Plan, where: str) -> Iter
     compiler = opened.compilers[k]
     if stage == "records":
         return record_lines(compile_plan(compiler, plan, where))
-    check_plan(compiler.unit, plan, where)
+    check_plan(compiler.target_graph, plan, where)
     return segment_lines(compiler, plan)
 
 

@@ -111,8 +111,8 @@ def _print_primitives(plan: Plan, source: Source, where: str, as_json: bool) -> 
 
     opened = open_network(source)
     texts, before = list[tuple[int, str, str]](), 0
-    for unit, part in zip(opened.units, plans_of_pieces(opened, plan, where), strict=True):
-        texts += [(before + index, name, text) for index, name, text in primitives(check_plan(unit, part, where), part)]
+    for target_graph, part in zip(opened.target_graphs, plans_of_pieces(opened, plan, where), strict=True):
+        texts += [(before + index, name, text) for index, name, text in primitives(check_plan(target_graph, part, where), part)]
         before += len(part.segments)
     if as_json:
         print_json([{"segment": index, "operator": name, "primitives": text.splitlines()} for index, name, text in texts])

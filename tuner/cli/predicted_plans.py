@@ -41,7 +41,7 @@ def unmeasured_plans(opened: Opened, layerwise: bool, model: Path | None) -> Map
     from tuner.cost_model.interface import predict_at
     from tuner.cost_model.tiling_model import load_models, tiled_plans
 
-    models = load_models(model, opened.units[0])
+    models = load_models(model, opened.target_graphs[0])
     if not layerwise:
 
         def by_models(raw: Floats, levels: Sequence[str]) -> Floats:

@@ -53,7 +53,7 @@ def write_compiled(
         "grouped": None if opened.grouped is None else opened.grouped._asdict(),
         "host": [node.model_dump() for node in host_nodes(opened.part)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
-        "operators": sum(len(unit.operators) for unit in opened.units),
+        "operators": sum(len(target_graph.operators) for target_graph in opened.target_graphs),
         "pieces": compiled.piece_rows(list(measured)),
         "container_bytes": container_bytes,
         "file_bytes": None if out is None else out.stat().st_size,

@@ -96,9 +96,9 @@ class CostModel(Protocol):
 Conditions = Mapping[str, NDArray[np.float32]]  # level -> [C]
 
 
-def conditions_of(unit: Unit, levels: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+def conditions_of(target_graph: Unit, levels: Sequence[str]) -> dict[str, NDArray[np.float32]]:
     """Of levels of a unit's machine."""
-    return {level: condition_of(unit.machine, unit.dtype, level) for level in levels}
+    return {level: condition_of(target_graph.machine, target_graph.dtype, level) for level in levels}
 
 
 @dataclass(frozen=True, eq=False)

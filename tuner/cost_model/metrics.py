@@ -44,7 +44,7 @@ def usable(rows: TrainingRows) -> TrainingRows:
     return rows.some(good)._replace(left_out=int((~good).sum()))
 
 
-def _unit(seed: int, data: bytes) -> float:
+def _target_graph(seed: int, data: bytes) -> float:
     return int.from_bytes(hashlib.sha256(str(seed).encode() + b":" + data).digest()[:8], "big") / 2.0**64
 
 
@@ -52,13 +52,13 @@ def held_out(rows: TrainingRows, seed: int, share: float) -> NDArray[np.bool_]:
     """Mask of the rows that are kept back: whole workloads, or rows of equal features where there is one workload."""
     names = np.unique(rows.groups)
     if len(names) > 1:
-        place = {name: _unit(seed, name.encode()) for name in names.tolist()}
-        back = {name for name, unit in place.items() if unit < share}
+        place = {name: _target_graph(seed, name.encode()) for name in names.tolist()}
+        back = {name for name, target_graph in place.items() if target_graph < share}
         if len(back) in (0, len(place)):  # one at least on either side
             first = min(place, key=lambda name: (place[name], name))
             back = {first}
         return np.isin(rows.groups, sorted(back))
-    return np.array([_unit(seed, row.tobytes()) < share for row in rows.features[:, : -len(CONDITIONS)]], np.bool_)
+    return np.array([_target_graph(seed, row.tobytes()) < share for row in rows.features[:, : -len(CONDITIONS)]], np.bool_)
 
 
 def by_level(predicted: NDArray[np.float64], rows: TrainingRows) -> dict[str, Metrics]:

@@ -32,37 +32,39 @@ SHORTLIST = 256
 Models = Mapping[str, Predictor]  # by level
 
 
-def load_models(path: Path, unit: Unit) -> Models:
+def load_models(path: Path, target_graph: Unit) -> Models:
     """What a model expects at every level of the unit's machine.  path: of `tilefarm train`, or of a run's `models/`.
 
     Raises `BadInputError` where there is none, or it was made for other features, another simulator or another schema.
     """
     loaded = load_trained(LocalPlace(path)).load(f"--model {path}")
-    return {level: AtLevel(loaded, each) for level, each in conditions_of(unit, tuple(unit.machine.contention)).items()}
+    return {level: AtLevel(loaded, each) for level, each in conditions_of(target_graph, tuple(target_graph.machine.contention)).items()}
 
 
 def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
     """A plan for every level, each operator its own segment.  Raises `InfeasibleError` where an operator fits in no way."""
-    unit = compiler.unit
-    structures = Structures(unit)
+    target_graph = compiler.target_graph
+    structures = Structures(target_graph)
     known: dict[str, dict[str, SegmentPlan]] = {}
     chosen: dict[str, list[SegmentPlan]] = {level: [] for level in models}
-    for k, spec in enumerate(unit.operators):
+    for k, spec in enumerate(target_graph.operators):
         structure = structures.structure(k, k + 1)
         if structure not in known:
             known[structure] = pick(compiler, k, models)
         for level, plan in known[structure].items():
             chosen[level].append(plan.model_copy(update={"operators": (spec.name,)}))
-    return {level: settled(unit, plan_of(unit, segments)) for level, segments in chosen.items()}
+    return {level: settled(target_graph, plan_of(target_graph, segments)) for level, segments in chosen.items()}
 
 
 def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
     """The segment of operator k alone that each level's model expects to be fastest, of those that compile."""
-    unit = compiler.unit
-    plans = _conv_plans(unit, k, tuple(models)) if isinstance(unit.operators[k], ConvSpec) else _other_plans(unit, k)
+    target_graph = compiler.target_graph
+    plans = (
+        _conv_plans(target_graph, k, tuple(models)) if isinstance(target_graph.operators[k], ConvSpec) else _other_plans(target_graph, k)
+    )
     chosen: dict[str, SegmentPlan] = {}
     if plans:
-        features = scaled([raw_features(unit, plan, k) for plan in plans])
+        features = scaled([raw_features(target_graph, plan, k) for plan in plans])
         for level, model in models.items():
             order = np.argsort(model.predict(features), kind="stable").tolist()
             for i in order:
@@ -70,36 +72,36 @@ def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
                     chosen[level] = plans[i]
                     break
     if len(chosen) < len(models):
-        sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes.there.items())
-        raise InfeasibleError(f"{unit.machine.name}: {unit.operators[k].name}: no tiling fits {sizes}")
+        sizes = ", ".join(f"{size:,} B of {name}" for name, size in target_graph.machine.buffers_bytes.there.items())
+        raise InfeasibleError(f"{target_graph.machine.name}: {target_graph.operators[k].name}: no tiling fits {sizes}")
     return chosen
 
 
-def single_block_counts(unit: Unit, k: int) -> list[int]:
+def single_block_counts(target_graph: Unit, k: int) -> list[int]:
     """Block counts of operator k alone: those worth trying, and one row at a time."""
-    return sorted({*block_counts(unit, k, k + 1), needed(unit)[k].size})
+    return sorted({*block_counts(target_graph, k, k + 1), needed(target_graph)[k].size})
 
 
-def shortlist(unit: Unit, space: OperatorSpace, levels: Sequence[str], size: int = SHORTLIST) -> NDArray[np.int64]:
+def shortlist(target_graph: Unit, space: OperatorSpace, levels: Sequence[str], size: int = SHORTLIST) -> NDArray[np.int64]:
     """int64 [<= levels * size]: points with the best estimates at any of the levels, without repeats."""
     found: dict[int, None] = {}
     for level in levels:
-        expected = np.maximum(space.bound(unit, level), space.estimate)
+        expected = np.maximum(space.bound(target_graph, level), space.estimate)
         found.update(dict.fromkeys(np.lexsort((space.estimate, expected))[:size].tolist()))
     return np.array(list(found), np.int64)
 
 
-def _conv_plans(unit: Unit, k: int, levels: Sequence[str]) -> list[SegmentPlan]:
-    space = operator_space(unit, k, single_block_counts(unit, k))
-    return [space.plan(int(i)) for i in shortlist(unit, space, levels)]
+def _conv_plans(target_graph: Unit, k: int, levels: Sequence[str]) -> list[SegmentPlan]:
+    space = operator_space(target_graph, k, single_block_counts(target_graph, k))
+    return [space.plan(int(i)) for i in shortlist(target_graph, space, levels)]
 
 
-def _other_plans(unit: Unit, k: int) -> list[SegmentPlan]:
+def _other_plans(target_graph: Unit, k: int) -> list[SegmentPlan]:
     """Every gene of an operator that is no convolution: there are few."""
     genes = (
         Gene(k, k + 1, blocks, prefetch, choices=(choice,))
-        for blocks in single_block_counts(unit, k)
+        for blocks in single_block_counts(target_graph, k)
         for prefetch in (2, 1)
-        for choice in range(choice_count(unit, k))
+        for choice in range(choice_count(target_graph, k))
     )
-    return list({plan.key: plan for gene in genes if (plan := decode(unit, gene)) is not None}.values())
+    return list({plan.key: plan for gene in genes if (plan := decode(target_graph, gene)) is not None}.values())

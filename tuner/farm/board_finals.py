@@ -161,17 +161,17 @@ def farm_of_finals(spec: FinalsSpec, config: TuneConfig, address: str | None) ->
     return each_on_ray(spec, 1, address, config.farm.wait_s, "finals", config.farm.resource)
 
 
-def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
+def plan_for(plan: Plan, of: Unit, target_graph: Unit) -> Plan:
     """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
-    names = {a.name: b.name for a, b in zip(of.operators, unit.operators, strict=True)}
-    tensors = {a.name: b.name for a, b in zip(of.storages, unit.storages, strict=True)}
+    names = {a.name: b.name for a, b in zip(of.operators, target_graph.operators, strict=True)}
+    tensors = {a.name: b.name for a, b in zip(of.storages, target_graph.storages, strict=True)}
 
     def named(segment: SegmentPlan) -> SegmentPlan:
         operators, staged = (tuple(names[name] for name in some) for some in (segment.operators, segment.staged))
         shared, held = (tuple(tensors[name] for name in some) for some in (segment.shared, segment.held))
         return segment.model_copy(update={"operators": operators, "staged": staged, "shared": shared, "held": tuple(sorted(held))})
 
-    return plan.model_copy(update={"model": unit.graph.digest, "segments": tuple(map(named, plan.segments))})
+    return plan.model_copy(update={"model": target_graph.graph.digest, "segments": tuple(map(named, plan.segments))})
 
 
 def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]) -> dict[str, int]:

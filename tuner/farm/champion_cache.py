@@ -45,9 +45,9 @@ def read_known(root: Place, opened: Opened, config: TuneConfig, conditions: Cond
         return KnownChampions()
     names, genomes, runs = list[str](), list[tuple[Genome, ...]](), dict[str, None]()
     for search in searches(opened, ""):
-        unit = ordered(opened.units[search.pieces[0]], config.search.order)
+        target_graph = ordered(opened.target_graphs[search.pieces[0]], config.search.order)
         try:
-            each = [*read_champions(root / conditions.folder, Scopes(unit).whole)]
+            each = [*read_champions(root / conditions.folder, Scopes(target_graph).whole)]
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
         if began is None:
@@ -55,7 +55,7 @@ def read_known(root: Place, opened: Opened, config: TuneConfig, conditions: Cond
         else:
             found = [(name, one) for name, one in each if name in began]
         of_all = _best([one for _, one in found], conditions.levels)
-        mine = [genome for plan in of_all if (genome := _genome(unit, plan)) is not None]
+        mine = [genome for plan in of_all if (genome := _genome(target_graph, plan)) is not None]
         if not mine or len(mine) < len(of_all):
             if began is None:
                 return KnownChampions()
@@ -92,7 +92,7 @@ def _rank(champion: Champion, level: str) -> tuple[int, str]:
     return champion.cycles[level], champion.plan.digest
 
 
-def _genome(unit: Unit, plan: Plan) -> Genome | None:
+def _genome(target_graph: Unit, plan: Plan) -> Genome | None:
     """None where it is no plan of this unit, or does not fit."""
-    genome = genome_of(unit, plan)
-    return None if genome is None or isinstance(decode_all(unit, genome), Infeasible) else genome
+    genome = genome_of(target_graph, plan)
+    return None if genome is None or isinstance(decode_all(target_graph, genome), Infeasible) else genome

@@ -73,7 +73,7 @@ def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place |
     return Start(began, genomes)
 
 
-def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
+def compiled_genomes(target_graph: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
     """Of every level what `compile` chooses from -> `prediction`, in the order of the search; on all cores where nothing is placed on
     some of them.
 
@@ -82,25 +82,25 @@ def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> d
     if config.target.name != NPU or not config.use.segmentations:
         return {}
     try:
-        genomes = quick_genomes(Compiler(unit), unit, by_estimate(unit), levels)
+        genomes = quick_genomes(Compiler(target_graph), target_graph, by_estimate(target_graph), levels)
     except InfeasibleError:
         return {}
     if config.use.placement or not config.use.cores:
         return dict.fromkeys((genome for mine in genomes.values() for genome in mine), _PREDICTION)
-    cores = {level: unit.machine.granted(level).cores for level in genomes}
-    wide = (tuple(everywhere(unit, gene, cores[level]) for gene in genome) for level, mine in genomes.items() for genome in mine)
+    cores = {level: target_graph.machine.granted(level).cores for level in genomes}
+    wide = (tuple(everywhere(target_graph, gene, cores[level]) for gene in genome) for level, mine in genomes.items() for genome in mine)
     return dict.fromkeys(wide, _PREDICTION)
 
 
 def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:
     compile_plan(compiler, plan, where)
-    unit = ordered(compiler.unit, order)
+    target_graph = ordered(compiler.target_graph, order)
     names = [name for segment in plan.segments for name in segment.operators]
-    at = next((k for k, spec in enumerate(unit.operators) if spec.name != names[k]), None)
+    at = next((k for k, spec in enumerate(target_graph.operators) if spec.name != names[k]), None)
     if at is not None:
-        what = f"operator {at} is {names[at]!r}, the search has {unit.operators[at].name!r} there"
+        what = f"operator {at} is {names[at]!r}, the search has {target_graph.operators[at].name!r} there"
         raise BadInputError(f"{where}: {what} (search.order: {order}); expected its order, or --set search.order={_other(order)}")
-    genome = genome_of(unit, plan)
+    genome = genome_of(target_graph, plan)
     assert genome is not None, "what compiles has a gene"
     return genome
 

@@ -189,9 +189,9 @@ class JobRunner:
     def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator) -> None:
         self.spec, self.evaluator = spec, evaluator
         facts = spec.facts
-        self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
-        self.known = Knowledge(evaluator.structures, len(facts.levels), same_grants(facts.unit.machine, facts.levels))
-        self.conditions = conditions_of(facts.unit, facts.levels)
+        self.rules = spec.rules(facts.target_graph, facts.levels, spec.config, spec.weights)
+        self.known = Knowledge(evaluator.structures, len(facts.levels), same_grants(facts.target_graph.machine, facts.levels))
+        self.conditions = conditions_of(facts.target_graph, facts.levels)
         self.models: Models = ()
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
@@ -204,7 +204,7 @@ class JobRunner:
 
         whole: those that programs need too.
         """
-        genome = single_operators(self.rules.unit)
+        genome = single_operators(self.rules.target_graph)
         if isinstance(genome, Infeasible):
             return
         if self.rules.placing:
@@ -212,7 +212,7 @@ class JobRunner:
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
         if whole:
-            list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.unit, genome))]))
+            list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.target_graph, genome))]))
 
     @cached_property
     def strategy(self) -> type[SearchStrategy]:
@@ -351,17 +351,17 @@ class JobRunner:
         return found
 
 
-def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
+def _of_every_kind(target_graph: Unit, singles: Genome) -> Iterator[Genome]:
     """Programs with a segment of two operators, the first that fits, in each of the ways that have kernels of their own."""
-    pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(unit, k, k + 2) if blocks > 1)
-    pair = next((gene for gene in pairs if decode(unit, gene) is not None), None)
+    pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(target_graph, k, k + 2) if blocks > 1)
+    pair = next((gene for gene in pairs if decode(target_graph, gene) is not None), None)
     if pair is None:
         return
-    everywhere = tuple(range(unit.machine.cores))
+    everywhere = tuple(range(target_graph.machine.cores))
     ways = (
         pair._replace(cached=-1),
         pair._replace(cores=everywhere),
-        pair._replace(sliding=True, window=FORMULA, ahead_kib=ahead_sizes(unit)[-1]),
+        pair._replace(sliding=True, window=FORMULA, ahead_kib=ahead_sizes(target_graph)[-1]),
         pair._replace(sliding=True, window=pair.blocks, spread=False),
     )
     for gene in ways:

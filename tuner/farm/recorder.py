@@ -33,7 +33,7 @@ class Facts:
     """What is the same in all rows of a run.  repeats: readings of a task at a level."""
 
     origin: Origin
-    unit: Unit
+    target_graph: Unit
     levels: tuple[str, ...]
     repeats: int = 1
 
@@ -64,12 +64,12 @@ class Recorder:
         return Batch(epoch, self._packed_tasks(), self._packed_rows(), len(self.facts.levels))
 
     def _packed_tasks(self) -> bytes:
-        rows, count, unit = self._rows, len(self._rows), self.facts.unit.digest
+        rows, count, target_graph = self._rows, len(self._rows), self.facts.target_graph.digest
         columns: dict[str, Any] = {
             "task": pa.array([row.measurement.task for row in rows], pa.string()),
             "schema_version": np.full(count, SCHEMA_VERSION, np.int16),
             "kind": pa.array([row.request.task_kind for row in rows], pa.string()),
-            "payload": pa.array([row.measurement.payload or row.request.without_plan(unit) for row in rows], pa.string()),
+            "payload": pa.array([row.measurement.payload or row.request.without_plan(target_graph) for row in rows], pa.string()),
             "parents": pa.array([" ".join(row.request.proposal.parents) for row in rows], pa.string()),
             "feature_set": pa.repeat(FEATURE_SET, count),
         }
@@ -77,7 +77,7 @@ class Recorder:
 
     def _packed_rows(self) -> bytes:
         rows, facts, levels = self._rows, self.facts, len(self.facts.levels)
-        count, machine = len(self._rows), self.facts.unit.machine
+        count, machine = len(self._rows), self.facts.target_graph.machine
         every = pa.array(np.repeat(np.arange(count), levels))
 
         def each(values: Any) -> Any:
@@ -129,7 +129,7 @@ class Recorder:
         """Status and error at every level."""
         for at, level in enumerate(self.facts.levels):
             if measurement.values is not None and not measurement.values[at, CYCLES]:
-                yield "infeasible", refusal(self.facts.unit.machine, level)
+                yield "infeasible", refusal(self.facts.target_graph.machine, level)
             else:
                 yield measurement.status, measurement.error
 
@@ -147,7 +147,7 @@ class Recorder:
         name = self.facts.origin.model
         if row.request.kind == "program":
             return name
-        genome, operators = row.request.genome, self.facts.unit.operators
+        genome, operators = row.request.genome, self.facts.target_graph.operators
         return workload(name, operators[genome[0].start].name, operators[genome[-1].stop - 1].name)
 
 

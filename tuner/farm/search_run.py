@@ -54,7 +54,7 @@ def durable_rows(folder: Place, ledger: Ledger, facts: Facts, tasks: int) -> byt
     Raises `BadInputError` where it cannot be written or read.
     """
     ledger.log.flush()
-    conditions = np.stack(list(conditions_of(facts.unit, facts.levels).values()))
+    conditions = np.stack(list(conditions_of(facts.target_graph, facts.levels).values()))
     return packed_rows(rows_of_search(folder, ledger.log.origin.run, first(ledger.numbers, tasks), conditions))
 
 
@@ -84,7 +84,7 @@ class OneSearch:
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self._watch = request.progress
-        self.champions = Champions(len(facts.levels), same_grants(facts.unit.machine, facts.levels))
+        self.champions = Champions(len(facts.levels), same_grants(facts.target_graph.machine, facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget, repeats=facts.repeats)
         self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, config.model)
@@ -155,7 +155,9 @@ class OneSearch:
             if prior is not None:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
-            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner), start())
+            self._begin(
+                taken(paths, said, self.facts.target_graph, self.levels, self.config.search.elites, self.facts.origin.runner), start()
+            )
             return
         state, findings = found
         self._began, self._unsaved = int(state["began"]), []
@@ -168,7 +170,7 @@ class OneSearch:
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
         if not lost:  # else what is there may lie behind what is not, which is to be measured again
-            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.facts.unit, self.champions.empty())
+            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.facts.target_graph, self.champions.empty())
         self.conductor.plateau.restore(state["plateau"])
         self.conductor.models_used = int(state["models_used"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))

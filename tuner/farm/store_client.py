@@ -40,10 +40,10 @@ class Scopes:
     A segment's task names how its operators are wired, a program's does not: two networks may have operators of the same names and sizes.
     """
 
-    def __init__(self, unit: Unit) -> None:
-        self._structures = Structures(unit)
-        names = [spec.name for spec in unit.operators]
-        self.whole = int(digest([unit.digest, self._structures.structure(0, len(names)), names])[:16], 16)
+    def __init__(self, target_graph: Unit) -> None:
+        self._structures = Structures(target_graph)
+        names = [spec.name for spec in target_graph.operators]
+        self.whole = int(digest([target_graph.digest, self._structures.structure(0, len(names)), names])[:16], 16)
 
     @cached_property
     def every(self) -> NDArray[np.uint64]:
@@ -66,10 +66,10 @@ class Storing:
     """
 
     def __init__(self, root: Place, folder: Place, facts: Facts, say: Callable[[str], None]) -> None:
-        origin, machine = facts.origin, facts.unit.machine
+        origin, machine = facts.origin, facts.target_graph.machine
         conditions = Conditions(machine.name, machine.digest, facts.levels, origin.simulator, origin.runner, facts.repeats)
         self._store, self._folder, self._facts, self._say = PackStore(root, conditions), folder, facts, say
-        self._scopes = Scopes(facts.unit)
+        self._scopes = Scopes(facts.target_graph)
         found = self._store.found(self._scopes.every)
         self.packed = found.packed
         self._known = set(found.keys)

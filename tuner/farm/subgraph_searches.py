@@ -33,16 +33,16 @@ class Searched:
 
 def searches(opened: Opened, run: str) -> tuple[Searched, ...]:
     """One for each piece that differs from those before it.  run: id of the whole run, and that of the search of a model in one piece."""
-    if len(opened.units) == 1:
+    if len(opened.target_graphs) == 1:
         return (Searched(run, (0,)),)
     groups: dict[str, list[int]] = {}
-    for k, unit in enumerate(opened.units):
-        groups.setdefault(_structure(unit), []).append(k)
+    for k, target_graph in enumerate(opened.target_graphs):
+        groups.setdefault(_structure(target_graph), []).append(k)
     return tuple(Searched(f"{run}.{opened.names[members[0]]}", tuple(members)) for members in groups.values())
 
 
-def _structure(unit: Unit) -> str:
-    return Structures(unit).structure(0, len(unit.operators))
+def _structure(target_graph: Unit) -> str:
+    return Structures(target_graph).structure(0, len(target_graph.operators))
 
 
 def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:
@@ -51,8 +51,8 @@ def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:
     levels = {machine.granted(level): level for level in machine.contention}  # one of each grant
     for search in found:
         k = search.pieces[0]
-        unit = opened.units[k]
-        plans = {granted: default_plan(unit, level) for granted, level in levels.items()}
+        target_graph = opened.target_graphs[k]
+        plans = {granted: default_plan(target_graph, level) for granted, level in levels.items()}
         measured = measure_plans(opened.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
         weights.append(sum(each.timings[level].cycles for level, each in measured.items()) * len(search.pieces))
     return weights

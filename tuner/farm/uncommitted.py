@@ -56,7 +56,7 @@ class Ahead:
         return Counter(task.status for task in self.tasks.values() if task.status != "ok")
 
 
-def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], unit: Unit, champions: Champions) -> Ahead:
+def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], target_graph: Unit, champions: Champions) -> Ahead:
     """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name.  champions: of none."""
     found, levels = Ahead(champions), len(champions.best)
     if not numbers:
@@ -76,13 +76,13 @@ def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], unit: Unit, 
     for task, seq, kind, status, mine, taken in zip(*each.values(), cycles, readings.tolist(), strict=True):
         found.tasks[task] = AheadTask(seq, kind == "program", status, taken)
         if kind == "program" and status == "ok":
-            _note(found.champions, unit, task, told(np.array(mine, np.int64)), payloads[task])
+            _note(found.champions, target_graph, task, told(np.array(mine, np.int64)), payloads[task])
     return found
 
 
-def _note(champions: Champions, unit: Unit, task: str, cycles: np.ndarray, payload: str) -> None:
+def _note(champions: Champions, target_graph: Unit, task: str, cycles: np.ndarray, payload: str) -> None:
     plan = Plan.model_validate(json.loads(payload)["plan"])
     if champions.gains(cycles, task, all(len(segment.operators) == 1 for segment in plan.segments)):
-        genome = genome_of(unit, plan)
+        genome = genome_of(target_graph, plan)
         assert genome is not None, "what was measured has a gene"
         champions.note(Individual(genome, cycles, task))

@@ -120,7 +120,7 @@ def _log_digest(run: RunEntry) -> str:
 
 
 def taken(
-    paths: Sequence[Path], said: Sequence[str], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+    paths: Sequence[Path], said: Sequence[str], target_graph: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart | None:
     """What a search begins with; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
 
@@ -134,12 +134,14 @@ def taken(
         run = open_run(path)
         if line != _said(run):
             raise BadInputError(f"--warm-start {path}: its log has changed since the run began with it; give another --out")
-    return read_warm_start(paths, unit, levels, elites, runner)
+    return read_warm_start(paths, target_graph, levels, elites, runner)
 
 
-def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator") -> WarmStart:
+def read_warm_start(
+    paths: Sequence[Path], target_graph: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+) -> WarmStart:
     """The usable tasks of earlier runs, in their order; of equal tasks the first.  Raises `BadInputError`."""
-    readers = [_Reader(open_run(path), unit, levels, elites, runner) for path in paths]
+    readers = [_Reader(open_run(path), target_graph, levels, elites, runner) for path in paths]
     segments: dict[str, _Segment] = {}
     for reader in readers:
         for task, segment in reader.segments.items():
@@ -167,8 +169,8 @@ class _Segment:
 class _Reader:
     """One earlier run."""
 
-    def __init__(self, run: RunEntry, unit: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
-        self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
+    def __init__(self, run: RunEntry, target_graph: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
+        self.target_graph, self.levels, self.elites, self.runner = target_graph, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
         self.boards: set[str] = set()
@@ -176,7 +178,7 @@ class _Reader:
         log = log[log["task"].isin(tasks["task"])]
         left_out: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         count = log["task"].nunique()
-        if run.identity.get("machine_digest") != unit.machine.digest:
+        if run.identity.get("machine_digest") != target_graph.machine.digest:
             left_out["machine"] = count
         else:
             self._read(log, tasks.drop_duplicates("task").set_index("task"), left_out)
@@ -214,8 +216,8 @@ class _Reader:
             place = self._places.get(content["structure"]) if kind in _SEGMENTS else None
             if place is None:
                 return "elsewhere"
-            names = tuple(spec.name for spec in self.unit.operators[slice(*place)])
-            return gene_of(self.unit, SegmentPlan.model_validate({**content["plan"], "operators": names}), place[0]) or "unnamed"
+            names = tuple(spec.name for spec in self.target_graph.operators[slice(*place)])
+            return gene_of(self.target_graph, SegmentPlan.model_validate({**content["plan"], "operators": names}), place[0]) or "unnamed"
         except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
             return "unnamed"
 
@@ -224,16 +226,16 @@ class _Reader:
         for level in range(len(self.levels)):
             order = sorted(whole, key=lambda item: (int(item[0][level]), item[1]))
             chosen.update((task, plan) for _, task, plan in order[: self.elites])
-        genomes = (genome_of(self.unit, plan) for plan in chosen.values())
+        genomes = (genome_of(self.target_graph, plan) for plan in chosen.values())
         self.programs = list(dict.fromkeys(genome for genome in genomes if genome is not None))
 
     @cached_property
     def _unit_digest(self) -> str:
-        return self.unit.digest
+        return self.target_graph.digest
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
-        return Structures(self.unit).places()
+        return Structures(self.target_graph).places()
 
 
 def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[str, str]:

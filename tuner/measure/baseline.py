@@ -18,7 +18,7 @@ from compiler.target.level_limits import at_level
 
 def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[str]) -> Plan:
     """A plan of single operators, or the same in the file's order, whichever has the smaller product of cycles over the levels."""
-    number = {spec.name: spec.tag for spec in compiler.unit.operators}
+    number = {spec.name: spec.tag for spec in compiler.target_graph.operators}
     in_file = tuple(sorted(baseline.segments, key=lambda segment: number[segment.operators[0]]))
     if in_file == baseline.segments:
         return baseline
@@ -27,4 +27,6 @@ def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[st
         timings = measure_plans(compiler, dict.fromkeys(levels, plan))[levels[0]].timings
         return math.prod(timings[level].cycles for level in levels)
 
-    return min((baseline, settled(at_level(compiler.unit, levels[0]), baseline.model_copy(update={"segments": in_file}))), key=product)
+    return min(
+        (baseline, settled(at_level(compiler.target_graph, levels[0]), baseline.model_copy(update={"segments": in_file}))), key=product
+    )

@@ -15,8 +15,10 @@ from tuner.measure.runner_api import Encoded, Kind
 
 def encoded(packed: Packed, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
     """One program of the unit, as the variant of every level.  cycles: that the simulator expects, by level."""
-    unit, constants = packed
+    target_graph, constants = packed
     parts = tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
     variants = tuple(Variant(level, program.streams, "", cycles, parts) for level in cycles)
-    container = Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit))
-    return Encoded(encode(container), unit.machine, kind)
+    container = Container(
+        target_graph.graph.digest, target_graph.machine, target_graph.memory, variants, constants, operators(target_graph)
+    )
+    return Encoded(encode(container), target_graph.machine, kind)

@@ -76,7 +76,7 @@ class EvaluatorSpec:
     board: of the NPU, None for the simulator alone.  target: its name, see `find_target`.
     """
 
-    unit: Unit
+    target_graph: Unit
     levels: tuple[str, ...]
     board: Board | None = None
     target: str = NPU
@@ -88,13 +88,13 @@ class EvaluatorSpec:
         Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
         out, and the rest is looked at more rarely.  Garbage of the start stays: to find it takes seconds in a process that holds much else.
         """
-        npu = Npu(self.unit, self.levels, records=self.board is not None) if self.target == NPU else None
-        evaluator = Evaluator(self.unit, self.levels, npu or find_target(self.target)(self.unit, self.levels))
-        genome = single_operators(self.unit)
+        npu = Npu(self.target_graph, self.levels, records=self.board is not None) if self.target == NPU else None
+        evaluator = Evaluator(self.target_graph, self.levels, npu or find_target(self.target)(self.target_graph, self.levels))
+        genome = single_operators(self.target_graph)
         if not isinstance(genome, Infeasible):
             evaluator.measure(Request("program", genome))
         if self.board is not None and npu is not None and (bench := self.board.runner()) is not None:
-            plan = None if isinstance(genome, Infeasible) else decode_all(self.unit, genome)
+            plan = None if isinstance(genome, Infeasible) else decode_all(self.target_graph, genome)
             npu.bring(bench, self.board.constants, None if isinstance(plan, Infeasible) else plan, self.board.runner.canary)
         gc.freeze()
         gc.set_threshold(*_COLLECT)
@@ -107,14 +107,14 @@ class Evaluator:
     memo: what other runs measured, of the NPU alone: what others time is their own.  published: see `answer_by`.
     """
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...], target: Target | None = None) -> None:
-        self.unit, self.levels = unit, levels
-        self.target: Target = Npu(unit, levels) if target is None else target
-        self.structures = Structures(unit)
+    def __init__(self, target_graph: Unit, levels: tuple[str, ...], target: Target | None = None) -> None:
+        self.target_graph, self.levels = target_graph, levels
+        self.target: Target = Npu(target_graph, levels) if target is None else target
+        self.structures = Structures(target_graph)
         self._known: OrderedDict[_Key, Known | None] = OrderedDict()
-        self._roofline = Roofline(unit)
-        self._digest = unit.digest
-        self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
+        self._roofline = Roofline(target_graph)
+        self._digest = target_graph.digest
+        self._empty = canonical_json({"unit": self._digest, "plan": plan_of(target_graph, []).model_dump(mode="json")})
         self.memo: Memo | None = None
         self.published: Mapping[str, Answer] = {}
         self._died = False
@@ -129,7 +129,7 @@ class Evaluator:
         if request.kind == "program" and not request.measure:
             return self._foreseen(genome)
         known = []
-        spaces = spaces_of(self.unit, genome) if request.kind == "program" else [FREE] * len(genome)
+        spaces = spaces_of(self.target_graph, genome) if request.kind == "program" else [FREE] * len(genome)
         for gene, space in zip(genome, spaces, strict=True):
             segment = self._look_at(gene, space)
             if segment is None:
@@ -145,14 +145,16 @@ class Evaluator:
             return self._segment(request, known[0].plan, raw)
         if request.kind == "stage":
             return self._stage(request, [segment.plan for segment in known], raw)
-        plan = plan_of(self.unit, [segment.plan for segment in known])
-        return self._measured(request, partial(self.target.program, plan), range(len(self.unit.operators)), self._payload(known), raw)
+        plan = plan_of(self.target_graph, [segment.plan for segment in known])
+        return self._measured(
+            request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(known), raw
+        )
 
     def _foreseen(self, genome: Genome) -> Measurement:
         """A program by the simulator, whoever measures; of another target than the NPU nothing."""
         if not isinstance(self.target, Npu):
             return Measurement("ok")
-        plan = decode_all(self.unit, genome)
+        plan = decode_all(self.target_graph, genome)
         values = plan if isinstance(plan, Infeasible) else self.target.simulated(plan)
         return Measurement("infeasible", str(values)) if isinstance(values, Infeasible) else Measurement("ok", values=values)
 
@@ -202,16 +204,16 @@ class Evaluator:
             if other is None:
                 return self._keep(key, None)
             return self._keep(key, Known(other.plan.model_copy(update={"same_end": True}), other.raw))
-        plan = decode(self.unit, gene, *space)
+        plan = decode(self.target_graph, gene, *space)
         if plan is None:
             return self._keep(key, None)
-        (plan,) = with_shared(sharing(self.unit, [gene]), [(plan, gene.start)])
-        return self._keep(key, Known(plan, raw_features(self.unit, plan, gene.start)))
+        (plan,) = with_shared(sharing(self.target_graph, [gene]), [(plan, gene.start)])
+        return self._keep(key, Known(plan, raw_features(self.target_graph, plan, gene.start)))
 
     def _together(self, genome: Sequence[Gene], known: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
         """Segments of one program: they divide the shared memory."""
         starts = [gene.start for gene in genome]
-        plans = with_shared(sharing(self.unit, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
+        plans = with_shared(sharing(self.target_graph, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
         found = []
         for gene, alone, plan, space in zip(genome, known, plans, spaces, strict=True):
             if plan is alone.plan:
@@ -222,7 +224,7 @@ class Evaluator:
                 self._known.move_to_end(key)
                 found.append(there)
             else:
-                found.append(self._keep(key, Known(plan, raw_features(self.unit, plan, gene.start))))
+                found.append(self._keep(key, Known(plan, raw_features(self.target_graph, plan, gene.start))))
         return found
 
     def _keep(self, key: _Key, known: _Looked) -> _Looked:

@@ -43,7 +43,7 @@ class Timer:
 
     def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
-        self._synchroniser = Synchroniser(compiler.unit, compiler.synchroniser.footprints)
+        self._synchroniser = Synchroniser(compiler.target_graph, compiler.synchroniser.footprints)
         self._preparer = Preparer()
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []

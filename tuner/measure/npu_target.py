@@ -37,20 +37,20 @@ class Npu:
 
     def __init__(
         self,
-        unit: Unit,
+        target_graph: Unit,
         levels: tuple[str, ...],
         cache_bytes: int = 128 << 20,
         records: bool = False,
         clock: Machine | None = None,
         resuming: bool = True,
     ) -> None:
-        self.unit, self.levels = unit, levels
-        self.compiler = Compiler(unit, cache_bytes, records)
-        self.clock = clock or unit.machine
-        self._granted = {level: unit.machine.granted(level) for level in levels}
+        self.target_graph, self.levels = target_graph, levels
+        self.compiler = Compiler(target_graph, cache_bytes, records)
+        self.clock = clock or target_graph.machine
+        self._granted = {level: target_graph.machine.granted(level) for level in levels}
         self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
-        same = self.clock is unit.machine  # then a change goes on from what was measured
-        self._described = self._programs if same else Timers(self.compiler, unit.machine, resuming)
+        same = self.clock is target_graph.machine  # then a change goes on from what was measured
+        self._described = self._programs if same else Timers(self.compiler, target_graph.machine, resuming)
         self.bench: Bench | None = None
         self.canary: Canary | None = None
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -75,7 +75,7 @@ class Npu:
         fits = [level for level in self.levels if needs.fits(self._granted[level])]
         values = self._simulated(self._programs, parts, fits, needs.shared_bytes)
         expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
-        program = encoded(Packed(self.unit, constants), "program", self.compiler.link(parts), canary.segments, expected)
+        program = encoded(Packed(self.target_graph, constants), "program", self.compiler.link(parts), canary.segments, expected)
         self.canary = Canary(bench, program if fits else None, (fits or self.levels)[0], readings)
 
     @property
@@ -111,7 +111,7 @@ class Npu:
         if self.bench is not None:
             at = [self.levels.index(level) for level in fits]
             expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
-            program = encoded(Packed(self.unit, self.constants), kind, self.compiler.link(parts), plans, expected)
+            program = encoded(Packed(self.target_graph, self.constants), kind, self.compiler.link(parts), plans, expected)
             if self.canary is not None:
                 self.canary.look(self.bench.repeats * len(fits))
             found = self.bench.cycles(program, fits)

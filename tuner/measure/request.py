@@ -68,9 +68,9 @@ class Request:
         """Digest of the task that a payload says."""
         return task_digest(self.task_kind, payload)
 
-    def without_plan(self, unit: str) -> str:
+    def without_plan(self, target_graph: str) -> str:
         """The payload where no plan was made of the genome.  unit: its digest."""
-        return canonical_json({"unit": unit, "genome": [_written(gene) for gene in self.genome]})
+        return canonical_json({"unit": target_graph, "genome": [_written(gene) for gene in self.genome]})
 
 
 def _written(gene: Gene) -> list[Any]:

@@ -19,22 +19,22 @@ class Roofline:
     Of rows that somebody reads.
     """
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit = unit
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph = target_graph
         self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
         self._known: dict[tuple[tuple[int, ...], str], int] = {}
-        layout, shapes = unit.layout, unit.graph.shapes
-        images = {storage.name: storage.n for storage in unit.storages}
+        layout, shapes = target_graph.layout, target_graph.graph.shapes
+        images = {storage.name: storage.n for storage in target_graph.storages}
         self.row_bytes = {
             name: images[layout.placements[name].storage] * shape[1] * shape[3] * layout.type_of(name).size_bytes
             for name, shape in shapes.items()
         }
         # a concatenation or a shuffle moves nothing: what it is made of counts
         self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
-        for op in unit.graph.operators:
+        for op in target_graph.graph.operators:
             if isinstance(op, Concat | Shuffle):
                 self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
-        self.weight_bytes = [_weight_bytes(spec.operator, unit.type_of(spec.reads[0])) for spec in unit.operators]
+        self.weight_bytes = [_weight_bytes(spec.operator, target_graph.type_of(spec.reads[0])) for spec in target_graph.operators]
 
     def cycles(self, start: int, stop: int, level: str) -> int:
         """Of operators [start, stop) alone."""
@@ -49,7 +49,7 @@ class Roofline:
 
     def _of(self, operators: tuple[int, ...], level: str) -> int:
         macs, moved = self.work(operators)
-        machine, cores = self.unit.machine, self.unit.machine.granted(level).cores
+        machine, cores = self.target_graph.machine, self.target_graph.machine.granted(level).cores
         products = sum(-(-count // (machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
         port = port_units(machine, machine.contention[level].share_units)
         return max(products, -(-moved * SHARE_UNIT // port))
@@ -59,23 +59,23 @@ class Roofline:
         found = self._works.get(operators)
         if found is not None:
             return found
-        unit, inside = self.unit, set(operators)
-        specs = [unit.operators[k] for k in operators]
-        rows = needed(unit)
+        target_graph, inside = self.target_graph, set(operators)
+        specs = [target_graph.operators[k] for k in operators]
+        rows = needed(target_graph)
         macs: dict[DataType, int] = {}
         for spec in specs:
-            dtype = unit.type_of(spec.reads[0]).product
-            macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * unit.images
+            dtype = target_graph.type_of(spec.reads[0]).product
+            macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * target_graph.images
         made = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
-            for name, wanted in zip(spec.operator.operands, operand_rows(unit, spec.index), strict=True):
+            for name, wanted in zip(spec.operator.operands, operand_rows(target_graph, spec.index), strict=True):
                 for leaf in self._leaves[name] - made:
                     read[leaf] = read.get(leaf, EMPTY).hull(wanted)
         leaving = {
             spec.operator.y: rows[spec.index]
             for spec in specs
-            if spec.index in unit.escapes or not inside.issuperset(unit.consumers[spec.index])
+            if spec.index in target_graph.escapes or not inside.issuperset(target_graph.consumers[spec.index])
         }
         moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
         moved += sum(self.weight_bytes[k] for k in operators)

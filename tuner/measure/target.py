@@ -44,7 +44,7 @@ class Target(Protocol):
 class MakesTarget(Protocol):
     """A class of targets."""
 
-    def __call__(self, unit: Unit, levels: tuple[str, ...]) -> Target: ...
+    def __call__(self, target_graph: Unit, levels: tuple[str, ...]) -> Target: ...
 
 
 def find_target(name: str) -> MakesTarget:

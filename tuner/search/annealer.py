@@ -25,8 +25,8 @@ class Annealer:
     """
 
     def __init__(self, table: SegmentTable, level: int, border: float, port: float, delay: int, cores: int | None = None) -> None:
-        self.table, self.unit, self.level, self.border = table, table.structures.unit, level, border
-        self.port, self.delay, self.cores = port, delay, cores or self.unit.machine.cores
+        self.table, self.target_graph, self.level, self.border = table, table.structures.target_graph, level, border
+        self.port, self.delay, self.cores = port, delay, cores or self.target_graph.machine.cores
         # options: cycles alone and what is moved are a kind's, which has a place for every set of cores
         self._tails: list[Tail] = []
         self._kind: list[int] = []
@@ -41,7 +41,7 @@ class Annealer:
         prices = np.array([price for price, _ in known])
         if not np.isfinite(prices).all():
             return np.inf
-        wiring, cores = segment_wiring(self.unit, [gene.start for gene in genome]), core_masks([gene.cores for gene in genome])
+        wiring, cores = segment_wiring(self.target_graph, [gene.start for gene in genome]), core_masks([gene.cores for gene in genome])
         return replayed(prices, np.array([moved for _, moved in known], np.float64), wiring, cores, self.port, self.delay)
 
     def annealed(self, genome: Genome, steps: int, rng: np.random.Generator, noise: float = 0.0) -> Genome:
@@ -56,7 +56,7 @@ class Annealer:
         if noise:
             prices *= np.exp(rng.normal(0.0, noise, len(prices)))
         cores = np.concatenate((self._cores, core_masks([gene.cores for gene in genome])))
-        choices = Choices(EVERY_LENGTH, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.unit))
+        choices = Choices(EVERY_LENGTH, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.target_graph))
         starts = np.array([gene.start for gene in genome], np.int64)
         chosen = np.arange(known, known + len(genome))
         _, starts, chosen = annealed(choices, starts, chosen, rng.random((steps, DRAWS)), self.port, self.delay)
@@ -81,7 +81,7 @@ class Annealer:
         return np.array(first), np.array(option, np.int64)
 
     def _options(self, start: int, stop: int) -> list[int]:
-        every = [ask(start, stop, self.level, width) for width in widths(self.unit) for ask in (self.table.best, self.table.lean)]
+        every = [ask(start, stop, self.level, width) for width in widths(self.target_graph) for ask in (self.table.best, self.table.lean)]
         begin = len(self._tails)
         for gene in dict.fromkeys(known[1] for known in every if known is not None):
             places = sets_of_cores(self.cores, len(gene.cores))

@@ -35,12 +35,12 @@ class Beginning:
     def __init__(self, context: SearchContext) -> None:
         """By the model that the run begins with, or by the estimate."""
         self.context = context
-        levels, estimate = context.rules.levels, by_estimate(context.unit)
+        levels, estimate = context.rules.levels, by_estimate(context.target_graph)
 
         def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
             return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
 
-        self.covers = [Covers(context.unit, [levels[at] for at in group], predict) for group in context.table.groups]
+        self.covers = [Covers(context.target_graph, [levels[at] for at in group], predict) for group in context.table.groups]
         self.asked = [set[Gene]() for _ in self.covers]
 
     def measured(self) -> Asking[list[Genome]]:
@@ -76,7 +76,7 @@ class Beginning:
             if cheapest is not None and (measured is None or cheapest[1] <= (1 - _NEAR) * measured[1]):
                 for gene in cheapest[0]:
                     if gene not in asked:
-                        found |= dict.fromkeys([gene, *(where_it_fits(self.context.unit, gene, change) for change in SLIDING)])
+                        found |= dict.fromkeys([gene, *(where_it_fits(self.context.target_graph, gene, change) for change in SLIDING)])
         new = [gene for gene in found if gene not in asked]
         asked.update(new)
         return new
@@ -92,7 +92,7 @@ def corrected(context: SearchContext, genomes: list[Genome]) -> Asking[list[Geno
     now = [list(genome) for genome in genomes]
     yield from context.measure_segments(context.wanted([gene for genes in now for gene in genes]))
     for change in CHANGES:
-        changed = [[context.rules.permitted(where_it_fits(context.unit, gene, change)) for gene in genes] for genes in now]
+        changed = [[context.rules.permitted(where_it_fits(context.target_graph, gene, change)) for gene in genes] for genes in now]
         yield from context.measure_segments(context.wanted([gene for genes in changed for gene in genes]))
         for level, (genes, new) in enumerate(zip(now, changed, strict=True)):
             for at, gene in enumerate(new):
@@ -118,4 +118,4 @@ def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
     every = sorted(longest.values())
     turns, other = divmod(turn, _TURNS)
     at = turns * context.rules.islands + context.island
-    return [where_it_fits(context.unit, every[at][1], change) for change in CHANGES] if not other and at < len(every) else []
+    return [where_it_fits(context.target_graph, every[at][1], change) for change in CHANGES] if not other and at < len(every) else []

@@ -37,7 +37,7 @@ class SearchContext:
 
     def __init__(self, rules: Rules, known: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
         self.rules, self.known, self.island, self.epoch = rules, known, island, epoch
-        self.unit, self.table, self.config = rules.unit, known.table, rules.config
+        self.target_graph, self.table, self.config = rules.target_graph, known.table, rules.config
         self.share = Share(known.structures, rules.islands, island)
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, where nothing better is expected
@@ -59,13 +59,13 @@ class SearchContext:
         epoch's are."""
         genome = self.rules.all_permitted(genome)
         if self.rules.less:
-            genome = tuple(within_level(self.unit, gene, self.rules.levels[level]) for gene in genome)
+            genome = tuple(within_level(self.target_graph, gene, self.rules.levels[level]) for gene in genome)
         if not self.wide:
             return genome
         width = self.rules.granted[level].cores
         for gene in genome:
             if (gene, width) not in self._widened:
-                self._widened[gene, width] = everywhere(self.unit, gene, width)
+                self._widened[gene, width] = everywhere(self.target_graph, gene, width)
         return tuple(self._widened[gene, width] for gene in genome)
 
     # what levels grant
@@ -73,7 +73,7 @@ class SearchContext:
     def single_operators(self) -> Iterator[Genome]:
         """Of every grant that some level leaves, as far as they fit it."""
         for group in self.table.groups:
-            genome = single_operators_at(self.unit, self.rules.levels[group[0]])
+            genome = single_operators_at(self.target_graph, self.rules.levels[group[0]])
             if not isinstance(genome, Infeasible):
                 yield genome
 
@@ -81,15 +81,17 @@ class SearchContext:
         """These, and those that are decoded within what levels leave where they do not fit that."""
         levels = [self.rules.levels[group[0]] for group in self.table.groups]
         return (
-            list(dict.fromkeys(within_level(self.unit, gene, level) for level in levels for gene in genes)) if self.rules.less else [*genes]
+            list(dict.fromkeys(within_level(self.target_graph, gene, level) for level in levels for gene in genes))
+            if self.rules.less
+            else [*genes]
         )
 
     def fits(self, gene: Gene) -> NDArray[np.bool_]:
         """bool [levels]: which of them leave what the gene's segment needs, on cores from 0 on."""
         if not self.rules.less:
             return np.ones(len(self.models), np.bool_)
-        named = memory_grants(self.unit.machine)[gene.grant]
-        needs = Grant(l1_of(self.unit, gene) or named.l1_bytes, named.shared_bytes, len(gene.cores))
+        named = memory_grants(self.target_graph.machine)[gene.grant]
+        needs = Grant(l1_of(self.target_graph, gene) or named.l1_bytes, named.shared_bytes, len(gene.cores))
         return np.array([needs.fits(have) for have in self.rules.granted])
 
     # proposing
@@ -115,8 +117,8 @@ class SearchContext:
         allowed = [self.rules.permitted(gene) for gene in genes]
         if self.rules.wide:
             widths = {granted.cores for granted in self.rules.granted}
-            cores = self.unit.machine.cores
-            allowed = [gene if len(gene.cores) in widths else everywhere(self.unit, gene, cores) for gene in allowed]
+            cores = self.target_graph.machine.cores
+            allowed = [gene if len(gene.cores) in widths else everywhere(self.target_graph, gene, cores) for gene in allowed]
         for gene, changed in zip(genes, allowed, strict=True):
             self._inherit(gene, (changed,))
         return unknown(self.table, allowed)
@@ -208,7 +210,7 @@ class SearchContext:
         """
         if not self.config.use.held:
             return genome
-        return held_by_prediction(self.unit, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist(), passes=False)
+        return held_by_prediction(self.target_graph, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist(), passes=False)
 
     def fastest(self, genomes: Sequence[Genome], level: int) -> int:
         """Place of the one that is expected to be fastest at a level, the first of equals."""
@@ -218,7 +220,7 @@ class SearchContext:
         """Genomes whose genes all fit: segments that do not are cut until they do.  Afterwards every gene has features or cycles."""
         todo: list[Genome | None] = list(genomes)
         while True:
-            todo = [None if g is None else repaired(self.unit, g, self._fits) for g in todo]
+            todo = [None if g is None else repaired(self.target_graph, g, self._fits) for g in todo]
             open_ = unknown(self.table, [gene for genome in todo if genome is not None for gene in genome])
             open_ = [gene for gene in open_ if self.known.key(gene) not in self._raw]
             for before, after in zip(genomes, todo, strict=True):

@@ -38,7 +38,7 @@ def run_epoch(asking: Asking[None], session: Session, known: Knowledge, collecto
     """
 
     def measured(requests: Sequence[Request]) -> Sequence[Measurement]:
-        check_requests(known.structures.unit, requests)
+        check_requests(known.structures.target_graph, requests)
         measurements = session(requests)
         border = border_of(known.table, requests, measurements)
         if border is not None:
@@ -60,9 +60,9 @@ def first_programs(rules: Rules, collector: Collector, begun: Mapping[Genome, st
     out is left to the strategy.
     Raises `InfeasibleError` where not even those fit.
     """
-    machine, genomes = rules.unit.machine, dict[Genome, str]()
+    machine, genomes = rules.target_graph.machine, dict[Genome, str]()
     for level in {granted: level for level, granted in zip(reversed(rules.levels), reversed(rules.granted), strict=True)}.values():
-        genome = single_operators_at(rules.unit, level)
+        genome = single_operators_at(rules.target_graph, level)
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{machine.name}: {f'no plan fits level {level}: ' if rules.less else ''}{genome}")
         genomes.setdefault(rules.all_permitted(genome), level)

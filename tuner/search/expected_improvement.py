@@ -105,8 +105,8 @@ def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
 
 def _again(context: SearchContext, features: NDArray[np.float32]) -> Floats:
     """What is predicted now of segments that were measured, float64 [n, levels]; features: scaled."""
-    unit, models = context.unit, [model for model in context.models if model is not None]
+    target_graph, models = context.target_graph, [model for model in context.models if model is not None]
     if models:
         return predict_at(models, features)
-    conditions = [condition_of(unit.machine, unit.dtype, level) for level in context.rules.levels]
+    conditions = [condition_of(target_graph.machine, target_graph.dtype, level) for level in context.rules.levels]
     return np.column_stack([estimated(under(features, condition)) for condition in conditions])

@@ -29,7 +29,7 @@ _OF_SEGMENTATION = 0.5
 _DRAWS = 4  # at most, for each gene that is wanted and each island
 
 
-def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
+def first_genes(target_graph: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
 
     caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: in block
@@ -37,19 +37,19 @@ def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """
     genes = []
     for length in (1, 2, 3):
-        for start in range(len(unit.operators) - length + 1):
-            counts = block_counts(unit, start, start + length)
-            whole = Gene(start, start + length, columns=fewest_strips(unit, start, start + length))
+        for start in range(len(target_graph.operators) - length + 1):
+            counts = block_counts(target_graph, start, start + length)
+            whole = Gene(start, start + length, columns=fewest_strips(target_graph, start, start + length))
             for blocks in counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}):
                 genes += _with_halos(whole._replace(blocks=blocks), caching)
-            for width in widths(unit)[1:]:
+            for width in widths(target_graph)[1:]:
                 wide = whole._replace(cores=tuple(range(width)))
-                enough = [blocks for blocks in counts if blocks * unit.storages[0].n >= width]
-                closely = width == unit.machine.cores
+                enough = [blocks for blocks in counts if blocks * target_graph.storages[0].n >= width]
+                closely = width == target_graph.machine.cores
                 singles, runs = (enough[:12], [*enough[:1], *enough[2:4], *enough[6:8]]) if closely else (enough[:4], enough[:3:2])
                 for blocks in singles if length == 1 else runs:
                     genes += _with_halos(wide._replace(blocks=blocks), caching)
-                if can_split(unit, start, start + length, width):
+                if can_split(target_graph, start, start + length, width):
                     for blocks in counts[:4:2] if length == 1 else counts[:1]:
                         genes += _with_halos(wide._replace(blocks=blocks, split="channels"), caching)
     return unknown(table, genes)
@@ -64,7 +64,7 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
 
 
 def propose(
-    unit: Unit,
+    target_graph: Unit,
     table: SegmentTable,
     segmentations: Sequence[Genome],
     count: int,
@@ -92,19 +92,19 @@ def propose(
         draw = rng.random()
         near = attempt % len(segmentations)
         if draw < shares.random:
-            fresh, by = [_random(unit, rng, moves, segmentations[near])], RANDOM.by
+            fresh, by = [_random(target_graph, rng, moves, segmentations[near])], RANDOM.by
         elif draw < shares.random + shares.singles and singles:
-            fresh, by = _moved(unit, singles[attempt % len(singles)], own, rng)
+            fresh, by = _moved(target_graph, singles[attempt % len(singles)], own, rng)
         else:
             near = int(rng.integers(len(segmentations)))
-            fresh, by = _moved(unit, segmentations[near], every, rng)
+            fresh, by = _moved(target_graph, segmentations[near], every, rng)
         fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
         if fits is not None:
             fresh = [fits[near](gene) for gene in fresh]
         if width is not None:
-            fresh = [gene for gene in (on_cores(unit, gene, width) for gene in fresh) if gene is not None]
-        elif unit.machine.cores > 1 and rng.random() < 0.5:
-            fresh = [on_all_cores(unit, gene) or gene for gene in fresh]
+            fresh = [gene for gene in (on_cores(target_graph, gene, width) for gene in fresh) if gene is not None]
+        elif target_graph.machine.cores > 1 and rng.random() < 0.5:
+            fresh = [on_all_cores(target_graph, gene) or gene for gene in fresh]
         for gene in fresh:
             key = table.structures.key(gene)
             if key not in table.cycles and key not in out and share.holds(key):
@@ -112,31 +112,31 @@ def propose(
     return dict(out.values())
 
 
-def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
+def _random(target_graph: Unit, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
     """A run of the segmentation, or one beside it, in any way: what the moves reach only step by step, over ways that are worse."""
     if rng.random() < _OF_SEGMENTATION:
         start, stop, *_ = segmentation[int(rng.integers(len(segmentation)))]
     else:
         start, stop = _beside(segmentation, rng)
-    counts = block_counts(unit, start, stop)
-    gene = Gene(start, stop, counts[int(rng.integers(len(counts)))], columns=fewest_strips(unit, start, stop))
+    counts = block_counts(target_graph, start, stop)
+    gene = Gene(start, stop, counts[int(rng.integers(len(counts)))], columns=fewest_strips(target_graph, start, stop))
     if rng.random() < 0.5:
         gene = gene._replace(chunk=int(rng.integers(len(CHUNK_BUDGETS))))
-        gene = with_weights(unit, gene, bool(rng.integers(2)))
+        gene = with_weights(target_graph, gene, bool(rng.integers(2)))
     if "toggle_halo" in moves and gene.blocks > 1 and rng.random() < 0.5:
-        gene = gene._replace(cached=-1 if rng.random() < 0.5 else whole_or(gene, thin_operators(unit, gene, rng)))
+        gene = gene._replace(cached=-1 if rng.random() < 0.5 else whole_or(gene, thin_operators(target_graph, gene, rng)))
     if "change_window" in moves and stop - start > 1 and gene.blocks > 1 and rng.random() < 0.5:
         gene = gene._replace(sliding=True, window=WINDOWS[int(rng.integers(len(WINDOWS)))])
-    if unit.images > 1 and gene.blocks == 1:
-        gene = gene._replace(images=int(rng.choice(counts_together(unit))))
+    if target_graph.images > 1 and gene.blocks == 1:
+        gene = gene._replace(images=int(rng.choice(counts_together(target_graph))))
     if "change_prefetch" in moves and rng.random() < 0.3:
         gene = gene._replace(prefetch=1)
     if "change_passes" in moves and gene.columns == 1:
-        if (counts := drawn_passes(unit, gene)["passes"]) and rng.random() < 0.3:
+        if (counts := drawn_passes(target_graph, gene)["passes"]) and rng.random() < 0.3:
             gene = gene._replace(passes=counts[int(rng.integers(len(counts)))])
-        if (counts := drawn_passes(unit, gene)["input_passes"]) and rng.random() < 0.1:
+        if (counts := drawn_passes(target_graph, gene)["input_passes"]) and rng.random() < 0.1:
             gene = gene._replace(input_passes=counts[int(rng.integers(len(counts)))])
-    return on_random_cores(unit, gene, rng)
+    return on_random_cores(target_graph, gene, rng)
 
 
 def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
@@ -148,12 +148,12 @@ def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
     return max(min(gene.start + steps, gene.stop - 1), 0), gene.stop
 
 
-def _moved(unit: Unit, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
+def _moved(target_graph: Unit, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
     """Genes that are new after one or two moves, and the moves' names."""
     changed, names, made = genome, list(moves), list[str]()
     for _ in range(1 + int(rng.random() < 0.3)):
         name = names[int(rng.integers(len(names)))]
-        if step := moves[name](unit, changed, rng):
+        if step := moves[name](target_graph, changed, rng):
             changed = step
             made.append(name)
     old = set(genome)

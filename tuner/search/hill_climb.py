@@ -38,7 +38,7 @@ def children(context: SearchContext, island: Island, count: int, turn: int, take
     rules, found = context.rules, list[Genome]()
     if not island.members:
         levels = [] if taken else [rules.order[at % len(rules.order)] for at in range(count)]
-        drawn = [context.permitted(random_genome(context.unit, island.rng), level) for level in levels]
+        drawn = [context.permitted(random_genome(context.target_graph, island.rng), level) for level in levels]
         for genome in drawn:
             context.propose(genome, RANDOM)
         return drawn
@@ -116,7 +116,7 @@ def _changed(context: SearchContext, island: Island, genome: Genome, level: int)
         return crossover(genome, other, rng), Proposal("crossover", tasks)
     names = [name for name in moves for _ in range(_OFTEN.get(name, 1))]
     name = names[int(rng.integers(len(names)))]
-    return moves[name](context.unit, genome, rng), Proposal(name)
+    return moves[name](context.target_graph, genome, rng), Proposal(name)
 
 
 def _promises(context: SearchContext, child: Genome, parent: Genome, level: int) -> Asking[bool]:

@@ -21,13 +21,13 @@ class Rules:
     less: whether some level leaves less than all.
     """
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
-        self.unit, self.levels, self.config = unit, levels, config
-        use, several = config.use, unit.machine.cores > 1 and config.use.cores
+    def __init__(self, target_graph: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
+        self.target_graph, self.levels, self.config = target_graph, levels, config
+        use, several = config.use, target_graph.machine.cores > 1 and config.use.cores
         self.islands = config.islands
-        self.at = [unit.machine.contention[level] for level in levels]
-        self.granted = [unit.machine.granted(level) for level in levels]
-        self.less = any(granted != unit.machine.whole for granted in self.granted)
+        self.at = [target_graph.machine.contention[level] for level in levels]
+        self.granted = [target_graph.machine.granted(level) for level in levels]
+        self.less = any(granted != target_graph.machine.whole for granted in self.granted)
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
         switches = (
@@ -45,14 +45,14 @@ class Rules:
         if config.search.moves is not None:
             off |= set(MOVES) - set(config.search.moves)
         self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
-        self.several = len(widths(unit)) if several else 1
+        self.several = len(widths(target_graph)) if several else 1
         self.placing = several and use.placement and use.segmentations
         self.wide = several and not self.placing
 
     def permitted(self, gene: Gene) -> Gene:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
-            gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.images // gene.images])
+            gene = recut(gene, blocks=1, cores=gene.cores[: self.target_graph.images // gene.images])
         if not self.config.use.passes:
             gene = recut(gene, passes=1, input_passes=1)
         if not self.config.use.held and gene.held:

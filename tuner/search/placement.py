@@ -97,15 +97,15 @@ class Placer:
 
     def __init__(self, table: SegmentTable, levels: Sequence[str], config: PlacementSettings) -> None:
         self.table, self.config = table, config
-        self.unit = table.structures.unit
-        machine = self.unit.machine
+        self.target_graph = table.structures.target_graph
+        machine = self.target_graph.machine
         self.cores, self.delay = [machine.granted(level).cores for level in levels], machine.flags.between_cores_cycles
         self.ports = [port_units(machine, machine.contention[level].share_units) / SHARE_UNIT for level in levels]
         self._known: dict[object, NDArray[np.int64] | None] = {}
 
     def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
         """float64 [levels] of a program.  cycles: float64 [segments, levels], each alone.  border: what overlapping saves one of them."""
-        wiring = segment_wiring(self.unit, [gene.start for gene in genome])
+        wiring = segment_wiring(self.target_graph, [gene.start for gene in genome])
         moved = np.array([self.table.moved(gene) for gene in genome], np.float64)
         cores = core_masks([gene.cores for gene in genome])
         prices = np.maximum(cycles - border, 0.5 * cycles)
@@ -122,7 +122,7 @@ class Placer:
         for start, stop in cut:
             by_width: dict[int, Gene] = {}
             cycles: dict[int, int] = {}
-            for width in widths(self.unit):
+            for width in widths(self.target_graph):
                 found = self.table.best(start, stop, level, width)
                 price = 0 if found is None else round(max(found[0] - border, 0.5 * found[0]))
                 if found is not None and price < min(cycles.values(), default=price + 1):
@@ -132,8 +132,8 @@ class Placer:
             genes.append(by_width)
             times.append(cycles)
             moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
-        edges = segment_edges(self.unit, tuple(by_width[min(by_width)] for by_width in genes))
-        wiring = segment_wiring(self.unit, [start for start, _ in cut], cut[-1][1])
+        edges = segment_edges(self.target_graph, tuple(by_width[min(by_width)] for by_width in genes))
+        wiring = segment_wiring(self.target_graph, [start for start, _ in cut], cut[-1][1])
         return CutGraph(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores[level], self.ports[level], self.delay)
 
     def proposals(

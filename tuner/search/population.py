@@ -23,9 +23,9 @@ class Individual:
     cycles: NDArray[np.int64]
     task: str
 
-    def plan(self, unit: Unit) -> Plan:
+    def plan(self, target_graph: Unit) -> Plan:
         """The plan that was measured."""
-        plan = decode_all(unit, self.genome)
+        plan = decode_all(target_graph, self.genome)
         if isinstance(plan, Infeasible):
             raise RuntimeError(f"a measured genome has no plan: {plan}")
         return plan

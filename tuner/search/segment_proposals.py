@@ -36,15 +36,24 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
     if not bests:
         return
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
-    wide = rules.unit.machine.cores if several else None
+    wide = rules.target_graph.machine.cores if several else None
     pool = propose(
-        rules.unit, context.table, [*bests.values()], every[0], island.rng, moves, segments, wide, context.share, _fits(context, bests)
+        rules.target_graph,
+        context.table,
+        [*bests.values()],
+        every[0],
+        island.rng,
+        moves,
+        segments,
+        wide,
+        context.share,
+        _fits(context, bests),
     )
     yield from _measure_best(context, island.rng, pool, bests, every[1], wide)
     if context.placer is None:
-        for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.unit.machine.cores}:
+        for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.target_graph.machine.cores}:
             pool = propose(
-                rules.unit,
+                rules.target_graph,
                 context.table,
                 [*bests.values()],
                 every[0],
@@ -61,13 +70,15 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
     rng = island.aside(1)
     count, many = (-(-share // rules.several) for share in every)
     segmentations = [(level, context.table.segmentation(level, context.known.border[level])) for level in range(len(rules.levels))]
-    for width in reversed(widths(rules.unit)[:-1]):
+    for width in reversed(widths(rules.target_graph)[:-1]):
         narrow = [(level, context.table.segmentation(level, context.known.border[level], width=width)) for level, _ in segmentations]
         near = [(level, found[0]) for level, found in (*segmentations, *narrow) if found is not None]
         if not near:  # no level leaves so many cores
             continue
         levels, genomes = zip(*near, strict=True)
-        pool = propose(rules.unit, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels))
+        pool = propose(
+            rules.target_graph, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels)
+        )
         yield from _measure_best(context, rng, pool, bests, many, width)
 
 
@@ -75,7 +86,7 @@ def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
     """What makes a gene fit the L1 that each of the levels leaves."""
     if not context.rules.less:
         return None
-    return [partial(within_level, context.unit, level=context.rules.levels[level]) for level in levels]
+    return [partial(within_level, context.target_graph, level=context.rules.levels[level]) for level in levels]
 
 
 def _measure_best(

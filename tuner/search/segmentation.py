@@ -93,7 +93,7 @@ def _first_segments(context: SearchContext) -> list[Gene]:
     """
     genes = operators_alone(context)
     if context.rules.several > 1:
-        genes += first_genes(context.unit, context.table, context.config.use.halo_cache)
+        genes += first_genes(context.target_graph, context.table, context.config.use.halo_cache)
     every = context.wanted(context.at_every_grant(genes))
     return every[context.island :: context.rules.islands]
 

@@ -17,7 +17,7 @@ class Share:
 
     def __init__(self, structures: Structures, islands: int = 1, island: int = 0) -> None:
         self.islands, self.island, self._structures = islands, island, structures
-        self._alone = {structures.structure(k, k + 1) for k in range(len(structures.unit.operators))} if islands > 1 else set()
+        self._alone = {structures.structure(k, k + 1) for k in range(len(structures.target_graph.operators))} if islands > 1 else set()
 
     def may_hold(self, gene: Gene) -> bool:
         """False where `holds` is, whatever else is done with the gene: its structure alone says so."""

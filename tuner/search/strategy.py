@@ -30,8 +30,8 @@ class StrategyContext:
     seed: int
 
     @property
-    def unit(self) -> Unit:
-        return self.rules.unit
+    def target_graph(self) -> Unit:
+        return self.rules.target_graph
 
     @property
     def levels(self) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class SegmentTable:
     def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
         self.structures, self.levels = structures, levels
         self.groups = [list(group) for group in groups or (range(levels),)]
-        self.operators = len(structures.unit.operators)
+        self.operators = len(structures.target_graph.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
         self.seen: dict[tuple[str, bytes], None] = {}
@@ -52,7 +52,7 @@ class SegmentTable:
         self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
         self._operators = [structures.structure(k, k + 1) for k in range(self.operators)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
-        self._port_bytes = float(structures.unit.machine.ddr.deliverable)
+        self._port_bytes = float(structures.target_graph.machine.ddr.deliverable)
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - EVERY_LENGTH), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
         self._long: dict[tuple[int, int], str] = {}

@@ -11,24 +11,24 @@ from simulator.npu.errors import TilefarmError
 from tuner.measure.request import Request
 
 
-def check_requests(unit: Unit, requests: Sequence[Request]) -> None:
+def check_requests(target_graph: Unit, requests: Sequence[Request]) -> None:
     """Raises `TilefarmError`: a strategy that asks for something else is wrong, and no measurement."""
     for request in requests:
-        why = fault(unit, request)
+        why = fault(target_graph, request)
         if why is not None:
             raise TilefarmError(f"the strategy asked for a {request.kind} of genes {[list(gene) for gene in request.genome]!r:.200}: {why}")
 
 
-def fault(unit: Unit, request: Request) -> str | None:
+def fault(target_graph: Unit, request: Request) -> str | None:
     """Why a request cannot be measured, whatever fits; None where it can."""
-    count, genome = len(unit.operators), request.genome
+    count, genome = len(target_graph.operators), request.genome
     if request.kind not in ("segment", "stage", "program"):
         return "expected a segment, a stage or a program"
     if not genome or (request.kind == "segment" and len(genome) != 1):
         return f"{len(genome)} genes; expected one for a segment, one at least for others"
     at = 0
     for gene in genome:
-        found = _fault_of_gene(unit, gene)
+        found = _fault_of_gene(target_graph, gene)
         if found is not None:
             return found
         if gene.start < at or (request.kind == "program" and gene.start > at):
@@ -37,15 +37,15 @@ def fault(unit: Unit, request: Request) -> str | None:
     return f"it ends at operator {at - 1}; the model has {count}" if request.kind == "program" and at != count else None
 
 
-def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
-    operators, cores, count = len(unit.operators), unit.machine.cores, gene.stop - gene.start
+def _fault_of_gene(target_graph: Unit, gene: Gene) -> str | None:
+    operators, cores, count = len(target_graph.operators), target_graph.machine.cores, gene.stop - gene.start
     if not 0 <= gene.start < gene.stop <= operators:
         return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{operators - 1}"
     if min(gene.blocks, gene.columns, gene.passes, gene.input_passes) < 1:
         divided = f"{gene.blocks} blocks in {gene.columns} strips, {gene.passes} passes and {gene.input_passes} input passes"
         return f"{divided}; expected one at least"
-    if gene.images < 1 or unit.images % gene.images:
-        return f"{gene.images} images together; the model has {unit.images}, expected a divisor of that"
+    if gene.images < 1 or target_graph.images % gene.images:
+        return f"{gene.images} images together; the model has {target_graph.images}, expected a divisor of that"
     if not 1 <= gene.lookahead <= MAX_LOOKAHEAD:
         return f"a lookahead of {gene.lookahead}; expected 1 to {MAX_LOOKAHEAD}"
     if not gene.cores or len(set(gene.cores)) < len(gene.cores) or min(gene.cores) < 0 or max(gene.cores) >= cores:

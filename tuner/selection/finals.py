@@ -115,8 +115,8 @@ def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence
 
 def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> list[Contender]:
     """Plans as what a board is given, each for the levels that grant what it needs."""
-    compiler = Compiler(packed.unit)
-    machine, found = packed.unit.machine, []
+    compiler = Compiler(packed.target_graph)
+    machine, found = packed.target_graph.machine, []
     for plan in plans:
         program = compile_plan(compiler, plan)
         fits = [level for level in levels if program.needs.fits(machine.granted(level))]

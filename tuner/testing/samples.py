@@ -46,7 +46,7 @@ def sample_unit(machine: str) -> Packed:
 
 def sample_programs(machine: str) -> list[Encoded]:
     """A segment, a stage and a program, as a runner is given them."""
-    unit, constants = sample_unit(machine)
+    target_graph, constants = sample_unit(machine)
     found: list[Encoded] = []
 
     def kept(program: Encoded, level: str) -> Reading:
@@ -54,9 +54,9 @@ def sample_programs(machine: str) -> list[Encoded]:
             found.append(program)
         return Reading(len(level))
 
-    target = Npu(unit, tuple(unit.machine.contention), records=True)
+    target = Npu(target_graph, tuple(target_graph.machine.contention), records=True)
     target.bench, target.constants = Bench(kept), constants
-    evaluator = Evaluator(unit, target.levels, target)
+    evaluator = Evaluator(target_graph, target.levels, target)
     genome = singles(machine)
     evaluator.measure(Request("segment", genome[:1]))
     evaluator.measure(Request("stage", genome[1:3]))
@@ -66,7 +66,7 @@ def sample_programs(machine: str) -> list[Encoded]:
 
 def singles(machine: str) -> Genome:
     """Every operator alone."""
-    genome = single_operators(sample_unit(machine).unit)
+    genome = single_operators(sample_unit(machine).target_graph)
     assert isinstance(genome, tuple), "the sample fits every machine that operators of 24 rows fit"
     return genome
 
@@ -74,15 +74,15 @@ def singles(machine: str) -> Genome:
 @lru_cache(maxsize=2)
 def sample_rows(machine: str) -> TrainingRows:
     """Segments at two levels of the machine (one, if it has no more), as a run trains with them; arrays that cannot be written."""
-    unit = sample_unit(machine).unit
-    levels = tuple(unit.machine.contention)[:2]
-    evaluator = Evaluator(unit, levels)
-    genes: list[Gene] = first_genes(unit, SegmentTable(evaluator.structures, len(levels)), True)
+    target_graph = sample_unit(machine).target_graph
+    levels = tuple(target_graph.machine.contention)[:2]
+    evaluator = Evaluator(target_graph, levels)
+    genes: list[Gene] = first_genes(target_graph, SegmentTable(evaluator.structures, len(levels)), True)
     measured = [(gene, evaluator.measure(Request("segment", (gene,)))) for gene in genes]
     fits = [(gene, each.features, each.cycles) for gene, each in measured if each.features is not None and each.cycles is not None]
     features = scaled(np.stack([raw for _, raw, _ in fits]))
     groups = [f"{gene.start}..{gene.stop}" for gene, _, _ in fits]
-    rows = TrainingRows.at_levels(features, np.stack([found for _, _, found in fits]), groups, conditions_of(unit, levels))
+    rows = TrainingRows.at_levels(features, np.stack([found for _, _, found in fits]), groups, conditions_of(target_graph, levels))
     for array in rows[:4]:
         array.flags.writeable = False
     return rows

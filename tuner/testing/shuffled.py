@@ -68,7 +68,7 @@ def searched(spec: JobRunnerSpec, folder: LocalPlace, candidates: int, workers: 
     for each in (place.models, place.checkpoint):
         if not each.is_dir():
             each.mkdir()
-    origin, name = spec.facts.origin, spec.facts.unit.machine.name
+    origin, name = spec.facts.origin, spec.facts.target_graph.machine.name
     request = TuneRequest(Path(origin.model), name, folder, seed=spec.seed)
     with RunLog(folder, REAL, origin, FEATURE_SETS) as log:
         jobs = ShuffledJobs(spec, workers, seed)

@@ -62,17 +62,17 @@ class StrategyContract:
         return load_config(None, (*few, *self.settings))
 
     @property
-    def unit(self) -> Unit:
-        return sample_unit(self.machine).unit
+    def target_graph(self) -> Unit:
+        return sample_unit(self.machine).target_graph
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
-        return tuple(self.unit.machine.contention)
+        return tuple(self.target_graph.machine.contention)
 
     def epochs(self) -> list[Asked]:
         """Some epochs of all islands, each made anew from its state, one after the other."""
-        rules, evaluator = Rules(self.unit, self.levels, self.config, {}), Evaluator(self.unit, self.levels)
-        known, states = Knowledge(Structures(self.unit), len(self.levels)), [b""] * self.config.islands
+        rules, evaluator = Rules(self.target_graph, self.levels, self.config, {}), Evaluator(self.target_graph, self.levels)
+        known, states = Knowledge(Structures(self.target_graph), len(self.levels)), [b""] * self.config.islands
         out: list[Asked] = []
         for epoch in range(EPOCHS):
             found = []
@@ -100,7 +100,7 @@ class StrategyContract:
         assert len(rounds) <= MOST_ROUNDS, f"{where}: more than {MOST_ROUNDS} rounds; an epoch has an end"
         assert len(requests) <= MOST_REQUESTS, f"{where}: {len(requests)} requests in a round, expected {MOST_REQUESTS} at most"
         for request in requests:
-            why = fault(self.unit, request)
+            why = fault(self.target_graph, request)
             assert why is None, f"{where}: {request.kind} {request.genome}: {why}"
         return (yield requests)
 
@@ -110,8 +110,8 @@ class StrategyContract:
 
     @cached_property
     def spec(self) -> JobRunnerSpec:
-        facts = Facts(Origin("contract", "sample", self.unit.machine.name, "simulator"), self.unit, self.levels)
-        return JobRunnerSpec(EvaluatorSpec(self.unit, self.levels), facts, self.config, {}, 0, Rules, self.strategy)
+        facts = Facts(Origin("contract", "sample", self.target_graph.machine.name, "simulator"), self.target_graph, self.levels)
+        return JobRunnerSpec(EvaluatorSpec(self.target_graph, self.levels), facts, self.config, {}, 0, Rules, self.strategy)
 
     def searched(self, *candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
         """The log of a search, in sessions that end after so many programs."""
@@ -134,7 +134,7 @@ class StrategyContract:
             assert then.state == now.state, f"{where}: told the same, it left another state"
 
     def test_a_state_comes_back(self) -> None:
-        rules = Rules(self.unit, self.levels, self.config, {})
+        rules = Rules(self.target_graph, self.levels, self.config, {})
         for asked in self.once:
             assert isinstance(asked.state, bytes), f"a state of {type(asked.state).__name__}, expected bytes"
             assert not is_pickle(asked.state), "a state is a pickle, which runs what whoever wrote the checkpoint likes"

@@ -23,27 +23,27 @@ class TargetContract:
 
     machine = "edge"
 
-    def target(self, unit: Unit, levels: tuple[str, ...]) -> Target:
+    def target(self, target_graph: Unit, levels: tuple[str, ...]) -> Target:
         """A new one."""
         raise NotImplementedError
 
     @cached_property
-    def unit(self) -> Unit:
-        return sample_unit(self.machine).unit
+    def target_graph(self) -> Unit:
+        return sample_unit(self.machine).target_graph
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
-        return tuple(self.unit.machine.contention)
+        return tuple(self.target_graph.machine.contention)
 
     @cached_property
     def segments(self) -> list[tuple[SegmentPlan, int]]:
         """Every operator alone, with its place."""
-        plans = [(decode(self.unit, gene), gene.start) for gene in singles(self.machine)]
+        plans = [(decode(self.target_graph, gene), gene.start) for gene in singles(self.machine)]
         return [(plan, start) for plan, start in plans if plan is not None]
 
     def times(self, target: Target) -> list[NDArray[np.int64]]:
         """Of every segment, of a stage of two, and of the program."""
-        program = plan_of(self.unit, [plan for plan, _ in self.segments])
+        program = plan_of(self.target_graph, [plan for plan, _ in self.segments])
         asked: list[Timed] = [target.alone(plan, start) for plan, start in self.segments]
         asked += [target.stage(self.segments[1:3]), target.program(program)]
         found = [each for each in asked if isinstance(each, np.ndarray)]
@@ -51,43 +51,43 @@ class TargetContract:
         return found
 
     def test_every_kind_is_timed_at_every_level(self) -> None:
-        for values in self.times(self.target(self.unit, self.levels)):
+        for values in self.times(self.target(self.target_graph, self.levels)):
             assert values.dtype == np.int64, f"{values.dtype}, expected int64"
             assert values.shape == (len(self.levels), len(RESULTS)), f"{values.shape}: a row per level, a column of each of RESULTS"
             assert (values[:, _CYCLES] >= 1).all(), f"cycles {values[:, _CYCLES].tolist()}, at least 1 is expected"
             assert (values >= 0).all(), "what is not known is 0, and nothing is less"
 
     def test_nothing_is_faster_with_less_of_the_bandwidth(self) -> None:
-        level = self.unit.machine.contention
+        level = self.target_graph.machine.contention
         order = sorted(range(len(self.levels)), key=lambda i: (-level[self.levels[i]].share, level[self.levels[i]].latency_cycles))
-        for values in self.times(self.target(self.unit, self.levels)):
+        for values in self.times(self.target(self.target_graph, self.levels)):
             cycles = values[order, _CYCLES]
             assert (np.diff(cycles) >= 0).all(), f"{cycles.tolist()} cycles at falling shares"
 
     def test_the_same_plan_takes_the_same_time(self) -> None:
         """Again, of another target, and whatever was done with the arrays: they are the caller's."""
-        target = self.target(self.unit, self.levels)
+        target = self.target(self.target_graph, self.levels)
         first = self.times(target)
         kept = [values.copy() for values in first]
         for values in first:
             values[:] = -1
-        for again in (self.times(target), self.times(self.target(self.unit, self.levels))):
+        for again in (self.times(target), self.times(self.target(self.target_graph, self.levels))):
             for one, other in zip(kept, again, strict=True):
                 np.testing.assert_array_equal(one, other)
 
     def test_levels_do_not_depend_on_each_other(self) -> None:
-        every = self.times(self.target(self.unit, self.levels))
-        last = self.times(self.target(self.unit, self.levels[-1:]))
+        every = self.times(self.target(self.target_graph, self.levels))
+        last = self.times(self.target(self.target_graph, self.levels[-1:]))
         for one, other in zip(every, last, strict=True):
             np.testing.assert_array_equal(one[-1:], other)
 
     def test_no_program_is_faster_than_its_model_can_be(self) -> None:
-        program = self.times(self.target(self.unit, self.levels))[-1]
-        bound = [Roofline(self.unit).cycles(0, len(self.unit.operators), level) for level in self.levels]
+        program = self.times(self.target(self.target_graph, self.levels))[-1]
+        bound = [Roofline(self.target_graph).cycles(0, len(self.target_graph.operators), level) for level in self.levels]
         assert (program[:, _CYCLES] >= bound).all(), f"{program[:, _CYCLES].tolist()} cycles; the roofline says {bound}"
 
     def test_a_stage_of_one_segment_is_that_segment(self) -> None:
-        target = self.target(self.unit, self.levels)
+        target = self.target(self.target_graph, self.levels)
         for plan, start in self.segments:
             alone, stage = target.alone(plan, start), target.stage([(plan, start)])
             assert isinstance(alone, np.ndarray), str(alone)
@@ -97,7 +97,7 @@ class TargetContract:
     def test_what_does_not_fit_is_a_value(self) -> None:
         """A segment on a core that the machine does not have."""
         plan, start = self.segments[0]
-        target, far = self.target(self.unit, self.levels), plan.model_copy(update={"cores": (self.unit.machine.cores,)})
+        target, far = self.target(self.target_graph, self.levels), plan.model_copy(update={"cores": (self.target_graph.machine.cores,)})
         found = target.stage([(far, start)])
         assert isinstance(found, Infeasible), f"{found!r}, expected an Infeasible"
         assert str(found), "no reason"

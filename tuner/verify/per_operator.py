@@ -138,7 +138,7 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> t
 
     model, data = load(expected.alone, where="operators on integers")
     lowered, packed = _packed(model, data, machine, dtype)
-    program = Infeasible("", "") if packed is None else Compiler(packed.unit).compile(default_plan(packed.unit))
+    program = Infeasible("", "") if packed is None else Compiler(packed.target_graph).compile(default_plan(packed.target_graph))
     if lowered is None or packed is None or isinstance(program, Infeasible):
         return {}, {}
     formulas = evaluate(in_fixed_point(lowered), expected.given) if machine.rounding == "fixed_point" else {}

@@ -47,6 +47,6 @@ def doubled_high(a: Wide, b: Wide) -> Wide:
 
 def divided(x: Wide, power: Wide) -> Wide:
     """RoundingDivideByPOT: x / 2^power, to the nearest, a half away from zero."""
-    unit = 2**power
-    rest, threshold = x % unit, (unit - 1) // 2 + (x < 0)
-    return x // unit + (rest > threshold)
+    target_graph = 2**power
+    rest, threshold = x % target_graph, (target_graph - 1) // 2 + (x < 0)
+    return x // target_graph + (rest > threshold)

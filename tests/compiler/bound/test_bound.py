@@ -32,11 +32,11 @@ PLANS = 4
 
 def held(made: Graph, machine: Machine, dtype: DataType, seed: int) -> int:
     """How many programs of random plans were timed, at all levels that grant them enough."""
-    unit = make_unit(made, machine, dtype)
-    bound, rng, compiler, timed = Bound(unit), np.random.default_rng(seed), Compiler(unit), 0
+    target_graph = make_unit(made, machine, dtype)
+    bound, rng, compiler, timed = Bound(target_graph), np.random.default_rng(seed), Compiler(target_graph), 0
     terms = {level: bound.of(level) for level in machine.contention}
     for i in range(PLANS):
-        plan = PLAN_KINDS[min(i, 2)](unit, rng)
+        plan = PLAN_KINDS[min(i, 2)](target_graph, rng)
         program = compiler.compile(plan) if plan is not None and not isinstance(plan, Infeasible) else plan
         if program is None or isinstance(program, Infeasible):
             continue

@@ -21,7 +21,7 @@ from compiler.space.gene import Gene
 from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate_levels
-from tests.graphs import concat, conv, gated, max_pool, unit
+from tests.graphs import concat, conv, gated, max_pool, target_graph
 from tests.plans import resized
 
 EDGE = load_machine("edge")
@@ -29,7 +29,7 @@ EDGE = load_machine("edge")
 
 def test_a_product_takes_its_cubes_and_its_moves() -> None:
     """49 pixels are 4 rows of cubes, 40 channels 3 blocks of 9 taps, 24 columns 2: 216 cubes, of which VECTOR takes what it can."""
-    bound = Bound(unit(EDGE, (1, 40, 7, 7), conv("y", "x", (40, 24))))
+    bound = Bound(target_graph(EDGE, (1, 40, 7, 7), conv("y", "x", (40, 24))))
     work = bound.work
     cube, mte1, fixpipe = work.matrix[0].tolist()
     left, right, out = 49 * 27 * 32, 27 * 2 * 512, 49 * 32 * 4
@@ -52,11 +52,11 @@ def test_a_product_takes_its_cubes_and_its_moves() -> None:
 
 def test_groups_that_end_within_blocks() -> None:
     """Four groups of 34 channels: 136 columns of a first block of k fill 8.5, and two more of each group are 3 blocks of columns each."""
-    cube = Bound(unit(EDGE, (1, 136, 16, 16), conv("y", "x", (136, 136), kernel=1, groups=4))).work.matrix[0, 0]
+    cube = Bound(target_graph(EDGE, (1, 136, 16, 16), conv("y", "x", (136, 136), kernel=1, groups=4))).work.matrix[0, 0]
     assert cube == 16 * (8.5 + 2 * 4 * 3)
-    cube = Bound(unit(EDGE, (1, 128, 16, 16), conv("y", "x", (128, 128), kernel=1, groups=4))).work.matrix[0, 0]
+    cube = Bound(target_graph(EDGE, (1, 128, 16, 16), conv("y", "x", (128, 128), kernel=1, groups=4))).work.matrix[0, 0]
     assert cube == 16 * 8 * 2, "groups of whole blocks"
-    cube = Bound(unit(EDGE, (1, 64, 16, 16), conv("y", "x", (64, 64), groups=64))).work.matrix[0, 0]
+    cube = Bound(target_graph(EDGE, (1, 64, 16, 16), conv("y", "x", (64, 64), groups=64))).work.matrix[0, 0]
     assert cube == 16 * 4 * 9, "a block of sixteen groups of one channel needs no more than one of one"
 
 
@@ -66,7 +66,9 @@ def test_no_share_of_a_product_is_worth_less(seed: int) -> None:
     rng = np.random.default_rng(seed)
     groups = int(rng.choice([1, 1, 2, 4]))
     c_in, c_out, size = int(rng.integers(2, 50)), int(rng.integers(1, 50)), int(rng.integers(2, 8))
-    work = Bound(unit(EDGE, (1, groups * c_in, size, size), conv("y", "x", (groups * c_in, groups * c_out), kernel=1, groups=groups))).work
+    work = Bound(
+        target_graph(EDGE, (1, groups * c_in, size, size), conv("y", "x", (groups * c_in, groups * c_out), kernel=1, groups=groups))
+    ).work
     needed = np.kron(np.eye(groups, dtype=np.bool_), np.ones((c_in, c_out), np.bool_))
     of_k, of_columns = (rng.permutation(np.arange(count + rng.integers(20)))[:count] // 16 for count in needed.shape)
     if rng.integers(2):
@@ -87,12 +89,12 @@ def test_no_share_of_a_product_is_worth_less(seed: int) -> None:
 
 def test_what_two_products_read_is_loaded_once() -> None:
     """Two convolutions of x: an MMAD may have columns of both, so that 64 rows of two blocks of k and 64 of columns are one."""
-    u = unit(EDGE, (1, 48, 8, 8), conv("a", "x", (48, 32), kernel=1), conv("b", "x", (48, 16), kernel=1), outputs=["a", "b"])
+    u = target_graph(EDGE, (1, 48, 8, 8), conv("a", "x", (48, 32), kernel=1), conv("b", "x", (48, 16), kernel=1), outputs=["a", "b"])
     assert Bound(u).work.starts == pytest.approx([8 * 64 * 6 / 8192, 8 * 64 * 3 / 8192])
 
 
 def test_what_is_complete_before_a_value_behind_a_mean() -> None:
-    u = unit(EDGE, (1, 16, 14, 14), *gated(14))
+    u = target_graph(EDGE, (1, 16, 14, 14), *gated(14))
     number = {spec.operator.y: spec.index for spec in u.operators}
     before = before_first(u, needs_of(u))
     names = {y: {u.operators[i].operator.y for i in before[k]} for y, k in number.items()}
@@ -106,7 +108,7 @@ def test_what_is_complete_before_a_value_behind_a_mean() -> None:
 
 def test_phases_share_no_cycle() -> None:
     """VECTOR works before the gate, CUBE behind it: the bound is their sum, not the larger one."""
-    u = unit(EDGE, (1, 16, 28, 28), *gated(28, wide=256))
+    u = target_graph(EDGE, (1, 16, 28, 28), *gated(28, wide=256))
     bound = Bound(u)
     number = {spec.operator.y: spec.index for spec in u.operators}
     first, last = bound.phases.first, bound.phases.last
@@ -117,7 +119,7 @@ def test_phases_share_no_cycle() -> None:
     assert bound.work.vector[number["s"]] == pytest.approx(silu)
     waits = first_data_cycles(EDGE, "none") + last_data_cycles(EDGE, "none")
     assert silu + 0.9 * cube < bound.of("none").engines - waits < silu + 1.05 * cube
-    batch = Bound(unit(EDGE, (2, 16, 28, 28), *gated(28, wide=256)))
+    batch = Bound(target_graph(EDGE, (2, 16, 28, 28), *gated(28, wide=256)))
     assert batch.phases.phases == 1, "an image does not wait for the other one"
 
 
@@ -134,8 +136,8 @@ def test_weights_wait_for_vector_too() -> None:
     silu = gated(112)[1]
     ops: list[Operator] = [conv("a", "x", (16, 64)), silu, max_pool("q", "s", 112, 112)]
     ops += [conv("f", "q", (64, 4096), kernel=1), conv("h", "f", (4096, 2048), kernel=1)]
-    bound = Bound(unit(EDGE, (1, 16, 112, 112), *ops))
-    late = 4096 * 2048 * 2 - weight_bytes(bound.unit, "none")
+    bound = Bound(target_graph(EDGE, (1, 16, 112, 112), *ops))
+    late = 4096 * 2048 * 2 - weight_bytes(bound.target_graph, "none")
     silu_cycles = bound.work.vector[1]
     assert silu_cycles > 50_000
     assert bound.of("none").term == "prefetch"
@@ -145,7 +147,7 @@ def test_weights_wait_for_vector_too() -> None:
 def test_inputs_come_in_blocks() -> None:
     """Three channels are an image of four lanes, twenty two planes of sixteen, and of float32 three are one of eight."""
     for channels, dtype, bytes_of_a_pixel in ((3, "float16", 8), (20, "float16", 64), (3, "float32", 32)):
-        u = unit(EDGE, (1, channels, 8, 8), conv("y", "x", (channels, 16)), dtype=dtype)
+        u = target_graph(EDGE, (1, channels, 8, 8), conv("y", "x", (channels, 16)), dtype=dtype)
         assert Bound(u).once.inputs == 64 * bytes_of_a_pixel
 
 
@@ -170,18 +172,18 @@ def test_every_weighting_is_below_the_best_deal() -> None:
 def test_what_is_needed_of_a_tensor() -> None:
     """A stride of 2 leaves three quarters of the pixels out, a slice most channels; a pool of 3 at stride 2 misses the last row of 8."""
     wide = conv("a", "x", (64, 32), kernel=1, stride=2)
-    needs = needs_of(unit(EDGE, (1, 64, 8, 8), wide))
+    needs = needs_of(target_graph(EDGE, (1, 64, 8, 8), wide))
     assert needs.given[0].touched_bytes == 64 * 16 * 2
     part = Shuffle("part", "x", "part", tuple(range(16)))
-    needs = needs_of(unit(EDGE, (1, 64, 8, 8), part, conv("a", "part", (16, 16), kernel=1)))
+    needs = needs_of(target_graph(EDGE, (1, 64, 8, 8), part, conv("a", "part", (16, 16), kernel=1)))
     assert needs.given[0].touched_bytes == 16 * 64 * 2
-    needs = needs_of(unit(EDGE, (1, 16, 8, 8), max_pool("a", "x", 3, 2), conv("y", "a", (16, 16), kernel=1)))
+    needs = needs_of(target_graph(EDGE, (1, 16, 8, 8), max_pool("a", "x", 3, 2), conv("y", "a", (16, 16), kernel=1)))
     assert needs.given[0].touched_bytes == 16 * 49 * 2
     assert needs.made[0].needed_bytes == 16 * 9 * 2
 
 
 def test_outputs_and_concatenations_count_once() -> None:
-    u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 32)), conv("b", "x", (16, 32)), concat("c", "a", "b"), outputs=["c", "a"])
+    u = target_graph(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 32)), conv("b", "x", (16, 32)), concat("c", "a", "b"), outputs=["c", "a"])
     assert Bound(u).once.outputs == 64 * 64 * 2
 
 
@@ -195,7 +197,7 @@ def finished(u: Unit) -> list[dict[frozenset[int], float]]:
 
 
 def test_two_products_back_everything_is_finished() -> None:
-    u = unit(EDGE, (1, 64, 14, 14), *chain(64, 64, 64, 64, 64))
+    u = target_graph(EDGE, (1, 64, 14, 14), *chain(64, 64, 64, 64, 64))
     assert finished(u) == [{before: 1.0} for before in (frozenset(), frozenset(), frozenset({0}), frozenset({0, 1}))]
 
 
@@ -207,14 +209,14 @@ def test_vector_takes_a_plane_at_a_time() -> None:
 
 
 def work_of_vector(op: Operator, channels: int) -> float:
-    return float(Bound(unit(EDGE, (1, channels, 8, 8), op)).work.on_vector[0])
+    return float(Bound(target_graph(EDGE, (1, channels, 8, 8), op)).work.on_vector[0])
 
 
 def test_channels_of_a_concatenation_wait_for_their_own_parts() -> None:
     """y reads 32 channels of b, which is behind a, and 16 of d, which is behind nothing; and so it is through a pool."""
     ops = [conv("a", "x", (16, 16)), conv("b", "a", (16, 32)), conv("d", "x", (16, 16)), concat("c", "b", "d")]
     pooled = [max_pool("p", "c", 2, 2), conv("y", "p", (48, 16)), conv("z", "y", (16, 16))]
-    u = unit(EDGE, (1, 16, 8, 8), *ops, *pooled)
+    u = target_graph(EDGE, (1, 16, 8, 8), *ops, *pooled)
     number = {spec.operator.y: spec.index for spec in u.operators}
     of_y, of_z = finished(u)[number["y"]], finished(u)[number["z"]]
     assert of_y == {frozenset({number["a"]}): pytest.approx(2 / 3), frozenset(): pytest.approx(1 / 3)}
@@ -224,7 +226,7 @@ def test_channels_of_a_concatenation_wait_for_their_own_parts() -> None:
 def test_a_channel_of_a_residual_needs_its_own_channel_alone() -> None:
     """The shortcut d is a product of its own: a channel of y may be there when one of d is, so d is not finished before z begins."""
     ops = [conv("a", "x", (16, 16)), conv("d", "x", (16, 32), kernel=1), conv("y", "a", (16, 32), residual="d"), conv("z", "y", (32, 16))]
-    u = unit(EDGE, (1, 16, 8, 8), *ops)
+    u = target_graph(EDGE, (1, 16, 8, 8), *ops)
     number = {spec.operator.y: spec.index for spec in u.operators}
     assert finished(u)[number["z"]] == {frozenset({number["a"]}): 1.0}
     fixpipe = Bound(u).work.matrix[:, 2]
@@ -254,7 +256,7 @@ def test_prefetch_is_the_largest_term_where_work_comes_before_weights() -> None:
     """Two convolutions of work, then products with 18 MB of weights for one pixel, of which `edge` holds 1.6 MB."""
     ops = [conv("a", "x", (64, 256)), conv("b", "a", (256, 256)), max_pool("p", "b", 56, 56)]
     ops += [conv("f", "p", (256, 4096), kernel=1), conv("g", "f", (4096, 2048), kernel=1)]  # type: ignore[list-item]
-    u = unit(EDGE, (1, 64, 56, 56), *ops)
+    u = target_graph(EDGE, (1, 64, 56, 56), *ops)
     bound = Bound(u)
     terms = bound.of("none")
     assert terms.term == "prefetch"
@@ -299,7 +301,7 @@ def test_excess_is_of_the_best_windows(seed: int) -> None:
 def test_what_does_not_fit_moves_again() -> None:
     """Four products of 256 channels at 56 x 56 with 128 KiB of weights each: 1.6 MB tensors, and weights that 160 KiB do not hold."""
     little = resized(EDGE, L1=65536, UB=65536, L0A=8192, L0B=8192, L0C=32768)
-    u = unit(little, (1, 256, 56, 56), *chain(256, 256, 256, 256, 256, size=56))
+    u = target_graph(little, (1, 256, 56, 56), *chain(256, 256, 256, 256, 256, size=56))
     bound = Bound(u)
     capacity = capacity_bytes(u, "none")
     assert capacity == 65536 * 2 + 8192 * 2 + 16384
@@ -309,7 +311,7 @@ def test_what_does_not_fit_moves_again() -> None:
 
 def test_the_bound_is_reached() -> None:
     """A product that writes much and reads little is nowhere near any other limit: its plan in blocks is within 3%."""
-    u = unit(EDGE, (1, 32, 56, 56), conv("y", "x", (32, 512), kernel=1))
+    u = target_graph(EDGE, (1, 32, 56, 56), conv("y", "x", (32, 512), kernel=1))
     plan = decode_all(u, (Gene(0, 1, 14),))
     program = Compiler(u).compile(plan)  # type: ignore[arg-type]
     timing = simulate_levels(program, EDGE, ["severe"])["severe"]  # type: ignore[arg-type]

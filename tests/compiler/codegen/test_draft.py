@@ -21,21 +21,21 @@ from tests.models import small_model
 @pytest.mark.parametrize("machine", ["edge", "edge-shared", "ascend310p"])
 @pytest.mark.parametrize("model", ["residual_block", "shuffle_block"])
 def test_either_end_may_be_first(model: str, machine: str) -> None:
-    unit = make_case(small_model(model), load_machine(machine), DataType.float16).unit
+    target_graph = make_case(small_model(model), load_machine(machine), DataType.float16).target_graph
     rng = np.random.default_rng(5)
     compared = slid = 0
-    for gene in islice(genes(unit, 5, 2.5), 40):
-        gene = varied(unit, gene, rng)
-        plan = decode(unit, gene)
+    for gene in islice(genes(target_graph, 5, 2.5), 40):
+        gene = varied(target_graph, gene, rng)
+        plan = decode(target_graph, gene)
         if plan is None:
             continue
         for core in range(len(plan.cores)):
             for first in (False, True):
-                draft = drafted(unit, plan, gene.start, core)
+                draft = drafted(target_graph, plan, gene.start, core)
                 if isinstance(draft, Infeasible) or isinstance(lower_draft(draft, first), Infeasible):
                     continue
                 again = lower_draft(draft, not first)
-                alone = lower_segment(unit, plan, gene.start, not first, core=core)
+                alone = lower_segment(target_graph, plan, gene.start, not first, core=core)
                 assert not isinstance(again, Infeasible)
                 assert not isinstance(alone, Infeasible)
                 assert np.array_equal(again.code, alone.code)

@@ -18,7 +18,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from tests.compiled import check_program, make_case
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 from tests.lowered import lower_segment
 from tests.models import Builder
 from tests.plans import random_tiling, resized
@@ -82,8 +82,8 @@ def hold(seeds: range) -> None:
         machine = list(MACHINES.values())[seed % len(MACHINES)]
         case = make_case(windows(seed), machine, DataType(int(rng.integers(2))), seed)
         for _ in range(2):
-            plan = cached_plan(case.unit, rng)
-            program = Infeasible("", "") if plan is None else Compiler(case.unit).compile(plan)
+            plan = cached_plan(case.target_graph, rng)
+            program = Infeasible("", "") if plan is None else Compiler(case.target_graph).compile(plan)
             if isinstance(program, Infeasible):
                 continue
             check_program(case, program)
@@ -106,7 +106,7 @@ def test_more_random_networks(start: int) -> None:
 
 
 def chain(h: int = 32, blocks: int = 8, halo: tuple[str, ...] = ("cache", "cache", "cache")) -> tuple[Unit, Records]:
-    u = unit(EDGE, (1, 16, h, 16), conv("a", "x", (16, 16)), conv("b", "a", (16, 16), 5), conv("c", "b", (16, 16)))
+    u = target_graph(EDGE, (1, 16, h, 16), conv("a", "x", (16, 16)), conv("b", "a", (16, 16), 5), conv("c", "b", (16, 16)))
     tiling = {"kind": "conv", "weights": "resident", "chunk_n1": 1, "chunk_k1": 25, "tile_m": 64, "tile_n1": 1, "tile_k1": 9, "order": "m"}
     plan = {"operators": ("a", "b", "c"), "blocks": blocks, "tilings": [tiling] * 3, "halo": halo}
     lowered = lower_segment(u, SegmentPlan.model_validate(plan), 0)
@@ -173,7 +173,7 @@ def test_one_operator_alone_may_cache() -> None:
 
 
 def test_blocks_without_a_halo_need_no_ring() -> None:
-    u = unit(EDGE, (1, 16, 16, 8), conv("a", "x", (16, 16), 1), conv("b", "a", (16, 16), 2, stride=2, pad=0))
+    u = target_graph(EDGE, (1, 16, 16, 8), conv("a", "x", (16, 16), 1), conv("b", "a", (16, 16), 2, stride=2, pad=0))
     cached, plain = cut(u, 0, 2, 4, -1), cut(u, 0, 2, 4)
     assert not any(staged.cached for staged in cached.allocations.values())
     assert (cached.computed == plain.computed).all()

@@ -41,8 +41,8 @@ OF_INTEGERS = [*ETHOS, "ethos-u65-512:rounding=float"]
 
 def programs_of(case: Case, seed: int) -> list[Program]:
     """Operator by operator, and in any plan that fits."""
-    compiler = Compiler(case.unit)
-    plans = [default_plan(case.unit), random_plan(case.unit, np.random.default_rng(seed), 5, strips=True)]
+    compiler = Compiler(case.target_graph)
+    plans = [default_plan(case.target_graph), random_plan(case.target_graph, np.random.default_rng(seed), 5, strips=True)]
     found = [compiler.compile(plan) for plan in plans if plan is not None]
     return [program for program in found if not isinstance(program, Infeasible)]
 
@@ -77,9 +77,9 @@ def test_integers_on_machines_without_floats(name: str, tmp_path: Path) -> None:
     for seed in range(1, 6):
         model, feeds = quantised_model(load_model(random_model(seed)), HOW[seed % len(HOW)], seed)
         opened = open_source(Source(Path(f"seed{seed}"), machine, DataType.float16), model)
-        for unit, compiler in zip(opened.units, opened.compilers, strict=True):
-            assert not any(unit.type_of(spec.y).is_float for spec in unit.operators)
-            for plan in (default_plan(unit), random_plan(unit, np.random.default_rng(seed), 5, strips=True)):
+        for target_graph, compiler in zip(opened.target_graphs, opened.compilers, strict=True):
+            assert not any(target_graph.type_of(spec.y).is_float for spec in target_graph.operators)
+            for plan in (default_plan(target_graph), random_plan(target_graph, np.random.default_rng(seed), 5, strips=True)):
                 program = compiler.compile(plan) if plan is not None else None
                 if isinstance(program, Program):
                     program.verify(machine)
@@ -118,7 +118,7 @@ def test_a_narrow_port_is_paid_for() -> None:
     cycles = []
     for machine in (LACKING[2], Machine.model_validate(raw)):
         case = make_case(random_model(1), machine, DataType.float16)
-        program = Compiler(case.unit).compile(default_plan(case.unit))
+        program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
         assert isinstance(program, Program)
         cycles.append(simulate(program, machine, machine.contention["none"]).cycles)
     assert cycles[1] > 2 * cycles[0]
@@ -137,8 +137,8 @@ def test_a_level_that_grants_less_l1_has_a_smaller_region() -> None:
     machine = without(load_machine("edge-shared"), "UB", "L0A", "L0B")
     case = make_case(random_model(4), machine, DataType.float16)
     for level in machine.contention:
-        unit = at_level(case.unit, level)
-        program = Compiler(unit).compile(default_plan(unit))
+        target_graph = at_level(case.target_graph, level)
+        program = Compiler(target_graph).compile(default_plan(target_graph))
         assert isinstance(program, Program)
         assert 0 < program.needs.l1_bytes <= machine.granted(level).l1_bytes
-        check_program(Case(case.model, unit, case.constants, case.feeds, case.expected), program)
+        check_program(Case(case.model, target_graph, case.constants, case.feeds, case.expected), program)

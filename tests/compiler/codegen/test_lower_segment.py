@@ -14,7 +14,7 @@ from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Memory
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 from tests.lowered import lower_segment
 
 EDGE = load_machine("edge")
@@ -43,7 +43,7 @@ def counted(part: Records | Infeasible) -> tuple[int, int, int, int, int]:
 @pytest.fixture
 def product() -> Unit:
     """1x1, 64 -> 32 channels on 8x8 pixels: 64 x 4 blocks by 4 x 2 blocks of 16 channels."""
-    return unit(EDGE, (1, 64, 8, 8), conv("y", "x", (64, 32), 1))
+    return target_graph(EDGE, (1, 64, 8, 8), conv("y", "x", (64, 32), 1))
 
 
 def test_tiles_that_are_still_in_place_are_not_loaded_again(product: Unit) -> None:
@@ -58,7 +58,7 @@ def test_tiles_that_are_still_in_place_are_not_loaded_again(product: Unit) -> No
 
 def test_tiles_without_a_slot_for_each_are_loaded_again() -> None:
     """Four tiles of 64 pixels by 256 channels, of which L0A has two; both of the weights have a slot."""
-    u = unit(EDGE, (1, 256, 16, 16), conv("y", "x", (256, 32), 1))
+    u = target_graph(EDGE, (1, 256, 16, 16), conv("y", "x", (256, 32), 1))
     assert counted(lowered(u, tiling(order="m", tile_m=64, tile_k1=16, chunk_k1=16)))[:4] == (8, 8, 4, 2)
     assert counted(lowered(u, tiling(order="n", tile_m=64, tile_k1=16, chunk_k1=16)))[:4] == (8, 8, 8, 2)
 
@@ -80,7 +80,7 @@ def test_blocks_load_resident_weights_once(product: Unit) -> None:
 
 @pytest.mark.parametrize("images", [1, 2])
 def test_records_say_their_block(images: int) -> None:
-    u = unit(EDGE, (images, 64, 8, 8), conv("y", "x", (64, 32), 1))
+    u = target_graph(EDGE, (images, 64, 8, 8), conv("y", "x", (64, 32), 1))
     part = lowered(u, tiling(tile_m=16, tile_n1=2), blocks=4)
     assert isinstance(part, Records)
     block = part.code[:, isa.BLOCK]
@@ -101,7 +101,7 @@ def test_accumulation_starts_once(product: Unit) -> None:
 
 def test_max_pool() -> None:
     """2x2 by 2 on one plane of 8x8: one VMAX over 4 rows of 8 columns, then one over 4 of 4, which lie side by side."""
-    u = unit(EDGE, (1, 16, 8, 8), max_pool("y", "x", 2, 2))
+    u = target_graph(EDGE, (1, 16, 8, 8), max_pool("y", "x", 2, 2))
     part = lowered(u, VectorTiling(tile_planes=1, tile_rows=4))
     assert isinstance(part, Records)
     ops = part.code[:, isa.OP].tolist()
@@ -146,7 +146,7 @@ def test_refusals(product: Unit, tilings: tuple[Tiling, ...], reason: str) -> No
 
 def test_too_much_l1() -> None:
     """x alone: 64 channels of 128x128 in float16 are 2 MiB."""
-    u = unit(EDGE, (1, 64, 128, 128), conv("y", "x", (64, 16), 1))
+    u = target_graph(EDGE, (1, 64, 128, 128), conv("y", "x", (64, 16), 1))
     found = lowered(u, tiling(chunk_n1=1))
     assert str(found) == (
         "segment y: needs 2,099,200 B of L1, the machine has 1,048,576 (1,050,624 missing); "
@@ -156,7 +156,7 @@ def test_too_much_l1() -> None:
 
 def test_too_much_ub() -> None:
     """A whole image as one tile: two slots of 4 planes in and out."""
-    u = unit(EDGE, (1, 64, 64, 64), max_pool("y", "x", 1, 1))
+    u = target_graph(EDGE, (1, 64, 64, 64), max_pool("y", "x", 1, 1))
     found = lowered(u, VectorTiling(tile_planes=4, tile_rows=64))
     assert str(found) == (
         "segment y: needs 2,097,152 B of UB, the machine has 262,144 (1,835,008 missing); live at y: tile of y 2 x 1,048,576 B"
@@ -165,7 +165,7 @@ def test_too_much_ub() -> None:
 
 def test_partial_sums_that_do_not_fit() -> None:
     """64 x 64 pixels of 32 channels in float32 are 512 KiB."""
-    u = unit(EDGE, (1, 64, 64, 64), conv("y", "x", (64, 32), 1))
+    u = target_graph(EDGE, (1, 64, 64, 64), conv("y", "x", (64, 32), 1))
     found = lowered(u, tiling(weights="streamed", chunk_k1=2, tile_k1=2))
     assert isinstance(found, Infeasible)
     assert found.what == "y: chunks along k keep 524,288 B of partial sums, L0C has 262,144"
@@ -173,6 +173,6 @@ def test_partial_sums_that_do_not_fit() -> None:
 
 def test_too_many_instructions() -> None:
     """16 x 16 x 16 tiles of a 3x3 product on 224x224 pixels: 3136 * 4 * 36 MMADs, each with its loads."""
-    u = unit(EDGE, (1, 64, 224, 224), conv("y", "x", (64, 64)))
+    u = target_graph(EDGE, (1, 64, 224, 224), conv("y", "x", (64, 64)))
     found = lowered(u, tiling(chunk_n1=4, chunk_k1=36, tile_m=16, tile_k1=1), blocks=56)
     assert str(found) == "segment y: needs more than 524,288 instructions"

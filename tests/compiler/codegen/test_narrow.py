@@ -31,17 +31,17 @@ TYPES = [DataType.float16, DataType.float32]
 
 def layers(case: Case) -> Plan:
     """Every operator alone, in the plan that the search starts from: run, and equal to onnxruntime; its text and its genes say the same."""
-    genome = single_operators(case.unit)
+    genome = single_operators(case.target_graph)
     assert not isinstance(genome, Infeasible), genome
-    plan = decode_all(case.unit, genome)
+    plan = decode_all(case.target_graph, genome)
     assert not isinstance(plan, Infeasible), plan
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert not isinstance(program, Infeasible), program
     check_program(case, program)
     assert parse_plan(plan.to_json()) == plan
-    again = genome_of(case.unit, plan)
+    again = genome_of(case.target_graph, plan)
     assert again is not None
-    assert decode_all(case.unit, again) == plan
+    assert decode_all(case.target_graph, again) == plan
     return plan
 
 
@@ -103,30 +103,30 @@ def test_right_operands_larger_than_l1(n: int, tokens: int, heads: int, size: in
     """Keys and values come in chunks, in any number of blocks."""
     case = make_case(encoder(n, tokens, heads, size), resized(EDGE, L1=8192 * dtype.size_bytes // 2), dtype)
     plan = layers(case)
-    starts = [k for k, spec in enumerate(case.unit.operators) if isinstance(spec, MatMulSpec)]
+    starts = [k for k, spec in enumerate(case.target_graph.operators) if isinstance(spec, MatMulSpec)]
     for k in starts:
         (tiling,) = plan.segments[k].tilings
         assert isinstance(tiling, ConvTiling)
         assert tiling.weights == "streamed"
     genes = tuple(Gene(k, k + 1, s.blocks * 2 if k in starts else s.blocks, s.prefetch) for k, s in enumerate(plan.segments))
-    more = decode_all(case.unit, genes)
+    more = decode_all(case.target_graph, genes)
     assert not isinstance(more, Infeasible), more
-    program = Compiler(case.unit).compile(more)
+    program = Compiler(case.target_graph).compile(more)
     assert not isinstance(program, Infeasible), program
     check_program(case, program)
 
 
 def test_a_right_operand_that_is_made_in_the_segment_cannot_come_in_chunks() -> None:
     case = make_case(encoder(1, 32, 2, 16), EDGE, DataType.float16)
-    unit = case.unit
-    k = next(k for k, spec in enumerate(unit.operators) if isinstance(spec, MatMulSpec))
-    start = min(unit.producers[k])
-    plan = decode(unit, Gene(start, k + 1))
+    target_graph = case.target_graph
+    k = next(k for k, spec in enumerate(target_graph.operators) if isinstance(spec, MatMulSpec))
+    start = min(target_graph.producers[k])
+    plan = decode(target_graph, Gene(start, k + 1))
     assert plan is not None
     tilings = (*plan.tilings[:-1], plan.tilings[-1].model_copy(update={"weights": "streamed"}))
-    found = Compiler(unit).segment(plan.model_copy(update={"tilings": tilings}), start)
+    found = Compiler(target_graph).segment(plan.model_copy(update={"tilings": tilings}), start)
     assert isinstance(found, Infeasible)
-    assert f"{unit.operators[k].name}: its right operand lies in L1 as a whole, made in this segment" in found.what
+    assert f"{target_graph.operators[k].name}: its right operand lies in L1 as a whole, made in this segment" in found.what
 
 
 @pytest.mark.parametrize("name", ["inception_block", "dense_block", "vector_chain", "lrn_chain"])
@@ -134,17 +134,17 @@ def test_what_is_realised_fits(name: str) -> None:
     """No tiling that is named needs more of UB or L1 than there is, whatever the gene."""
     rng, found = np.random.default_rng(3), 0
     for size in (3072, 6144, 20480):
-        unit = make_case(small_model(name), resized(load_machine("tiny"), UB=size), DataType.float16).unit
+        target_graph = make_case(small_model(name), resized(load_machine("tiny"), UB=size), DataType.float16).target_graph
         for _ in range(20):
-            start = int(rng.integers(len(unit.operators)))
-            stop = min(len(unit.operators), start + int(rng.integers(1, 6)))
+            start = int(rng.integers(len(target_graph.operators)))
+            stop = min(len(target_graph.operators), start + int(rng.integers(1, 6)))
             choices = tuple(int(c) for c in rng.integers(4, size=stop - start))
             blocks, window = int(rng.integers(1, 6)), int(rng.integers(1, 3))
             gene = Gene(start, stop, blocks, window=window, choices=choices, sliding=bool(rng.integers(2)))
-            plan = decode(unit, gene)
+            plan = decode(target_graph, gene)
             if plan is not None:
-                layout = cut(unit, start, stop, blocks, plan.caching, 1, streamed_rights(unit, start, plan.tilings))
-                places = place([(unit, layout)], plan)
+                layout = cut(target_graph, start, stop, blocks, plan.caching, 1, streamed_rights(target_graph, start, plan.tilings))
+                places = place([(target_graph, layout)], plan)
                 assert not isinstance(places, Infeasible), places
                 found += 1
     assert found > 20

@@ -60,9 +60,9 @@ def encoder(n: int, tokens: int, heads: int, size: int, seed: int = 0) -> ModelP
 
 
 def layers_of(case: Case) -> None:
-    plan = layer_by_layer(case.unit)
+    plan = layer_by_layer(case.target_graph)
     assert not isinstance(plan, Infeasible), plan
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert not isinstance(program, Infeasible), program
     check_program(case, program)
 
@@ -101,8 +101,8 @@ def test_any_plan(seed: int) -> None:
     case = make_case(encoder(1 + seed % 2, 19, 2, 24, seed), EDGE, TYPES[seed % 2])
     program = None
     for _ in range(20):
-        plan = random_plan(case.unit, rng, longest=6)
-        program = Compiler(case.unit).compile(plan) if plan is not None else None
+        plan = random_plan(case.target_graph, rng, longest=6)
+        program = Compiler(case.target_graph).compile(plan) if plan is not None else None
         if program is not None and not isinstance(program, Infeasible):
             break
     assert program is not None
@@ -111,17 +111,17 @@ def test_any_plan(seed: int) -> None:
 
 
 def attention_unit() -> tuple[Unit, list[int]]:
-    unit = make_case(encoder(1, 32, 2, 16), EDGE, DataType.float16).unit
-    return unit, [k for k, spec in enumerate(unit.operators) if isinstance(spec, MatMulSpec)]
+    target_graph = make_case(encoder(1, 32, 2, 16), EDGE, DataType.float16).target_graph
+    return target_graph, [k for k, spec in enumerate(target_graph.operators) if isinstance(spec, MatMulSpec)]
 
 
 def test_keys_are_loaded_once_for_all_blocks() -> None:
-    unit, products = attention_unit()
+    target_graph, products = attention_unit()
     k = products[0]
-    genome = tuple(Gene(i, i + 1, 4 if i == k else 1) for i in range(len(unit.operators)))
-    plan = decode_all(unit, genome)
+    genome = tuple(Gene(i, i + 1, 4 if i == k else 1) for i in range(len(target_graph.operators)))
+    plan = decode_all(target_graph, genome)
     assert not isinstance(plan, Infeasible)
-    part = Compiler(unit).segment(plan.segments[k], k)
+    part = Compiler(target_graph).segment(plan.segments[k], k)
     assert not isinstance(part, Infeasible)
     loads = part.code[(part.code[:, isa.OP] == Op.COPY) & (part.code[:, isa.D] >= 0) & (part.code[:, isa.ENGINE] == 0)]
     # 4 blocks of queries, and the keys with the first of them
@@ -133,12 +133,16 @@ def test_keys_are_loaded_once_for_all_blocks() -> None:
 
 def test_attention_stays_on_chip() -> None:
     """Scores, softmax and their product with the values as one segment: nothing between them touches DDR."""
-    unit, products = attention_unit()
+    target_graph, products = attention_unit()
     start, stop = products[0], products[1] + 1
-    genome = (*(Gene(i, i + 1) for i in range(start)), Gene(start, stop, 2), *(Gene(i, i + 1) for i in range(stop, len(unit.operators))))
-    plan = decode_all(unit, genome)
+    genome = (
+        *(Gene(i, i + 1) for i in range(start)),
+        Gene(start, stop, 2),
+        *(Gene(i, i + 1) for i in range(stop, len(target_graph.operators))),
+    )
+    plan = decode_all(target_graph, genome)
     assert not isinstance(plan, Infeasible)
-    part = Compiler(unit).segment(plan.segments[start], start)
+    part = Compiler(target_graph).segment(plan.segments[start], start)
     assert not isinstance(part, Infeasible)
     stores = part.code[(part.code[:, isa.DST] == 0) & (part.code[:, isa.OP] == Op.COPY)]
     assert set(stores[:, isa.TAG].tolist()) == {products[1]}
@@ -151,13 +155,13 @@ def graph_of(op: Vector | LayerNorm, channels: int, pixels: int) -> Graph:
 
 
 def run_graph(graph: Graph, x: np.ndarray, dtype: DataType) -> np.ndarray:
-    unit, constants = pack_unit(graph, EDGE, dtype)
-    plan = layer_by_layer(unit)
+    target_graph, constants = pack_unit(graph, EDGE, dtype)
+    plan = layer_by_layer(target_graph)
     assert not isinstance(plan, Infeasible)
-    program = Compiler(unit).compile(plan)
+    program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
     feeds = {"x": x.astype(np.float32)}
-    case = Case(ModelProto(), unit, constants, feeds, evaluate(graph, feeds))
+    case = Case(ModelProto(), target_graph, constants, feeds, evaluate(graph, feeds))
     outputs, _ = run_program(case, program)
     return outputs["y"]
 
@@ -231,10 +235,10 @@ def test_a_second_softmax_group_cannot_leak_into_the_first() -> None:
     b = Builder(np.random.default_rng(0), (1, 6, 16))
     model = prepare(b.model(attention_over(b)))
     case = make_case(model, EDGE, DataType.float16)
-    assert any(isinstance(spec, SoftmaxSpec) and spec.groups == 2 for spec in case.unit.operators)
-    plan = layer_by_layer(case.unit)
+    assert any(isinstance(spec, SoftmaxSpec) and spec.groups == 2 for spec in case.target_graph.operators)
+    plan = layer_by_layer(case.target_graph)
     assert not isinstance(plan, Infeasible)
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
     outputs, _ = run_program(case, program)
     ((name, expected),) = case.expected.items()
@@ -251,11 +255,11 @@ def attention_over(b: Builder) -> str:
 
 
 def test_norms_have_signatures_of_their_own() -> None:
-    unit, _ = attention_unit()
-    assert any(isinstance(spec, LayerNormSpec) for spec in unit.operators)
-    assert unit.macs == sum(spec.macs for spec in unit.operators)
+    target_graph, _ = attention_unit()
+    assert any(isinstance(spec, LayerNormSpec) for spec in target_graph.operators)
+    assert target_graph.macs == sum(spec.macs for spec in target_graph.operators)
     # 2 heads, 32 queries, 32 keys, 16 channels, twice; four linear layers of 32 x 32 at 32 pixels
-    assert unit.macs == 2 * 2 * 32 * 32 * 16 + 4 * 32 * 32 * 32
+    assert target_graph.macs == 2 * 2 * 32 * 32 * 16 + 4 * 32 * 32 * 32
 
 
 @pytest.mark.parametrize(("planes", "size"), [(48, 8), (48, 197), (3, 300), (9, 1), (20, 600)])
@@ -279,8 +283,8 @@ def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
 
 def test_the_last_layer_works_for_the_class_token_alone() -> None:
     """Behind the last attention everything is done at one pixel; before it, at all of them."""
-    unit = make_case(seed_weights(prepare(build("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).unit
-    products = [rows.size for spec, rows in zip(unit.operators, needed(unit), strict=True) if isinstance(spec, MatMulSpec)]
+    target_graph = make_case(seed_weights(prepare(build("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).target_graph
+    products = [rows.size for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True) if isinstance(spec, MatMulSpec)]
     assert products == [17, 17, 1, 1]
-    last = [spec.name for spec, rows in zip(unit.operators, needed(unit), strict=True) if rows.size == 1]
+    last = [spec.name for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True) if rows.size == 1]
     assert len(last) == 11  # queries, scores, softmax, context, projection, norm, layer, GELU, layer, norm, classes

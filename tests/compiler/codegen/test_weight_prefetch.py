@@ -15,7 +15,7 @@ from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.timing import simulate_levels
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 
 EDGE = load_machine("edge")
 
@@ -23,7 +23,7 @@ EDGE = load_machine("edge")
 @pytest.fixture(scope="module")
 def two() -> Unit:
     """A convolution of much work and few weights, and one of many weights."""
-    return unit(EDGE, (1, 64, 28, 28), conv("a", "x", (64, 64), 3), conv("y", "a", (512, 64), 3))
+    return target_graph(EDGE, (1, 64, 28, 28), conv("a", "x", (64, 64), 3), conv("y", "a", (512, 64), 3))
 
 
 def planned(u: Unit, ahead_kib: int) -> Plan:

@@ -26,7 +26,7 @@ from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from tests.compiler.cost.test_counted import Counted, counted
 from tests.everywhere import MACHINES
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 
 
 @st.composite
@@ -37,7 +37,7 @@ def points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, list[int]
     adds, operators = draw(st.sampled_from([None, "a", "x"])), st.sampled_from([1, 3])
     first = conv("a", "x", (c, c if adds == "x" else out), draw(operators), 1 if adds == "x" else draw(st.sampled_from([1, 2])))
     second = conv("y", "a", (first.weights.shape[0], c if adds == "x" else out), draw(operators), residual=adds)
-    u = unit(machine, (draw(st.integers(1, 2)), c, size, size), first, second, dtype=draw(st.sampled_from(["float16", "float32"])))
+    u = target_graph(machine, (draw(st.integers(1, 2)), c, size, size), first, second, dtype=draw(st.sampled_from(["float16", "float32"])))
     k = draw(st.integers(0, 1))
     space = operator_space(u, k, [draw(st.sampled_from(block_counts(u, k, k + 1)))])
     assume(len(space.points))
@@ -125,7 +125,7 @@ def test_ddr_serves_cores_as_fast_as_port_and_dma_do(cores: int) -> None:
     assert (read, write) == (67, min(67, cores * 64))
     edge = load_machine("edge")
     assert ddr_rates(edge, cores, 0.5) == (float(edge.ddr.deliverable / 2),) * 2
-    u = unit(machine, (1, 40, 19, 17), conv("y", "x", (40, 24)))
+    u = target_graph(machine, (1, 40, 19, 17), conv("y", "x", (40, 24)))
     blocks = cut(u, 0, 1, 5)
     (load,) = blocks.loads
     assert loaded_blocks(u, blocks, load) == blocks.allocations[load.storage].loaded * load_row_blocks(u, load)

@@ -46,7 +46,7 @@ from simulator.npu.parts import DataType, Engine, Memory
 from tests.compiler.frontend.handlers.test_quantised import HOW, is_whole, quantised_model
 from tests.corner_models import corner_model
 from tests.everywhere import MACHINES
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 from tests.integers import with_integers
 from tests.models import SMALL_MODELS, random_model, small_model
 from tests.plans import random_segment
@@ -91,7 +91,7 @@ def counted(code: NDArray[np.int32], machine: Machine) -> Counted:
 @pytest.mark.parametrize(("size", "tile_m", "tile_n1"), [(56, 256, 4), (56, 256, 1), (14, 208, 1), (14, 64, 1), (14, 208, 4)])
 def test_a_tile_that_is_still_in_place_is_not_loaded_again(size: int, tile_m: int, tile_n1: int, order: str) -> None:
     """64 to 64 channels, 1x1: where all weights are one tile, it stays in L0B while 13 tiles of pixels come and go, in either order."""
-    u = unit(EDGE, (1, 64, size, size), conv("y", "x", (64, 64), 1))
+    u = target_graph(EDGE, (1, 64, size, size), conv("y", "x", (64, 64), 1))
     sizes = {"chunk_n1": 4, "chunk_k1": 4, "tile_m": tile_m, "tile_n1": tile_n1, "tile_k1": 4}
     plan = SegmentPlan(operators=("y",), tilings=(ConvTiling.model_validate({"weights": "resident", "order": order, **sizes}),))
     parts = Compiler(u).alone(plan, 0)
@@ -112,7 +112,7 @@ def segments(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan]:
     first = conv("a", "x", (c, middle), kernel, stride, groups=groups)
     adds = stride == 1 and draw(st.booleans())
     second = conv("y", "a", (middle, c if adds else out), draw(st.sampled_from([1, 3])), residual="x" if adds else None)
-    u = unit(machine, (draw(st.integers(1, 2)), c, size, size), first, second, dtype=draw(st.sampled_from(["float16", "float32"])))
+    u = target_graph(machine, (draw(st.integers(1, 2)), c, size, size), first, second, dtype=draw(st.sampled_from(["float16", "float32"])))
     start, stop = draw(st.sampled_from([(0, 1), (1, 2), (0, 2)]))
     plan = random_segment(u, start, stop, np.random.default_rng(draw(st.integers(0, 1 << 30))), strips=True)
     assume(plan is not None)

@@ -13,7 +13,7 @@ from compiler.space.decode import decode
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate_levels
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 from tests.stage_features import features_of
 
 EDGE = load_machine("edge")
@@ -21,7 +21,7 @@ EDGE = load_machine("edge")
 
 def test_a_convolution_on_paper() -> None:
     """20 rows of 20 in two blocks: each is the block of the stage's example, half as high."""
-    u = unit(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
+    u = target_graph(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
     t = ConvTiling(weights="resident", chunk_n1=4, chunk_k1=4, tile_m=112, tile_n1=2, tile_k1=4, order="m")
     raw = dict(zip(FEATURES, raw_features(u, SegmentPlan(operators=("y",), blocks=2, tilings=(t,)), 0).tolist(), strict=True))
     # tiles of 112 and 88 pixels (96 with padding) by 2 x 16 channels, in each of two blocks
@@ -39,7 +39,7 @@ def test_a_convolution_on_paper() -> None:
 
 @pytest.mark.parametrize("operators", [1, 3])
 def test_sums_over_operators(operators: int) -> None:
-    u = unit(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 48)), max_pool("p", "a", 3, 2, 1), conv("b", "p", (48, 32)))
+    u = target_graph(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 48)), max_pool("p", "a", 3, 2, 1), conv("b", "p", (48, 32)))
     plan = decode(u, Gene(0, operators))
     assert plan is not None
     raw = raw_features(u, plan, 0)
@@ -53,7 +53,7 @@ def test_sums_over_operators(operators: int) -> None:
 
 
 def test_scaling_sums_and_means() -> None:
-    u = unit(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 48)), max_pool("p", "a", 3, 2, 1))
+    u = target_graph(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 48)), max_pool("p", "a", 3, 2, 1))
     plans = [decode(u, Gene(k, k + 1)) for k in (0, 1)]
     raw = np.sum([raw_features(u, plan, k) for k, plan in enumerate(plans) if plan is not None], 0)
     out = dict(zip(FEATURES, scaled(raw).tolist(), strict=True))
@@ -65,7 +65,7 @@ def test_scaling_sums_and_means() -> None:
 @pytest.mark.parametrize(("kernel", "stride", "pad"), [(13, 1, 0), (3, 1, 0), (2, 2, 0), (3, 2, 0), (3, 3, 0), (3, 1, 1)])
 def test_a_pooling_alone_loads_what_its_windows_cover(kernel: int, stride: int, pad: int) -> None:
     """A whole image has one window, however small its stride: its estimate is of the bytes that the simulator sees."""
-    u = unit(EDGE, (1, 64, 13, 13), max_pool("p", "x", kernel, stride, pad))
+    u = target_graph(EDGE, (1, 64, 13, 13), max_pool("p", "x", kernel, stride, pad))
     plan, compiler = decode(u, Gene(0, 1)), Compiler(u)
     assert plan is not None
     parts = compiler.alone(plan, 0)

@@ -20,7 +20,7 @@ from compiler.target.target_graph import Unit
 from compiler.target.zero_blocks import Ints, begin, multiplied, packed, panel
 from tests.compiler.cost.test_counted import counted
 from tests.everywhere import MACHINES
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 
 
 @settings(max_examples=200, deadline=None)
@@ -67,7 +67,7 @@ def test_packed_panels_lie_one_after_the_other(drawn: Ints, tile_n1: int, tile_k
 
 def test_expanded_weights_that_stay_take_what_is_multiplied() -> None:
     """Four groups of 34 channels are 9 planes by 9: of 81 blocks 33 are multiplied; in chunks, which are whole, all of them lie there."""
-    u = unit(MACHINES["edge"], (1, 136, 8, 8), conv("y", "x", (136, 136), 1, groups=4))
+    u = target_graph(MACHINES["edge"], (1, 136, 8, 8), conv("y", "x", (136, 136), 1, groups=4))
     spec = product_of(u.operators[0])
     assert spec is not None
     whole = {"weights": "resident", "chunk_n1": 9, "chunk_k1": 9, "tile_m": 64, "tile_n1": 2, "tile_k1": 9, "order": "m"}
@@ -86,7 +86,7 @@ def grouped_points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, l
     if draw(st.booleans()):
         order = np.arange(c).reshape(groups, -1).T.reshape(-1).tolist()
         operators = [operators[0], Shuffle("s", "a", "s", tuple(order)), conv("y", "s", (c, groups * out), kernel, groups=groups)]
-    u = unit(machine, (1, c, size, size), *operators, dtype=dtype)
+    u = target_graph(machine, (1, c, size, size), *operators, dtype=dtype)
     spec = product_of(u.operators[1])
     assert spec is not None
     assume(spec.needed.size)
@@ -116,7 +116,7 @@ def test_parts_need_their_own(drawn: tuple[Unit, int, SegmentPlan, dict[str, lis
     for count in pass_counts(u, 0, k + 1):
         found = passes(u, 0, k + 1, count)
         assert not isinstance(found, Infeasible)
-        parts = [product for product in map(product_of, found.unit.operators) if product is not None and product.needed.size]
+        parts = [product for product in map(product_of, found.target_graph.operators) if product is not None and product.needed.size]
         assert all(part.needed.shape == (part.n1, part.k1) for part in parts)
 
 

@@ -15,7 +15,7 @@ from compiler.space.gene import WEIGHTS, Gene, block_counts
 from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.timing import program_bound, simulate_levels
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 
 MACHINES = ("edge", "tiny", "tpu-like", "ascend310")
 LAYERS: dict[str, tuple[tuple[int, int, int, int], list[Conv]]] = {
@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[tuple[int, int, int, int], list[Conv]]] = {
 
 def layer(machine: str, name: str) -> Unit:
     shape, operators = LAYERS[name]
-    return unit(load_machine(machine), shape, *operators)
+    return target_graph(load_machine(machine), shape, *operators)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -76,7 +76,7 @@ def test_every_gene_is_one_of_the_ways() -> None:
 
 def test_what_does_not_fit_l1_is_no_way() -> None:
     """96 x 96 x 64 float16 are 1.2 MB: one block does not fit 1 MiB, two blocks fit without a second slot."""
-    u = unit(load_machine("edge"), (1, 64, 96, 96), conv("y", "x", (64, 16), 1))
+    u = target_graph(load_machine("edge"), (1, 64, 96, 96), conv("y", "x", (64, 16), 1))
     space = operator_space(u, 0, [1, 2, 3])
     assert {tuple(row) for row in np.unique(space.points[:, :2], axis=0).tolist()} == {(2, 1), (3, 1), (3, 2)}
     assert not len(operator_space(u, 0, [1]).points)

@@ -19,7 +19,7 @@ from simulator.npu.program import Program
 from simulator.timing import simulate
 from tests.compiled import check_program, make_case
 from tests.ddr_rates import with_rates
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 from tests.models import Builder
 
 TINY, EDGE = load_machine("tiny"), load_machine("edge")
@@ -52,7 +52,7 @@ def test_partial_sums_take_all_of_l0c() -> None:
 
 def test_results_on_their_way_fit_ub() -> None:
     """64 -> 64 channels on tiny, with a residual: 4 tiles in (1024 - 8) blocks of UB, 248 each: n * m <= 248 in float16."""
-    u = unit(TINY, (1, 64, 16, 16), conv("a", "x", (64, 64), 1), conv("y", "a", (64, 64), 1, residual="x"))
+    u = target_graph(TINY, (1, 64, 16, 16), conv("a", "x", (64, 64), 1), conv("y", "a", (64, 64), 1, residual="x"))
     spec = u.operators[1]
     assert isinstance(spec, ConvSpec)
     shape = shape_of(TINY, DataType.float16, spec, 16, False, (4, 4))
@@ -85,7 +85,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
     base = load_machine("tpu-like")
     matrix = base.matrix.model_copy(update={"rows": 128, "columns": 64, "dataflow": dataflow, "pipelined": pipelined})
     machine = with_rates(base.model_copy(update={"matrix": matrix}), 1 << 20, 1 << 20, bytes_per_cycle=1 << 20, latency_cycles=0)
-    u = unit(machine, (1, 96, 20, 20), conv("y", "x", (96, 112)))
+    u = target_graph(machine, (1, 96, 20, 20), conv("y", "x", (96, 112)))
     spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
     shape = shape_of(machine, DataType.float16, spec, spec.out_h, False, (spec.n1, spec.k1))
@@ -111,9 +111,9 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
 def test_every_point_computes_the_same() -> None:
     b = Builder(np.random.default_rng(0), (1, 24, 7, 6))
     case = make_case(b.model(b.conv("x", 40)), TINY, DataType.float16)
-    spec = case.unit.operators[0]
+    spec = case.target_graph.operators[0]
     assert isinstance(spec, ConvSpec)
-    compiler = Compiler(case.unit)
+    compiler = Compiler(case.target_graph)
     tried = 0
     for weights, n1, k1 in (("resident", 3, 18), ("streamed", 2, 18), ("streamed", 1, 7), ("streamed", 3, 1)):
         points = legal_points(TINY, shape_of(TINY, DataType.float16, spec, 4, False, (n1, k1)))
@@ -121,7 +121,7 @@ def test_every_point_computes_the_same() -> None:
             tiling = ConvTiling.model_validate(
                 {"weights": weights, "chunk_n1": n1, "chunk_k1": k1, "tile_m": m, "tile_n1": n, "tile_k1": k, "order": "mn"[n_outer]}
             )
-            program = compiler.compile(plan_of(case.unit, [SegmentPlan(operators=(spec.name,), blocks=2, tilings=(tiling,))]))
+            program = compiler.compile(plan_of(case.target_graph, [SegmentPlan(operators=(spec.name,), blocks=2, tilings=(tiling,))]))
             assert isinstance(program, Program), program
             check_program(case, program)
             tried += 1
@@ -130,7 +130,7 @@ def test_every_point_computes_the_same() -> None:
 
 def test_of_one_tile_there_is_one_order() -> None:
     """What is left out emits the same instructions as what is looked at."""
-    u = unit(EDGE, (1, 64, 9, 9), conv("y", "x", (64, 96)))
+    u = target_graph(EDGE, (1, 64, 9, 9), conv("y", "x", (64, 96)))
     compiler, left_out = Compiler(u), 0
     for weights, n1, k1 in (("resident", 6, 36), ("streamed", 4, 36), ("streamed", 2, 12)):
         points = {tuple(p) for p in legal_points(EDGE, shape_of(EDGE, DataType.float16, u.operators[0], 9, False, (n1, k1))).tolist()}
@@ -151,7 +151,7 @@ def test_of_one_tile_there_is_one_order() -> None:
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_the_best_of_every_chunk_can_be_named(kernel: int) -> None:
     """And what makes least work of it, which is the best of some under contention, whatever the estimate says."""
-    u = unit(EDGE, (1, 48, 13, 13), conv("y", "x", (48, 192), kernel))
+    u = target_graph(EDGE, (1, 48, 13, 13), conv("y", "x", (48, 192), kernel))
     spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
     for budget in CHUNK_BUDGETS:
@@ -170,7 +170,7 @@ def test_the_best_of_every_chunk_can_be_named(kernel: int) -> None:
 
 @pytest.mark.parametrize("budget", CHUNK_BUDGETS)
 def test_chunks_stay_within_their_budget(budget: int) -> None:
-    u = unit(EDGE, (1, 512, 14, 14), conv("y", "x", (512, 512)))
+    u = target_graph(EDGE, (1, 512, 14, 14), conv("y", "x", (512, 512)))
     spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
     for choice in range(64):
@@ -181,7 +181,7 @@ def test_chunks_stay_within_their_budget(budget: int) -> None:
 
 def test_vector_tiles_fit_a_slot() -> None:
     """2 rows of input (3 and one of halo at most) and one of their columns' maxima per output row, of 32 columns."""
-    u = unit(EDGE, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
+    u = target_graph(EDGE, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
     whole = vector_tiling(u, u.operators[0], 16, slot_blocks=3200)
     # a plane takes 33 rows of 32 in and 16 of 32 behind them: 1568 blocks, so two fit
     assert (whole.tile_planes, whole.tile_rows) == (2, 16)
@@ -189,5 +189,5 @@ def test_vector_tiles_fit_a_slot() -> None:
     # r rows: (2 r + 1) * 32 + 32 r <= 400
     assert (few.tile_planes, few.tile_rows) == (1, 3)
     # tiny has 1024 blocks of UB: two slots of at most 512
-    small = unit(TINY, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
+    small = target_graph(TINY, (1, 64, 32, 32), max_pool("y", "x", 3, 2, 1))
     assert vector_tiling(small, small.operators[0], 16, slot_blocks=3000).tile_rows == 5

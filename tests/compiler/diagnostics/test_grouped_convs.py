@@ -11,13 +11,13 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
 from compiler.space.initial import layer_by_layer
 from tests.everywhere import MACHINES
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 from tuner.measure.macs import program_macs
 
 
 def test_blocks_that_two_groups_share_are_multiplied_for_both() -> None:
     """Of 68 channels in five blocks the first 34 reach into the third: that block of columns needs all 5 of k, the others 3 each."""
-    u = unit(MACHINES["edge"], (2, 68, 4, 4), conv("y", "x", (68, 68), 1, groups=2))
+    u = target_graph(MACHINES["edge"], (2, 68, 4, 4), conv("y", "x", (68, 68), 1, groups=2))
     found = grouped([u])
     assert found == GroupStructure(1, 2 * 16 * 68 * 34, 2 * 16 * 17 * 16 * 16)
     assert found.line() == "group structure: 1 convolution multiplies 1.9 times its weights, since groups are no whole planes"
@@ -30,7 +30,7 @@ def test_blocks_that_two_groups_share_are_multiplied_for_both() -> None:
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_records_multiply_at_least_that(kernel: int) -> None:
     """And less than all blocks, of pixels that fill the rows of the matrix unit."""
-    u = unit(MACHINES["edge"], (1, 204, 8, 8), conv("y", "x", (204, 204), kernel, groups=6))
+    u = target_graph(MACHINES["edge"], (1, 204, 8, 8), conv("y", "x", (204, 204), kernel, groups=6))
     compiler, found, spec = Compiler(u), grouped([u]), product_of(u.operators[0])
     assert found is not None
     assert spec is not None
@@ -45,7 +45,7 @@ def test_records_multiply_at_least_that(kernel: int) -> None:
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 1), (64, 2), (64, 64)])
 def test_nothing_is_said_of_whole_planes_and_depthwise_ones(channels: int, groups: int) -> None:
-    u = unit(MACHINES["edge"], (1, channels, 4, 4), conv("y", "x", (channels, channels), groups=groups))
+    u = target_graph(MACHINES["edge"], (1, channels, 4, 4), conv("y", "x", (channels, channels), groups=groups))
     spec = product_of(u.operators[0])
     assert spec is not None
     assert grouped([u]) is None

@@ -16,7 +16,7 @@ from compiler.segment.dataflow import nest_of
 from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 
 EDGE = load_machine("edge")
 
@@ -66,7 +66,7 @@ double_buffer(y.UB)
 
 
 def residual() -> Unit:
-    return unit(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), residual="x"))
+    return target_graph(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), residual="x"))
 
 
 def test_a_convolution_as_text() -> None:
@@ -90,7 +90,7 @@ def test_resident_weights_are_no_chunks() -> None:
 
 
 def test_a_pooling_as_text() -> None:
-    u = unit(EDGE, (1, 32, 20, 20), max_pool("y", "x", 2, 2))
+    u = target_graph(EDGE, (1, 32, 20, 20), max_pool("y", "x", 2, 2))
     t = VectorTiling(tile_planes=2, tile_rows=3)
     assert to_text(EDGE, nest_of(u, u.operators[0], kept=frozenset({0})), t) == POOL
     assert parse(POOL) == t
@@ -109,7 +109,9 @@ def test_every_legal_tiling_comes_back(machine_name: str) -> None:
     for _ in range(12):
         channels = (int(rng.integers(1, 200)), int(rng.integers(1, 200)))
         kernel, stride = int(rng.choice([1, 3, 5])), int(rng.integers(1, 3))
-        u = unit(machine, (1, channels[0], int(rng.integers(5, 40)), int(rng.integers(5, 40))), conv("y", "x", channels, kernel, stride))
+        u = target_graph(
+            machine, (1, channels[0], int(rng.integers(5, 40)), int(rng.integers(5, 40))), conv("y", "x", channels, kernel, stride)
+        )
         spec = u.operators[0]
         assert isinstance(spec, ConvSpec)
         nest = nest_of(u, spec, int(rng.integers(1, spec.out_h + 1)), frozenset({0} if rng.integers(2) else ()), bool(rng.integers(2)))
@@ -124,7 +126,7 @@ def test_every_legal_tiling_comes_back(machine_name: str) -> None:
         for t in tilings:
             assert parse(to_text(machine, nest, t)) == t
         tried += len(tilings)
-        p = unit(machine, (1, 40, 9, 9), max_pool("y", "x", 3, 2, 1))
+        p = target_graph(machine, (1, 40, 9, 9), max_pool("y", "x", 3, 2, 1))
         tile = vector_tiling(p, p.operators[0], 5, int(rng.integers(8, 1000)))
         assert parse(to_text(machine, nest_of(p, p.operators[0]), tile)) == tile
     assert tried > 200

@@ -50,7 +50,7 @@ def graph() -> Graph:
 def compiler_and_plan() -> tuple[Compiler, Plan]:
     """The convolutions in blocks on both cores, with cached halo; pool and softmax on the second core."""
     compiler = Compiler(make_unit(graph(), load_machine("tiny"), DataType.float16))
-    layers = layer_by_layer(compiler.unit)
+    layers = layer_by_layer(compiler.target_graph)
     assert isinstance(layers, Plan)
     a, b, c, d = layers.segments
     tilings = tuple(tiling.model_copy(update={"tile_m": 32, "tile_k1": 3}) for tiling in a.tilings + b.tilings)
@@ -69,7 +69,7 @@ def lines_of(stage: str) -> list[str]:
         program = compiler.compile(plan)
         assert not isinstance(program, Infeasible)
         return list(record_lines(program))
-    return {"unit": unit_lines(compiler.unit), "plan": plan_lines(plan), "segments": list(segment_lines(compiler, plan))}[stage]
+    return {"unit": unit_lines(compiler.target_graph), "plan": plan_lines(plan), "segments": list(segment_lines(compiler, plan))}[stage]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -121,7 +121,7 @@ def test_buffers_are_those_of_the_records() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_buffers_of_random_plans(seed: int) -> None:
     compiler = Compiler(make_unit(lower(random_model(seed)), load_machine("tiny"), DataType.float16))
-    plan = random_plan(compiler.unit, np.random.default_rng(seed), strips=bool(seed % 2))
+    plan = random_plan(compiler.target_graph, np.random.default_rng(seed), strips=bool(seed % 2))
     assert plan is not None
     program = compiler.compile(plan)
     assert not isinstance(program, Infeasible)
@@ -132,10 +132,10 @@ def test_buffers_of_random_plans(seed: int) -> None:
 def test_buffers_beside_what_is_held_or_not_granted(machine: str) -> None:
     """Held tensors are shown where they lie, and places within what a level grants are those of the program."""
     compiler = Compiler(make_unit(graph(), load_machine(machine), DataType.float16))
-    genome = single_operators(compiler.unit)
+    genome = single_operators(compiler.target_graph)
     assert not isinstance(genome, Infeasible)
-    for tensors in ([], cut_tensors(compiler.unit, genome)):
-        plan = decode_all(compiler.unit, holding(genome, tensors))
+    for tensors in ([], cut_tensors(compiler.target_graph, genome)):
+        plan = decode_all(compiler.target_graph, holding(genome, tensors))
         assert not isinstance(plan, Infeasible)
         program = compiler.compile(plan)
         assert not isinstance(program, Infeasible)
@@ -171,7 +171,7 @@ def test_what_does_not_fit_says_why_and_the_rest_is_shown() -> None:
 def test_every_strip_and_every_part_is_shown(key: str, value: object) -> None:
     graph = lower(wide(), "0" * 32)
     compiler = Compiler(make_unit(graph, load_machine("tiny"), DataType.float16))
-    layers = layer_by_layer(compiler.unit)
+    layers = layer_by_layer(compiler.target_graph)
     assert isinstance(layers, Plan)
     segment = layers.segments[0].model_copy(update={"cores": (0, 1), "split": "rows", "columns": 1, "blocks": 2, key: value})
     plan = layers.model_copy(update={"segments": (segment, *layers.segments[1:])})

@@ -83,11 +83,11 @@ def test_a_chain_is_one_operator_and_no_value_differs(seed: int) -> None:
     np.testing.assert_array_equal(evaluate(graph, feeds)["y"], expected)
     if seed < 4:
         assert [type(op) for op in graph.operators] == [QuantisedAffine]
-    unit, constants = pack_unit(graph, TINY, DataType.float16)
-    case = Case(model, unit, constants, feeds, {"y": expected})
+    target_graph, constants = pack_unit(graph, TINY, DataType.float16)
+    case = Case(model, target_graph, constants, feeds, {"y": expected})
     rng, ran = np.random.default_rng(seed), 0
-    for plan in (default_plan(unit), *(random_plan(unit, rng, 5, strips=True) for _ in range(2))):
-        program = None if plan is None else Compiler(unit).compile(plan)
+    for plan in (default_plan(target_graph), *(random_plan(target_graph, rng, 5, strips=True) for _ in range(2))):
+        program = None if plan is None else Compiler(target_graph).compile(plan)
         if program is not None and not isinstance(program, Infeasible):
             check_program(case, program)
             np.testing.assert_array_equal(run_program(case, program)[0]["y"].reshape(expected.shape), expected)
@@ -129,7 +129,7 @@ def test_scales_that_lie_far_apart_have_no_product_and_no_warning(sx: float, sy:
 
 def test_what_follows_a_multiply_add_is_a_product() -> None:
     model, _ = scaled(1)
-    operators = pack_unit(lower(model), TINY, DataType.float16).unit.operators
+    operators = pack_unit(lower(model), TINY, DataType.float16).target_graph.operators
     assert [type(spec.operator) for spec in operators] == [QuantisedAffine, QuantisedConv, QuantisedConv]
     fixed = TINY.model_copy(update={"rounding": "fixed_point"})
-    assert [type(spec.operator) for spec in pack_unit(lower(model), fixed, DataType.float16).unit.operators] == [QuantisedAffine]
+    assert [type(spec.operator) for spec in pack_unit(lower(model), fixed, DataType.float16).target_graph.operators] == [QuantisedAffine]

@@ -60,9 +60,9 @@ def test_a_constant_may_be_some_of_the_channels(made: tuple[ModelProto, dict[str
     graph, expected = lower(model), onnxruntime_of(model, feeds)["y"]
     near = 1e-5 if expected.dtype == np.float32 else 0  # floats are added up in another order
     np.testing.assert_allclose(evaluate(graph, feeds)["y"], expected, rtol=near, atol=near)
-    unit, constants = pack_unit(graph, TINY, DataType.float32)
-    program = Compiler(unit).compile(default_plan(unit))
+    target_graph, constants = pack_unit(graph, TINY, DataType.float32)
+    program = Compiler(target_graph).compile(default_plan(target_graph))
     assert not isinstance(program, Infeasible)
-    case = Case(model, unit, constants, feeds, {"y": expected})
+    case = Case(model, target_graph, constants, feeds, {"y": expected})
     check_program(case, program)
     np.testing.assert_allclose(run_program(case, program)[0]["y"].reshape(expected.shape), expected, rtol=near, atol=near)

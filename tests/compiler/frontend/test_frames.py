@@ -70,7 +70,7 @@ def test_a_file_takes_frames_along_the_first_axis(name: str, tmp_path: Path) -> 
 def test_every_tensor_has_an_image_of_each_frame() -> None:
     """And the pace of a run counts them."""
     found = compiler.compile(small_model("dense_block"), "edge", objective="throughput", frames=2)
-    graph = found.opened.unit.graph
+    graph = found.opened.target_graph.graph
     assert all(shape[0] == 2 for shape in graph.shapes.values())
     assert found.pace("none") == Pace.of(found.cycles("none"), 2, found.opened.machine.clock_hz)
 

@@ -99,7 +99,7 @@ def test_sums_beyond_int32_are_the_hosts_by_name(tmp_path):
 
 def test_without_a_quantizelinear_behind_it_an_operator_is_in_floats(tmp_path):
     found = opened(tmp_path, qdq(drop=("requantise", "out")))
-    kinds = [type(op).__name__ for unit in found.units for op in unit.graph.operators]
+    kinds = [type(op).__name__ for target_graph in found.target_graphs for op in target_graph.graph.operators]
     assert kinds == ["Dequantise", "Conv"]
     assert reasons(found) == {}
 
@@ -109,7 +109,7 @@ def test_a_bias_of_another_scale_than_the_products_leaves_a_convolution_in_float
     """As in onnxruntime: 1% beside it is near enough."""
     model = qdq(bs=F(scale), b=np.array([100, -100, 2000, -9000], np.int32))
     found = opened(tmp_path, model)
-    kinds = [type(op).__name__ for unit in found.units for op in unit.graph.operators]
+    kinds = [type(op).__name__ for target_graph in found.target_graphs for op in target_graph.graph.operators]
     assert ("QuantisedConv" in kinds) is integers
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")

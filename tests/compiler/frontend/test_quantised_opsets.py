@@ -104,7 +104,7 @@ def test_the_npu_computes_it(how, tmp_path):
     made = load_model(network(*how))
     opened = open_source(Source(Path("net"), load_machine("edge")), made)
     assert all(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in opened.part.host)
-    containers = [build_variants(packed, {"none": default_plan(packed.unit)}) for packed in opened.packed]
+    containers = [build_variants(packed, {"none": default_plan(packed.target_graph)}) for packed in opened.packed]
     package(opened, containers, tmp_path / "out.onnx")
     (mine,) = InferenceSession(tmp_path / "out.onnx").run(None, feeds())
     (theirs,) = onnxruntime_of(made, feeds()).values()
@@ -156,7 +156,11 @@ def test_weights_of_other_widths_are_floats_between_integers(tmp_path, capsys, w
     more = {"axis": 1, "block_size": 2} if blocks else {}
     onnx.save(one(TensorProto.UINT8, TensorProto.DataType.Value(weights), **more), tmp_path / "q.onnx")
     opened = open_source(Source(tmp_path / "q.onnx", load_machine("edge")))
-    assert [type(op).__name__ for unit in opened.units for op in unit.graph.operators] == ["Dequantise", "Conv", "Quantise"]
+    assert [type(op).__name__ for target_graph in opened.target_graphs for op in target_graph.graph.operators] == [
+        "Dequantise",
+        "Conv",
+        "Quantise",
+    ]
     words = ["compile", str(tmp_path / "q.onnx"), "--layerwise", "--machine", "edge", "--out", str(tmp_path / "out.onnx")]
     assert main(words) == 0
     assert main(["run", str(tmp_path / "out.onnx"), "--input", "random", "--check"]) == 0

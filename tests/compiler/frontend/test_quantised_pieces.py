@@ -44,7 +44,7 @@ def pieces_of(model, machine=ASCEND):
     containers = []
     for graph in graphs:
         packed = able(graph)
-        containers.append(encode(replace(build_variants(packed, {"none": default_plan(packed.unit)}), controller=None)))
+        containers.append(encode(replace(build_variants(packed, {"none": default_plan(packed.target_graph)}), controller=None)))
     return graphs, part, InferenceSession(onnx_bytes(part, containers))
 
 

@@ -111,10 +111,10 @@ def test_a_program_is_right_and_takes_a_fraction_of_the_time() -> None:
     edge = load_machine("edge")
     model = model_of(perceptron, (64, WIDTH))
     case = make_case(model, edge, DataType.float16)
-    program = Compiler(case.unit).compile(default_plan(case.unit))
+    program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
     check_program(case, program)
     alone = make_case(model_of(perceptron, (1, WIDTH)), edge, DataType.float16)
-    one = Compiler(alone.unit).compile(default_plan(alone.unit))
+    one = Compiler(alone.target_graph).compile(default_plan(alone.target_graph))
     assert check_times(program, edge)["none"] < 4 * check_times(one, edge)["none"]  # of 64 rows, against one of one
 
 

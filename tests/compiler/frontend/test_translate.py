@@ -18,7 +18,7 @@ from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, Pool, Reflow, Resample
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
-from tests.graphs import conv, unit
+from tests.graphs import conv, target_graph
 from tests.models import SMALL_MODELS, Builder, Floats, random_feeds, random_model, reference_outputs, small_model
 
 
@@ -349,7 +349,7 @@ def test_a_unit_has_no_window_that_cannot_be_written() -> None:
     """A graph by hand, past the frontend: refused before anything is measured."""
     window = replace(conv("y", "x", (4, 4)), stride=(1, 256))
     with pytest.raises(UnsupportedError, match=r"operator 'y': strides \[1, 256\]; at most 255"):
-        unit(load_machine("edge"), (1, 4, 6, 600), window)
+        target_graph(load_machine("edge"), (1, 4, 6, 600), window)
 
 
 REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {

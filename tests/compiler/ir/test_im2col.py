@@ -21,7 +21,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine
 from simulator.npu.program import Program
-from tests.graphs import unit
+from tests.graphs import target_graph
 
 EDGE = load_machine("edge")
 
@@ -84,7 +84,7 @@ def test_which_windows_take_fours(kernel: tuple[int, int], dilation: tuple[int, 
     """An image of three channels whose reader could not name its blocks has a block for every pixel."""
     conv = window(kernel, dilation, top, 3)
     assert conv.takes_fours == fours
-    (spec,) = unit(EDGE, (1, 3, 780, 780), conv).operators
+    (spec,) = target_graph(EDGE, (1, 3, 780, 780), conv).operators
     assert isinstance(spec, ConvSpec)
     assert spec.lanes == (4 if fours else 16)
 
@@ -102,7 +102,7 @@ def test_which_windows_take_fours(kernel: tuple[int, int], dilation: tuple[int, 
 )  # fmt: skip
 def test_closed_forms_count_what_is_written(shape: tuple[int, int, int, int], conv: Conv) -> None:
     """Instructions and MTE1's cycles of a convolution in one block, by features, by the estimate and in the program."""
-    u = unit(EDGE, shape, conv)
+    u = target_graph(EDGE, shape, conv)
     spec, compiler, rng = u.operators[0], Compiler(u), np.random.default_rng(0)
     assert isinstance(spec, ConvSpec)
     seen = 0

@@ -245,10 +245,10 @@ INTEGER_CONSUMERS: dict[str, Callable[[Rng, Size], Made]] = {
 }
 
 
-def padding_of(unit: Unit, ddr: NDArray[np.uint8], tensor: str) -> set[float]:
+def padding_of(target_graph: Unit, ddr: NDArray[np.uint8], tensor: str) -> set[float]:
     """What lanes without a channel of a tensor hold."""
-    place, dtype = unit.layout.placements[tensor], unit.layout.type_of(tensor)
-    storage = next(each for each in unit.storages if each.name == place.storage)
+    place, dtype = target_graph.layout.placements[tensor], target_graph.layout.type_of(tensor)
+    storage = next(each for each in target_graph.storages if each.name == place.storage)
     shape = storage.n, storage.planes, storage.h * storage.row_blocks, dtype.lanes
     values = np.ndarray(shape, dtype.storage, ddr, storage.address * BLOCK_BYTES)[:, place.plane : place.plane + place.planes]
     lanes = values.transpose(1, 3, 0, 2).reshape(place.planes * dtype.lanes, -1)
@@ -257,20 +257,20 @@ def padding_of(unit: Unit, ddr: NDArray[np.uint8], tensor: str) -> set[float]:
 
 def check_padding(case: Case) -> None:
     """Of a program that leaves every tensor in DDR: within rounding, what the layout says."""
-    unit = case.unit
-    ddr: NDArray[np.uint8] = np.full(unit.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
+    target_graph = case.target_graph
+    ddr: NDArray[np.uint8] = np.full(target_graph.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
     ddr[: len(case.constants)] = case.constants
-    for buffer in unit.memory.of_kind("input"):
-        load_input(ddr, buffer, case.feeds[buffer.name], unit.memory.type_of(buffer))
-    plan = layer_by_layer(unit)
+    for buffer in target_graph.memory.of_kind("input"):
+        load_input(ddr, buffer, case.feeds[buffer.name], target_graph.memory.type_of(buffer))
+    plan = layer_by_layer(target_graph)
     assert not isinstance(plan, Infeasible)
-    program = Compiler(unit).compile(plan)
+    program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
-    execute(program, unit.machine, ddr, verify=False)
-    for op in unit.layout.graph.operators:
+    execute(program, target_graph.machine, ddr, verify=False)
+    for op in target_graph.layout.graph.operators:
         if type(op) in BY_OPERATOR:
-            said, dtype = np.array(sorted(unit.layout.padding[op.y])), unit.layout.type_of(op.y)
-            for value in padding_of(unit, ddr, op.y):
+            said, dtype = np.array(sorted(target_graph.layout.padding[op.y])), target_graph.layout.type_of(op.y)
+            for value in padding_of(target_graph, ddr, op.y):
                 slack = 1e-2 * abs(value) if dtype.is_float else 0
                 assert said[0] - slack <= value <= said[-1] + slack, (op, value, said)
 
@@ -280,8 +280,8 @@ def hold(made: Made, size: Size, machine: Machine, dtype: DataType, seed: int, x
     case = case_of(graph((1 + seed % 2, *size), made, x_q=x_q), machine, dtype, seed)
     check_padding(case)
     rng = np.random.default_rng(seed)
-    for plan in (layer_by_layer(case.unit), random_plan(case.unit, rng, len(made) + 2)):
-        program = None if plan is None or isinstance(plan, Infeasible) else Compiler(case.unit).compile(plan)
+    for plan in (layer_by_layer(case.target_graph), random_plan(case.target_graph, rng, len(made) + 2)):
+        program = None if plan is None or isinstance(plan, Infeasible) else Compiler(case.target_graph).compile(plan)
         if program is not None and not isinstance(program, Infeasible):
             check_program(case, program, 2e-2 if dtype == DataType.float16 else 2e-4)
 
@@ -334,7 +334,7 @@ def test_a_sum_of_lanes_without_a_channel_is_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(HeadedProduct, "requires_zeros", lambda *_: ())
     exp = Vector("e", ("x",), "e", _steps("exp"))
     case = case_of(graph((1, 20, 3, 4), [exp, MatMul("y", "e", "e", "y", 1, True)]), MACHINES["edge"])
-    program = Compiler(case.unit).compile(default_plan(case.unit))
+    program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
     assert not isinstance(program, Infeasible)
     with pytest.raises(AssertionError, match="operator 1: sums lane 20, of which 20 have a channel; its products are not zero"):
         run_program(case, program)

@@ -154,11 +154,11 @@ def graph_of(name: str) -> Graph:
     return graph(shape, [op], x_q=Q if name in INTEGERS else None)
 
 
-def plans(unit: Unit, count: int, seed: int) -> list[SegmentPlan]:
+def plans(target_graph: Unit, count: int, seed: int) -> list[SegmentPlan]:
     """Any plans that the machine can hold: blocks, strips, cores, tilings."""
     rng = np.random.default_rng(seed)
-    drawn = [random_segment(unit, 0, 1, rng, strips=True) for _ in range(4 * count)]
-    return [plan for plan in drawn if plan is not None and isinstance(Compiler(unit).alone(plan, 0), list)][:count]
+    drawn = [random_segment(target_graph, 0, 1, rng, strips=True) for _ in range(4 * count)]
+    return [plan for plan in drawn if plan is not None and isinstance(Compiler(target_graph).alone(plan, 0), list)][:count]
 
 
 def test_every_kind_has_an_example() -> None:
@@ -173,10 +173,10 @@ def test_every_kind_has_an_example() -> None:
 @everywhere
 def test_values(name: str, machine: str, dtype: DataType) -> None:
     case = example(name, machine, dtype)
-    fitting = plans(case.unit, 3, 7)
+    fitting = plans(case.target_graph, 3, 7)
     assert fitting
     for plan in fitting:
-        program = Compiler(case.unit).compile(plan_of(case.unit, [plan]))
+        program = Compiler(case.target_graph).compile(plan_of(case.target_graph, [plan]))
         assert not isinstance(program, Infeasible), program
         check_program(case, program)
 
@@ -184,12 +184,12 @@ def test_values(name: str, machine: str, dtype: DataType) -> None:
 @everywhere
 def test_tilings_fit_the_footprint(name: str, machine: str, dtype: DataType) -> None:
     """A slot of the size that was given, or the smallest there is; two slots and constants fit UB."""
-    spec = (unit := example(name, machine, dtype).unit).operators[0]
+    spec = (target_graph := example(name, machine, dtype).target_graph).operators[0]
     if not isinstance(spec, OnVector):
         return
     for rows in range(1, spec.out_h + 1):
         for room in (8, 40, 300, 1280):
-            t = vector_tiling(unit, spec, rows, room)
+            t = vector_tiling(target_graph, spec, rows, room)
             columns = min(t.tile_columns or spec.out_w, spec.out_w)
             taken = spec.tile_blocks(spec.planes_of_tile(t), t.tile_rows, columns, dtype)
             assert t.tile_rows <= max(1, rows)
@@ -201,19 +201,19 @@ def test_tilings_fit_the_footprint(name: str, machine: str, dtype: DataType) -> 
 @everywhere
 def test_records_stay_inside_the_footprint(name: str, machine: str, dtype: DataType) -> None:
     """Every block of UB that an instruction touches is in a buffer that the operator asked for."""
-    unit = example(name, machine, dtype).unit
+    target_graph = example(name, machine, dtype).target_graph
     ranges = np.empty((MAX_RANGES, 8), np.int64)
-    for plan in plans(unit, 3, 11):
+    for plan in plans(target_graph, 3, 11):
         plan = plan.model_copy(update={"cores": (0,), "split": "rows"})
-        cut_up = strips(unit, 0, 1, plan.columns)
+        cut_up = strips(target_graph, 0, 1, plan.columns)
         assert not isinstance(cut_up, Infeasible)
-        streamed = streamed_rights(unit, 0, plan.tilings)
+        streamed = streamed_rights(target_graph, 0, plan.tilings)
         layouts = [(each, cut(each, 0, 1, plan.blocks, plan.caching, 1, streamed)) for each in cut_up]
-        places, records = place(layouts, plan), lower_segment(unit, plan, 0)
+        places, records = place(layouts, plan), lower_segment(target_graph, plan, 0)
         if isinstance(records, Infeasible):
             continue
         assert not isinstance(places, Infeasible)
-        allowed = np.zeros(unit.machine.buffer_blocks(Memory.UB), np.bool_)
+        allowed = np.zeros(target_graph.machine.buffer_blocks(Memory.UB), np.bool_)
         for each, layout in layouts:
             asked = [asked_of(each, each.operators[0], plan.tilings[0], layout.inside[0])]
             for request in ub_requests(each, layout, asked):
@@ -227,29 +227,29 @@ def test_records_stay_inside_the_footprint(name: str, machine: str, dtype: DataT
 @everywhere
 def test_cost_is_of_what_is_emitted(name: str, machine: str, dtype: DataType) -> None:
     """Of the tilings that a search begins with: bytes that are stored exactly; bytes that are read and VECTOR within 3.5 times."""
-    unit = example(name, machine, dtype).unit
+    target_graph = example(name, machine, dtype).target_graph
     for blocks in (1, 2):
-        plan = decode(unit, Gene(0, 1, blocks))
+        plan = decode(target_graph, Gene(0, 1, blocks))
         assert plan is not None
-        records = lower_segment(unit, plan, 0)
+        records = lower_segment(target_graph, plan, 0)
         assert not isinstance(records, Infeasible)
-        claimed = dict(zip(FEATURES, raw_features(unit, plan, 0).tolist(), strict=True))
-        busy, _, useful = price(records.code, unit.machine)
+        claimed = dict(zip(FEATURES, raw_features(target_graph, plan, 0).tolist(), strict=True))
+        busy, _, useful = price(records.code, target_graph.machine)
         assert claimed["store_bytes"] == -useful[useful < 0].sum()
         loaded, read = claimed["load_bytes"] + claimed["weight_bytes"] + claimed["residual_bytes"], int(useful[useful > 0].sum())
         assert read / 3.5 <= loaded <= read * 3.5
         vector = int(busy[records.code[:, isa.ENGINE] == Engine.VECTOR].sum())
-        if isinstance(unit.operators[0], OnVector):
+        if isinstance(target_graph.operators[0], OnVector):
             assert vector / 3.5 <= claimed["vector_cycles"] <= vector * 3.5
 
 
 @everywhere
 def test_parts_are_the_whole(name: str, machine: str, dtype: DataType) -> None:
     """Channel parts make every plane once, strips hand out every column once; what cannot be cut says why."""
-    unit = example(name, machine, dtype).unit
-    whole = unit.operators[0]
+    target_graph = example(name, machine, dtype).target_graph
+    whole = target_graph.operators[0]
     for count in (2, 3):
-        parts = channel_parts(unit, 0, 1, count)
+        parts = channel_parts(target_graph, 0, 1, count)
         if isinstance(parts, Infeasible):
             assert parts.what
         else:
@@ -260,31 +260,31 @@ def test_parts_are_the_whole(name: str, machine: str, dtype: DataType) -> None:
             ]
             assert made == list(range(whole.y.plane, whole.y.plane + whole.y.planes))
             assert sum(part.operators[0].macs for part in parts) >= whole.macs
-        cut_up = strips(unit, 0, 1, count)
+        cut_up = strips(target_graph, 0, 1, count)
         if isinstance(cut_up, Infeasible):
             assert cut_up.what
             continue
         owned = [each.operators[0].strip for each in cut_up]
         assert [column for strip in owned if strip for column in range(strip.own, strip.own + strip.owned)] == list(range(whole.out_w))
-        widest_of = widest(unit, 0, 1, count)
+        widest_of = widest(target_graph, 0, 1, count)
         assert not isinstance(widest_of, Infeasible)
         assert all(each.operators[0].in_w <= widest_of.operators[0].in_w for each in cut_up)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_signatures_tell_operators_apart(name: str) -> None:
-    unit = example(name, "edge", DataType.float16).unit
-    mine = unit.operators[0].signature(unit.storages)
-    assert mine == example(name, "edge", DataType.float16).unit.operators[0].signature(unit.storages)
-    others = [example(other, "edge", DataType.float16).unit for other in EXAMPLES if other != name]
+    target_graph = example(name, "edge", DataType.float16).target_graph
+    mine = target_graph.operators[0].signature(target_graph.storages)
+    assert mine == example(name, "edge", DataType.float16).target_graph.operators[0].signature(target_graph.storages)
+    others = [example(other, "edge", DataType.float16).target_graph for other in EXAMPLES if other != name]
     assert mine not in [other.operators[0].signature(other.storages) for other in others]
 
 
 def test_a_signature_on_paper() -> None:
     """Names of tasks in a log come of this text: it changes only with what it says."""
-    unit = example("depthwise", "edge", DataType.float16).unit
+    target_graph = example("depthwise", "edge", DataType.float16).target_graph
     window = "window=[3,3,1,1,1,1,1,1,1,1]"
     sizes = "in=[9,8] out=[9,8] planes=[[3,3],[3,3]] groups=3 c1=1 k1=9 n1=1 lanes=16"
-    assert unit.operators[0].signature(unit.storages) == f'conv {sizes} {window} act="none" expansion=[1,16,1,512,1,16]'
+    assert target_graph.operators[0].signature(target_graph.storages) == f'conv {sizes} {window} act="none" expansion=[1,16,1,512,1,16]'
     specs = {kind.spec for kind in KINDS}
     assert len({spec.word for spec in specs}) == len(specs)

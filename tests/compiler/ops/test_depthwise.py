@@ -25,7 +25,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program
-from tests.graphs import conv, graph, unit
+from tests.graphs import conv, graph, target_graph
 
 EDGE = load_machine("edge")
 
@@ -94,7 +94,7 @@ def body(size: int, *, channels: int = 192) -> list[Operator]:
 
 @pytest.mark.parametrize(("size", "planes"), [(28, 3), (14, 6), (14, 8), (7, 11)], ids=str)
 def test_the_estimate_is_of_what_vector_makes(size: int, planes: int) -> None:
-    u = unit(EDGE, (1, 32, size, size), *body(size))
+    u = target_graph(EDGE, (1, 32, size, size), *body(size))
     plan = decode(u, Gene(0, 3, 1, on_vector=(0, planes, 0)))
     assert plan is not None
     parts = Compiler(u).alone(plan, 0)
@@ -109,7 +109,7 @@ def test_the_estimate_is_of_what_vector_makes(size: int, planes: int) -> None:
 
 def test_plans_say_what_vector_makes_and_have_genes() -> None:
     """As the rules make them, and with other planes and tiles."""
-    u = unit(EDGE, (1, 32, 14, 14), *body(14))
+    u = target_graph(EDGE, (1, 32, 14, 14), *body(14))
     for blocks, planes, tiling in ((1, 3, None), (2, 5, None), (2, 4, VectorTiling(tile_planes=3, tile_rows=2))):
         plan = decode_all(u, (Gene(0, 3, blocks, cached=-1, on_vector=(0, planes, 0)),))
         assert isinstance(plan, Plan)
@@ -126,7 +126,7 @@ def test_plans_say_what_vector_makes_and_have_genes() -> None:
 
 
 def test_what_vector_cannot_make_is_named() -> None:
-    u = unit(EDGE, (1, 32, 14, 14), *body(14))
+    u = target_graph(EDGE, (1, 32, 14, 14), *body(14))
     plan = decode(u, Gene(0, 3, 1))
     assert plan is not None
     tiling = VectorTiling(tile_planes=1, tile_rows=1)
@@ -140,7 +140,7 @@ def test_what_vector_cannot_make_is_named() -> None:
 
 
 def test_plans_by_prediction_share_where_that_is_faster() -> None:
-    model = unit(EDGE, (1, 32, 28, 28), *body(28))
+    model = target_graph(EDGE, (1, 32, 28, 28), *body(28))
     genome, *_ = quick_genomes(Compiler(model), model, by_estimate(model), ("none",))["none"]
     assert any(any(gene.on_vector) for gene in genome)
     took = []
@@ -155,7 +155,7 @@ def test_plans_by_prediction_share_where_that_is_faster() -> None:
 
 def test_tilings_stay_where_a_share_changes() -> None:
     """Of pinned segments, as neighbours that were joined are: what VECTOR makes has a tiling by rule."""
-    u = unit(EDGE, (1, 32, 14, 14), *body(14))
+    u = target_graph(EDGE, (1, 32, 14, 14), *body(14))
     plan = decode(u, Gene(0, 3, 1, choices=(3, 2, 1)))
     assert plan is not None
     gene = Gene(0, 3, 1, pinned=pins_of(plan.tilings))
@@ -170,7 +170,7 @@ def test_tilings_stay_where_a_share_changes() -> None:
 
 
 def test_a_search_draws_shares() -> None:
-    u, rng, found = unit(EDGE, (1, 32, 14, 14), *body(14)), np.random.default_rng(0), set()
+    u, rng, found = target_graph(EDGE, (1, 32, 14, 14), *body(14)), np.random.default_rng(0), set()
     genome: Genome = (Gene(0, 3, 1),)
     for _ in range(60):
         changed = change_tiling(u, genome, rng)

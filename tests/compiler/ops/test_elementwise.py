@@ -60,14 +60,14 @@ def test_any_chain(steps: tuple[Step, ...], seed: int) -> None:
     shapes = {"x": whole, "z": whole, "p": pixel, "y": whole}
     ports = tuple(Port(name, name, shapes[name]) for name in ("x", "z", "p"))
     graph = Graph("one", ports, (Port("y", "y", whole),), (Vector("op", ("x", "z", "p"), "y", steps),), shapes)
-    unit, constants = pack_unit(graph, EDGE, DataType.float16)
-    plan = layer_by_layer(unit)
+    target_graph, constants = pack_unit(graph, EDGE, DataType.float16)
+    plan = layer_by_layer(target_graph)
     assert not isinstance(plan, Infeasible)
-    program = Compiler(unit).compile(plan)
+    program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
     rng = np.random.default_rng(seed)
     feeds = {name: rng.integers(-9, 9, shapes[name]).astype(np.float32) for name in ("x", "z", "p")}
-    case = Case(ModelProto(), unit, constants, feeds, evaluate(graph, feeds))
+    case = Case(ModelProto(), target_graph, constants, feeds, evaluate(graph, feeds))
     check_program(case, program, tolerance=0.0)
 
 
@@ -80,14 +80,14 @@ def test_constants_that_all_channels_share_are_a_block_and_their_step_an_instruc
     graph = Graph(
         "one", (Port("x", "x", shape),), (Port("y", "y", shape),), (Vector("op", ("x",), "y", (step,)),), dict.fromkeys("xy", shape)
     )
-    unit, _ = pack_unit(graph, EDGE, DataType.float16)
-    plan = layer_by_layer(unit)
+    target_graph, _ = pack_unit(graph, EDGE, DataType.float16)
+    plan = layer_by_layer(target_graph)
     assert not isinstance(plan, Infeasible)
-    program = Compiler(unit).compile(plan)
+    program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
     code = program.streams[0]
     assert (code[:, isa.OP] == Op.VMADD).sum() == instructions
-    constants = (code[:, isa.OP] == Op.COPY) & (code[:, isa.S0] < unit.memory.constant_blocks) & (code[:, isa.SRC] == Memory.DDR)
+    constants = (code[:, isa.OP] == Op.COPY) & (code[:, isa.S0] < target_graph.memory.constant_blocks) & (code[:, isa.SRC] == Memory.DDR)
     assert (code[constants, isa.C_LENGTH] * code[constants, isa.C_COUNT]).sum() == (2 if alike else 8)
 
 
@@ -95,7 +95,7 @@ def test_silu_is_four_instructions() -> None:
     """x / (1 + exp(-x)): no copy of x, no product with a reciprocal."""
     b = Builder(np.random.default_rng(0), (1, 16, 4, 4))
     case = make_case(b.model(b.node("Mul", ["x", b.node("Sigmoid", ["x"])])), EDGE, DataType.float16)
-    (spec,) = case.unit.operators
+    (spec,) = case.target_graph.operators
     assert isinstance(spec, VectorSpec)
     assert spec.steps[:, 0].tolist() == [Op.VMULS, Op.VEXP, Op.VADDS, Op.VDIV]
     assert spec.buffers == 2

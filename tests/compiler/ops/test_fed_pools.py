@@ -25,7 +25,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from tests.compiled import Case, check_program
-from tests.graphs import conv, graph, max_pool, unit
+from tests.graphs import conv, graph, max_pool, target_graph
 from tests.lowered import lower_segment
 
 EDGE = load_machine("edge")
@@ -80,7 +80,7 @@ def test_random_pools_that_are_fed(dtype: DataType) -> None:
 
 
 def stem(channels: int = 64, size: int = 56) -> Unit:
-    return unit(
+    return target_graph(
         EDGE, (1, 16, size, size), conv("a", "x", (16, channels), 3, pad=1), max_pool("p", "a", 3, 2, 1), conv("y", "p", (channels, 32), 1)
     )
 
@@ -122,7 +122,7 @@ def test_plans_with_fed_pools_are_read_again_and_have_genes() -> None:
 def test_a_change_feeds_pools_where_they_can_be() -> None:
     tried = [where_it_fits(stem(), Gene(0, 3, blocks=4), change) for change in CHANGES]
     assert any(gene.choices and gene.choices[1] >= len(UB_SLOTS) for gene in tried)
-    shared = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16), 1), max_pool("p", "a", 3, 2, 1), conv("y", "a", (16, 16), 1))
+    shared = target_graph(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16), 1), max_pool("p", "a", 3, 2, 1), conv("y", "a", (16, 16), 1))
     assert all(max(where_it_fits(shared, Gene(0, 3), change).choices, default=0) < len(UB_SLOTS) or not change for change in CHANGES[7:9])
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_fed_is_named() -> None:
     found = Compiler(u).compile(plan_of(u, [streamed]))
     assert isinstance(found, Infeasible)
     assert "accepted: resident ones" in str(found)
-    pool = unit(EDGE, (1, 16, 8, 8), max_pool("p", "x", 3, 2, 1), conv("y", "p", (16, 16), 1))
+    pool = target_graph(EDGE, (1, 16, 8, 8), max_pool("p", "x", 3, 2, 1), conv("y", "p", (16, 16), 1))
     alone = decode(pool, Gene(0, 2))
     assert alone is not None
     found = Compiler(pool).compile(plan_of(pool, [fed(alone, 1)]))

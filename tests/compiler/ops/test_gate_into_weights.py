@@ -87,11 +87,11 @@ def test_values_of_random_gates(machine: str, dtype: DataType) -> None:
         feeds = {port.onnx_name: rng.standard_normal(port.onnx_shape).astype(np.float16).astype(np.float32) for port in graph.inputs}
         expected = evaluate(graph, feeds)
         np.testing.assert_allclose(evaluate(with_gated_weights(graph, EDGE), feeds)["y"], expected["y"], rtol=1e-4, atol=1e-5)
-        unit, constants = pack_unit(graph, load_machine(machine), dtype)
-        plan = layer_by_layer(unit)
+        target_graph, constants = pack_unit(graph, load_machine(machine), dtype)
+        plan = layer_by_layer(target_graph)
         assert not isinstance(plan, Infeasible)
-        program = Compiler(unit).compile(plan)
+        program = Compiler(target_graph).compile(plan)
         assert not isinstance(program, Infeasible)
-        outputs, _ = run_program(Case(ModelProto(), unit, constants, feeds, expected), program)
+        outputs, _ = run_program(Case(ModelProto(), target_graph, constants, feeds, expected), program)
         limit = 4e-3 if dtype == DataType.float16 else 1e-5
         assert np.abs(outputs["y"] - expected["y"]).max() <= limit * np.abs(expected["y"]).max()

@@ -108,14 +108,14 @@ def squeezed(seed: int) -> Graph:
 @pytest.mark.parametrize("network", [residual, upwards, squeezed])
 def test_networks_layer_by_layer_and_fused(network, seed: int) -> None:
     case = case_of(network(seed), TINY, seed=seed)
-    compiler = Compiler(case.unit)
-    check_program(case, compiler.compile(default_plan(case.unit)))
+    compiler = Compiler(case.target_graph)
+    check_program(case, compiler.compile(default_plan(case.target_graph)))
     for values in case.expected.values():
         assert np.unique(values).size > 8
     rng = np.random.default_rng(seed)
     done = 0
     while done < 4:
-        plan = random_plan(case.unit, rng, 6, strips=True)
+        plan = random_plan(case.target_graph, rng, 6, strips=True)
         program = None if plan is None else compiler.compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
@@ -156,7 +156,7 @@ def test_every_integer_takes_another_scale(machine: Machine) -> None:
         y = quantisation(rng, scale=float(x.scale[0]) * (0.37, 1.0, 2.9)[seed % 3])
         made = graph((1, 64, 4, 4), [LookUp("y", "x", "y", requantized(every_integer(x), x, y), x, y)], x_q=x)
         case = case_of(made, machine, seed=seed)
-        check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
+        check_program(case, Compiler(case.target_graph).compile(default_plan(case.target_graph)))
 
 
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
@@ -166,7 +166,7 @@ def test_floats_become_integers_and_floats_again(dtype: DataType) -> None:
     for q in (quantisation(rng) for _ in range(4)):
         made = graph((1, 40, 5, 6), [Quantise("i", "x", "i", q), Dequantise("f", "i", "f", q)], ["i", "f"])
         case = case_of(made, TINY, dtype)
-        program = Compiler(case.unit).compile(default_plan(case.unit))
+        program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
         check_program(case, program)
         back = case.expected["f"].astype(np.float32)
         np.testing.assert_array_equal(run_program(case, program)[0]["f"].reshape(back.shape), back)
@@ -181,9 +181,9 @@ def test_every_float16_becomes_the_integer_of_its_quotient() -> None:
     for q in (*(quantisation(rng) for _ in range(3)), odd):
         operators = [Vector("v", ("x",), "v", (Step("muls", 1.0),)), Quantise("y", "v", "y", q)]
         case = case_of(graph((1, 64, 31, 32), operators), TINY, DataType.float16)
-        _, spec = case.unit.operators
+        _, spec = case.target_graph.operators
         steps.add(spec.steps_of_tile)
-        program = Compiler(case.unit).compile(default_plan(case.unit))
+        program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
         found = run_program(replace(case, feeds={"x": x}), program)[0]["y"].reshape(x.shape)
         np.testing.assert_array_equal(found, linear.quantize(x, q))
     assert len(steps) == 2
@@ -202,7 +202,7 @@ def test_floats_between_integers_keep_finite_lanes() -> None:
         conv(rng, "y", "q", (20, 8), b, c),
     ]
     case = case_of(graph((1, 8, 6, 6), operators, x_q=a), TINY, DataType.float32)
-    check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
+    check_program(case, Compiler(case.target_graph).compile(default_plan(case.target_graph)))
 
 
 def test_a_table_needs_look_up() -> None:
@@ -233,7 +233,7 @@ def test_a_table_that_is_a_straight_line_needs_none(name: str) -> None:
             continue
         taken += 1
         case = case_of(graph((1, 256, 1, 1), [op], x_q=x_q), WITHOUT_LOOKUP, DataType.float16)
-        program = Compiler(case.unit).compile(default_plan(case.unit))
+        program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
         check_program(case, program)
         every = {"x": np.arange(256).astype(np.uint8).view(x_q.dtype).reshape(1, 256, 1, 1)}
         found = run_program(replace(case, feeds=every), program)[0]["y"]

@@ -25,7 +25,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program
-from tests.graphs import max_pool, unit
+from tests.graphs import max_pool, target_graph
 
 EDGE = load_machine("edge")
 
@@ -53,7 +53,7 @@ def test_random_poolings(dtype: DataType) -> None:
     for _ in range(150):
         n, c, h, w = int(rng.integers(1, 3)), int(rng.integers(1, 70)), int(rng.integers(1, 24)), int(rng.integers(1, 24))
         op = random_pool(rng, h, w)
-        u, constants = pack_unit(unit(EDGE, (n, c, h, w), op, dtype=dtype.name).graph, EDGE, dtype)
+        u, constants = pack_unit(target_graph(EDGE, (n, c, h, w), op, dtype=dtype.name).graph, EDGE, dtype)
         spec = u.operators[0]
         assert isinstance(spec, PoolSpec)
         plan = SegmentPlan(operators=("y",), blocks=int(rng.integers(1, spec.out_h + 1)), tilings=(random_tiling(rng, spec),))
@@ -81,7 +81,7 @@ def test_random_poolings(dtype: DataType) -> None:
 )
 def test_the_estimate_is_of_what_vector_does(kernel: int, stride: int, pad: int, size: int, channels: int) -> None:
     """And, of windows that lie close together, less than two thirds of an operation for every place of a window."""
-    u = unit(EDGE, (1, channels, size, size), max_pool("y", "x", kernel, stride, pad))
+    u = target_graph(EDGE, (1, channels, size, size), max_pool("y", "x", kernel, stride, pad))
     spec = u.operators[0]
     plan = decode(u, Gene(0, 1, 1))
     assert plan is not None
@@ -97,7 +97,7 @@ def test_the_estimate_is_of_what_vector_does(kernel: int, stride: int, pad: int,
 @pytest.mark.parametrize(("channels", "size"), [(64, 28), (480, 14), (1280, 7)], ids=str)
 def test_a_mean_over_the_image_is_less_than_two_operations_for_every_block(channels: int, size: int) -> None:
     """A multiply-add with a power of two and what starting takes; what that is too small by is a factor of the results."""
-    u = unit(EDGE, (1, channels, size, size), Pool("y", "x", "y", "average", (size, size), (1, 1), (0, 0, 0, 0), False))
+    u = target_graph(EDGE, (1, channels, size, size), Pool("y", "x", "y", "average", (size, size), (1, 1), (0, 0, 0, 0), False))
     plan = decode(u, Gene(0, 1, 1))
     assert plan is not None
     parts = Compiler(u).alone(plan, 0)

@@ -72,16 +72,16 @@ def test_windows(name: str) -> None:
     case = case_of(graph(shape, [op], x_q=x_q), TINY)
     x = extremes(shape, x_q)
     case = replace(case, feeds={"x": x}, expected={"y": op.apply([x])})
-    (spec,) = case.unit.operators
+    (spec,) = case.target_graph.operators
     assert isinstance(spec, AverageSpec)
     assert spec.exact == (which != NONE)
-    compiler, rng, done = Compiler(case.unit), np.random.default_rng(0), 0
-    program = compiler.compile(default_plan(case.unit))
+    compiler, rng, done = Compiler(case.target_graph), np.random.default_rng(0), 0
+    program = compiler.compile(default_plan(case.target_graph))
     check_program(case, program)
     divided = (np.concatenate(program.streams)[:, isa.OP] == Op.VDIV).any()
     assert divided == (which != ALL)  # windows that are made in order
     while done < 3:
-        plan = random_plan(case.unit, rng, 3, strips=True)
+        plan = random_plan(case.target_graph, rng, 3, strips=True)
         program = None if plan is None else compiler.compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
@@ -97,7 +97,7 @@ def test_whole_images(name: str, q: Quantisation) -> None:
     case = case_of(graph(shape, [op], x_q=q), TINY)
     x = extremes(shape, q)
     case = replace(case, feeds={"x": x})
-    program = Compiler(case.unit).compile(default_plan(case.unit))
+    program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
     np.testing.assert_array_equal(run_program(case, program)[0]["y"].reshape(op.apply([x]).shape), op.apply([x]))
 
 
@@ -129,6 +129,6 @@ def test_windows_in_any_order_take_vector_half_of_what_windows_in_order_take() -
     for y_q in (RELU, of(float(RELU.scale[0]) * 2 / 9, 0, "uint8")):
         op = QuantisedAverage("y", "x", "y", (3, 3), RELU, y_q, (2, 2), (1, 1, 1, 1))
         case = case_of(graph((1, 32, 56, 56), [op], x_q=RELU), machine)
-        code = np.concatenate(Compiler(case.unit).compile(default_plan(case.unit)).streams)
+        code = np.concatenate(Compiler(case.target_graph).compile(default_plan(case.target_graph)).streams)
         found.append(int(price(code, machine).busy[code[:, isa.ENGINE] == Engine.VECTOR].sum()))
     assert 2 * found[0] < found[1]

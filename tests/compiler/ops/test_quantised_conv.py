@@ -63,14 +63,14 @@ def first_layers(seed: int) -> Graph:
 @pytest.mark.parametrize("network", [chain, first_layers])
 def test_layer_by_layer_and_fused(network, seed: int) -> None:
     case = case_of(network(seed), TINY, seed=seed)
-    compiler = Compiler(case.unit)
-    check_program(case, compiler.compile(default_plan(case.unit)))
+    compiler = Compiler(case.target_graph)
+    check_program(case, compiler.compile(default_plan(case.target_graph)))
     for values in case.expected.values():
         assert np.unique(values).size > 20  # most do not saturate
     rng = np.random.default_rng(seed)
     done = 0
     while done < 3:
-        plan = random_plan(case.unit, rng, 4, strips=True)
+        plan = random_plan(case.target_graph, rng, 4, strips=True)
         program = None if plan is None else compiler.compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
@@ -96,11 +96,11 @@ def test_weights_around_any_zero_point(seed: int) -> None:
         scale = np.float32(float(op.w_q.scale.min()) / 2)
         operators.append(replace(op, weights=weights, w_q=Quantisation.of(scale, np.asarray(zero, dtype), dtype)))
     case = case_of(graph((1, 3, 16, 16), operators, x_q=x), TINY, seed=seed)
-    check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
+    check_program(case, Compiler(case.target_graph).compile(default_plan(case.target_graph)))
     done = 0
     while done < 3:
-        plan = random_plan(case.unit, rng, 4, strips=True)
-        program = None if plan is None else Compiler(case.unit).compile(plan)
+        plan = random_plan(case.target_graph, rng, 4, strips=True)
+        program = None if plan is None else Compiler(case.target_graph).compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
         check_program(case, program)
@@ -131,11 +131,11 @@ def test_a_sum_behind_a_convolution_is_made_on_its_way_out(seed: int) -> None:
     for name, values in evaluate(made, case.feeds).items():
         np.testing.assert_array_equal(case.expected[name], values)
         assert np.unique(values).size > 20
-    check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
+    check_program(case, Compiler(case.target_graph).compile(default_plan(case.target_graph)))
     done = 0
     while done < 3:
-        plan = random_plan(case.unit, rng, 4, strips=True)
-        program = None if plan is None else Compiler(case.unit).compile(plan)
+        plan = random_plan(case.target_graph, rng, 4, strips=True)
+        program = None if plan is None else Compiler(case.target_graph).compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
         check_program(case, program)
@@ -145,10 +145,10 @@ def test_a_sum_behind_a_convolution_is_made_on_its_way_out(seed: int) -> None:
 def test_fusion_and_a_search_by_simulation_pay() -> None:
     """What `compile` does without a plan: fewer cycles than layer by layer, the same integers."""
     case = case_of(chain(7, (1, 32, 32, 32)), TINY)
-    unit, compiler = ordered(case.unit, "depth"), Compiler(case.unit)
-    plan = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit))["none"][0])
+    target_graph, compiler = ordered(case.target_graph, "depth"), Compiler(case.target_graph)
+    plan = decode_all(target_graph, quick_genomes(compiler, target_graph, by_estimate(target_graph))["none"][0])
     assert not isinstance(plan, Infeasible)
-    tuned, first = compiler.compile(plan), compiler.compile(default_plan(case.unit))
+    tuned, first = compiler.compile(plan), compiler.compile(default_plan(case.target_graph))
     check_program(case, tuned)
     level = TINY.contention["none"]
     assert simulate(tuned, TINY, level).cycles < 0.9 * simulate(first, TINY, level).cycles
@@ -159,20 +159,20 @@ def test_bytes_take_half_of_what_halves_take() -> None:
     rng = np.random.default_rng(0)
     q = quantisation(rng)
     made = graph((1, 64, 8, 8), [conv(rng, "y", "x", (64, 64), q, q)], x_q=q)
-    unit = make_unit(made, TINY, DataType.float16)
-    assert unit.operators[0].weight_blocks == 64 * 64 * 9 // 32
-    assert [storage.planes for storage in unit.storages] == [2, 2]
-    assert {unit.memory.type_of(buffer).name for buffer in unit.memory.of_kind("input")} == {q.dtype.name}
+    target_graph = make_unit(made, TINY, DataType.float16)
+    assert target_graph.operators[0].weight_blocks == 64 * 64 * 9 // 32
+    assert [storage.planes for storage in target_graph.storages] == [2, 2]
+    assert {target_graph.memory.type_of(buffer).name for buffer in target_graph.memory.of_kind("input")} == {q.dtype.name}
 
 
 def test_half_a_plane_is_no_tile() -> None:
     """Two fractals of 16 channels make a plane of 32 lanes, so an odd tile is refused with what would be accepted."""
-    unit = make_unit(chain(0), TINY, DataType.float16)
-    plan = default_plan(unit)
+    target_graph = make_unit(chain(0), TINY, DataType.float16)
+    plan = default_plan(target_graph)
     first = plan.segments[0]
     tiling = first.tilings[0].model_copy(update={"tile_n1": 1})
     odd = plan.model_copy(update={"segments": (first.model_copy(update={"tilings": (tiling,)}), *plan.segments[1:])})
-    found = Compiler(unit).compile(odd)
+    found = Compiler(target_graph).compile(odd)
     assert isinstance(found, Infeasible)
     assert "tile_n1 1: 2 n1 are a plane of its result, so accepted: multiples of 2" in str(found)
 

@@ -31,13 +31,13 @@ def test_random_models_are_those_of_onnxruntime() -> None:
         if not is_whole(graph):
             continue
         try:
-            unit, constants = pack_unit(graph, EDGE, DataType.float32)
+            target_graph, constants = pack_unit(graph, EDGE, DataType.float32)
         except UnsupportedError as error:
             refused.append(str(error))
             continue
-        case, compiler = Case(model, unit, constants, feeds, onnxruntime_of(model, feeds)), Compiler(unit)
-        programs = [compiler.compile(default_plan(unit))]
-        plan = random_plan(unit, np.random.default_rng(seed), 5, strips=True)
+        case, compiler = Case(model, target_graph, constants, feeds, onnxruntime_of(model, feeds)), Compiler(target_graph)
+        programs = [compiler.compile(default_plan(target_graph))]
+        plan = random_plan(target_graph, np.random.default_rng(seed), 5, strips=True)
         other = None if plan is None else compiler.compile(plan)
         if other is not None and not isinstance(other, Infeasible):
             programs.append(other)

@@ -47,13 +47,13 @@ def attention(seed: int, channels: int = 64, pixels: tuple[int, int] = (5, 9)) -
 @pytest.mark.parametrize("seed", range(4))
 def test_attention(seed: int) -> None:
     case = case_of(attention(seed, (64, 76)[seed % 2]), TINY, seed=seed)
-    compiler = Compiler(case.unit)
-    check_program(case, compiler.compile(default_plan(case.unit)))
+    compiler = Compiler(case.target_graph)
+    check_program(case, compiler.compile(default_plan(case.target_graph)))
     for values in case.expected.values():
         assert np.unique(values).size > 20
     rng, done = np.random.default_rng(seed), 0
     while done < 3:
-        plan = random_plan(case.unit, rng, 5)
+        plan = random_plan(case.target_graph, rng, 5)
         program = None if plan is None else compiler.compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
@@ -68,8 +68,8 @@ def test_attention_in_a_long_sweep(first: int) -> None:
         rng = np.random.default_rng(seed)
         size = int(rng.integers(1, 12)), int(rng.integers(1, 12))
         case = case_of(attention(seed, 2 * int(rng.integers(1, 40)), size), TINY, seed=seed)
-        for plan in (default_plan(case.unit), random_plan(case.unit, rng, 5)):
-            program = None if plan is None else Compiler(case.unit).compile(plan)
+        for plan in (default_plan(case.target_graph), random_plan(case.target_graph, rng, 5)):
+            program = None if plan is None else Compiler(case.target_graph).compile(plan)
             if program is not None and not isinstance(program, Infeasible):
                 check_program(case, program)
 
@@ -81,8 +81,8 @@ def test_lanes_that_may_hold_anything_are_masked() -> None:
         QuantisedMatMul("y", "v", "v", "y", 1, True, coarse, coarse, Quantisation.of(np.float32(2e3), np.uint8(120), np.uint8)),
     ]
     case = case_of(graph((1, 33, 3, 11), made, x_q=q), TINY)
-    assert [type(op).__name__ for op in case.unit.graph.operators] == ["QuantisedMatMul", "QuantisedConv", "QuantisedMatMul"]
-    program = Compiler(case.unit).compile(default_plan(case.unit))
+    assert [type(op).__name__ for op in case.target_graph.graph.operators] == ["QuantisedMatMul", "QuantisedConv", "QuantisedMatMul"]
+    program = Compiler(case.target_graph).compile(default_plan(case.target_graph))
     assert not isinstance(program, Infeasible)
     check_program(case, program)
     assert len(np.unique(case.expected["y"])) > 20

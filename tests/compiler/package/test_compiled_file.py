@@ -52,13 +52,13 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def container(case) -> Container:
-    program = Compiler(case.unit).compile(layer_by_layer(case.unit))
+    program = Compiler(case.target_graph).compile(layer_by_layer(case.target_graph))
     assert isinstance(program, Program)
-    machine = case.unit.machine
+    machine = case.target_graph.machine
     prepared = prepare(program, machine)
     cycles = {level: simulate(prepared, machine, machine.contention[level]).cycles for level in machine.contention}
     variants = tuple(Variant(level, program.streams, "", cycles) for level in machine.contention)
-    return Container(case.unit.graph.digest, machine, case.unit.memory, variants, case.constants)
+    return Container(case.target_graph.graph.digest, machine, case.target_graph.memory, variants, case.constants)
 
 
 def test_a_fresh_process_reproduces_cycles_and_values_from_the_file_alone(case, container, tmp_path):
@@ -102,7 +102,7 @@ def test_one_changed_instruction_changes_a_value_or_is_refused(case, container):
 
 
 def test_a_plan_gives_the_same_bytes_every_time(case, container):
-    again = Compiler(case.unit).compile(layer_by_layer(case.unit))
+    again = Compiler(case.target_graph).compile(layer_by_layer(case.target_graph))
     assert isinstance(again, Program)
     variants = tuple(replace(v, streams=again.streams) for v in container.variants)
     assert encode(replace(container, variants=variants)) == encode(container)

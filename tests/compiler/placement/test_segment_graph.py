@@ -15,21 +15,21 @@ from tests.models import small_graph
 
 
 def test_edges_are_producers_and_consumers() -> None:
-    unit = make_unit(small_graph("inception_block"), load_machine("tiny"), DataType.float16)
-    genome = single_operators(unit)
+    target_graph = make_unit(small_graph("inception_block"), load_machine("tiny"), DataType.float16)
+    genome = single_operators(target_graph)
     assert not isinstance(genome, Infeasible)
-    edges = segment_edges(unit, genome)
-    assert set(edges) == {(source, k) for k, sources in unit.producers.items() for source in sources}
-    last = len(unit.operators)
+    edges = segment_edges(target_graph, genome)
+    assert set(edges) == {(source, k) for k, sources in target_graph.producers.items() for source in sources}
+    last = len(target_graph.operators)
     merged = (Gene(0, 2), Gene(2, last - 1), Gene(last - 1, last))
     expected = {(0, 1), (0, 2), (1, 2)}
-    assert set(segment_edges(unit, merged)) <= expected
-    assert (1, 2) in segment_edges(unit, merged)
-    assert segment_edges(unit, (Gene(0, last),)) == []
+    assert set(segment_edges(target_graph, merged)) <= expected
+    assert (1, 2) in segment_edges(target_graph, merged)
+    assert segment_edges(target_graph, (Gene(0, last),)) == []
     for cut in (genome, merged, (Gene(0, last),), genome[2:5]):
-        wiring = segment_wiring(unit, [gene.start for gene in cut], cut[-1].stop)
+        wiring = segment_wiring(target_graph, [gene.start for gene in cut], cut[-1].stop)
         found = [(int(a), i) for i in range(len(cut)) for a in wiring.before[wiring.first[i] : wiring.first[i + 1]]]
-        assert sorted(found) == segment_edges(unit, cut)
+        assert sorted(found) == segment_edges(target_graph, cut)
 
 
 def test_groups_beside_each_other() -> None:

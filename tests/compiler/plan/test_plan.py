@@ -31,8 +31,8 @@ def case() -> Case:
 def plan(case: Case) -> Plan:
     """A random plan that fits."""
     for seed in range(50):
-        found = random_plan(case.unit, np.random.default_rng(seed))
-        if found is not None and isinstance(Compiler(case.unit).compile(found), Program):
+        found = random_plan(case.target_graph, np.random.default_rng(seed))
+        if found is not None and isinstance(Compiler(case.target_graph).compile(found), Program):
             return found
     raise AssertionError("no plan fits")
 
@@ -43,7 +43,7 @@ def test_round_trip_compiles_to_the_same_bytes(case: Case, plan: Plan) -> None:
     assert again.digest == plan.digest
     assert again.to_json() == plan.to_json()
     assert [s.key for s in again.segments] == [s.key for s in plan.segments]
-    first, second = Compiler(case.unit).compile(plan), Compiler(case.unit).compile(again)
+    first, second = Compiler(case.target_graph).compile(plan), Compiler(case.target_graph).compile(again)
     assert isinstance(first, Program)
     assert isinstance(second, Program)
     assert first.digest == second.digest

@@ -27,22 +27,22 @@ OPERATORS = FEATURES.index("operators")
 
 
 @cache
-def unit(machine: str = "edge") -> Unit:
+def target_graph(machine: str = "edge") -> Unit:
     return ordered(make_unit(lower(load_network("made:mobilenet_v2-small")), load_machine(machine), DataType.float16), "depth")
 
 
-def cost(unit: Unit, genome: Genome, level: str, predict: Predict) -> float:
+def cost(target_graph: Unit, genome: Genome, level: str, predict: Predict) -> float:
     total = 0.0
     for gene in genome:
-        plan = decode(unit, gene)
+        plan = decode(target_graph, gene)
         assert plan is not None
-        total += float(predict(raw_features(unit, plan, gene.start)[None], [level])[0, 0])
+        total += float(predict(raw_features(target_graph, plan, gene.start)[None], [level])[0, 0])
     return total
 
 
 @pytest.mark.parametrize("machine", ["edge", "ascend310-l2:contention.severe.cores=1,contention.severe.l1_bytes=262144", "tiny"])
 def test_they_cover_all_operators_with_what_fits(machine: str) -> None:
-    u = unit(machine)
+    u = target_graph(machine)
     for level in u.machine.contention:
         (genome,) = segmentations(u, [level], by_estimate(u))
         assert [gene.start for gene in genome] == [0, *(gene.stop for gene in genome)][:-1]
@@ -53,7 +53,7 @@ def test_they_cover_all_operators_with_what_fits(machine: str) -> None:
 
 
 def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
-    u, levels = unit(), ("severe",)
+    u, levels = target_graph(), ("severe",)
     predict = by_estimate(u)
     found = segmentations(u, levels, predict)
     assert found == segmentations(u, levels, predict)
@@ -65,7 +65,7 @@ def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
 
 def test_what_others_predict_is_what_they_follow() -> None:
     """Of a predictor that only counts segments, as long ones as fit; the estimate has no say."""
-    u = unit()
+    u = target_graph()
     (few,) = segmentations(u, ["none"], lambda raw, at: np.full((len(raw), len(at)), 1e-3))
     (best,) = segmentations(u, ["none"], by_estimate(u))
     assert len(few) <= len(best)
@@ -73,7 +73,7 @@ def test_what_others_predict_is_what_they_follow() -> None:
 
 def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
     """Who measures what lies on the cheapest segmentation ends with one that is measured, and dearer than none that was measured before."""
-    u = unit()
+    u = target_graph()
     covers = Covers(u, ["none"], by_estimate(u))
     first, promised = covers.cheapest(0)
     took: dict[Gene, float] = {}
@@ -92,7 +92,7 @@ def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
 
 
 def test_a_predictor_that_says_more_than_guesses_do_is_asked_about_few_runs() -> None:
-    u = unit()
+    u = target_graph()
     asked = []
 
     def dear(raw: Floats, level: str) -> Floats:
@@ -108,7 +108,7 @@ def test_a_predictor_that_says_more_than_guesses_do_is_asked_about_few_runs() ->
 
 def test_the_guess_is_near_the_estimate() -> None:
     """Of runs in ways that fit, in half of all cases within a tenth; without that the search for a path would look at most of them."""
-    u = unit()
+    u = target_graph()
     level = u.machine.contention["slight"]
     ways = [Gene(0, 1, blocks, cached=-1 if blocks > 1 else 0) for blocks in BLOCKS]
     guess = guesses(u, sizes_of(u), ways, alone(u, Structures(u), ways), [level])[0]
@@ -142,6 +142,6 @@ def test_the_guess_has_runs_that_end_with_a_pool_of_all_rows() -> None:
 
 
 def test_what_fits_nowhere_is_said() -> None:
-    u = unit("edge:buffers_bytes.L1=2048")
+    u = target_graph("edge:buffers_bytes.L1=2048")
     with pytest.raises(InfeasibleError, match=r"no plan fits level none: .*no tiling fits"):
         segmentations(u, ["none"], by_estimate(u))

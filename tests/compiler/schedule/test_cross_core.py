@@ -36,7 +36,7 @@ def machine(cores: int, count_limit: int = 7, queue_depth: int = 16) -> Machine:
 
 def split(case: Case, cores: Sequence[int], blocks: int) -> Genome:
     """Every operator alone, in at least `blocks` blocks, over `cores` in turn: each on one more than the one before."""
-    singles = single_operators(case.unit)
+    singles = single_operators(case.target_graph)
     assert not isinstance(singles, Infeasible)
     genes = []
     for k, gene in enumerate(singles):
@@ -46,9 +46,9 @@ def split(case: Case, cores: Sequence[int], blocks: int) -> Genome:
 
 
 def compiled(case: Case, genome: Genome) -> Program:
-    plan = decode_all(case.unit, genome)
+    plan = decode_all(case.target_graph, genome)
     assert not isinstance(plan, Infeasible), plan
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program)
     return program
 
@@ -132,25 +132,25 @@ def test_shares_store_what_the_whole_stores_and_no_more() -> None:
 def test_more_cores_than_blocks_and_cores_that_are_not_there() -> None:
     m = machine(2)
     case = case_of("residual_block", m)
-    singles = single_operators(case.unit)
+    singles = single_operators(case.target_graph)
     assert not isinstance(singles, Infeasible)
-    plan = decode_all(case.unit, tuple(gene._replace(blocks=1, cores=(1, 0)) for gene in singles))
+    plan = decode_all(case.target_graph, tuple(gene._replace(blocks=1, cores=(1, 0)) for gene in singles))
     assert not isinstance(plan, Infeasible)
     assert {segment.cores for segment in plan.segments} == {(1,)}, "one iteration, one core"
     segments = tuple(segment.model_copy(update={"cores": (1, 0)}) for segment in plan.segments)
-    program = Compiler(case.unit).compile(plan.model_copy(update={"segments": segments}))
+    program = Compiler(case.target_graph).compile(plan.model_copy(update={"segments": segments}))
     assert isinstance(program, Program)
     check_program(case, program)
     assert [len(stream) > 0 for stream in program.streams] == [True, False], "dealt in runs: the last core has the last run"
     away = tuple(segment.model_copy(update={"cores": (2,)}) for segment in plan.segments)
-    refused = Compiler(case.unit).compile(plan.model_copy(update={"segments": away}))
+    refused = Compiler(case.target_graph).compile(plan.model_copy(update={"segments": away}))
     assert isinstance(refused, Infeasible)
-    assert str(refused) == f"segment 0, {case.unit.operators[0].name}: core 2: the machine has cores 0..1"
+    assert str(refused) == f"segment 0, {case.target_graph.operators[0].name}: core 2: the machine has cores 0..1"
 
 
 def test_a_gene_names_cores_and_its_task_only_how_many() -> None:
     case = case_of("residual_block", machine(4))
-    structures = Structures(case.unit)
+    structures = Structures(case.target_graph)
     assert structures.key(Gene(0, 1, 4, cores=(0, 1))) == structures.key(Gene(0, 1, 4, cores=(3, 2)))
     assert structures.key(Gene(0, 1, 4, cores=(0, 1))) != structures.key(Gene(0, 1, 4, cores=(0, 1, 2)))
     assert structures.key(Gene(0, 1, 2, cores=(0, 1, 2))) == structures.key(Gene(0, 1, 2, cores=(3, 1)))

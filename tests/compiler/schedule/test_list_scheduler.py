@@ -86,9 +86,9 @@ def test_a_lookahead_is_faster_and_safe() -> None:
     case = make_case(small_model("residual_block"), EDGE, DataType.float16)
     found = []
     for lookahead in (1, 16, LOOKAHEAD):
-        plan = decode_all(case.unit, (Gene(0, len(case.unit.operators), 3, lookahead=lookahead),))
+        plan = decode_all(case.target_graph, (Gene(0, len(case.target_graph.operators), 3, lookahead=lookahead),))
         assert not isinstance(plan, Infeasible)
-        program = Compiler(case.unit).compile(plan)
+        program = Compiler(case.target_graph).compile(plan)
         assert not isinstance(program, Infeasible)
         assert not check(program, EDGE)
         found.append(simulate_levels(program, EDGE, ("none",))["none"].cycles)

@@ -27,7 +27,7 @@ from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from simulator.timing import simulate_levels
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 from tests.models import SMALL_MODELS, small_graph
 
 EDGE = load_machine("edge")
@@ -123,7 +123,7 @@ def test_one_lane_that_could_go_either_way_takes_the_heavier_node() -> None:
 @pytest.fixture(scope="module")
 def pooled() -> Unit:
     """A convolution and a pooling of about the same time."""
-    return unit(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), max_pool("y", "a", 3, 1, 1))
+    return target_graph(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), max_pool("y", "a", 3, 1, 1))
 
 
 def lowered(u: Unit, plan: SegmentPlan) -> Lowered:
@@ -161,7 +161,7 @@ def test_more_blocks_under_way_take_more_of_l1(pooled: Unit) -> None:
 
 
 def test_a_single_lane_in_a_window_of_one_is_the_sequence() -> None:
-    chain = unit(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("b", "a", (64, 64), 1), conv("y", "b", (64, 64), 3))
+    chain = target_graph(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("b", "a", (64, 64), 1), conv("y", "b", (64, 64), 3))
     for blocks in (1, 3):
         sliding, plain = (lowered(chain, planned(chain, blocks=blocks, sliding=value)).code for value in (True, False))
         assert np.array_equal(sliding[:, [isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK]], plain[:, [isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK]])
@@ -175,7 +175,10 @@ def test_the_formula_is_a_number_in_the_plan(pooled: Unit) -> None:
     )
     assert SegmentPlan.model_validate(plan.model_dump()) == plan
     plan = planned(
-        unit(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("y", "a", (64, 64), 3)), blocks=8, window=FORMULA, sliding=True
+        target_graph(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("y", "a", (64, 64), 3)),
+        blocks=8,
+        window=FORMULA,
+        sliding=True,
     )
     assert plan.window == 1, "one lane has nothing to wait for"
 
@@ -211,7 +214,7 @@ def test_a_window_that_does_not_fit_says_what_is_missing(pooled: Unit) -> None:
 def test_a_chain_of_any_length_may_share_where_its_edges_order_it(count: int) -> None:
     """More operators than an integer has bits, too: plans by hand may be that long."""
     names = ["x", *(f"p{k}" for k in range(count))]
-    u = unit(EDGE, (1, 16, 8, 8), *(max_pool(y, x, 3, 1, 1) for x, y in pairwise(names)))
+    u = target_graph(EDGE, (1, 16, 8, 8), *(max_pool(y, x, 3, 1, 1) for x, y in pairwise(names)))
     requests = [BufferRequest(Buffer("tensor", k), 8, k, k, 1 << k) for k in range(count)]
     blocks = cut(u, 0, count, 2)
     assert (apart(u, blocks, requests, True) == np.eye(count, dtype=bool)).all()

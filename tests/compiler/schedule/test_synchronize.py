@@ -43,10 +43,10 @@ def machine(**changes: int) -> Machine:
 def case_and_program(m: Machine, name: str = "residual_block", blocks: int = 3) -> tuple[Case, Program]:
     """All operators in one segment and a few blocks: many dependences."""
     case = make_case(small_model(name), m, DataType.float16)
-    segment = decode(case.unit, Gene(0, len(case.unit.operators), blocks))
-    plan = plan_of(case.unit, [segment]) if isinstance(segment, SegmentPlan) else layer_by_layer(case.unit)
+    segment = decode(case.target_graph, Gene(0, len(case.target_graph.operators), blocks))
+    plan = plan_of(case.target_graph, [segment]) if isinstance(segment, SegmentPlan) else layer_by_layer(case.target_graph)
     assert not isinstance(plan, Infeasible)
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program)
     return case, program
 
@@ -106,14 +106,14 @@ def test_removing_all_flags_between_two_engines_is_a_race() -> None:
 def test_flags_and_order_are_all_that_is_added() -> None:
     """The queues hold the sequential stream's records in its order."""
     case, _ = tiny_case()
-    compiler = Compiler(case.unit)
-    plan = layer_by_layer(case.unit)
+    compiler = Compiler(case.target_graph)
+    plan = layer_by_layer(case.target_graph)
     assert not isinstance(plan, Infeasible)
     parts = compiler.parts(plan)
     assert isinstance(parts, list)
     sequential = np.concatenate([part.lowered.code for part in parts])
     before = sequential.copy()
-    synchroniser = Synchroniser(case.unit)
+    synchroniser = Synchroniser(case.target_graph)
     schedule = synchroniser.schedule([synchroniser.footprints.of(sequential)], [0])
     (stream,) = synchroniser.write(schedule, [sequential], [0])
     assert (sequential == before).all()
@@ -168,7 +168,7 @@ def test_loads_wait_for_their_own_queue_where_its_ports_could_overlap(
 ) -> None:
     """parts: all in one, or each but the first in one of its own."""
     m = TINY.model_copy(update={"dma": Dma(load_ports=ports)})
-    synchroniser = Synchroniser(make_case(small_model("residual_block"), m, DataType.float16).unit)
+    synchroniser = Synchroniser(make_case(small_model("residual_block"), m, DataType.float16).target_graph)
     code = parse("\n".join(LOAD.format(start) for start in starts))
     pieces = [code] if parts == 1 else [code[:1], code[1:]]
     s = synchroniser.schedule([synchroniser.footprints.of(piece) for piece in pieces], [0] * parts)

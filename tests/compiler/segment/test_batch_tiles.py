@@ -47,7 +47,7 @@ WAYS = (
 def test_values_are_right_of_images_together(name: str, dtype: DataType) -> None:
     case = make_case(body(), MACHINES[name], dtype)
     for images in (2, 4):
-        gene = Gene(0, len(case.unit.operators), images=images)
+        gene = Gene(0, len(case.target_graph.operators), images=images)
         assert fitting_ways(case, gene, WAYS, lambda at: {}, lambda each: (each,)) >= 2
 
 
@@ -57,12 +57,12 @@ def test_products_of_two_tensors_take_each_image_with_its_own() -> None:
     q, k, v = (b.node("MatMul", ["x", b.normal((32, 32), 0.2)]) for _ in range(3))
     scores = b.softmax(b.node("MatMul", [q, b.node("Transpose", [k], perm=[0, 2, 1])]), axis=-1)
     case = make_case(b.model(b.node("MatMul", [scores, v])), EDGE, DataType.float16)
-    assert case.unit.images == 2
-    assert fitting_ways(case, Gene(0, len(case.unit.operators), images=2), WAYS, lambda at: {}, lambda each: (each,)) == len(WAYS)
-    streamed = tuple(Gene(k, k + 1, images=2, weights="streamed") for k in range(len(case.unit.operators)))
-    plan = decode_all(case.unit, streamed)
+    assert case.target_graph.images == 2
+    assert fitting_ways(case, Gene(0, len(case.target_graph.operators), images=2), WAYS, lambda at: {}, lambda each: (each,)) == len(WAYS)
+    streamed = tuple(Gene(k, k + 1, images=2, weights="streamed") for k in range(len(case.target_graph.operators)))
+    plan = decode_all(case.target_graph, streamed)
     assert not isinstance(plan, Infeasible), plan
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert not isinstance(program, Infeasible), program
     check_program(case, program)
 
@@ -74,11 +74,11 @@ def test_all_images_of_a_block_read_a_constant_of_one() -> None:
         x = b.conv("x", 40, (1, 1), pads=(0, 0, 0, 0))
         case = make_case(b.model(b.relu(b.conv(b.add(b.relu(x), b.normal(shape)), 24))), EDGE, DataType.float16)
         for images in (2, 4):
-            gene = Gene(0, len(case.unit.operators), images=images)
+            gene = Gene(0, len(case.target_graph.operators), images=images)
             assert fitting_ways(case, gene, WAYS, lambda at: {}, lambda each: (each,)) == len(WAYS)
-            single = decode_all(case.unit, tuple(Gene(k, k + 1, images=images) for k in range(len(case.unit.operators))))
+            single = decode_all(case.target_graph, tuple(Gene(k, k + 1, images=images) for k in range(len(case.target_graph.operators))))
             assert not isinstance(single, Infeasible), single
-            program = Compiler(case.unit).compile(single)
+            program = Compiler(case.target_graph).compile(single)
             assert not isinstance(program, Infeasible), program
             check_program(case, program)
 
@@ -91,12 +91,12 @@ def wide(images: int) -> Case:
 
 def test_streamed_weights_come_once_for_the_images_of_a_block() -> None:
     case = wide(4)
-    product = product_of(case.unit.operators[0])
+    product = product_of(case.target_graph.operators[0])
     assert product is not None
     for images in (1, 2, 4):
-        plan = decode_all(case.unit, (Gene(0, 1, images=images, weights="streamed"),))
+        plan = decode_all(case.target_graph, (Gene(0, 1, images=images, weights="streamed"),))
         assert not isinstance(plan, Infeasible), plan
-        program = Compiler(case.unit).compile(plan)
+        program = Compiler(case.target_graph).compile(plan)
         assert not isinstance(program, Infeasible), program
         check_program(case, program)
         loads, _ = touched(program)
@@ -106,7 +106,7 @@ def test_streamed_weights_come_once_for_the_images_of_a_block() -> None:
 
 def test_a_plan_says_what_it_refuses() -> None:
     case = wide(4)
-    plan = decode(case.unit, Gene(0, 1, images=2, weights="streamed"))
+    plan = decode(case.target_graph, Gene(0, 1, images=2, weights="streamed"))
     assert plan is not None
     assert plan.images == 2
     assert '"images":2' in plan.key
@@ -116,17 +116,17 @@ def test_a_plan_says_what_it_refuses() -> None:
         "2 images in a block and tensors held: one of the two is accepted": {"held": ("x",)},
     }
     for message, changes in wrong.items():
-        refused = Segment.of(case.unit, plan.model_copy(update=changes), 0)
+        refused = Segment.of(case.target_graph, plan.model_copy(update=changes), 0)
         assert isinstance(refused, Infeasible)
         assert message in str(refused)
-    one, two = (decode_all(case.unit, (Gene(0, 1, images=images, weights="streamed"),)) for images in (1, 2))
+    one, two = (decode_all(case.target_graph, (Gene(0, 1, images=images, weights="streamed"),)) for images in (1, 2))
     assert not isinstance(one, Infeasible)
     assert not isinstance(two, Infeasible)
     assert diff(one, two).changes[0].changed["images"] == (1, 2)
 
 
 def test_moves_change_how_many_images_a_block_has() -> None:
-    unit = wide(4).unit
-    found = [MOVES["change_blocks"](unit, (Gene(0, 1),), np.random.default_rng(seed)) for seed in range(40)]
-    assert {genome[0].images for genome in found if genome is not None} == set(counts_together(unit)) == {1, 2, 4}
+    target_graph = wide(4).target_graph
+    found = [MOVES["change_blocks"](target_graph, (Gene(0, 1),), np.random.default_rng(seed)) for seed in range(40)]
+    assert {genome[0].images for genome in found if genome is not None} == set(counts_together(target_graph)) == {1, 2, 4}
     assert recut(Gene(0, 1, images=4), blocks=2).images == 1

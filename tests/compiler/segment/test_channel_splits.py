@@ -56,15 +56,15 @@ def wide_windows(seed: int = 0) -> ModelProto:
     return b.model(b.relu(b.conv(b.relu(b.conv("x", 96)), 40)))
 
 
-def run_with_passes(unit: Unit) -> tuple[int, int]:
+def run_with_passes(target_graph: Unit) -> tuple[int, int]:
     """The longest run that can be made in passes, with an operator behind its product where there is one."""
-    count = len(unit.operators)
-    return next((i, j) for i in range(count) for j in range(count, i, -1) if pass_counts(unit, i, j))
+    count = len(target_graph.operators)
+    return next((i, j) for i in range(count) for j in range(count, i, -1) if pass_counts(target_graph, i, j))
 
 
 def around(case: Case, gene: Gene) -> tuple[Gene, ...]:
     """The gene, and every other operator alone."""
-    others = [Gene(k, k + 1, 2) for k in range(len(case.unit.operators)) if not gene.start <= k < gene.stop]
+    others = [Gene(k, k + 1, 2) for k in range(len(case.target_graph.operators)) if not gene.start <= k < gene.stop]
     return tuple(sorted([gene, *others]))
 
 
@@ -126,16 +126,16 @@ def test_a_sum_of_integers_behind_its_product_is_not_in_passes() -> None:
     x, a, b, s = (quantisation(rng, DataType.int8) for _ in range(4))
     first, second = integer_conv(rng, "a", "x", (64, 192), x, a, kernel=1), integer_conv(rng, "b", "a", (192, 64), a, b, kernel=1)
     machine = with_integers(EDGE)
-    plain = case_of(graph((1, 64, 5, 5), [first, second], x_q=x), machine).unit
+    plain = case_of(graph((1, 64, 5, 5), [first, second], x_q=x), machine).target_graph
     assert pass_counts(plain, 0, 2)
-    summed = case_of(graph((1, 64, 5, 5), [first, replace(second, added=Added("x", x, s, last=True))], x_q=x), machine).unit
+    summed = case_of(graph((1, 64, 5, 5), [first, replace(second, added=Added("x", x, s, last=True))], x_q=x), machine).target_graph
     assert pass_counts(summed, 0, 2) == ()
 
 
 def every_way_is_right(case: Case) -> int:
     """How many of the ways fit."""
-    start, stop = run_with_passes(case.unit)
-    counts = pass_counts(case.unit, start, stop)
+    start, stop = run_with_passes(case.target_graph)
+    counts = pass_counts(case.target_graph, start, stop)
     assert counts
     return fitting_ways(case, Gene(start, stop), WAYS, lambda at: {"passes": counts[at % len(counts)]}, lambda gene: around(case, gene))
 
@@ -144,15 +144,15 @@ def test_what_is_added_up_stays_on_chip_and_weights_come_once() -> None:
     """L1 holds the rows of all blocks in one, but neither the hidden tensor nor the weights."""
     machine = resized(EDGE, L1=32768 + 8192)
     case = make_case(body(), machine, DataType.float16)
-    start, stop = run_with_passes(case.unit)
-    counts = pass_counts(case.unit, start, stop)
+    start, stop = run_with_passes(case.target_graph)
+    counts = pass_counts(case.target_graph, start, stop)
     gene = Gene(start, stop)
-    assert decode(case.unit, gene) is None
-    plan = next(filter(None, (decode(case.unit, gene._replace(passes=count)) for count in counts)))
-    program = Compiler(case.unit).compile(decode_all(case.unit, around(case, gene._replace(passes=plan.passes))))  # type: ignore[arg-type]
+    assert decode(case.target_graph, gene) is None
+    plan = next(filter(None, (decode(case.target_graph, gene._replace(passes=count)) for count in counts)))
+    program = Compiler(case.target_graph).compile(decode_all(case.target_graph, around(case, gene._replace(passes=plan.passes))))  # type: ignore[arg-type]
     assert not isinstance(program, Infeasible)
-    moved = traffic(case.unit, program)
-    segment = Segment.of(case.unit, plan, start)
+    moved = traffic(case.target_graph, program)
+    segment = Segment.of(case.target_graph, plan, start)
     assert not isinstance(segment, Infeasible)
     sums = [storage.name for storage in segment.parts[0].storages if storage.name.endswith("/sums")]
     assert len(sums) == 1
@@ -162,11 +162,11 @@ def test_what_is_added_up_stays_on_chip_and_weights_come_once() -> None:
 
 
 def test_who_cannot_be_made_in_passes() -> None:
-    unit = make_case(body(), EDGE, DataType.float16).unit
-    start, stop = run_with_passes(unit)
-    counts = pass_counts(unit, start, stop)
+    target_graph = make_case(body(), EDGE, DataType.float16).target_graph
+    start, stop = run_with_passes(target_graph)
+    counts = pass_counts(target_graph, start, stop)
     assert counts == (2, 3, 4, 6, 12)
-    refused = passes(unit, start, stop, 5)
+    refused = passes(target_graph, start, stop, 5)
     assert isinstance(refused, Infeasible)
     assert refused.what == "5 passes over channels; accepted: 1, 2, 3, 4, 6, 12"
 
@@ -174,7 +174,7 @@ def test_who_cannot_be_made_in_passes() -> None:
 def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> None:
     net = Net("mlp")
     model = net.model(mlp(net, net.input("x", (1, 64, 128))))
-    unit = make_unit(lower(load_model(model, random_weights=0)), resized(EDGE, L1=65536), DataType.float16)
-    found = Covers(unit, ["severe"], by_estimate(unit)).cheapest(0)
+    target_graph = make_unit(lower(load_model(model, random_weights=0)), resized(EDGE, L1=65536), DataType.float16)
+    found = Covers(target_graph, ["severe"], by_estimate(target_graph)).cheapest(0)
     assert found is not None
     assert any(gene.passes > 1 and gene.blocks == 1 for gene in found[0])

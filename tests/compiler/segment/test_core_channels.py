@@ -49,21 +49,21 @@ def layers(seed: int = 0) -> ModelProto:
 
 def by_channels(case: Case, longest: int = 1) -> tuple[Gene, ...]:
     """As long segments as can be cut, on all cores."""
-    unit, genes = case.unit, list[Gene]()
-    cores = tuple(range(unit.machine.cores))
-    singles = single_operators(unit)
+    target_graph, genes = case.target_graph, list[Gene]()
+    cores = tuple(range(target_graph.machine.cores))
+    singles = single_operators(target_graph)
     assert not isinstance(singles, Infeasible)
-    while (start := genes[-1].stop if genes else 0) < len(unit.operators):
-        stops = range(min(len(unit.operators), start + longest), start, -1)
+    while (start := genes[-1].stop if genes else 0) < len(target_graph.operators):
+        stops = range(min(len(target_graph.operators), start + longest), start, -1)
         wide = (Gene(start, stop, blocks, cores=cores, split="channels") for stop in stops for blocks in (1, 3))
-        genes.append(next((g for g in wide if decode(unit, g) is not None), singles[start]))
+        genes.append(next((g for g in wide if decode(target_graph, g) is not None), singles[start]))
     return tuple(genes)
 
 
 def compiled(case: Case, genome: tuple[Gene, ...]) -> Program:
-    plan = decode_all(case.unit, genome)
+    plan = decode_all(case.target_graph, genome)
     assert not isinstance(plan, Infeasible), plan
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program), program
     return program
 
@@ -89,10 +89,10 @@ def test_values_are_right(model: str, cores: int, dtype: DataType, longest: int)
 
 def test_parts_are_all_of_it_and_nothing_twice() -> None:
     for model, dtype in ((layers(), DataType.float32), (encoder(1, 12, 4, 64), DataType.float16)):
-        unit, kinds = make_case(model, ASCEND, dtype).unit, Counter[type]()
-        for k, whole in enumerate(unit.operators):
+        target_graph, kinds = make_case(model, ASCEND, dtype).target_graph, Counter[type]()
+        for k, whole in enumerate(target_graph.operators):
             for count in (2, 3, 4):
-                parts = channel_parts(unit, k, k + 1, count)
+                parts = channel_parts(target_graph, k, k + 1, count)
                 if isinstance(parts, Infeasible):
                     continue
                 specs = [part.operators[k] for part in parts]
@@ -110,14 +110,14 @@ def test_parts_are_all_of_it_and_nothing_twice() -> None:
 
 
 def test_what_cannot_be_cut_says_why() -> None:
-    unit = make_case(encoder(1, 12, 4, 64), ASCEND, DataType.float16).unit
-    norm = next(k for k, spec in enumerate(unit.operators) if isinstance(spec, LayerNormSpec))
-    heads = next(k for k, spec in enumerate(unit.operators) if isinstance(spec, MatMulSpec))
+    target_graph = make_case(encoder(1, 12, 4, 64), ASCEND, DataType.float16).target_graph
+    norm = next(k for k, spec in enumerate(target_graph.operators) if isinstance(spec, LayerNormSpec))
+    heads = next(k for k, spec in enumerate(target_graph.operators) if isinstance(spec, MatMulSpec))
     for k, count, why in ((norm, 2, "normalisation"), (heads, 5, "4 runs of channels that can be made apart, for 5 cores")):
-        found = channel_parts(unit, k, k + 1, count)
+        found = channel_parts(target_graph, k, k + 1, count)
         assert isinstance(found, Infeasible)
         assert why in str(found)
-    chain = make_case(small_model("conv_chain"), ASCEND, DataType.float16).unit
+    chain = make_case(small_model("conv_chain"), ASCEND, DataType.float16).target_graph
     dense = [k for k, spec in enumerate(chain.operators) if isinstance(spec, ConvSpec)]
     found = channel_parts(chain, dense[0], dense[1] + 1, 2)
     assert isinstance(found, Infeasible)
@@ -138,16 +138,18 @@ def classifier(machine: Machine) -> Case:
 
 def test_weights_come_once_and_nobody_waits_for_another_core() -> None:
     case = classifier(with_cores(ASCEND, 4))
-    assert len(case.unit.operators) == 1
-    spec = case.unit.operators[0]
+    assert len(case.target_graph.operators) == 1
+    spec = case.target_graph.operators[0]
     assert isinstance(spec, ConvSpec)
     one = compiled(case, (Gene(0, 1),))
     four = compiled(case, (Gene(0, 1, cores=(0, 1, 2, 3), split="channels"),))
     assert crossing(four) == 0
-    read = [simulate_levels(program, case.unit.machine)["none"] for program in (one, four)]
+    read = [simulate_levels(program, case.target_graph.machine)["none"] for program in (one, four)]
     assert read[1].ddr_read_bytes == read[0].ddr_read_bytes + 3 * 256 * 2, "the input four times, weights once"
     # the port of ascend310 is as wide as one core's, so on four times the port four cores take a quarter of the time, but for what starts
-    wide = Machine.model_validate(case.unit.machine.model_dump() | {"ddr": case.unit.machine.ddr.model_dump() | {"bytes_per_cycle": 268}})
+    wide = Machine.model_validate(
+        case.target_graph.machine.model_dump() | {"ddr": case.target_graph.machine.ddr.model_dump() | {"bytes_per_cycle": 268}}
+    )
     times = [
         simulate_levels(compiled(classifier(wide), genome), wide)["none"].cycles
         for genome in ((Gene(0, 1),), by_channels(classifier(wide)))
@@ -157,16 +159,16 @@ def test_weights_come_once_and_nobody_waits_for_another_core() -> None:
 
 def test_features_of_parts_are_those_of_the_whole() -> None:
     """What is moved adds up over the cores, what a core does is a share of it."""
-    unit = make_case(layers(), with_cores(ASCEND, 4), DataType.float16).unit
+    target_graph = make_case(layers(), with_cores(ASCEND, 4), DataType.float16).target_graph
     at = {name: FEATURES.index(name) for name in ("weight_bytes", "store_bytes", "cube_cycles", "vector_cycles", "cores", "instructions")}
-    for k, spec in enumerate(unit.operators):
+    for k, spec in enumerate(target_graph.operators):
         wide = Gene(k, k + 1, cores=(0, 1, 2, 3), split="channels")
-        one, four = decode(unit, Gene(k, k + 1)), decode(unit, wide)
+        one, four = decode(target_graph, Gene(k, k + 1)), decode(target_graph, wide)
         if four is None:
-            assert not can_split(unit, k, k + 1, 4)
+            assert not can_split(target_graph, k, k + 1, 4)
             continue
         assert one is not None
-        a, b = (raw_features(unit, plan, k) for plan in (one, four))
+        a, b = (raw_features(target_graph, plan, k) for plan in (one, four))
         assert a[at["store_bytes"]] == b[at["store_bytes"]]
         expansion = spec.expansion if isinstance(spec, ConvSpec) else None
         masks = 0 if expansion is None else 3 * expansion.mask_blocks * BLOCK_BYTES  # which each core has
@@ -179,9 +181,9 @@ def test_features_of_parts_are_those_of_the_whole() -> None:
 
 
 def test_a_gene_on_one_core_splits_nothing() -> None:
-    unit: Unit = classifier(with_cores(ASCEND, 2)).unit
-    assert decode(unit, Gene(0, 1, split="channels")) == decode(unit, Gene(0, 1))
-    assert splits(unit, Gene(0, 1), 1) == ["rows"]
-    assert splits(unit, Gene(0, 1), 2) == ["channels"], "one row"
-    (wide,) = spread(unit, (Gene(0, 1),))
+    target_graph: Unit = classifier(with_cores(ASCEND, 2)).target_graph
+    assert decode(target_graph, Gene(0, 1, split="channels")) == decode(target_graph, Gene(0, 1))
+    assert splits(target_graph, Gene(0, 1), 1) == ["rows"]
+    assert splits(target_graph, Gene(0, 1), 2) == ["channels"], "one row"
+    (wide,) = spread(target_graph, (Gene(0, 1),))
     assert (wide.cores, wide.split) == ((0, 1), "channels")

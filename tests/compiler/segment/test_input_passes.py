@@ -74,13 +74,13 @@ def bodies(seed: int = 0) -> ModelProto:
 @pytest.mark.parametrize("name", list(EVERY))
 def test_values_are_right_in_any_number_of_input_passes(name: str, dtype: DataType, model) -> None:  # type: ignore[no-untyped-def]
     case = make_case(model(), EVERY[name], dtype)
-    assert every_way_is_right(case, 0, len(case.unit.operators)) >= (3 if name == "little" else len(WAYS))
+    assert every_way_is_right(case, 0, len(case.target_graph.operators)) >= (3 if name == "little" else len(WAYS))
 
 
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
 def test_passes_over_hidden_channels_load_their_input_run_by_run(dtype: DataType) -> None:
     case = make_case(bodies(), EDGE, dtype)
-    assert every_way_is_right(case, 1, len(case.unit.operators), passes=2) == len(WAYS)
+    assert every_way_is_right(case, 1, len(case.target_graph.operators), passes=2) == len(WAYS)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_values_are_right_in_passes_over_the_channels_of_results(name: str, dtyp
     """Of what leaves the segment every pass makes a run where it lies; the others are of their passes, as are runs that it loads."""
     net = Net("attention")
     case = make_case(net.model(attention(net, net.input("x", (1, 24, 64)), 4, None)), EVERY[name], dtype)
-    words = [spec.word for spec in case.unit.operators]
+    words = [spec.word for spec in case.target_graph.operators]
     stop = 1 + max(k for k, word in enumerate(words) if word == "matmul")  # without the last product, which sums over heads
     for run in ((0, 2), (0, stop), (words.index("matmul"), stop)):
-        assert pass_counts(case.unit, *run)[:2] == (2, 4)
+        assert pass_counts(case.target_graph, *run)[:2] == (2, 4)
         assert every_way_is_right(case, *run, passes=4) >= 2
 
 
@@ -107,9 +107,9 @@ def test_integers_are_those_of_one_pass() -> None:
 
 def every_way_is_right(case: Case, start: int, stop: int, passes: int = 1) -> int:
     """How many of the ways fit."""
-    counts = input_counts(case.unit, start, stop) or (1,)
+    counts = input_counts(case.target_graph, start, stop) or (1,)
     assert max(*counts, passes) > 1
-    others = [Gene(k, k + 1, 2) for k in range(len(case.unit.operators)) if not start <= k < stop]
+    others = [Gene(k, k + 1, 2) for k in range(len(case.target_graph.operators)) if not start <= k < stop]
 
     def divided(at: int) -> dict[str, int]:
         return {"passes": passes, "input_passes": counts[at % len(counts)]}
@@ -117,16 +117,16 @@ def every_way_is_right(case: Case, start: int, stop: int, passes: int = 1) -> in
     return fitting_ways(case, Gene(start, stop), WAYS, divided, lambda gene: tuple(sorted([gene, *others])))
 
 
-def placed_bytes(unit: Unit, gene: Gene) -> dict[str, int]:
+def placed_bytes(target_graph: Unit, gene: Gene) -> dict[str, int]:
     """Storage -> bytes of its buffers in L1."""
-    plan = decode(unit, gene)
+    plan = decode(target_graph, gene)
     assert plan is not None
-    segment = Segment.of(unit, plan, gene.start)
+    segment = Segment.of(target_graph, plan, gene.start)
     assert not isinstance(segment, Infeasible)
     share = segment.share(0)
     places = segment.memory(share)
     assert not isinstance(places, Infeasible)
-    names, found = [storage.name for storage in share.strips[0].unit.storages], dict[str, int]()
+    names, found = [storage.name for storage in share.strips[0].target_graph.storages], dict[str, int]()
     for request in places.requests[Memory.L1]:
         if request.buffer.kind == "tensor":
             name = names[int(request.buffer.of)]
@@ -135,9 +135,12 @@ def placed_bytes(unit: Unit, gene: Gene) -> dict[str, int]:
 
 
 def test_a_run_of_channels_is_all_that_l1_has_of_an_input_and_sums_of_the_result_s_type_are_the_result() -> None:
-    unit = make_unit(lower(load_model(CHAINS["two products"].model(), random_weights=0)), EDGE, DataType.float32)
-    found = placed_bytes(unit, Gene(0, 2, 28, input_passes=8))
-    x, y = unit.storages[unit.operators[0].reads[0].storage].name, unit.storages[unit.operators[0].y.storage].name
+    target_graph = make_unit(lower(load_model(CHAINS["two products"].model(), random_weights=0)), EDGE, DataType.float32)
+    found = placed_bytes(target_graph, Gene(0, 2, 28, input_passes=8))
+    x, y = (
+        target_graph.storages[target_graph.operators[0].reads[0].storage].name,
+        target_graph.storages[target_graph.operators[0].y.storage].name,
+    )
     rows = 3136 // 28
     assert found.pop(y) == rows * 256 * 4
     assert found == {f"{x}/run 0.{run}": rows * 256 * 4 // 8 for run in range(8)}
@@ -146,37 +149,37 @@ def test_a_run_of_channels_is_all_that_l1_has_of_an_input_and_sums_of_the_result
 def test_two_products_move_within_five_percent_of_the_least_where_their_input_does_not_fit() -> None:
     """The least of AccelForge's mapper with 64 Ki values on the chip is 3,440,640."""
     graph = lower(load_model(CHAINS["two products"].model(), random_weights=0))
-    unit = make_unit(graph, traffic_machines(64 * 1024, DataType.float32)[1], DataType.float32)
-    found = Covers(unit, ["none"], by_estimate(unit)).cheapest(0)
+    target_graph = make_unit(graph, traffic_machines(64 * 1024, DataType.float32)[1], DataType.float32)
+    found = Covers(target_graph, ["none"], by_estimate(target_graph)).cheapest(0)
     assert found is not None
     assert [gene.input_passes > 1 for gene in found[0]] == [True]
-    program = Compiler(unit).compile(decode_all(unit, found[0]))  # type: ignore[arg-type]
+    program = Compiler(target_graph).compile(decode_all(target_graph, found[0]))  # type: ignore[arg-type]
     assert not isinstance(program, Infeasible)
-    assert traffic(unit, program).total <= 1.05 * 3_440_640 * 4
+    assert traffic(target_graph, program).total <= 1.05 * 3_440_640 * 4
 
 
 def test_products_are_made_in_square_tiles_where_that_moves_least() -> None:
     """128 x 128 results at a time with 32 Ki values on the chip: the first product's input comes eight times, the second one's twice."""
     graph = lower(load_model(mlp_block(128, 256).model(), random_weights=0))
-    unit = make_unit(graph, traffic_machines(32 * 1024, DataType.float32)[-2], DataType.float32)
-    found = genes_in_passes(unit, Structures(unit), Gene(0, 1))
+    target_graph = make_unit(graph, traffic_machines(32 * 1024, DataType.float32)[-2], DataType.float32)
+    found = genes_in_passes(target_graph, Structures(target_graph), Gene(0, 1))
     tiles = tuple(gene for gene in found if gene.passes > 1 and (gene.start, gene.stop) in {(0, 2), (2, 3)})
     assert [(gene.start, gene.stop, gene.blocks, gene.passes) for gene in tiles] == [(0, 2, 1, 8), (2, 3, 1, 2)]
-    program = Compiler(unit).compile(decode_all(unit, tiles))  # type: ignore[arg-type]
+    program = Compiler(target_graph).compile(decode_all(target_graph, tiles))  # type: ignore[arg-type]
     assert not isinstance(program, Infeasible)
     x, hidden, weights = 128 * 256, 128 * 1024, 256 * 1024
     least = (8 * x + weights + hidden) + (2 * hidden + weights + x)
-    assert least * 4 <= traffic(unit, program).total <= 1.005 * least * 4
+    assert least * 4 <= traffic(target_graph, program).total <= 1.005 * least * 4
 
 
 def test_softmax_of_a_pass_works_where_scores_lie_and_a_pass_has_no_more_than_its_head_of_a_query() -> None:
     net = Net("attention")
-    unit = make_case(net.model(attention(net, net.input("x", (1, 48, 64)), 4, None)), EDGE, DataType.float16).unit
-    words = [spec.word for spec in unit.operators]
-    found = placed_bytes(unit, Gene(words.index("matmul"), words.index("softmax") + 2, passes=4))
-    names = [unit.storages[unit.operators[words.index("matmul")].reads[at].storage].name for at in (0, 1)]
-    scores = unit.storages[unit.operators[words.index("matmul")].y.storage].name
-    value = unit.storages[unit.operators[words.index("softmax") + 1].reads[1].storage].name
+    target_graph = make_case(net.model(attention(net, net.input("x", (1, 48, 64)), 4, None)), EDGE, DataType.float16).target_graph
+    words = [spec.word for spec in target_graph.operators]
+    found = placed_bytes(target_graph, Gene(words.index("matmul"), words.index("softmax") + 2, passes=4))
+    names = [target_graph.storages[target_graph.operators[words.index("matmul")].reads[at].storage].name for at in (0, 1)]
+    scores = target_graph.storages[target_graph.operators[words.index("matmul")].y.storage].name
+    value = target_graph.storages[target_graph.operators[words.index("softmax") + 1].reads[1].storage].name
     runs = {f"{name}/run {plane}" for name in (*names, value) for plane in range(4)}
     assert set(found) == runs | {f"{scores}/pass {at}" for at in range(4)}
     assert {found[run] for run in runs} == {48 * 16 * 2}
@@ -185,16 +188,16 @@ def test_softmax_of_a_pass_works_where_scores_lie_and_a_pass_has_no_more_than_it
 def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
     """By rule, with all of the input in L1; so CUBE works beside VECTOR."""
     net = Net("attention")
-    compiler = Compiler(make_case(net.model(attention(net, net.input("x", (1, 96, 256)), 4, None)), EDGE, DataType.float16).unit)
-    unit = compiler.unit
-    last = max(k for k, spec in enumerate(unit.operators) if spec.word == "matmul")
+    compiler = Compiler(make_case(net.model(attention(net, net.input("x", (1, 96, 256)), 4, None)), EDGE, DataType.float16).target_graph)
+    target_graph = compiler.target_graph
+    last = max(k for k, spec in enumerate(target_graph.operators) if spec.word == "matmul")
     run = ["conv", "conv", "conv", "matmul", "softmax", "matmul"]
-    found = passes(unit, 0, last + 1, 4, 1, beside=True)
+    found = passes(target_graph, 0, last + 1, 4, 1, beside=True)
     assert not isinstance(found, Infeasible)
-    assert [spec.word for spec in found.unit.operators[: 4 * len(run)]] == run[:5] + (run[:5] + run[5:]) * 3 + run[5:]
+    assert [spec.word for spec in found.target_graph.operators[: 4 * len(run)]] == run[:5] + (run[:5] + run[5:]) * 3 + run[5:]
     took = []
     for window in (1, 2):
-        plan = decode_all(unit, (Gene(0, last + 1, passes=4, window=window), Gene(last + 1, len(unit.operators))))
+        plan = decode_all(target_graph, (Gene(0, last + 1, passes=4, window=window), Gene(last + 1, len(target_graph.operators))))
         assert not isinstance(plan, Infeasible)
         program = compiler.compile(plan)
         assert not isinstance(program, Infeasible)
@@ -205,16 +208,20 @@ def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
 def test_by_rule_passes_over_results_read_an_input_once_and_are_made_two_at_a_time() -> None:
     """Where L1 has room for that, of a block of ViT on half of it."""
     net = Net("attention")
-    unit = make_case(net.model(attention(net, net.input("x", (1, 197, 384)), 6, None)), resized(EDGE, L1=1 << 19), DataType.float16).unit
-    last = max(k for k, spec in enumerate(unit.operators) if spec.word == "matmul")
-    found = [gene for gene in genes_in_passes(unit, Structures(unit), Gene(0, 1)) if (gene.start, gene.stop) == (0, last + 1)]
+    target_graph = make_case(
+        net.model(attention(net, net.input("x", (1, 197, 384)), 6, None)), resized(EDGE, L1=1 << 19), DataType.float16
+    ).target_graph
+    last = max(k for k, spec in enumerate(target_graph.operators) if spec.word == "matmul")
+    found = [
+        gene for gene in genes_in_passes(target_graph, Structures(target_graph), Gene(0, 1)) if (gene.start, gene.stop) == (0, last + 1)
+    ]
     assert [(gene.blocks, gene.passes, gene.input_passes, gene.window) for gene in found] == [(1, 6, 1, 2)]
 
 
 def test_who_cannot_be_made_in_input_passes() -> None:
-    unit = make_case(bodies(), EDGE, DataType.float16).unit
-    assert input_counts(unit, 1, 3) == (2, 4)
-    refused = passes(unit, 1, 3, 1, 3)
+    target_graph = make_case(bodies(), EDGE, DataType.float16).target_graph
+    assert input_counts(target_graph, 1, 3) == (2, 4)
+    refused = passes(target_graph, 1, 3, 1, 3)
     assert isinstance(refused, Infeasible)
     assert refused.what == "3 passes over channels of inputs; accepted: 1, 2, 4"
 
@@ -224,13 +231,13 @@ def test_what_is_held_is_not_loaded_run_by_run() -> None:
     b = Builder(np.random.default_rng(0), (1, 24, 9, 7))
     x = b.relu(b.conv("x", 64, (1, 1), pads=(0, 0, 0, 0)))
     case = make_case(b.model(b.relu(b.add(b.conv(b.relu(b.conv(x, 64)), 64), x))), EDGE, DataType.float16)
-    held = case.unit.operators[0].y.storage
-    assert decode(case.unit, Gene(1, 3), 1 << held, 64) is not None
-    assert decode(case.unit, Gene(1, 3, input_passes=2), 1 << held, 64) is None
-    plan = decode(case.unit, Gene(1, 3, input_passes=2))
+    held = case.target_graph.operators[0].y.storage
+    assert decode(case.target_graph, Gene(1, 3), 1 << held, 64) is not None
+    assert decode(case.target_graph, Gene(1, 3, input_passes=2), 1 << held, 64) is None
+    plan = decode(case.target_graph, Gene(1, 3, input_passes=2))
     assert plan is not None
-    name = case.unit.storages[held].name
-    wrong = Segment.of(case.unit, plan.model_copy(update={"held": (name,)}), 1)
+    name = case.target_graph.storages[held].name
+    wrong = Segment.of(case.target_graph, plan.model_copy(update={"held": (name,)}), 1)
     assert isinstance(wrong, Infeasible)
     assert wrong.what == f"{name!r} held, and loaded in 2 input passes: one of the two is accepted"
 
@@ -238,11 +245,11 @@ def test_what_is_held_is_not_loaded_run_by_run() -> None:
 def test_right_operands_of_all_passes_come_in_chunks_or_none_does() -> None:
     """Where L1 holds those of some passes and not of all, the plan is one that its memory has room for."""
     graph = lower(load_model(CHAINS["attention"].model(), random_weights=0))
-    unit = make_unit(graph, traffic_machines(256 * 1024, DataType.float32)[1], DataType.float32)
+    target_graph = make_unit(graph, traffic_machines(256 * 1024, DataType.float32)[1], DataType.float32)
     gene = Gene(4, 7, passes=8)
-    plan = decode(unit, gene)
+    plan = decode(target_graph, gene)
     assert plan is not None
-    segment = Segment.of(unit, plan, 4)
+    segment = Segment.of(target_graph, plan, 4)
     assert not isinstance(segment, Infeasible)
     places = segment.memory(segment.share(0))
     assert not isinstance(places, Infeasible), places
@@ -250,7 +257,7 @@ def test_right_operands_of_all_passes_come_in_chunks_or_none_does() -> None:
 
 def test_a_move_finds_input_passes() -> None:
     net = Net("mlp")
-    unit = make_unit(lower(load_model(net.model(mlp(net, net.input("x", (1, 64, 128)))), random_weights=0)), EDGE, DataType.float16)
+    target_graph = make_unit(lower(load_model(net.model(mlp(net, net.input("x", (1, 64, 128)))), random_weights=0)), EDGE, DataType.float16)
     rng = np.random.default_rng(0)
-    found = [change_passes(unit, (Gene(0, 1), Gene(1, 3)), rng) for _ in range(20)]
+    found = [change_passes(target_graph, (Gene(0, 1), Gene(1, 3)), rng) for _ in range(20)]
     assert {gene.input_passes for genome in found if genome for gene in genome} >= {1, 2, 8}

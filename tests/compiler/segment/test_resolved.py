@@ -17,7 +17,7 @@ from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Engine
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 from tests.lowered import lower_segment
 from tests.plans import with_cores
 
@@ -26,7 +26,7 @@ FOUR = with_cores(load_machine("edge"), 4)
 
 @pytest.fixture(scope="module")
 def chain() -> Unit:
-    return unit(FOUR, (1, 64, 24, 24), conv("a", "x", (64, 64), 3), max_pool("p", "a", 3, 1), conv("b", "p", (64, 64), 1))
+    return target_graph(FOUR, (1, 64, 24, 24), conv("a", "x", (64, 64), 3), max_pool("p", "a", 3, 1), conv("b", "p", (64, 64), 1))
 
 
 def segment(u: Unit, gene: Gene) -> Segment:
@@ -42,7 +42,7 @@ def rows_and_columns(u: Unit, found: Segment, core: int) -> set[tuple[int, int, 
     out, k = set[tuple[int, int, int]](), found.outline.stop - found.outline.start - 1
     share = found.share(core)
     for strip in share.strips:
-        spec = strip.unit.operators[found.outline.stop - 1]
+        spec = strip.target_graph.operators[found.outline.stop - 1]
         first, count = (0, spec.out_w) if spec.strip is None else (spec.strip.own, spec.strip.owned)
         for t in share.iterations:
             start, stop = strip.blocks.own[k, t % strip.blocks.count]
@@ -110,7 +110,7 @@ def test_what_lies_in_l1_is_what_is_not_read_from_ddr(chain: Unit) -> None:
 
 def test_what_cannot_be_split_is_refused_once_for_all() -> None:
     tiling = VectorTiling(tile_planes=1, tile_rows=1)
-    thin = unit(FOUR, (1, 16, 8, 8), max_pool("p", "x", 2, 1))
+    thin = target_graph(FOUR, (1, 16, 8, 8), max_pool("p", "x", 2, 1))
     plan = SegmentPlan(operators=("p",), tilings=(tiling,))
     assert isinstance(Segment.of(thin, plan, 0), Segment)
     for how, why in (

@@ -19,7 +19,7 @@ from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Memory
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 
 EDGE = load_machine("edge")
 Raw = dict[str, Any]
@@ -29,7 +29,7 @@ Raw = dict[str, Any]
 def net() -> Unit:
     """a: 64 -> 64 channels on 96 x 96 (1.2 MB each way); b: a residual with x; c: pooling."""
     a, b = conv("a", "x", (64, 64)), conv("b", "a", (64, 64), 1, residual="x")
-    return unit(EDGE, (1, 64, 96, 96), a, b, max_pool("c", "b", 2, 2))
+    return target_graph(EDGE, (1, 64, 96, 96), a, b, max_pool("c", "b", 2, 2))
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
 from tests.compiler.codegen.test_transformer import encoder
-from tests.graphs import concat, conv, max_pool, unit
+from tests.graphs import concat, conv, max_pool, target_graph
 from tests.lowered import lower_segment
 from tests.models import Builder, small_model
 from tests.plans import resized, with_cores
@@ -59,7 +59,7 @@ def columns(u: Unit, storage: int) -> tuple[int, int]:
 
 def test_halo_of_two_convolutions() -> None:
     """b makes columns [0, 4) and [4, 8), a one more on the inner side, of two more of x; what is padded is so on the outer side only."""
-    u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
+    u = target_graph(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
     left, right = cut(u, 0, 2, 2)
     x, a = u.operators[0].reads[0].storage, u.operators[0].y.storage
     assert [columns(strip, x) for strip in (left, right)] == [(0, 6), (2, 8)]
@@ -74,7 +74,7 @@ def test_halo_of_two_convolutions() -> None:
 
 def test_stride_and_pool() -> None:
     """Pool columns [2, 4) of 4 need convolution columns [4, 8), and these input columns [2*4-1, 2*7-1+3) = [7, 16)."""
-    u = unit(EDGE, (1, 16, 16, 16), conv("a", "x", (16, 16), stride=2), max_pool("p", "a", 2, 2))
+    u = target_graph(EDGE, (1, 16, 16, 16), conv("a", "x", (16, 16), stride=2), max_pool("p", "a", 2, 2))
     left, right = cut(u, 0, 2, 2)
     x = u.operators[0].reads[0].storage
     assert [columns(strip, x) for strip in (left, right)] == [(0, 8), (7, 16)]
@@ -82,7 +82,7 @@ def test_stride_and_pool() -> None:
 
 
 def test_what_leaves_is_stored_without_halo() -> None:
-    u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), outputs=["a", "b"])
+    u = target_graph(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), outputs=["a", "b"])
     assert [strip.operators[0].strip for strip in cut(u, 0, 2, 2)] == [Strip(0, 0, 0, 4), Strip(2, 3, 4, 4)]
 
 
@@ -95,7 +95,7 @@ def test_one_width_for_what_lies_together() -> None:
         conv("d", "b", (16, 32)),
         conv("y", "j", (32, 32), 1, residual="d"),
     ]
-    u = unit(EDGE, (1, 16, 8, 8), *operators)
+    u = target_graph(EDGE, (1, 16, 8, 8), *operators)
     _, right = cut(u, 0, 4, 2)
     assert columns(right, u.operators[0].y.storage) == (3, 8)
     assert [(spec.strip.made, spec.out_w) for spec in right.operators[:2] if spec.strip] == [(3, 5), (4, 4)]
@@ -103,7 +103,7 @@ def test_one_width_for_what_lies_together() -> None:
 
 def test_four_pixels_in_a_block() -> None:
     """Column 6 of the result begins at pixel 2*6 - 1 = 11 of the image, the last one of its block."""
-    u = unit(EDGE, (1, 3, 24, 24), conv("a", "x", (3, 16), stride=2))
+    u = target_graph(EDGE, (1, 3, 24, 24), conv("a", "x", (3, 16), stride=2))
     assert isinstance(u.operators[0], ConvSpec)
     assert u.operators[0].lanes == 4
     _, right = cut(u, 0, 1, 2)
@@ -114,15 +114,15 @@ def test_four_pixels_in_a_block() -> None:
 def test_a_strip_in_the_padding() -> None:
     """Columns [3, 6) see pixel 2 at most, and that is padding too: any pixel of the image will do to name."""
     wide = Conv("a", "x", "a", np.ones((16, 16, 1, 1), np.float32), np.ones(16, np.float32), pads=(0, 1, 0, 3))
-    u = unit(EDGE, (1, 16, 2, 2), wide)
+    u = target_graph(EDGE, (1, 16, 2, 2), wide)
     _, right = cut(u, 0, 1, 2)
     assert (columns(right, 0), pads(right.operators[0])[1]) == ((1, 2), 3)
 
 
 def test_refusals() -> None:
-    u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)))
+    u = target_graph(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16)))
     assert strips(u, 0, 1, 9) == Infeasible("a", "9 strips of 8 columns: expected as many columns as strips, or more")
-    attention = make_case(encoder(1, 12, 4, 64), EDGE, DataType.float16).unit
+    attention = make_case(encoder(1, 12, 4, 64), EDGE, DataType.float16).target_graph
     refused = [strips(attention, k, k + 1, 2) for k in range(len(attention.operators))]
     assert any("product of two tensors" in str(why) for why in refused)
     plan = decode(u, Gene(0, 1))
@@ -149,7 +149,7 @@ def everything(seed: int = 0) -> ModelProto:
 
 def in_strips(case: Case, count: int, longest: int, **wanted: int | bool | tuple[int, ...]) -> tuple[Program, list[SegmentPlan]]:
     """As long segments as fit in `count` strips, one by one where they do not."""
-    u, segments = case.unit, list[SegmentPlan]()
+    u, segments = case.target_graph, list[SegmentPlan]()
     singles = single_operators(u)
     assert not isinstance(singles, Infeasible)
     start = 0
@@ -171,7 +171,7 @@ def in_strips(case: Case, count: int, longest: int, **wanted: int | bool | tuple
 def test_values_are_right(dtype: DataType, count: int, longest: int, wanted: dict[str, int | bool]) -> None:
     case = make_case(everything(), EDGE, dtype)
     program, segments = in_strips(case, count, longest, **wanted)
-    assert sum(len(segment.operators) for segment in segments if segment.columns == count) > len(case.unit.operators) // 2
+    assert sum(len(segment.operators) for segment in segments if segment.columns == count) > len(case.target_graph.operators) // 2
     check_program(case, program)
 
 
@@ -185,16 +185,16 @@ def test_images_whose_blocks_cores_share(count: int, wanted: dict[str, int | boo
     y = b.add(b.conv(y, 32), y)
     model = b.model(b.average_pool(b.conv(y, 24, (3, 7), (1, 3), (1, 0, 1, 2)), 3, 2, (1, 1, 1, 1)))
     case = make_case(model, with_cores(EDGE, 2), DataType.float16)
-    program, segments = in_strips(case, count, len(case.unit.operators), cached=-1, cores=(0, 1), **wanted)
+    program, segments = in_strips(case, count, len(case.target_graph.operators), cached=-1, cores=(0, 1), **wanted)
     assert [(segment.columns, segment.blocks, segment.cores) for segment in segments] == [(count, 3, (0, 1))]
     check_program(case, program)
 
 
 def test_blocks_are_numbered_through_all_strips() -> None:
     case = make_case(small_model("residual_block"), EDGE, DataType.float32)
-    plan = decode(case.unit, Gene(0, 2, 3, columns=2))
+    plan = decode(case.target_graph, Gene(0, 2, 3, columns=2))
     assert plan is not None
-    lowered = lower_segment(case.unit, plan, 0)
+    lowered = lower_segment(case.target_graph, plan, 0)
     assert isinstance(lowered, Records)
     assert sorted(set(lowered.code[:, isa.BLOCK].tolist())) == list(range(plan.blocks_of_strips))
 
@@ -211,7 +211,7 @@ def loaded(code: np.ndarray, constant_blocks: int) -> tuple[int, int]:
 
 def test_only_the_halo_is_loaded_twice() -> None:
     """Weights that stay come once.  Four strips of 32 columns load 2 columns more on every inner side of the three borders."""
-    u = unit(EDGE, (1, 32, 16, 32), conv("a", "x", (32, 32)), conv("b", "a", (32, 32)))
+    u = target_graph(EDGE, (1, 32, 16, 32), conv("a", "x", (32, 32)), conv("b", "a", (32, 32)))
     found = []
     for count in (1, 4):
         plan = decode(u, Gene(0, 2, 2, cached=-1, weights="resident", columns=count))
@@ -227,7 +227,7 @@ def test_only_the_halo_is_loaded_twice() -> None:
 @pytest.mark.parametrize("name", ["residual_block", "inception_block", "dense_block"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_features_say_what_is_moved(name: str, count: int) -> None:
-    u = make_case(small_model(name), EDGE, DataType.float16).unit
+    u = make_case(small_model(name), EDGE, DataType.float16).target_graph
     at = {feature: i for i, feature in enumerate(FEATURES)}
     for start in range(len(u.operators) - 1):
         plan = decode(u, Gene(start, start + 2, 2, columns=count))
@@ -253,7 +253,9 @@ def test_as_few_strips_as_fit() -> None:
     """3 rows of 64 channels and 400 columns are 150 KiB: L1 of 100 KiB wants two strips, of 16 KiB ten and their halo."""
 
     def wide(l1: int) -> Unit:
-        return unit(resized(EDGE, L1=l1), (1, 64, 6, 400), conv("a", "x", (64, 64)), max_pool("p", "a", 2, 2), conv("b", "p", (64, 64)))
+        return target_graph(
+            resized(EDGE, L1=l1), (1, 64, 6, 400), conv("a", "x", (64, 64)), max_pool("p", "a", 2, 2), conv("b", "p", (64, 64))
+        )
 
     assert [fewest_strips(wide(l1), 0, 1) for l1 in (1 << 20, 160 << 10, 100 << 10, 16 << 10)] == [1, 1, 2, 11]
     u = wide(16 << 10)
@@ -265,7 +267,7 @@ def test_as_few_strips_as_fit() -> None:
 
 
 def test_a_strip_fits_where_the_widest_does() -> None:
-    u = make_case(small_model("inception_block"), LITTLE, DataType.float16).unit
+    u = make_case(small_model("inception_block"), LITTLE, DataType.float16).target_graph
     for count in (2, 3, 5):
         top = widest(u, 0, len(u.operators), count)
         assert isinstance(top, Unit)
@@ -280,16 +282,16 @@ def test_an_image_too_wide_for_l1(dtype: DataType) -> None:
     b = Builder(np.random.default_rng(0), (1, 64, 3, 4096))
     x = b.max_pool(b.relu(b.conv("x", 64)), 3, 1, (1, 1, 1, 1))
     case = make_case(b.model(b.add(b.conv(x, 64), x)), EDGE, dtype)
-    plan = layer_by_layer(case.unit)
+    plan = layer_by_layer(case.target_graph)
     assert not isinstance(plan, Infeasible)
     assert [segment.columns > 1 for segment in plan.segments] == [True, False, True]
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert isinstance(program, Program)
     check_program(case, program)
 
 
 def test_strips_are_a_partition() -> None:
-    u = unit(EDGE, (1, 16, 4, 23), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
+    u = target_graph(EDGE, (1, 16, 4, 23), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
     for count in (2, 7, 23):
         own = [strip.operators[1].strip for strip in cut(u, 0, 2, count)]
         assert all(a and b and a.own + a.owned == b.own for a, b in pairwise(own))

@@ -19,7 +19,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 from tests.plans import resized
 from tests.stage_features import StageFeatures, features_of, footprints
 
@@ -42,7 +42,7 @@ def test_the_way_is_the_shortest_that_the_machine_has() -> None:
 
 
 def test_moves_of_a_convolution() -> None:
-    u = unit(EDGE, (1, 64, 16, 16), conv("a", "x", (64, 64), 1), conv("y", "a", (64, 64), 1, residual="x"))
+    u = target_graph(EDGE, (1, 64, 16, 16), conv("a", "x", (64, 64), 1), conv("y", "a", (64, 64), 1, residual="x"))
     feed = ["MTE2 DDR->L1", "MTE1 L1->L0A", "MTE2 DDR->L1", "MTE1 L1->L0B", "MTE2 DDR->UB"]
     assert names(EDGE, u, 0) == [*feed, "CUBE", "FIXPIPE L0C->UB", "MTE3 UB->DDR"]
     assert names(EDGE, u, 1, inside=True) == [*feed, "MTE2 DDR->UB", "CUBE", "FIXPIPE L0C->L1"]
@@ -51,7 +51,7 @@ def test_moves_of_a_convolution() -> None:
 
 def test_features_on_paper() -> None:
     """1x1, 64 -> 64 channels on 20 x 20: 400 pixels, n 4, k 4; tiles of 128 x 2 x 4 make 4 x 2 x 1 products."""
-    u = unit(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
+    u = target_graph(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
     nest = nest_of(u, u.operators[0])
     assert nest.loops == {"g": 1, "m": 400, "n": 4, "k": 4}
     t = ConvTiling(weights="resident", chunk_n1=4, chunk_k1=4, tile_m=128, tile_n1=2, tile_k1=4, order="m")
@@ -83,7 +83,7 @@ def test_features_on_paper() -> None:
 
 def test_partial_sums_of_a_chunk_are_live_together() -> None:
     """Two chunks along k: all 4 x 128 pixels of 32 channels wait in L0C for the second one."""
-    u = unit(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
+    u = target_graph(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), 1))
     nest = nest_of(u, u.operators[0])
     t = ConvTiling(weights="streamed", chunk_n1=2, chunk_k1=2, tile_m=128, tile_n1=2, tile_k1=2, order="m")
     stages = stages_of(EDGE, nest)
@@ -95,7 +95,7 @@ def test_partial_sums_of_a_chunk_are_live_together() -> None:
 
 def test_features_of_pooling_on_paper() -> None:
     """2x2 by 2 of 32 channels on 8 x 8, one plane and two output rows at a time: a tile of 4 x 8 in, 2 x 4 out."""
-    u = unit(EDGE, (1, 32, 8, 8), max_pool("y", "x", 2, 2))
+    u = target_graph(EDGE, (1, 32, 8, 8), max_pool("y", "x", 2, 2))
     nest = nest_of(u, u.operators[0])
     stages = stages_of(EDGE, nest)
     load, *steps, store = features_of(nest, stages, VectorTiling(tile_planes=1, tile_rows=2))
@@ -111,7 +111,7 @@ def test_stages_agree_with_the_records(machine: Machine) -> None:
     rng = np.random.default_rng(0)
     tried = 0
     for channels, kernel, stride, groups_of in (((24, 40), 3, 1, 1), ((64, 48), 1, 1, 2), ((32, 100), 3, 2, 3)):
-        u = unit(machine, (1, channels[0], 13, 12), conv("y", "x", channels, kernel, stride))
+        u = target_graph(machine, (1, channels[0], 13, 12), conv("y", "x", channels, kernel, stride))
         spec = u.operators[0]
         assert isinstance(spec, ConvSpec)
         compiler, nest = Compiler(u), nest_of(u, spec)

@@ -31,7 +31,7 @@ from tuner.search.packing import pack_genomes, unpack_genomes
 
 
 @lru_cache(maxsize=32)
-def unit(name: str, machine: str = "edge", cores: int | None = None) -> Unit:
+def target_graph(name: str, machine: str = "edge", cores: int | None = None) -> Unit:
     found = load_machine(machine)
     return make_unit(small_graph(name), found if cores is None else with_cores(found, cores), DataType.float16)
 
@@ -39,7 +39,7 @@ def unit(name: str, machine: str = "edge", cores: int | None = None) -> Unit:
 @pytest.mark.parametrize("machine", ["edge", "tiny", "ascend310"])
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
-    u, rng, found, named = unit(name, machine), np.random.default_rng(5), 0, 0
+    u, rng, found, named = target_graph(name, machine), np.random.default_rng(5), 0, 0
     count = len(u.operators)
     for _ in range(25):
         start = int(rng.integers(count))
@@ -65,7 +65,7 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_weights_stay_in_any_number_of_blocks(blocks: int) -> None:
     """What is read once may stay, too: a second spelling of the usual gene is the usual gene."""
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     gene = Gene(0, 2, blocks)
     plans = {weights: decode(u, gene._replace(weights=weights)) for weights in WEIGHTS}
     for name in ("resident", "streamed"):
@@ -81,7 +81,7 @@ def test_weights_stay_in_any_number_of_blocks(blocks: int) -> None:
 
 
 def test_a_whole_plan() -> None:
-    u, rng, found = unit("conv_chain"), np.random.default_rng(0), 0
+    u, rng, found = target_graph("conv_chain"), np.random.default_rng(0), 0
     for _ in range(20):
         plan = decode_all(u, random_genome(u, rng))
         if not isinstance(plan, Infeasible):
@@ -96,7 +96,7 @@ def test_a_whole_plan() -> None:
     assert not isinstance(plan, Infeasible)
     assert genome_of(u, plan) == genome
     assert genome_of(u, plan.model_copy(update={"segments": plan.segments[:-1]})) is None
-    assert genome_of(unit("residual_block"), plan) is None
+    assert genome_of(target_graph("residual_block"), plan) is None
 
 
 @given(st.integers(-1, (1 << 100) - 1), st.integers(0, 40))
@@ -114,7 +114,7 @@ def test_genes_of_long_segments_travel(cached: int, blocks: int) -> None:
 )
 def test_every_plan_that_runs_has_a_gene(name: str, machine: str, cores: int, seed: int) -> None:
     """Any tilings of the space, blocks, strips, halos and cores: to the letter, through JSON, and None exactly where it does not run."""
-    u = unit(name, machine, cores)
+    u = target_graph(name, machine, cores)
     plan = random_plan(u, np.random.default_rng(seed), strips=True)
     assume(plan is not None)
     assert plan is not None
@@ -148,7 +148,7 @@ def test_pins_are_numbers_of_every_tiling() -> None:
 
 def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
     """A plan that no rank names, changed by every move: pins stay with the division and the tilings, and go with them."""
-    u, rng, kept = unit("conv_chain", cores=2), np.random.default_rng(3), dict.fromkeys(MOVES, 0)
+    u, rng, kept = target_graph("conv_chain", cores=2), np.random.default_rng(3), dict.fromkeys(MOVES, 0)
     genome = odd_genome(u)
     for name, move in MOVES.items():
         for _ in range(30):
@@ -189,7 +189,7 @@ def odd_genome(u: Unit) -> Genome:
 
 
 def test_what_does_not_run_has_no_gene() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     plan = decode(u, Gene(0, 1))
     assert plan is not None
     tiling = plan.tilings[0]

@@ -17,8 +17,8 @@ from tuner.zoo.load import load_network
 @pytest.mark.parametrize("network", ["made:mobilenet_v2-small", "light:squeezenet"])
 def test_a_run_that_fits_by_its_sums_has_places(network: str, size_bytes: int) -> None:
     machine = load_machine(f"edge:buffers_bytes.L1={size_bytes}")
-    unit = ordered(make_unit(lower(load_network(network)), machine, DataType.float16), "depth")
-    count, have = len(unit.operators), unit.machine.buffer_blocks(Memory.L1)
-    clear = [(i, j) for i in range(count) for j in range(i + 1, min(count, i + 6) + 1) if _most(unit, i, j) <= have]
+    target_graph = ordered(make_unit(lower(load_network(network)), machine, DataType.float16), "depth")
+    count, have = len(target_graph.operators), target_graph.machine.buffer_blocks(Memory.L1)
+    clear = [(i, j) for i in range(count) for j in range(i + 1, min(count, i + 6) + 1) if _most(target_graph, i, j) <= have]
     assert clear
-    assert all(_has_places(unit, i, j, 1) for i, j in clear)
+    assert all(_has_places(target_graph, i, j, 1) for i, j in clear)

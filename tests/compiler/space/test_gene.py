@@ -35,7 +35,7 @@ from tuner.measure.request import Request
 
 
 @lru_cache(maxsize=32)
-def unit(name: str, machine: str = "edge") -> Unit:
+def target_graph(name: str, machine: str = "edge") -> Unit:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
@@ -52,7 +52,7 @@ def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gen
 @pytest.mark.parametrize("name", SMALL_MODELS)
 @pytest.mark.parametrize("machine", ["edge", "tiny"])
 def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
-    u = unit(name, machine)
+    u = target_graph(name, machine)
     rng = np.random.default_rng(3)
     compiler, realised = Compiler(u), 0
     for _ in range(40):
@@ -86,7 +86,7 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_weights_that_clearly_stay_stay_by_the_long_way_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    u, rng = unit(name, "edge"), np.random.default_rng(5)
+    u, rng = target_graph(name, "edge"), np.random.default_rng(5)
     starts = [int(rng.integers(len(u.operators))) for _ in range(60)]
     genes = [
         random_gene(u, rng, k, int(rng.integers(k + 1, min(len(u.operators), k + 5) + 1)))._replace(weights="resident") for k in starts
@@ -106,7 +106,7 @@ def test_weights_that_clearly_stay_stay_by_the_long_way_too(name: str, monkeypat
 
 
 def test_choices_name_different_tilings() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     conv = next(k for k, spec in enumerate(u.operators) if isinstance(spec, ConvSpec))
     plans = {decode(u, Gene(conv, conv + 1, choices=(choice,))) for choice in range(choice_count(u, conv))}
     assert None not in plans
@@ -115,7 +115,7 @@ def test_choices_name_different_tilings() -> None:
 
 
 def test_block_counts_stop_at_the_lowest_output() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     for start in range(len(u.operators)):
         for stop in range(start + 1, len(u.operators) + 1):
             lowest = min(spec.out_h for spec in u.operators[start:stop])
@@ -127,7 +127,7 @@ def test_a_pool_of_all_rows_ends_runs_of_any_blocks() -> None:
     b = Builder(np.random.default_rng(5), (1, 16, 32, 8))
     pooled = b.node("GlobalAveragePool", [b.relu(b.conv("x", 16))])
     case = make_case(b.model(b.conv(pooled, 16, (1, 1), pads=(0, 0, 0, 0))), load_machine("tiny"), DataType.float16)
-    u = case.unit
+    u = case.target_graph
     pool = next(k for k, spec in enumerate(u.operators) if spec.out_h == 1)
     assert pool > 0
     assert block_counts(u, 0, pool + 1) == block_counts(u, 0, pool)
@@ -144,7 +144,7 @@ def test_a_pool_of_all_rows_ends_runs_of_any_blocks() -> None:
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_single_operators_take_as_few_blocks_as_fit(name: str) -> None:
-    u = unit(name, "tiny")
+    u = target_graph(name, "tiny")
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
     verify(u, genome)
@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_a_value_that_names_it() -> None:
 
 
 def test_a_plan_carries_what_it_was_made_for() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     plan = plan_of(u, [])
     assert (plan.model, plan.machine, plan.dtype) == (u.graph.digest, u.machine_digest, "float16")
 
@@ -228,9 +228,9 @@ def test_equal_structures_cost_the_same_wherever_they_lie() -> None:
 
 
 def test_structures_tell_apart_what_costs_differently() -> None:
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     structures = Structures(u)
-    assert Structures(unit("inception_block", "tiny")).structure(0, 1) != structures.structure(0, 1)
+    assert Structures(target_graph("inception_block", "tiny")).structure(0, 1) != structures.structure(0, 1)
     wide = make_unit(small_graph("inception_block"), u.machine, DataType.float32)
     assert Structures(wide).structure(0, 1) != structures.structure(0, 1)
     other = make_unit(small_graph("inception_block", 5), u.machine, DataType.float16)
@@ -255,7 +255,7 @@ def test_structures_tell_apart_what_costs_differently() -> None:
 
 def test_an_operator_that_l0_holds_in_strips_only_has_a_program_of_its_own() -> None:
     """A kernel of 255 columns: L1 holds whole rows, and no tiling of them fits L0A."""
-    unit = make_case(corner_model("wide_kernels"), load_machine("tiny"), DataType.float16).unit
-    genome = single_operators(unit)
+    target_graph = make_case(corner_model("wide_kernels"), load_machine("tiny"), DataType.float16).target_graph
+    genome = single_operators(target_graph)
     assert not isinstance(genome, Infeasible)
     assert max(gene.columns for gene in genome) > 1

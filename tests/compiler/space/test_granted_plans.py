@@ -33,19 +33,19 @@ GRANTS = f"edge:cores=2,contention.slight.l1_bytes={MIDDLE},contention.severe.l1
 
 
 @lru_cache(maxsize=8)
-def unit(name: str, machine: str = GRANTS) -> Unit:
+def target_graph(name: str, machine: str = GRANTS) -> Unit:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
 def test_sizes_that_levels_leave() -> None:
-    machine = unit("conv_chain").machine
+    machine = target_graph("conv_chain").machine
     assert l1_grants(machine) == (SMALL, MIDDLE, machine.whole.l1_bytes)
     assert [grant.l1_bytes for grant in memory_grants(machine)] == [machine.whole.l1_bytes, MIDDLE, SMALL]
     assert l1_grants(load_machine("edge")) == (load_machine("edge").whole.l1_bytes,)
 
 
 def test_a_unit_within_all_is_the_unit() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     assert within(u, u.machine.whole) is u
     assert at_level(u, "none") is u
     assert within_l1(u, SMALL) is within_l1(u, SMALL), "one object, so that what is known of it is found again"
@@ -56,7 +56,7 @@ def test_a_unit_within_all_is_the_unit() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_least_is_the_first_that_fits(name: str) -> None:
-    u, rng, found = unit(name), np.random.default_rng(3), set()
+    u, rng, found = target_graph(name), np.random.default_rng(3), set()
     for _ in range(12):
         for gene in random_genome(u, rng):
             plan = decode(u, gene)
@@ -71,7 +71,7 @@ def test_the_least_is_the_first_that_fits(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gene_fits_the_level_that_it_is_made_to_fit(name: str) -> None:
-    u, rng, less = unit(name), np.random.default_rng(0), 0
+    u, rng, less = target_graph(name), np.random.default_rng(0), 0
     for _ in range(12):
         for gene in random_genome(u, rng):
             found = within_level(u, gene, "severe")
@@ -89,7 +89,7 @@ def test_a_gene_fits_the_level_that_it_is_made_to_fit(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_lies_within_the_least_grant_that_holds_its_segments(name: str) -> None:
     """Also where neighbours lie at opposite ends of a memory; and records say the same."""
-    u, rng = unit(name), np.random.default_rng(1)
+    u, rng = target_graph(name), np.random.default_rng(1)
     compiler, found = Compiler(u), set()
     for level in ("none", "slight", "severe") * 8:
         genome = tuple(within_level(u, gene, level) for gene in random_genome(u, rng))
@@ -111,7 +111,7 @@ def test_a_program_lies_within_the_least_grant_that_holds_its_segments(name: str
 
 def test_where_all_is_granted_nothing_changes() -> None:
     """A machine with a level that grants less has the programs of one without, as far as they need more than that."""
-    plain, granted = unit("residual_block", "edge:cores=2"), unit("residual_block")
+    plain, granted = target_graph("residual_block", "edge:cores=2"), target_graph("residual_block")
     rng, same = np.random.default_rng(2), 0
     for _ in range(12):
         genome = random_genome(plain, rng)
@@ -130,7 +130,7 @@ def test_where_all_is_granted_nothing_changes() -> None:
 
 
 def test_single_operators_of_every_grant() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     for level in u.machine.contention:
         genome = single_operators_at(u, level)
         assert not isinstance(genome, Infeasible)
@@ -143,14 +143,14 @@ def test_layer_by_layer_fits_every_level() -> None:
     opened = open_source(Source(Path("model.onnx"), load_machine(GRANTS)), small_model("residual_block"))
     plans = default_by_level(opened)
     assert plans["none"].machine == plans["severe"].machine == opened.machine.floats_digest
-    measured = measure_plans(opened.units[0], plans)
+    measured = measure_plans(opened.target_graphs[0], plans)
     for level, each in measured.items():
         assert each.program.needs.fits(opened.machine.granted(level))
         assert set(each.timings) == {at for at in measured if each.program.needs.fits(opened.machine.granted(at))}
 
 
 def test_no_plan_fits_what_is_too_little() -> None:
-    u = unit("residual_block", "edge:contention.severe.l1_bytes=1024")
+    u = target_graph("residual_block", "edge:contention.severe.l1_bytes=1024")
     with pytest.raises(InfeasibleError, match=r"no plan fits level severe: .*no tiling fits 1,024 B of L1"):
         default_plan(u, "severe")
     with pytest.raises(InfeasibleError, match=r"does not fit level severe of edge.*: needs [0-9,]+ B of L1, granted are 1,024"):
@@ -159,7 +159,7 @@ def test_no_plan_fits_what_is_too_little() -> None:
 
 def test_strips_and_tilings_follow_the_grant() -> None:
     """What is decoded within less is another plan, not the same one laid out elsewhere."""
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     gene = Gene(0, len(u.operators))
     whole, less = decode(u, gene), decode(u, gene._replace(grant=2))
     assert whole is not None

@@ -23,7 +23,7 @@ from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.graphs import conv, max_pool
-from tests.graphs import unit as by_hand
+from tests.graphs import target_graph as by_hand
 from tests.models import SMALL_MODELS, small_graph
 
 names = st.sampled_from(sorted(SMALL_MODELS))
@@ -31,7 +31,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @lru_cache(maxsize=32)
-def unit(name: str, machine: str = "tiny") -> Unit:
+def target_graph(name: str, machine: str = "tiny") -> Unit:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
@@ -72,7 +72,7 @@ def mutated(u: Unit, rng: np.random.Generator, moves: int) -> Genome:
 @settings(max_examples=60, deadline=None)
 @given(names, seeds, st.integers(0, 30))
 def test_every_move_keeps_a_genome_legal(name: str, seed: int, before: int) -> None:
-    u, rng = unit(name), np.random.default_rng(seed)
+    u, rng = target_graph(name), np.random.default_rng(seed)
     genome = mutated(u, rng, before)
     assert_legal(u, genome)
     for title, move in MOVES.items():
@@ -114,7 +114,7 @@ def changed_by(move: str, keep: Callable[[Genome, Genome], bool]) -> int:
     count = 0
     for seed in range(60):
         models = sorted(SMALL_MODELS)
-        u, rng = unit(models[seed % len(models)]), np.random.default_rng(seed)
+        u, rng = target_graph(models[seed % len(models)]), np.random.default_rng(seed)
         before = mutated(u, rng, 10)
         after = MOVES[move](u, before, rng)
         if after is not None:
@@ -224,7 +224,7 @@ def test_a_move_does_what_it_is_called_and_nothing_else(move: str) -> None:
 @given(names, seeds)
 def test_what_a_move_leaves_as_it_is_stays_at_its_end(name: str, seed: int) -> None:
     """But for `change_end`; so programs are timed anew only where they are new."""
-    u, rng = unit(name), np.random.default_rng(seed)
+    u, rng = target_graph(name), np.random.default_rng(seed)
     genome = mutated(u, rng, 6)
     before = ends(genome)
     changes = [MOVES[title](u, genome, rng) for title in MOVES if title != "change_end"]
@@ -236,7 +236,7 @@ def test_what_a_move_leaves_as_it_is_stays_at_its_end(name: str, seed: int) -> N
 
 
 def test_both_parts_of_a_cut_lie_at_opposite_ends() -> None:
-    u, genome = unit("conv_chain"), (Gene(0, 2), Gene(2, 4), Gene(4, len(unit("conv_chain").operators)))
+    u, genome = target_graph("conv_chain"), (Gene(0, 2), Gene(2, 4), Gene(4, len(target_graph("conv_chain").operators)))
     for seed in range(20):
         cut = MOVES["split_segment"](u, genome, np.random.default_rng(seed))
         assert cut is not None
@@ -253,7 +253,7 @@ def alone(genes: Iterable[Gene]) -> list[Gene]:
 @settings(max_examples=100, deadline=None)
 @given(names, seeds)
 def test_crossover_takes_one_stretch_of_the_other(name: str, seed: int) -> None:
-    u, rng = unit(name), np.random.default_rng(seed)
+    u, rng = target_graph(name), np.random.default_rng(seed)
     a, b = mutated(u, rng, 4), mutated(u, rng, 4)
     child = crossover(a, b, rng)
     if child is None:
@@ -284,7 +284,7 @@ def test_crossover_takes_the_least_stretch_and_is_refused_where_nothing_differs(
 @settings(max_examples=40, deadline=None)
 @given(names, seeds)
 def test_a_repaired_genome_fits(name: str, seed: int) -> None:
-    u, rng = unit(name), np.random.default_rng(seed)
+    u, rng = target_graph(name), np.random.default_rng(seed)
     genome = mutated(u, rng, 5)
 
     def fits(gene: Gene) -> bool:
@@ -300,7 +300,7 @@ def test_a_repaired_genome_fits(name: str, seed: int) -> None:
 
 
 def test_repair_cuts_then_takes_more_blocks_then_gives_up() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     end = len(u.operators)
     assert end >= 3
     tall = [k for k in range(end) if len(block_counts(u, k, k + 1)) > 2]
@@ -317,13 +317,13 @@ def test_repair_cuts_then_takes_more_blocks_then_gives_up() -> None:
 
 
 def test_some_genomes_need_repair_on_a_small_machine() -> None:
-    u, rng = unit("inception_block"), np.random.default_rng(0)
+    u, rng = target_graph("inception_block"), np.random.default_rng(0)
     genomes = [mutated(u, rng, 5) for _ in range(50)]
     assert any(decode(u, gene) is None for genome in genomes for gene in genome)
 
 
 def test_verify_says_where_a_genome_breaks() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     end = len(u.operators)
     for bad in (
         (Gene(1, end),),
@@ -342,7 +342,7 @@ def test_verify_says_where_a_genome_breaks() -> None:
 @settings(max_examples=60, deadline=None)
 @given(names, seeds, st.sampled_from(["tiny", "edge"]))
 def test_features_are_finite_and_add_up(name: str, seed: int, machine: str) -> None:
-    u, rng = unit(name, machine), np.random.default_rng(seed)
+    u, rng = target_graph(name, machine), np.random.default_rng(seed)
     raws, genome = [], mutated(u, rng, 5)
     for gene in genome:
         plan = decode(u, gene)

@@ -30,78 +30,78 @@ def case(request: pytest.FixtureRequest) -> Case:
     return make_case(model, EDGE, DataType.float16)
 
 
-def names(unit: Unit) -> list[str]:
-    return [spec.name for spec in unit.operators]
+def names(target_graph: Unit) -> list[str]:
+    return [spec.name for spec in target_graph.operators]
 
 
-def shuffled(unit: Unit, rng: np.random.Generator) -> Unit:
+def shuffled(target_graph: Unit, rng: np.random.Generator) -> Unit:
     """Some topological order."""
     order = list[int]()
-    while len(order) < len(unit.operators):
-        ready = [k for k in range(len(unit.operators)) if k not in order and set(unit.producers[k]) <= set(order)]
+    while len(order) < len(target_graph.operators):
+        ready = [k for k in range(len(target_graph.operators)) if k not in order and set(target_graph.producers[k]) <= set(order)]
         order.append(int(rng.choice(ready)))
-    return permuted(unit, tuple(order))
+    return permuted(target_graph, tuple(order))
 
 
 def test_any_topological_order_keeps_values(case: Case) -> None:
     rng, tried = np.random.default_rng(1), set[tuple[str, ...]]()
     for _ in range(6):
-        unit = shuffled(case.unit, rng)
-        plan = decode_all(unit, random_genome(unit, rng))
+        target_graph = shuffled(case.target_graph, rng)
+        plan = decode_all(target_graph, random_genome(target_graph, rng))
         assert not isinstance(plan, Infeasible)
         plan = parse_plan(plan.to_json())
-        program = Compiler(case.unit).compile(plan)
+        program = Compiler(case.target_graph).compile(plan)
         assert not isinstance(program, Infeasible)
         check_program(case, program)
-        again = Compiler(unit).compile(plan)
+        again = Compiler(target_graph).compile(plan)
         assert not isinstance(again, Infeasible)
         assert again.digest == program.digest
-        tried.add(tuple(names(unit)))
+        tried.add(tuple(names(target_graph)))
     assert len(tried) > 1
 
 
 def test_records_keep_the_numbers_of_the_file(case: Case) -> None:
-    unit = shuffled(case.unit, np.random.default_rng(3))
-    assert [case.unit.operators[spec.tag].name for spec in unit.operators] == names(unit)
-    plan = decode_all(unit, random_genome(unit, np.random.default_rng(0)))
+    target_graph = shuffled(case.target_graph, np.random.default_rng(3))
+    assert [case.target_graph.operators[spec.tag].name for spec in target_graph.operators] == names(target_graph)
+    plan = decode_all(target_graph, random_genome(target_graph, np.random.default_rng(0)))
     assert not isinstance(plan, Infeasible)
-    program = Compiler(case.unit).compile(plan)
+    program = Compiler(case.target_graph).compile(plan)
     assert not isinstance(program, Infeasible)
     (code,) = (code for code in program.streams if len(code))
     at = {name: i for i, segment in enumerate(plan.segments) for name in segment.operators}
     work = code[~np.isin(code[:, isa.OP], [int(isa.Op.SET), int(isa.Op.WAIT)])]
-    found = {(int(tag) >> 16, case.unit.operators[int(tag) & 0xFFFF].name) for tag in np.unique(work[:, isa.TAG])}
+    found = {(int(tag) >> 16, case.target_graph.operators[int(tag) & 0xFFFF].name) for tag in np.unique(work[:, isa.TAG])}
     assert found == {(segment, name) for name, segment in at.items()}
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_an_order_does_not_depend_on_where_it_came_from(case: Case, order: Order) -> None:
-    first = ordered(case.unit, order)
-    assert sorted(names(first)) == sorted(names(case.unit))
-    assert permuted_to(case.unit, names(first)) is not None
+    first = ordered(case.target_graph, order)
+    assert sorted(names(first)) == sorted(names(case.target_graph))
+    assert permuted_to(case.target_graph, names(first)) is not None
     for other in ORDERS:
-        assert names(ordered(ordered(case.unit, other), order)) == names(first)
-    assert names(ordered(first, "file")) == names(case.unit)
-    assert first.storages == case.unit.storages
+        assert names(ordered(ordered(case.target_graph, other), order)) == names(first)
+    assert names(ordered(first, "file")) == names(case.target_graph)
+    assert first.storages == case.target_graph.storages
 
 
 def test_depth_follows_a_branch() -> None:
-    unit = make_case(inception_block(np.random.default_rng(0)), EDGE, DataType.float16).unit
-    deep = ordered(unit, "depth")
+    target_graph = make_case(inception_block(np.random.default_rng(0)), EDGE, DataType.float16).target_graph
+    deep = ordered(target_graph, "depth")
     for k, spec in enumerate(deep.operators[:-1]):
         readers = [c for c in deep.consumers[k] if set(deep.producers[c]) <= set(range(k + 1))]
         assert not readers or k + 1 in deep.consumers[k], f"{spec.name} could be followed"
 
 
 def test_what_is_no_order(case: Case) -> None:
-    mine = names(case.unit)
+    mine = names(case.target_graph)
     for wrong, what in (
         (mine[::-1], "behind"),
         (mine[:-1], "missing"),
         ([*mine, mine[0]], "once"),
         (["nobody", *mine[1:]], "none of"),
     ):
-        found = permuted_to(case.unit, wrong)
+        found = permuted_to(case.target_graph, wrong)
         assert isinstance(found, Infeasible)
         assert what in found.what
 
@@ -119,8 +119,8 @@ def test_the_branch_with_most_behind_its_products_comes_first(file: tuple[str, .
         "no_product": lambda: b.max_pool(x, 5, 1, (2, 2, 2, 2)),
     }
     ends = {name: branches[name]() for name in file}
-    unit = make_case(b.model(b.concat(*ends.values())), EDGE, DataType.float16).unit
-    deep = ordered(unit, "depth")
+    target_graph = make_case(b.model(b.concat(*ends.values())), EDGE, DataType.float16).target_graph
+    deep = ordered(target_graph, "depth")
     ends_at = {name: names(deep).index(end) for name, end in ends.items()}
     equal = [name for name in file if name in ("alone", "on_vector")]
     assert sorted(ends_at, key=ends_at.__getitem__) == ["no_product", "with_tail", *equal]

@@ -22,7 +22,7 @@ CHANNELS = "tuner/zoo/builders/"
 SIZES = {15, 16, 31, 32}  # of a block and of a product, and what rounds up to them or masks
 SHIFTS = {4, 5}
 HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and entries of a cache
-ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
+ONE_TYPE = {"target_graph", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
     ("compiler/ops/quantised_avg_pool.py", "_LEAST"): "pixels that are added at a time",
@@ -194,10 +194,10 @@ def test_it_sees_sizes(source: str, found: list[tuple[str, int]]) -> None:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ("def f(unit):\n    return unit.dtype.lanes", ["f"]),
-        ("def f(kind):\n    return int(kind.unit.dtype)", ["f"]),
+        ("def f(target_graph):\n    return target_graph.dtype.lanes", ["f"]),
+        ("def f(kind):\n    return int(kind.target_graph.dtype)", ["f"]),
         ("def f(container):\n    return container.memory.dtype", ["f"]),
-        ("def f(unit, spec, array):\n    return unit.type_of(spec.y), array.dtype", []),
+        ("def f(target_graph, spec, array):\n    return target_graph.type_of(spec.y), array.dtype", []),
     ],
 )
 def test_it_sees_types(source: str, found: list[str]) -> None:

@@ -177,9 +177,9 @@ def test_reads_and_writes_side_by_side_turn_the_bus() -> None:
     alone, both = port_units(machine, SHARE_UNIT), turned_units(machine, SHARE_UNIT)
     assert both < alone
     blocks = 64
-    units = blocks * 32 * SHARE_UNIT
-    assert spans(run([load(blocks)], machine=machine)) == [(4, 4 + math.ceil(units / alone))]
-    assert spans(run([load(blocks), store(blocks)], machine=machine)) == [(4, 4 + math.ceil(units / (both // 2)))] * 2
+    target_graphs = blocks * 32 * SHARE_UNIT
+    assert spans(run([load(blocks)], machine=machine)) == [(4, 4 + math.ceil(target_graphs / alone))]
+    assert spans(run([load(blocks), store(blocks)], machine=machine)) == [(4, 4 + math.ceil(target_graphs / (both // 2)))] * 2
 
 
 def test_two_cores_share_the_port() -> None:

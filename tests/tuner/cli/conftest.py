@@ -51,7 +51,7 @@ def compiled(model: Path) -> Path:
 @pytest.fixture(scope="session")
 def plans(model: Path) -> tuple[Plan, Plan]:
     """Two plans of the model on edge: the default one, and one with a segment in two blocks."""
-    plan = default_plan(open_source(Source(model, load_machine("edge"))).unit)
+    plan = default_plan(open_source(Source(model, load_machine("edge"))).target_graph)
     first = plan.segments[0].model_copy(update={"blocks": 2})
     return plan, plan.model_copy(update={"segments": (first, *plan.segments[1:])})
 
@@ -67,6 +67,6 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
     copied = tmp_path / model.name
     copied.write_bytes(model.read_bytes())
     opened = open_source(Source(copied, load_machine("edge")))
-    write_source(LocalPlace(run), opened.source, opened.unit.graph.digest)
+    write_source(LocalPlace(run), opened.source, opened.target_graph.graph.digest)
     package(opened, [build_variants(opened.packed[0], chosen)], run / "best.onnx")
     return run

@@ -19,7 +19,7 @@ from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container
-from tests.graphs import conv, max_pool, unit
+from tests.graphs import conv, max_pool, target_graph
 from tests.plans import resized
 from tests.tuning import quick, save_small
 from tuner.cli import main
@@ -51,7 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_model_decides() -> None:
     """Of the same short list, one model takes the fewest products, the other the most; each level asks its own."""
-    u = unit(EDGE, (1, 64, 28, 28), conv("y", "x", (64, 64)))
+    u = target_graph(EDGE, (1, 64, 28, 28), conv("y", "x", (64, 64)))
     chosen = pick(Compiler(u), 0, {"none": Taste("products", 1), "slight": Taste("products", -1), "severe": Taste("load_bytes", 1)})
     space = operator_space(u, 0, single_block_counts(u, 0))
     listed = shortlist(u, space, tuple(EDGE.contention))
@@ -66,7 +66,7 @@ def test_the_model_decides() -> None:
 
 
 def test_the_short_list_is_the_best_by_estimate() -> None:
-    u = unit(EDGE, (1, 64, 28, 28), conv("y", "x", (64, 64)))
+    u = target_graph(EDGE, (1, 64, 28, 28), conv("y", "x", (64, 64)))
     space = operator_space(u, 0, single_block_counts(u, 0))
     expected = np.maximum(space.bound(u, "severe"), space.estimate)
     listed = shortlist(u, space, ["severe"], 10)
@@ -74,7 +74,7 @@ def test_the_short_list_is_the_best_by_estimate() -> None:
 
 
 def test_equal_operators_get_equal_tilings_and_all_of_them_compile() -> None:
-    u = unit(EDGE, (1, 32, 20, 20), conv("a", "x", (32, 32)), max_pool("p", "a", 3, 1, 1), conv("b", "p", (32, 32)))
+    u = target_graph(EDGE, (1, 32, 20, 20), conv("a", "x", (32, 32)), max_pool("p", "a", 3, 1, 1), conv("b", "p", (32, 32)))
     compiler = Compiler(u)
     (plan,) = tiled_plans(compiler, {"none": Taste("busiest_cycles", 1)}).values()
     assert [segment.operators for segment in plan.segments] == [("a",), ("p",), ("b",)]
@@ -84,7 +84,7 @@ def test_equal_operators_get_equal_tilings_and_all_of_them_compile() -> None:
 
 
 def test_an_operator_that_fits_in_no_way() -> None:
-    u = unit(resized(EDGE, L1=2048), (1, 64, 20, 20), conv("y", "x", (64, 64)))
+    u = target_graph(resized(EDGE, L1=2048), (1, 64, 20, 20), conv("y", "x", (64, 64)))
     with pytest.raises(InfeasibleError, match=r"edge: y: no tiling fits 2,048 B of L1"):
         pick(Compiler(u), 0, {"none": Taste("products", 1)})
 
@@ -99,7 +99,7 @@ def test_another_network_is_compiled_by_a_model(model: Path, tmp_path: Path, mon
     assert main(["run", str(out), "--input", "random", "--check"]) == 0
     opened = open_source(Source(network, EDGE))
     monkeypatch.setattr("simulator.timing.simulate_levels", None)
-    plans = tiled_plans(opened.compiler, load_models(model, opened.unit))
+    plans = tiled_plans(opened.compiler, load_models(model, opened.target_graph))
     assert {v.level: v.plan_digest for v in decode(read_container(out)).variants} == {level: plan.digest for level, plan in plans.items()}
     assert all(len(segment.operators) == 1 for plan in plans.values() for segment in plan.segments)
 
@@ -121,7 +121,7 @@ def test_segments_are_predicted_by_a_model(model: Path, tmp_path: Path) -> None:
 
 def test_a_model_of_one_machine_may_be_asked_about_another(model: Path) -> None:
     """It says something of each of its levels, by their conditions."""
-    u = unit(load_machine("tiny"), (1, 16, 8, 8), conv("y", "x", (16, 16)))
+    u = target_graph(load_machine("tiny"), (1, 16, 8, 8), conv("y", "x", (16, 16)))
     found = load_models(model, u)
     features = np.tile(scaled([raw_features(u, plan, 0) for plan in [pick(Compiler(u), 0, found)["none"]]]), (2, 1))
     cycles = {level: each.predict(features) for level, each in found.items()}
@@ -133,7 +133,7 @@ def test_no_file_decides_which_module_is_imported(model: Path, tmp_path: Path) -
     other = tmp_path / "m.model"
     other.write_bytes(model.read_bytes().replace(b'"kind":"boosted_trees"', b'"kind":"antigravity:fly"'))
     with pytest.raises(BadInputError, match=r"trained by antigravity:fly, which is not installed .* expected one of boosted_trees"):
-        load_models(other, unit(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16))))
+        load_models(other, target_graph(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16))))
     assert "antigravity" not in sys.modules
 
 

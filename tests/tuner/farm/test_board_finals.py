@@ -276,10 +276,10 @@ def test_pieces_that_compute_the_same_share_a_verdict(tmp_path: Path) -> None:
 
 def test_a_plan_is_taken_over_to_a_piece_with_other_names(model: Path) -> None:
     opened = open_source(Source(model, load_machine("edge"), DataType.float16))
-    (unit,) = opened.units
-    plan = default_plan(unit)
-    assert plan_for(plan, unit, unit) == plan
-    assert measure(opened, {"none": plan_for(plan, unit, unit)})["none"].timings["none"].cycles > 0
+    (target_graph,) = opened.target_graphs
+    plan = default_plan(target_graph)
+    assert plan_for(plan, target_graph, target_graph) == plan
+    assert measure(opened, {"none": plan_for(plan, target_graph, target_graph)})["none"].timings["none"].cycles > 0
 
 
 @pytest.fixture

@@ -21,6 +21,6 @@ def test_no_champion_is_slower_than_what_compile_takes(network: str) -> None:
     machine = load_machine("edge")
     opened = open_network(Source(Path(network), machine, random_weights=0))
     compiled = measure(opened, quick_plans(opened))
-    found = tuner.Search(opened.unit, None, FEW, candidates=4).run()
+    found = tuner.Search(opened.target_graph, None, FEW, candidates=4).run()
     for level, cycles in found.cycles.items():
         assert cycles <= compiled[level].timings[level].cycles

@@ -74,19 +74,19 @@ class Fragile(Evaluator):
 
 
 class Make:
-    def __init__(self, unit: Unit, harm: str, hurry: int) -> None:
-        self.unit, self.harm, self.hurry = unit, harm, hurry
+    def __init__(self, target_graph: Unit, harm: str, hurry: int) -> None:
+        self.target_graph, self.harm, self.hurry = target_graph, harm, hurry
 
     def __call__(self) -> Fragile:
-        found = Fragile(self.unit, LEVELS)
+        found = Fragile(self.target_graph, LEVELS)
         found.harm, found.hurry = self.harm, self.hurry
         return found
 
 
 def spec(harm: str, hurry: int = 0) -> JobRunnerSpec:
-    unit = make_unit(small_graph("residual_block"), load_machine("edge"), DataType.float16)
+    target_graph = make_unit(small_graph("residual_block"), load_machine("edge"), DataType.float16)
     config = load_config(None, QUICK)
-    return JobRunnerSpec(Make(unit, harm, hurry), Facts(Origin("r", "m", "edge", "v"), unit, LEVELS), config, {}, 0)
+    return JobRunnerSpec(Make(target_graph, harm, hurry), Facts(Origin("r", "m", "edge", "v"), target_graph, LEVELS), config, {}, 0)
 
 
 def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
@@ -153,11 +153,11 @@ def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tm
 class OneLame:
     """The first that is made is."""
 
-    def __init__(self, unit: Unit, mark: Path) -> None:
-        self.unit, self.mark = unit, mark
+    def __init__(self, target_graph: Unit, mark: Path) -> None:
+        self.target_graph, self.mark = target_graph, mark
 
     def __call__(self) -> Fragile:
-        found = Fragile(self.unit, LEVELS)
+        found = Fragile(self.target_graph, LEVELS)
         try:
             self.mark.open("x").write(str(os.getpid()))
             found.lame = True
@@ -170,7 +170,7 @@ class OneLame:
 def test_a_slow_worker_holds_up_nobody(expected: pd.DataFrame, tmp_path: Path) -> None:
     """A job takes it seconds; the other one does what it is late with, and counts."""
     made, mark, said = spec("raise"), tmp_path / "lame", list[str]()
-    with on_actors(replace(made, evaluator=OneLame(made.facts.unit, mark)), "lame", said) as jobs:
+    with on_actors(replace(made, evaluator=OneLame(made.facts.target_graph, mark)), "lame", said) as jobs:
         found = searched(made, jobs, tmp_path / "run")
         (slow,) = [name for name in jobs.names if name.endswith(f":{mark.read_text()}")]
         assert jobs.replaced == 0

@@ -153,10 +153,10 @@ def test_a_plan_in_another_order_says_so(net: Path, odd: Path, tmp_path: Path) -
 
 def test_where_all_else_is_spread_over_all_cores_it_stays_on_its_own(net: Path, tmp_path: Path) -> None:
     machine = "edge:cores=2"
-    unit = ordered(open_source(Source(net, load_machine(machine), DataType.float16)).unit, "depth")
-    segment = decode(unit, Gene(0, len(unit.operators), 2))
+    target_graph = ordered(open_source(Source(net, load_machine(machine), DataType.float16)).target_graph, "depth")
+    segment = decode(target_graph, Gene(0, len(target_graph.operators), 2))
     assert segment is not None
-    plan = plan_of(unit, [segment])
+    plan = plan_of(target_graph, [segment])
     (tmp_path / "one.json").write_text(plan.to_json())
     quick(net, tmp_path / "run", 2, "use.placement=false", machine=machine, start=(tmp_path / "one.json",))
     payloads = read_tasks(tmp_path / "run")["payload"]

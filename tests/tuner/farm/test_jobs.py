@@ -56,13 +56,15 @@ MIXED = schema_of(genome=INTS, cycles=pa.int64(), task=pa.string(), proposed=INT
 
 
 @lru_cache(maxsize=4)
-def unit(name: str = "residual_block") -> Unit:
+def target_graph(name: str = "residual_block") -> Unit:
     return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
 
 
 def spec(*overrides: str, seed: int = 0) -> JobRunnerSpec:
-    facts = Facts(Origin("r", "m", "tiny", "v"), unit(), LEVELS)
-    return JobRunnerSpec(EvaluatorSpec(unit(), LEVELS), facts, load_config(None, (*QUICK, "search.islands=3", *overrides)), {}, seed)
+    facts = Facts(Origin("r", "m", "tiny", "v"), target_graph(), LEVELS)
+    return JobRunnerSpec(
+        EvaluatorSpec(target_graph(), LEVELS), facts, load_config(None, (*QUICK, "search.islands=3", *overrides)), {}, seed
+    )
 
 
 # packing
@@ -73,7 +75,8 @@ def spec(*overrides: str, seed: int = 0) -> JobRunnerSpec:
 def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     everyone = [
-        Individual(random_genome(unit(), rng), rng.integers(1, 1 << 40, 3), f"{int(rng.integers(1 << 30)):032x}") for _ in range(count)
+        Individual(random_genome(target_graph(), rng), rng.integers(1, 1 << 40, 3), f"{int(rng.integers(1 << 30)):032x}")
+        for _ in range(count)
     ]
     genes = [gene for m in everyone for gene in m.genome] + [
         Gene(0, 3, 2, 1, -1, 2, "streamed", (1, 2, 63), (0, 1), -1, True, False, 64, "channels")
@@ -88,7 +91,9 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
 
 
 def test_an_island_goes_on_where_it_was() -> None:
-    island = Island(np.random.default_rng([3, 4]), [Individual(random_genome(unit(), np.random.default_rng(0)), np.array([1, 2, 3]), "t")])
+    island = Island(
+        np.random.default_rng([3, 4]), [Individual(random_genome(target_graph(), np.random.default_rng(0)), np.array([1, 2, 3]), "t")]
+    )
     island.rng.integers(10, size=3)
     island.grown = {2: Grown(3, 1), 0: Grown(1 << 40, 5)}
     again = unpack_island(pack_island(island))
@@ -177,7 +182,7 @@ def name_of(number: int) -> int:
 
 
 def test_what_is_aside_is_forgotten() -> None:
-    known = Knowledge(Structures(unit()), 3)
+    known = Knowledge(Structures(target_graph()), 3)
     known.learn_epoch([findings(Gene(0, 1), programs=[1], border=4.0)])
     with known.aside():
         known.learn(findings(Gene(0, 1, 2), Gene(1, 2), cycles=3, programs=[2], border=8.0))

@@ -36,7 +36,7 @@ LEVELS = ("none", "slight", "severe")
 
 
 @pytest.fixture(scope="module")
-def unit() -> Unit:
+def target_graph() -> Unit:
     return make_unit(small_graph("residual_block"), load_machine("tiny"), DataType.float16)
 
 
@@ -44,17 +44,17 @@ def unit() -> Unit:
 class Noise:
     """Of all workers.  readings: taken so far."""
 
-    unit: Unit
+    target_graph: Unit
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     readings: int = 0
 
     def __call__(self) -> Evaluator:
-        return Evaluator(self.unit, LEVELS, _Noisy(self.unit, self))
+        return Evaluator(self.target_graph, LEVELS, _Noisy(self.target_graph, self))
 
 
 class _Noisy(Npu):
-    def __init__(self, unit: Unit, noise: Noise) -> None:
-        super().__init__(unit, LEVELS)
+    def __init__(self, target_graph: Unit, noise: Noise) -> None:
+        super().__init__(target_graph, LEVELS)
         self._noise = noise
 
     def _timed(self, *values: Any) -> Any:
@@ -76,9 +76,9 @@ class Searched:
     places: list[Place]
 
 
-def searched(unit: Unit, folder: Path, candidates: int, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> Searched:
-    noise, run = Noise(unit), LocalPlace(folder)
-    facts = Facts(Origin("r", "m", "tiny", "v", runner="a board"), unit, LEVELS)
+def searched(target_graph: Unit, folder: Path, candidates: int, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> Searched:
+    noise, run = Noise(target_graph), LocalPlace(folder)
+    facts = Facts(Origin("r", "m", "tiny", "v", runner="a board"), target_graph, LEVELS)
     config = load_config(None, (*QUICK, "search.islands=4", "use.cost_model=false"))
     spec = JobRunnerSpec(noise, facts, config, {}, 0)
     place = SearchFolder(run, run / "models", run / "checkpoint", resumed=False)
@@ -99,15 +99,17 @@ def searched(unit: Unit, folder: Path, candidates: int, workers: int, seed: int,
 
 
 @pytest.mark.parametrize(("workers", "seed"), [(1, 0), (4, 0)])
-def test_the_log_explains_a_noisy_search(unit: Unit, tmp_path: Path, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_explains_a_noisy_search(
+    target_graph: Unit, tmp_path: Path, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without its checkpoint it does all of it again, answered by the log: nothing is measured, whoever works, and nothing differs."""
-    first = searched(unit, tmp_path, 20, workers, seed, monkeypatch)
+    first = searched(target_graph, tmp_path, 20, workers, seed, monkeypatch)
     assert not first.log.duplicated(["task", "level"]).any()
     assert ("otherwise" in first.places) == (workers > 1), "islands measure the same at the same time"
     for others in (1, 3):
         for path in (tmp_path / "checkpoint").iterdir():
             path.unlink()
-        again = searched(unit, tmp_path, first.programs, others, seed, monkeypatch)
+        again = searched(target_graph, tmp_path, first.programs, others, seed, monkeypatch)
         assert again.readings == 0 or others > 1, "what lies beyond the end is measured, and has no place"
         assert set(again.places) == {"here"}
         pd.testing.assert_frame_equal(again.log, first.log)

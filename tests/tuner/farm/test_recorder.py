@@ -46,7 +46,7 @@ CRASHES = Gene(0, 1, 1, 1, 1, choices=(7,))
 
 
 @pytest.fixture(scope="module")
-def unit() -> Unit:
+def target_graph() -> Unit:
     return make_unit(small_graph("conv_chain"), load_machine("tiny"), DataType.float16)
 
 
@@ -69,9 +69,9 @@ class Heard(NamedTuple):
 class Bench:
     """Recorders over one evaluator, in which one gene crashes."""
 
-    def __init__(self, unit: Unit) -> None:
-        self.unit, self.evaluator = unit, Evaluator(unit, LEVELS)
-        self.facts = Facts(Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), unit, LEVELS)
+    def __init__(self, target_graph: Unit) -> None:
+        self.target_graph, self.evaluator = target_graph, Evaluator(target_graph, LEVELS)
+        self.facts = Facts(Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), target_graph, LEVELS)
 
     def measured(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         for request in requests:
@@ -86,8 +86,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(unit: Unit) -> Bench:
-    return Bench(unit)
+def bench(target_graph: Unit) -> Bench:
+    return Bench(target_graph)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def log(tmp_path: Path) -> Iterator[RunLog]:
         yield log
 
 
-def program(unit: Unit, blocks: int = 1, predicted: Any = None) -> Request:
-    genome = single_operators(unit)
+def program(target_graph: Unit, blocks: int = 1, predicted: Any = None) -> Request:
+    genome = single_operators(target_graph)
     assert not isinstance(genome, Infeasible)
     return Request("program", (genome[0]._replace(blocks=max(blocks, genome[0].blocks)), *genome[1:]), predicted=predicted)
 
@@ -115,9 +115,9 @@ def rows(log: RunLog, path: Path) -> pd.DataFrame:
     return read_log(path)
 
 
-def test_a_limit_of_programs_is_exact(unit: Unit, bench: Bench) -> None:
+def test_a_limit_of_programs_is_exact(target_graph: Unit, bench: Bench) -> None:
     session, heard = bench.session(Limit(3))
-    requests = [program(unit, blocks) for blocks in (1, 2, 2, 3, 4)]
+    requests = [program(target_graph, blocks) for blocks in (1, 2, 2, 3, 4)]
     with pytest.raises(Enough):
         session(requests)
     assert len(session.programs) == 3
@@ -125,15 +125,15 @@ def test_a_limit_of_programs_is_exact(unit: Unit, bench: Bench) -> None:
     with pytest.raises(Enough):
         session([segment(Gene(0, 1))])
     with pytest.raises(Enough):
-        bench.session(Limit(1))[0]([program(unit)])[:]  # the limit is looked at after the last question too
+        bench.session(Limit(1))[0]([program(target_graph)])[:]  # the limit is looked at after the last question too
 
 
-def test_a_deadline_ends_a_job_between_two_items(unit: Unit, bench: Bench) -> None:
+def test_a_deadline_ends_a_job_between_two_items(target_graph: Unit, bench: Bench) -> None:
     session, _ = bench.session(Limit(None, time.monotonic() + 1000))
     assert len(session([segment(Gene(0, 1)), segment(Gene(1, 2))])) == 2
     late, heard = bench.session(Limit(None, time.monotonic() - 1))
     with pytest.raises(Enough):
-        late([program(unit)])
+        late([program(target_graph)])
     assert heard.kinds() == []
 
 
@@ -145,11 +145,11 @@ def test_features_are_no_measurement(bench: Bench) -> None:
     assert heard.kinds() == []
 
 
-def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
-    huge = Gene(0, len(unit.operators), 1, choices=(63,) * len(unit.operators))
+def test_every_outcome_is_written_down(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+    huge = Gene(0, len(target_graph.operators), 1, choices=(63,) * len(target_graph.operators))
     requests = [segment(gene, np.array([1.0, 2.0, 3.0])) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
     session, heard = bench.session()
-    child = replace(program(unit, predicted=np.array([10.0, 20.0, 30.0])), proposal=Proposal("change_end,crossover", ("ab", "cd")))
+    child = replace(program(target_graph, predicted=np.array([10.0, 20.0, 30.0])), proposal=Proposal("change_end,crossover", ("ab", "cd")))
     measurements = session([*requests, child])
     assert measurements[1].status == "crash"
     batch = heard.result().batch
@@ -171,7 +171,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert kinds["error"].tolist()[1] == "RuntimeError: this gene is bad"
     assert kinds["attempt"].tolist() == [0, 1, 0, 0, 0]
     assert kinds["wall_s"].tolist() == pytest.approx([0.25 / 3, 0.5 / 3, *[0.25 / 3] * 3])
-    first, second, last = (unit.operators[at].name for at in (0, 1, -1))
+    first, second, last = (target_graph.operators[at].name for at in (0, 1, -1))
     assert set(kinds["workload"]) == {f"m:{first}", f"m:{first}..{second}", "m", f"m:{first}..{last}"}
     for name, value in {
         "run": "r",
@@ -202,12 +202,14 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert features.loc[measurements[1].task].isna().all()
 
 
-def test_predictions_are_logged_with_their_model_if_there_was_one(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_predictions_are_logged_with_their_model_if_there_was_one(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     book = ledger(log, RunBudget(candidates=9))
     measure, first = bench.session()
     measure([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
     measure, second = bench.session(version="a")
-    measure([segment(Gene(0, 1, 2), np.array([4.0, 5.0, 6.0])), program(unit, predicted=np.array([7.0, 8.0, 9.0])), segment(Gene(1, 2))])
+    measure(
+        [segment(Gene(0, 1, 2), np.array([4.0, 5.0, 6.0])), program(target_graph, predicted=np.array([7.0, 8.0, 9.0])), segment(Gene(1, 2))]
+    )
     for heard in (first, second):
         book.commit(heard.result(), 1)
     found = rows(log, tmp_path)
@@ -220,18 +222,18 @@ def test_predictions_are_logged_with_their_model_if_there_was_one(unit: Unit, be
 # the ledger
 
 
-def several(unit: Unit, bench: Bench, *blocks: int) -> EpochResult:
+def several(target_graph: Unit, bench: Bench, *blocks: int) -> EpochResult:
     session, heard = bench.session()
     for count in blocks:
-        session([segment(Gene(0, 1, count)), program(unit, count)])
+        session([segment(Gene(0, 1, count)), program(target_graph, count)])
     return heard.result()
 
 
-def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_a_budget_of_candidates_is_exact(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     book = ledger(log, RunBudget(candidates=3))
-    book.commit(several(unit, bench, 1, 2), 1)
+    book.commit(several(target_graph, bench, 1, 2), 1)
     assert not book.spent
-    book.commit(several(unit, bench, 2, 3, 4), 1)
+    book.commit(several(target_graph, bench, 2, 3, 4), 1)
     assert book.spent
     assert book.programs == 3
     found = rows(log, tmp_path).drop_duplicates("seq")
@@ -240,10 +242,10 @@ def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, 
     assert (len(book.tasks), len(book.ahead.tasks)) == (4, 2), "the budget ends within the second result: another session has it whole"
 
 
-def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_champions_are_the_fastest_of_every_level(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     session, heard = bench.session()
-    whole = Request("program", (Gene(0, len(unit.operators), 4),))
-    session([program(unit, 1), program(unit, 4), whole])
+    whole = Request("program", (Gene(0, len(target_graph.operators), 4),))
+    session([program(target_graph, 1), program(target_graph, 4), whole])
     book = ledger(log, RunBudget(candidates=9))
     book.commit(heard.result(), 1)
     found = rows(log, tmp_path)
@@ -252,7 +254,7 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log:
     assert [m.cycles[i] for i, m in enumerate(champions.best) if m is not None] == [best[level] for level in LEVELS]
     baseline = champions.baseline(0)
     assert baseline is not None
-    assert len(baseline.genome) == len(unit.operators), "the baseline is made of single operators"
+    assert len(baseline.genome) == len(target_graph.operators), "the baseline is made of single operators"
     again = Champions(len(LEVELS))
     again.restore(champions.state())
     assert again.state() == champions.state()
@@ -260,20 +262,20 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log:
     assert again.best[0].genome == champions.best[0].genome  # type: ignore[union-attr]
 
 
-def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Unit, bench: Bench, log: RunLog) -> None:
+def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(target_graph: Unit, bench: Bench, log: RunLog) -> None:
     book = ledger(log, RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
     assert not book.spent
-    book.commit(several(unit, bench, 1), 1)
+    book.commit(several(target_graph, bench, 1), 1)
     assert book.spent
 
 
-def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_path: Path) -> None:
+def test_what_lay_ahead_counts_and_has_rows_once(target_graph: Unit, bench: Bench, tmp_path: Path) -> None:
     """A session whose time is up has results behind one that is not there; the next one measures that one, and then them."""
     origin, never = (
         Origin("r", "m", "tiny", "v", seed=3, tag="a=b"),
         RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 1e6)),
     )
-    first, missing, behind = (several(unit, bench, *blocks) for blocks in ((1,), (2, 3), (3, 4)))
+    first, missing, behind = (several(target_graph, bench, *blocks) for blocks in ((1,), (2, 3), (3, 4)))
     with RunLog(LocalPlace(tmp_path), REAL, origin, FEATURE_SETS) as log:
         book = ledger(log, never)
         assert book.commit(first, 1) == "here"
@@ -285,14 +287,14 @@ def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_p
         book = ledger(log, never)
         book.numbers, book.tasks = numbers, log.numbers.names(numbers)
         book.champions.programs = 1
-        book.ahead = read_ahead(LocalPlace(tmp_path), "r", log.numbers.beyond(numbers), unit, Champions(len(LEVELS)))
+        book.ahead = read_ahead(LocalPlace(tmp_path), "r", log.numbers.beyond(numbers), target_graph, Champions(len(LEVELS)))
         again = book.counted
         assert (again.tasks, again.failures, again.champions.programs) == (said.tasks, said.failures, said.champions.programs)
         for mine, theirs in zip(book.ahead.champions.best, said.champions.best, strict=True):
             assert mine is not None
             assert theirs is not None
             assert mine.cycles.tolist() == theirs.cycles.tolist()
-            assert (mine.task, mine.plan(unit).digest) == (theirs.task, theirs.plan(unit).digest)
+            assert (mine.task, mine.plan(target_graph).digest) == (theirs.task, theirs.plan(target_graph).digest)
         assert book.commit(missing, 1) == "here"
         assert book.commit(behind, 1) == "here"
         assert book.ahead.tasks == {}
@@ -305,10 +307,10 @@ def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_p
     assert once["task"].is_unique
 
 
-def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Bench, tmp_path: Path) -> None:
+def test_rows_of_an_earlier_session_are_not_written_again(target_graph: Unit, bench: Bench, tmp_path: Path) -> None:
     for blocks in ((1, 2), (1, 2, 3)):
         with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
-            ledger(log, RunBudget(candidates=9)).commit(several(unit, bench, *blocks), 1)
+            ledger(log, RunBudget(candidates=9)).commit(several(target_graph, bench, *blocks), 1)
     found = read_log(tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(6) for _ in LEVELS]
     assert found["row_id"].is_unique
@@ -320,16 +322,16 @@ def test_row_ids_are_those_of_single_rows() -> None:
     assert row_ids('a "b" ü', [1, 22], ["none", "sévère"], [0, 3]) == expected
 
 
-def test_a_gene_that_is_another_ones_plan_is_known_and_not_logged(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_a_gene_that_is_another_ones_plan_is_known_and_not_logged(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     session, heard = bench.session()
     one, twin = Gene(0, 1), Gene(0, 1, choices=(0,))
-    assert len({measurement.task for measurement in session([segment(one), segment(twin), program(unit)])}) == 2
+    assert len({measurement.task for measurement in session([segment(one), segment(twin), program(target_graph)])}) == 2
     book, known = ledger(log, RunBudget(candidates=9)), Knowledge(bench.evaluator.structures, len(LEVELS))
     book.commit(heard.result(), 1)
     known.learn(heard.result().findings)
     assert rows(log, tmp_path).drop_duplicates("seq")["kind"].tolist() == ["operator", "program"]
     assert all(known.table.known(gene) for gene in (one, twin))
-    values = bench.evaluator.measure(program(unit)).values
+    values = bench.evaluator.measure(program(target_graph)).values
     assert values is not None
     found = rows(log, tmp_path)
     assert found.loc[found["kind"] == "program", "cycles"].tolist() == values[:, 0].tolist(), "rows lie where their values do"

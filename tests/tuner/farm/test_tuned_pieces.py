@@ -109,7 +109,7 @@ def test_a_plan_says_which_segments_are_whose(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="p: a plan of Partition0; chain runs in Partition0, Partition1, Partition2"):
         measure(opened, {"none": plan.piece(0)}, {"none": "p"})
     with pytest.raises(UnsupportedError, match="chain: runs in 3 pieces, and a model in one is expected here"):
-        _ = opened.unit
+        _ = opened.target_graph
 
 
 def test_a_plan_of_one_piece_is_written_as_before() -> None:

@@ -46,7 +46,7 @@ def model(path: Path, convolutions: int) -> Path:
 
 
 def unit_of(path: Path, machine: str = "edge") -> Unit:
-    return open_source(ModelSource(path, load_machine(machine), DataType.float16)).unit
+    return open_source(ModelSource(path, load_machine(machine), DataType.float16)).target_graph
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,13 @@ def altered(run: Path, out: Path, **columns: dict[str, object]) -> Path:
 
 def test_the_same_network(short: Path, earlier: Path) -> None:
     """Every task that the log has becomes a gene that makes that very task, with its cycles and bytes."""
-    unit, log = unit_of(short), read_log(earlier)
-    found = read_warm_start([earlier], unit, LEVELS, ELITES)
+    target_graph, log = unit_of(short), read_log(earlier)
+    found = read_warm_start([earlier], target_graph, LEVELS, ELITES)
     measured = log[log["kind"].isin(["operator", "segment"]) & (log["status"] == "ok")]
     assert set(found.tasks) == set(measured["task"])
     assert len(found.tasks) > 40
     assert not sum(found.sources[0].left_out.values()) - found.sources[0].left_out["result"]
-    evaluator = Evaluator(unit, LEVELS)
+    evaluator = Evaluator(target_graph, LEVELS)
     for task, gene, moved, cycles in zip(found.tasks, found.genes, found.moved_bytes, found.cycles, strict=True):
         measurement = evaluator.measure(Request("segment", (gene,)))
         kind = "operator" if gene.stop - gene.start == 1 else "segment"
@@ -101,13 +101,13 @@ def test_the_same_network(short: Path, earlier: Path) -> None:
 
 def test_another_network_shares_segments(earlier: Path, tmp_path: Path) -> None:
     """A longer chain has the segments of the shorter one, except those at its beginning that see the input's halo as its own."""
-    unit = unit_of(model(tmp_path / "long.onnx", 5))
-    found = read_warm_start([earlier], unit, LEVELS, ELITES)
+    target_graph = unit_of(model(tmp_path / "long.onnx", 5))
+    found = read_warm_start([earlier], target_graph, LEVELS, ELITES)
     source = found.sources[0]
     assert 0 < len(found.tasks) == source.usable < source.tasks
     assert source.left_out["elsewhere"] > 0
     assert not found.programs
-    evaluator = Evaluator(unit, LEVELS)
+    evaluator = Evaluator(target_graph, LEVELS)
     for gene, cycles in zip(found.genes, found.cycles, strict=True):
         assert (evaluator.measure(Request("segment", (gene,))).cycles == cycles).all()
     assert f"{source.usable} of {source.tasks} tasks usable" in next(source.lines())
@@ -121,12 +121,12 @@ def test_another_machine(short: Path, earlier: Path) -> None:
 
 
 def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
-    unit = unit_of(short)
-    clean = read_warm_start([earlier], unit, LEVELS, ELITES)
+    target_graph = unit_of(short)
+    clean = read_warm_start([earlier], target_graph, LEVELS, ELITES)
     bad = dict(zip(clean.tasks[:4], (-(1 << 62), None, -7, 0), strict=True))
     old, boards = dict.fromkeys(clean.tasks[4:7], "0-older"), dict.fromkeys(clean.tasks[7:9], "board")
     run = altered(earlier, tmp_path / "altered", cycles=bad, simulator=old, runner=boards)
-    found = read_warm_start([run], unit, LEVELS, ELITES)
+    found = read_warm_start([run], target_graph, LEVELS, ELITES)
     assert found.tasks == clean.tasks[9:]
     out, before = found.sources[0].left_out, clean.sources[0].left_out
     assert (out["poisoned"], out["simulator"], out["runner"]) == (4, 3, 2)
@@ -141,8 +141,8 @@ def test_poisoned_rows_and_other_simulators_are_left_out(short: Path, earlier: P
 
 
 def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) -> None:
-    unit = unit_of(short)
-    clean = read_warm_start([earlier], unit, LEVELS, ELITES)
+    target_graph = unit_of(short)
+    clean = read_warm_start([earlier], target_graph, LEVELS, ELITES)
     run = tmp_path / "damaged"
     shutil.copytree(earlier, run)
     for part in sorted((run / "tasks").glob("*.parquet")):
@@ -151,17 +151,17 @@ def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) 
                  for task, text in zip(table["task"].to_pylist(), table["payload"].to_pylist(), strict=True)]  # fmt: skip
         field = table.schema.field("payload")
         write_part(part, table.set_column(table.column_names.index("payload"), field, pa.array(texts, pa.string())))
-    found = read_warm_start([run], unit, LEVELS, ELITES)
+    found = read_warm_start([run], target_graph, LEVELS, ELITES)
     assert found.tasks == clean.tasks[1:]
     assert found.sources[0].left_out["poisoned"] == 1
 
 
 def test_several_runs(short: Path, earlier: Path, tmp_path: Path) -> None:
     """Equal tasks count once; each run is named."""
-    unit = unit_of(short)
+    target_graph = unit_of(short)
     quick(short, tmp_path / "second", 12, seed=1)
-    one, two = (read_warm_start([run], unit, LEVELS, ELITES) for run in (earlier, tmp_path / "second"))
-    both = read_warm_start([earlier, tmp_path / "second"], unit, LEVELS, ELITES)
+    one, two = (read_warm_start([run], target_graph, LEVELS, ELITES) for run in (earlier, tmp_path / "second"))
+    both = read_warm_start([earlier, tmp_path / "second"], target_graph, LEVELS, ELITES)
     assert both.tasks == tuple(dict.fromkeys([*one.tasks, *two.tasks]))
     assert len(both.tasks) < len(one.tasks) + len(two.tasks)
     assert both.sources == one.sources + two.sources
@@ -218,15 +218,15 @@ def test_a_run_begins_without_what_is_not_usable(
 
 
 def test_an_earlier_log_that_has_changed(short: Path, earlier: Path, tmp_path: Path) -> None:
-    unit = unit_of(short)
+    target_graph = unit_of(short)
     said = sources([earlier], tmp_path, False)
-    assert taken([earlier], said, unit, LEVELS, ELITES) is not None
-    assert taken([], (), unit, LEVELS, ELITES) is None
+    assert taken([earlier], said, target_graph, LEVELS, ELITES) is not None
+    assert taken([], (), target_graph, LEVELS, ELITES) is None
     grown = altered(earlier, tmp_path / "grown", cycles={next(iter(read_log(earlier)["task"])): 5})
     with pytest.raises(BadInputError, match="has changed since"):
-        taken([grown], said, unit, LEVELS, ELITES)
+        taken([grown], said, target_graph, LEVELS, ELITES)
     with pytest.raises(BadInputError, match="before its first checkpoint"):
-        taken([], said, unit, LEVELS, ELITES)
+        taken([], said, target_graph, LEVELS, ELITES)
 
 
 def test_no_run_is_refused(short: Path, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ LEVELS = ("none", "slight", "severe")
 
 
 def test_the_faster_order() -> None:
-    unit = make_unit(lower(inception_block(np.random.default_rng(0))), load_machine("edge"), DataType.float16)
-    compiler = Compiler(unit)
+    target_graph = make_unit(lower(inception_block(np.random.default_rng(0))), load_machine("edge"), DataType.float16)
+    compiler = Compiler(target_graph)
 
     def product(plan: Plan) -> int:
         timings = measure_plans(compiler, dict.fromkeys(LEVELS, plan))["none"].timings
@@ -32,7 +32,7 @@ def test_the_faster_order() -> None:
 
     plans = []
     for order in ("file", "depth"):
-        mine = ordered(unit, order)  # type: ignore[arg-type]
+        mine = ordered(target_graph, order)  # type: ignore[arg-type]
         genome = single_operators(mine)
         assert not isinstance(genome, Infeasible)
         plan = decode_all(mine, genome)

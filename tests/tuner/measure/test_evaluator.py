@@ -48,7 +48,7 @@ CYCLES = RESULTS.index("cycles")
 
 
 @lru_cache(maxsize=16)
-def unit(name: str, machine: str = "edge") -> Unit:
+def target_graph(name: str, machine: str = "edge") -> Unit:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
@@ -66,8 +66,8 @@ def equal(a: Measurement, b: Measurement) -> bool:
 
 
 def test_the_columns_are_those_of_the_log() -> None:
-    evaluator = Evaluator(unit("conv_chain"), LEVELS)
-    measurement = evaluator.measure(Request("program", singles(evaluator.unit)))
+    evaluator = Evaluator(target_graph("conv_chain"), LEVELS)
+    measurement = evaluator.measure(Request("program", singles(evaluator.target_graph)))
     assert measurement.values is not None
     assert measurement.values.shape == (len(LEVELS), len(RESULTS))
     assert RESULTS[CYCLES] == "cycles"
@@ -77,7 +77,7 @@ def test_traffic_and_peak_of_the_shared_memory_are_those_of_the_records() -> Non
     names = ("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes")
     columns = [RESULTS.index(name) for name in names]
     for machine, there in (("ascend310-l2", True), ("edge", False)):
-        u = unit("residual_block", machine)
+        u = target_graph("residual_block", machine)
         npu = Npu(u, LEVELS, records=True)
         evaluator = Evaluator(u, LEVELS, npu)
         genome = singles(u)
@@ -105,7 +105,7 @@ def test_no_program_is_faster_than_its_roofline() -> None:
 
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
-    u = unit(name)
+    u = target_graph(name)
     evaluator, compiler = EvaluatorSpec(u, LEVELS)(), Compiler(u)
     rng, measured = np.random.default_rng(1), 0
     for genome in (singles(u), *(random_genome(u, rng) for _ in range(4))):
@@ -135,7 +135,7 @@ def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
 
 
 def test_the_layer_by_layer_plan_of_one_core_is_the_genome_of_single_operators() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     measurement = Evaluator(u, LEVELS).measure(Request("program", singles(u)))
     assert Plan.model_validate(json.loads(measurement.payload)["plan"]) == layer_by_layer(u)
 
@@ -159,7 +159,7 @@ def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
 
 
 def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
     whole = evaluator.measure(Request("program", genome))
     parts = [evaluator.measure(Request("segment", (gene,), False)) for gene in genome]
@@ -172,7 +172,7 @@ def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
 
 
 def test_a_program_that_is_not_to_be_measured_is_simulated_and_has_no_task() -> None:
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
     foreseen, measured = evaluator.measure(Request("program", genome, False)), evaluator.measure(Request("program", genome))
     assert (foreseen.status, foreseen.task, foreseen.payload) == ("ok", "", "")
@@ -182,7 +182,7 @@ def test_a_program_that_is_not_to_be_measured_is_simulated_and_has_no_task() -> 
 
 
 def test_measurements_follow_from_the_request_alone() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     one, two = Evaluator(u, LEVELS), Evaluator(u, LEVELS)
     rng = np.random.default_rng(2)
     requests = [Request("program", random_genome(u, rng)) for _ in range(6)]
@@ -195,7 +195,7 @@ def test_measurements_follow_from_the_request_alone() -> None:
 
 
 def test_the_end_of_l1_is_a_matter_of_programs() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
     turned = (*genome[:1], genome[1]._replace(same_end=True), *genome[2:])
     alone, other = (evaluator.measure(Request("segment", (each[1],))) for each in (genome, turned))
@@ -209,7 +209,7 @@ def test_the_end_of_l1_is_a_matter_of_programs() -> None:
 
 
 def test_a_segment_alone_reads_and_writes_its_borders() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
     fused = evaluator.measure(Request("segment", (Gene(0, len(u.operators)),)))
     apart = [evaluator.measure(Request("segment", (gene,))) for gene in genome]
@@ -263,7 +263,7 @@ def test_roofline_of_a_convolution_with_many_macs() -> None:
 
 def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> None:
     """Nested concatenations share their parts: each part is read once, at a quarter of what DDR delivers."""
-    u = unit("dense_block")
+    u = target_graph("dense_block")
     quarter = u.machine.ddr.deliverable / 4
     roofline, end, shapes = Roofline(u), len(u.operators), u.graph.shapes
     assert roofline.cycles(0, end, "severe") < sum(roofline.cycles(k, k + 1, "severe") for k in range(end)), "intermediates stay"

@@ -24,9 +24,9 @@ from tuner.measure.incremental_prepare import Preparer
 from tuner.measure.incremental_timer import Timer
 
 
-def fitting_genome(unit: Unit, seed: int) -> Genome:
+def fitting_genome(target_graph: Unit, seed: int) -> Genome:
     rng = np.random.default_rng(seed)
-    genome = repaired(unit, random_genome(unit, rng), lambda gene: decode(unit, gene) is not None)
+    genome = repaired(target_graph, random_genome(target_graph, rng), lambda gene: decode(target_graph, gene) is not None)
     assert genome is not None
     return genome
 
@@ -35,13 +35,13 @@ def fitting_genome(unit: Unit, seed: int) -> Genome:
 @pytest.mark.parametrize("network", ["squeezenet", "shufflenet"])
 def test_times_without_records_are_those_of_the_linked_program(network: str, machine_name: str) -> None:
     machine = load_machine(machine_name)
-    unit = make_unit(lower(light_model(network)), machine, DataType.float16)
-    compiler = Compiler(unit)
+    target_graph = make_unit(lower(light_model(network)), machine, DataType.float16)
+    compiler = Compiler(target_graph)
     levels = tuple(machine.contention)
     for seed in range(4):
-        genome = fitting_genome(unit, seed)
-        segments = [plan for gene in genome if (plan := decode(unit, gene)) is not None]
-        parts = compiler.parts(plan_of(unit, segments))
+        genome = fitting_genome(target_graph, seed)
+        segments = [plan for gene in genome if (plan := decode(target_graph, gene)) is not None]
+        parts = compiler.parts(plan_of(target_graph, segments))
         assert not isinstance(parts, Infeasible)
         program = compiler.link(parts)
         used = 1 + max(part.core for part in parts)
@@ -65,8 +65,11 @@ def test_times_without_records_are_those_of_the_linked_program(network: str, mac
 def test_a_schedule_does_not_remember_the_one_before() -> None:
     machine = load_machine("edge")
     compiler = Compiler(make_unit(lower(light_model("squeezenet")), machine, DataType.float16))
-    plans = [plan_of(compiler.unit, [p for g in fitting_genome(compiler.unit, s) if (p := decode(compiler.unit, g))]) for s in (0, 1)]
-    alone = [Compiler(compiler.unit).compile(plan) for plan in plans]
+    plans = [
+        plan_of(compiler.target_graph, [p for g in fitting_genome(compiler.target_graph, s) if (p := decode(compiler.target_graph, g))])
+        for s in (0, 1)
+    ]
+    alone = [Compiler(compiler.target_graph).compile(plan) for plan in plans]
     after = [compiler.compile(plan) for plan in (*plans, *plans)]
     digests = [program.digest for program in (*alone, *after) if not isinstance(program, Infeasible)]
     assert len(digests) == 6

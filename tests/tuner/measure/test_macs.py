@@ -19,14 +19,14 @@ def test_macs_are_counted_twice_the_same(tmp_path):
     model = tmp_path / "conv_chain.onnx"
     onnx.save(small_model("conv_chain"), model)
     opened = open_source(Source(model, load_machine("edge")))
-    compiled = compile_plan(opened.compiler, default_plan(opened.unit))
+    compiled = compile_plan(opened.compiler, default_plan(opened.target_graph))
     # conv 20x12x10x(3x3x3), conv 40x5x6x(20x3x3) after the pool, Gemm 40x10
     by_hand = 20 * 10 * 12 * 27 + 40 * 5 * 6 * 180 + 400
-    assert model_macs(opened.model) == opened.unit.macs == by_hand
+    assert model_macs(opened.model) == opened.target_graph.macs == by_hand
     assert by_hand <= program_macs(compiled) < 20 * by_hand
 
 
 def test_an_lrn_adds_no_macs_to_the_model():
     model = small_model("lrn_chain")
-    unit = make_unit(lower(model), load_machine("edge"), DataType.float16)
-    assert npu_macs(unit, model) == model_macs(onnx.shape_inference.infer_shapes(model)) < unit.macs
+    target_graph = make_unit(lower(model), load_machine("edge"), DataType.float16)
+    assert npu_macs(target_graph, model) == model_macs(onnx.shape_inference.infer_shapes(model)) < target_graph.macs

@@ -32,7 +32,7 @@ LEVELS = ("none", "slight", "severe")
 CYCLES = RESULTS.index("cycles")
 
 
-def unit(name: str = "conv_chain", machine: str = "edge", dtype: DataType = DataType.float16) -> Unit:
+def target_graph(name: str = "conv_chain", machine: str = "edge", dtype: DataType = DataType.float16) -> Unit:
     return make_unit(small_graph(name), load_machine(machine), dtype)
 
 
@@ -82,7 +82,7 @@ def _none_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
-    u, again = unit(), unit()
+    u, again = target_graph(), target_graph()
     before = measured(u)
     kept(tmp_path, u, list(zip(requests(u), before, strict=True)))
     asked = requests(again)
@@ -97,28 +97,28 @@ def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
 
 
 def test_nothing_that_is_told_is_compiled(tmp_path: Path) -> None:
-    u = unit()
+    u = target_graph()
     kept(tmp_path, u, list(zip(requests(u), measured(u), strict=True)))
-    second = evaluator(unit(), memo(tmp_path, unit()))
+    second = evaluator(target_graph(), memo(tmp_path, target_graph()))
     assert all(second.measure(request).pack for request in requests(u) if request.kind == "segment")
     assert isinstance(second.target, Npu)
     assert not second.target.compiler._cache
 
 
 def test_a_segment_is_known_in_another_network_and_a_program_is_not(tmp_path: Path) -> None:
-    u = unit()
+    u = target_graph()
     kept(tmp_path, u, list(zip(requests(u), measured(u), strict=True)))
     other = replace(u, operators=tuple(replace(spec, name=f"other.{spec.name}") for spec in u.operators))
     assert [bool(each.pack) for each, request in zip(measured(other, memo(tmp_path, other)), requests(u), strict=True)
             if request.kind == "segment"] == [True] * 4  # fmt: skip
     assert Scopes(other).whole != Scopes(u).whole
-    assert memo(tmp_path, unit("vector_chain")) is None
-    assert len({Scopes(each).whole for each in (u, unit(dtype=DataType.float32), unit("vector_chain"))}) == 3
+    assert memo(tmp_path, target_graph("vector_chain")) is None
+    assert len({Scopes(each).whole for each in (u, target_graph(dtype=DataType.float32), target_graph("vector_chain"))}) == 3
 
 
 def test_a_champion_is_measured(tmp_path: Path) -> None:
     """Whatever the store says, what is best here at any level was measured here, and so was the program of single operators."""
-    u = unit()
+    u = target_graph()
     before = measured(u)
     kept(tmp_path, u, list(zip(requests(u), before, strict=True)))
     for order in (1, -1):
@@ -134,7 +134,7 @@ def test_a_champion_is_measured(tmp_path: Path) -> None:
 
 
 def test_one_in_a_hundred_is_measured_again_and_a_difference_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    u = unit()
+    u = target_graph()
     pairs = list(zip(requests(u), measured(u), strict=True))
     segments = [(request, each) for request, each in pairs if request.kind == "segment"]
     wrong = [(request, replace(each, values=each.values + 1)) for request, each in segments if each.values is not None]
@@ -154,7 +154,7 @@ def test_one_in_a_hundred_is_measured_again_and_a_difference_is_reported(tmp_pat
 
 @pytest.mark.parametrize(("here", "told"), [("B7", True), ("B8", False), (None, False)])
 def test_a_boards_readings_are_for_that_board(tmp_path: Path, here: str | None, told: bool) -> None:
-    u = unit()
+    u = target_graph()
     kept(tmp_path, u, list(zip(requests(u), measured(u), strict=True)), board="B7")
     found = memo(tmp_path, u, board="B7")
     assert found is not None
@@ -165,7 +165,7 @@ def test_a_boards_readings_are_for_that_board(tmp_path: Path, here: str | None, 
 
 
 def test_a_board_is_believed_within_its_noise(tmp_path: Path) -> None:
-    u = unit()
+    u = target_graph()
     pairs = list(zip(requests(u), measured(u), strict=True))
     kept(tmp_path, u, pairs, board="B7")
     said = BoardSaid("B7", "B7")

@@ -8,7 +8,7 @@ import pandas as pd
 import tuner
 from compiler.space.gene import Gene
 from tests.tuner.search.searching import Local, LocalSearch
-from tests.tuner.search.test_epoch import unit
+from tests.tuner.search.test_epoch import target_graph
 from tests.tuning import FEW
 from tuner.search.bootstrap import changed_operators, operators_alone
 from tuner.search.epoch import EVOLVING
@@ -47,8 +47,8 @@ def test_the_first_programs_are_those_of_compile() -> None:
 
 def test_operators_are_changed_alone_later_those_first_that_take_longest() -> None:
     """Every second turn one of each island, until all operators that differ had theirs."""
-    measure = Local(unit("inception_block"))
-    search = LocalSearch(measure.evaluator.unit, "search.islands=3").steps(measure, EVOLVING)
+    measure = Local(target_graph("inception_block"))
+    search = LocalSearch(measure.evaluator.target_graph, "search.islands=3").steps(measure, EVOLVING)
     contexts = [search.context(island, EVOLVING) for island in range(3)]
     table, whose = search.known.table, list[Gene]()
     for turn in range(8):

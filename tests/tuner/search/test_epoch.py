@@ -30,12 +30,12 @@ from tuner.search.population import Individual
 
 
 @lru_cache(maxsize=16)
-def unit(name: str) -> Unit:
+def target_graph(name: str) -> Unit:
     return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
 
 
 def test_nothing_is_measured_twice() -> None:
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     measure = Local(u)
     search = LocalSearch(u, "search.islands=1").steps(measure, 8)
     requests = measure.measured()
@@ -50,7 +50,7 @@ def test_nothing_is_measured_twice() -> None:
 
 
 def test_the_first_segments_are_dealt_to_the_islands() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     shares = []
     for islands in (1, 3):
         measure = Local(u)
@@ -66,7 +66,7 @@ def test_islands_do_not_measure_each_others_segments() -> None:
 
     In the first of their epochs one measures what it predicts, and what that is made of is nobody's; nor are segments of children.
     """
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3", "search.changes=0").steps(measure, 7)
     shares: list[set[object]] = [set(), set(), set()]
@@ -79,7 +79,7 @@ def test_islands_do_not_measure_each_others_segments() -> None:
 
 def test_segments_of_children_are_measured_alone() -> None:
     """So that segmentations have them."""
-    search = LocalSearch(unit("inception_block"), "search.islands=1").steps(Local(unit("inception_block")), 6)
+    search = LocalSearch(target_graph("inception_block"), "search.islands=1").steps(Local(target_graph("inception_block")), 6)
     evolved = [genome for epoch in search.epochs if epoch.number >= EVOLVING for genome in epoch.collector.programs]
     assert len(evolved) > 8
     assert all(search.known.table.known(gene) for genome in evolved for gene in genome)
@@ -96,7 +96,7 @@ def test_a_model_of_one_operator_has_something_for_every_island() -> None:
 
 
 def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     measure = Local(u)
     search = LocalSearch(u, "search.generation=16").steps(measure, 3)
     singles = search.known.table.singles()
@@ -108,7 +108,7 @@ def test_the_first_evolving_epoch_hears_of_every_kind_of_proposal() -> None:
 
 def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
     """Without segmentations only the first island is told of a program; the others measured none until its elites reached them."""
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     search = LocalSearch(u, "use.segmentations=false", "search.islands=3", "search.generation=2").steps(Local(u), 3)
     counts = [len(epoch.collector.programs) for epoch in search.epochs[4:]]
     assert all(0 < count <= 2 for count in counts)
@@ -116,7 +116,7 @@ def test_an_island_that_hears_of_nothing_begins_at_random() -> None:
 
 
 def test_a_share_of_the_segments_is_each_islands() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3").steps(measure, 3)
     share = -(-16 * search.rules.several // 3)
@@ -129,7 +129,7 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
 
 
 def test_islands_take_in_the_elites_of_all() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     search = LocalSearch(u, "search.exchange_every=3", "search.islands=3", "search.elites=3").steps(Local(u), 5)
     assert [exchanges(epoch, 3) for epoch in range(9)] == [False, False, False, False, False, True, False, False, True]
     genome = single_operators(u)
@@ -142,7 +142,7 @@ def test_islands_take_in_the_elites_of_all() -> None:
 
 
 def test_the_border_is_learnt_from_programs_and_their_segments() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     search = LocalSearch(u)
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
@@ -187,13 +187,13 @@ def test_a_model_that_does_not_fit_even_layer_by_layer_is_infeasible() -> None:
     small = make_unit(small_graph("conv_chain"), resized(load_machine("tiny"), L1=1024), DataType.float16)
     with pytest.raises(InfeasibleError, match=r"tiny: .*1,024 B of L1"):
         LocalSearch(small).step(Local(small))
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     with pytest.raises(InfeasibleError, match="tiny: layer by layer: segment 0: too large"):
         LocalSearch(u).step(Deaf(u))
 
 
 def test_workers_that_crash_leave_a_search_that_goes_on() -> None:
-    u = unit("residual_block")
+    u = target_graph("residual_block")
 
     class Crashing(Local):
         def measure(self, request: Request) -> Measurement:

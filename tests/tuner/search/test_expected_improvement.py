@@ -9,7 +9,7 @@ import pytest
 
 from compiler.space.gene import Gene
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
-from tests.tuner.search.test_epoch import unit
+from tests.tuner.search.test_epoch import target_graph
 from tuner.measure.budgeted import Session
 from tuner.measure.grants import NEVER
 from tuner.search.ask_tell import answered
@@ -27,7 +27,7 @@ def test_the_expected_improvement_is_the_mean_of_draws() -> None:
 
 def test_two_segments_that_pay_only_together_promise_something() -> None:
     """Beside what is measured each of them is worth nothing: the rest of the model has no other way."""
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     count = len(u.operators)
     search = LocalSearch(u)
     context = search.context(epoch=EVOLVING)
@@ -48,7 +48,7 @@ def test_two_segments_that_pay_only_together_promise_something() -> None:
 
 
 def test_predictions_of_what_shares_operators_are_corrected() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     context = LocalSearch(u).context(epoch=EVOLVING)
     gene = Gene(0, 2)
     assert corrections(context, [gene]).tolist() == [[1.0] * len(LEVELS)], "nothing is known"
@@ -66,7 +66,7 @@ def test_predictions_of_what_shares_operators_are_corrected() -> None:
 
 def test_the_fastest_of_a_structure_are_kept_while_more_are_measured() -> None:
     """As if all that was ever measured were sorted anew, also after what was known only for a while is forgotten."""
-    table = LocalSearch(unit("conv_chain")).context(epoch=EVOLVING).table
+    table = LocalSearch(target_graph("conv_chain")).context(epoch=EVOLVING).table
     rng, measured = np.random.default_rng(0), dict[int, list[tuple[float, bytes]]]()
 
     def add(slots: int) -> tuple[int, float, bytes]:

@@ -34,14 +34,14 @@ from tuner.search.population import Individual
 
 
 @lru_cache(maxsize=4)
-def unit(machine: str = "edge") -> Unit:
+def target_graph(machine: str = "edge") -> Unit:
     return make_unit(small_graph("inception_block"), load_machine(machine), DataType.float16)
 
 
 def begun(measure: Local, *overrides: str) -> LocalSearch:
     """With the baseline in its first island, and nothing else."""
-    search = LocalSearch(measure.evaluator.unit, "search.islands=1", *overrides)
-    genome = single_operators(search.rules.unit)
+    search = LocalSearch(measure.evaluator.target_graph, "search.islands=1", *overrides)
+    genome = single_operators(search.rules.target_graph)
     assert not isinstance(genome, Infeasible)
     context = search.context(epoch=EVOLVING)
     search.islands[0].admit(answered(context.measure_programs([genome]), Session(measure)), context.config.search)
@@ -51,7 +51,7 @@ def begun(measure: Local, *overrides: str) -> LocalSearch:
 @pytest.mark.parametrize("machine", ["edge", "tiny"])
 def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
     """It is new and legal, takes what was said when it was tried, and is faster than its parent: by single operators anything is."""
-    measure = Local(unit(machine))
+    measure = Local(target_graph(machine))
     search = begun(measure, "search.changes=24")
     context, island = search.context(epoch=EVOLVING), search.islands[0]
     session = Session(measure)
@@ -60,7 +60,7 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
     assert len(found) == len(set(found)) == 3
     assert not session.programs, "nothing of it is a measurement"
     for level, genome in zip(levels(context, 3), found, strict=True):
-        verify(search.rules.unit, genome)
+        verify(search.rules.target_graph, genome)
         assert genome in tried
         assert not context.known.measured(genome)
         (child,) = answered(context.measure_programs([genome]), Session(measure))
@@ -70,7 +70,7 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
 
 def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not before: what wins later is tried, too."""
-    measure = Local(unit())
+    measure = Local(target_graph())
     search = begun(measure, "search.changes=20")
     drawn, won = 0, list[int]()
     change, foreseen = module._changed, SearchContext.foreseen
@@ -98,7 +98,7 @@ def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeyp
 
 def test_a_child_has_half_as_many_for_each_before_that_made_its_level_no_faster() -> None:
     """Two are free, a ten-thousandth is no faster, levels are apart."""
-    search = begun(Local(unit()), "search.changes=64")
+    search = begun(Local(target_graph()), "search.changes=64")
     context, island = search.context(epoch=EVOLVING), search.islands[0]
     best = island.best(0)
     assert [module._patience(context, island, 0) for _ in range(7)] == [64, 64, 64, 32, 16, 8, 8]
@@ -114,12 +114,12 @@ def test_a_child_has_half_as_many_for_each_before_that_made_its_level_no_faster(
 
 def test_what_is_new_is_held_against_what_it_replaces() -> None:
     """By the estimate: what makes a small segment much slower makes next to no difference to a whole program, and is not tried."""
-    measure = Local(unit())
+    measure = Local(target_graph())
     search = begun(measure)
     context, island = search.context(epoch=EVOLVING), search.islands[0]
     parent = island.best(0).genome
     others = [(*parent[:at], gene._replace(blocks=count), *parent[at + 1 :])
-              for at, gene in enumerate(parent) for count in block_counts(context.unit, gene.start, gene.stop)]  # fmt: skip
+              for at, gene in enumerate(parent) for count in block_counts(context.target_graph, gene.start, gene.stop)]  # fmt: skip
     refused = 0
     for child in (each for each in others if each != parent):
         mine, theirs = (answered(_estimates(context, genome), Session(measure)) for genome in (child, parent))
@@ -136,7 +136,7 @@ def _estimates(context: SearchContext, genome: Genome) -> Asking[list[float]]:
 
 
 def test_moves_are_drawn_as_often_as_they_should_be() -> None:
-    search = begun(Local(unit()))
+    search = begun(Local(target_graph()))
     drawn = Counter[str]()
     names = ["toggle_held", "change_tiling", "change_blocks"]
     search.rules.moves = {name: lambda *_, name=name: drawn.update([name]) for name in names}
@@ -151,18 +151,18 @@ def levels(context: SearchContext, count: int) -> list[int]:
 
 
 def test_levels_have_their_shares_of_the_children() -> None:
-    search = LocalSearch(unit(), "search.islands=1")
+    search = LocalSearch(target_graph(), "search.islands=1")
     assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - 10).max() <= 1
     search.rules.level_weights = np.array([1.0, 1.0, 3.0])
     assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - [6, 6, 18]).max() <= 1
-    many = LocalSearch(unit(), "search.islands=4")
+    many = LocalSearch(target_graph(), "search.islands=4")
     mine = [{_level(many.context(island, EVOLVING), number) for number in range(9)} for island in range(4)]
     assert all(len(levels) == 1 for levels in mine)
     assert set.union(*mine) == set(range(len(LEVELS)))
 
 
 def test_without_changes_there_are_no_children() -> None:
-    measure = Local(unit())
+    measure = Local(target_graph())
     search = begun(measure, "search.changes=0")
     asked = len(measure.asked)
     assert answered(children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), Session(measure)) == []
@@ -171,7 +171,7 @@ def test_without_changes_there_are_no_children() -> None:
 
 def test_changes_are_tried_on_the_machine_as_it_is_described() -> None:
     """Whoever measures: a board, or a target that is not the NPU, where there is nothing to try on."""
-    u = unit()
+    u = target_graph()
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
     slow = load_machine("edge").model_copy(update={"issue_cycles": 9})

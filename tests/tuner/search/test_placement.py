@@ -38,7 +38,7 @@ MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
 @lru_cache(maxsize=4)
-def unit(name: str = "inception_block", cores: int = 2) -> Unit:
+def target_graph(name: str = "inception_block", cores: int = 2) -> Unit:
     """On a machine whose bandwidth lets the cores run side by side."""
     machine = load_machine("ascend310")
     ddr = machine.ddr.model_copy(update={"bytes_per_cycle": 67 * cores})
@@ -48,7 +48,7 @@ def unit(name: str = "inception_block", cores: int = 2) -> Unit:
 @lru_cache(maxsize=4)
 def measured(name: str = "inception_block", cores: int = 2) -> tuple[Evaluator, SegmentTable]:
     """Everything that a search measures first."""
-    u = unit(name, cores)
+    u = target_graph(name, cores)
     evaluator, table = Evaluator(u, LEVELS), SegmentTable(Structures(u), len(LEVELS))
     for gene in first_genes(u, table, False):
         values = evaluator.measure(Request("segment", (gene,))).values
@@ -101,7 +101,7 @@ def test_a_stage_of_everything_is_the_program() -> None:
 def test_side_by_side_is_faster_than_the_sum_and_slower_than_the_longest() -> None:
     evaluator, table = measured()
     genes = singles(table)
-    pair = [genes[k] for k in range(len(genes)) if not unit().producers[genes[k].start]][:2]
+    pair = [genes[k] for k in range(len(genes)) if not target_graph().producers[genes[k].start]][:2]
     alone = [table.of(gene) for gene in pair]
     both = cycles(evaluator, "stage", tuple(gene._replace(cores=(i,)) for i, gene in enumerate(pair)))
     a, b = (known[0] for known in alone if known is not None)
@@ -121,7 +121,7 @@ def test_pieces_know_what_was_measured() -> None:
             assert (times[width], len(gene.cores)) == (known[0], width)
             assert moved[width] > 0
         assert list(times.values()) == sorted(times.values(), reverse=True), "more cores only where that is faster"
-    assert placer(table).pieces([(0, len(unit().operators))], 0, 0.0) is None, "never measured"
+    assert placer(table).pieces([(0, len(target_graph().operators))], 0, 0.0) is None, "never measured"
 
 
 @pytest.mark.parametrize("cores", [2, 4])
@@ -134,7 +134,7 @@ def test_list_schedules_are_genomes_and_the_estimate_is_near(cores: int) -> None
     assert [expected for expected, _ in found] == sorted(expected for expected, _ in found)
     assert {core for _, genome in found for gene in genome for core in gene.cores} == set(range(cores))
     for expected, genome in found:
-        verify(unit("inception_block", cores), genome)
+        verify(target_graph("inception_block", cores), genome)
         took = cycles(evaluator, "program", genome)[0]
         assert 0.6 * took < expected < 1.6 * took
     one = cycles(evaluator, "program", singles(table))[0]
@@ -151,7 +151,7 @@ def test_stages_are_measured_and_remembered() -> None:
     assert ears.heard
     assert staged.clusters < len(pieces.dag)
     for genome in (staged.genome, *staged.listed):
-        verify(unit(), genome)
+        verify(target_graph(), genome)
         assert cut_of(genome) == cut_of(singles(table))
     count = len(ears.heard)
     again = answered(p.staged(pieces, 0, 0.0), ears)
@@ -196,13 +196,13 @@ def test_a_walk_ends_at_the_fastest_that_it_met(noise: float) -> None:
     for start in (singles(table), wide[0]):
         estimate = annealer(table)
         found = estimate.annealed(start, 8000, np.random.default_rng(0), noise)
-        verify(unit(), found)
+        verify(target_graph(), found)
         assert found == annealer(table).annealed(start, 8000, np.random.default_rng(0), noise)
         assert all(table.of(gene) is not None for gene in found), "only what was measured"
         assert estimate.annealed(start, 0, np.random.default_rng(0), noise) == start
         assert noise or estimate.expected(found) <= estimate.expected(start)
         assert noise or estimate.expected(found) <= estimate.expected(wide[0]), "wherever it starts"
-    assert estimate.expected((Gene(0, len(unit().operators)),)) == np.inf, "never measured"
+    assert estimate.expected((Gene(0, len(target_graph().operators)),)) == np.inf, "never measured"
 
 
 def test_proposals_are_placed_new_and_follow_the_generator() -> None:
@@ -212,7 +212,7 @@ def test_proposals_are_placed_new_and_follow_the_generator() -> None:
     assert found == p.proposals(0, 0.0, [], np.random.default_rng(3))
     assert len(set(found)) == len(found) >= 1
     for genome in found:
-        verify(unit(), genome)
+        verify(target_graph(), genome)
     expected = [annealer(table).expected(genome) for genome in found]
     assert expected == sorted(expected)
     assert expected[-1] <= 1.05 * expected[0], "what is expected to be slower than that is not measured"
@@ -249,7 +249,7 @@ def test_segments_beside_each_other() -> None:
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_segments_are_proposed_for_so_many_cores(width: int) -> None:
     _, table = measured("inception_block", 4)
-    u = unit("inception_block", 4)
+    u = target_graph("inception_block", 4)
     segmentation = table.segmentation(0)
     assert segmentation is not None
     moves = {name: move for name, move in MOVES.items() if name != "change_cores"}
@@ -272,7 +272,7 @@ def test_what_is_hopeful_is_so_at_some_level() -> None:
 
 
 def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
-    u = unit("inception_block", 4)
+    u = target_graph("inception_block", 4)
     measure = Local(u)
     overrides = ("search.generation=8", "placement.every=2", "placement.longest=1", "placement.gain=0", *overrides)
     return LocalSearch(u, *overrides).steps(measure, epochs), measure

@@ -22,7 +22,7 @@ from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.graphs import conv
-from tests.graphs import unit as graph_unit
+from tests.graphs import target_graph as graph_unit
 from tests.models import small_graph
 from tests.plans import with_cores
 from tests.tuning import QUICK
@@ -40,18 +40,18 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @lru_cache(maxsize=16)
-def unit(name: str, machine: str = "tiny") -> Unit:
+def target_graph(name: str, machine: str = "tiny") -> Unit:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
 @lru_cache(maxsize=16)
 def structures(name: str) -> Structures:
-    return Structures(unit(name))
+    return Structures(target_graph(name))
 
 
 def random_table(name: str, rng: np.random.Generator, genes: int, singles: bool = True) -> tuple[SegmentTable, list[Gene]]:
     """A table of invented costs, and the genes that were added."""
-    u = unit(name)
+    u = target_graph(name)
     table, added = SegmentTable(structures(name), len(LEVELS)), []
     for k in range(len(u.operators) if singles else 0):
         added.append(Gene(k, k + 1))
@@ -78,7 +78,7 @@ def cuts(operators: int) -> Iterator[list[tuple[int, int]]]:
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(["conv_chain", "residual_block", "lrn_chain"]), seeds, st.integers(0, 40), st.sampled_from([0.0, 10.0, 300.0]))
 def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, border: float) -> None:
-    u, rng = unit(name), np.random.default_rng(seed)
+    u, rng = target_graph(name), np.random.default_rng(seed)
     table, added = random_table(name, rng, genes)
     operators = len(u.operators)
     assert operators <= 10
@@ -127,7 +127,7 @@ def test_segments_longer_than_those_that_are_looked_at_one_by_one_count_once_the
 
 
 def test_there_is_no_cover_where_an_operator_is_unknown() -> None:
-    u, table = unit("conv_chain"), SegmentTable(structures("conv_chain"), len(LEVELS))
+    u, table = target_graph("conv_chain"), SegmentTable(structures("conv_chain"), len(LEVELS))
     assert table.segmentation(0) is None
     assert table.singles() is None
     for k in range(len(u.operators) - 1):
@@ -145,7 +145,7 @@ def test_there_is_no_cover_where_an_operator_is_unknown() -> None:
 @settings(max_examples=30, deadline=None)
 @given(seeds)
 def test_singles_are_single_and_best_over_the_levels(seed: int) -> None:
-    u, rng = unit("residual_block"), np.random.default_rng(seed)
+    u, rng = target_graph("residual_block"), np.random.default_rng(seed)
     table, added = random_table("residual_block", rng, 0)
     for k in range(len(u.operators)):
         for blocks in block_counts(u, k, k + 1)[1:4]:
@@ -219,7 +219,7 @@ def test_noise_moves_segmentations_and_follows_its_generator() -> None:
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_first_genes_cover_every_operator_in_every_block_count(caching: bool) -> None:
-    u, table = unit("residual_block"), SegmentTable(structures("residual_block"), len(LEVELS))
+    u, table = target_graph("residual_block"), SegmentTable(structures("residual_block"), len(LEVELS))
     genes = first_genes(u, table, caching)
     assert any(gene.cached for gene in genes) == caching
     keys = [structures("residual_block").key(gene) for gene in genes]
@@ -248,7 +248,7 @@ def test_widths_are_looked_at_where_there_are_cores() -> None:
 
 def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is found out whether they fit; what is proposed is the same."""
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
     shares = [Share(table.structures, 3, island) for island in range(3)]
@@ -265,7 +265,7 @@ def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch
 
 
 def test_proposals_are_new_legal_and_follow_the_generator() -> None:
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
     genes = propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
@@ -299,7 +299,7 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
 
 def test_shares_say_where_genes_are_looked_for() -> None:
     """All of them anywhere: runs as long as chance makes them.  All near single operators: runs of one, or of two where one was merged."""
-    u = unit("inception_block")
+    u = target_graph("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
 
@@ -343,7 +343,7 @@ def test_an_island_keeps_the_best_of_every_level(seed: int, count: int) -> None:
 
 
 def test_individuals_survive_json() -> None:
-    u = unit("conv_chain")
+    u = target_graph("conv_chain")
     one = individual([1, 2, 3], "t", random_genome(u, np.random.default_rng(0)))
     two = individual_from(json.loads(json.dumps(individual_json(one))))
     assert (two.genome, two.cycles.tolist(), two.task) == (one.genome, one.cycles.tolist(), one.task)

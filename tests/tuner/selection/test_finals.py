@@ -100,7 +100,7 @@ def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened
     assert np.array_equal(weights, ours[: len(weights)])
     assert weights.any()
     assert not ours[len(weights) :].any()
-    assert sum(segment.operators for segment in container.variants[0].segments) == len(run[1].units[0].operators)
+    assert sum(segment.operators for segment in container.variants[0].segments) == len(run[1].target_graphs[0].operators)
     # all equal: the simplest one wins at every level
     contenders = [each.contender for each in verdict.finalists]
     simplest = min(contenders, key=lambda each: (len(each.plan.segments), each.instructions, each.plan.digest))

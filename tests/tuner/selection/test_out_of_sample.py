@@ -50,8 +50,8 @@ def test_the_load_has_the_mean_share_in_every_period(share: int, cycles: int) ->
 
 def test_times_are_those_of_the_simulator() -> None:
     """The machine as described says what it always says, a faster one is faster, and where there is no load none comes and goes."""
-    unit = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
-    program = compile_plan(Compiler(unit), default_plan(unit))
+    target_graph = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
+    program = compile_plan(Compiler(target_graph), default_plan(target_graph))
     timings = simulate_levels(program, EDGE)
     cycles = {level: timings[level].cycles for level in EDGE.contention}
     times = out_of_sample([[program], [program, program]], EDGE, cycles)

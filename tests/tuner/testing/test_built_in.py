@@ -134,7 +134,7 @@ class Draws:
         self.known = known
 
     def genome(self) -> Genome:
-        return random_genome(self.context.unit, np.random.default_rng([self.context.island, self.turns]))
+        return random_genome(self.context.target_graph, np.random.default_rng([self.context.island, self.turns]))
 
     def ask(self, epoch: int) -> Asking[None]:
         self.turns += 1
@@ -154,7 +154,7 @@ class TestDraws(StrategyContract):
 
 class Unseeded(Draws):
     def genome(self) -> Genome:
-        return random_genome(self.context.unit, np.random.default_rng())
+        return random_genome(self.context.target_graph, np.random.default_rng())
 
 
 class Remembers(Draws):
@@ -164,7 +164,7 @@ class Remembers(Draws):
 
     def genome(self) -> Genome:
         self.asked.append(1)
-        return random_genome(self.context.unit, np.random.default_rng(len(self.asked)))
+        return random_genome(self.context.target_graph, np.random.default_rng(len(self.asked)))
 
 
 class Forgets(Draws):
@@ -174,7 +174,7 @@ class Forgets(Draws):
 
 class Beyond(Draws):
     def ask(self, epoch: int) -> Asking[None]:
-        yield [Request("segment", (Gene(0, len(self.context.unit.operators) + 1),), False)]
+        yield [Request("segment", (Gene(0, len(self.context.target_graph.operators) + 1),), False)]
 
 
 class GoesOn(Draws):

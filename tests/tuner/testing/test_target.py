@@ -16,8 +16,8 @@ from tuner.testing.target import TargetContract
 
 
 class TestNpu(TargetContract):
-    def target(self, unit: Unit, levels: tuple[str, ...]) -> Target:
-        return Npu(unit, levels)
+    def target(self, target_graph: Unit, levels: tuple[str, ...]) -> Target:
+        return Npu(target_graph, levels)
 
 
 class Upside(Npu):
@@ -42,8 +42,8 @@ class Tired(Npu):
 class Kept(Npu):
     """Gives away what it keeps."""
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
-        super().__init__(unit, levels)
+    def __init__(self, target_graph: Unit, levels: tuple[str, ...]) -> None:
+        super().__init__(target_graph, levels)
         self.kept: dict[tuple[str, int], Timed] = {}
 
     def alone(self, plan: SegmentPlan, start: int) -> Timed:

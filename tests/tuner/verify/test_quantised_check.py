@@ -67,7 +67,7 @@ def files(folder, build, how=QDQ, machine=EDGE, side=6, shape=None):
     onnx.save(floats, folder / "floats.onnx")
     (folder / "q.onnx").write_bytes(quantise(floats, random_samples(floats, 2, 0), how))
     opened = open_source(Source(folder / "q.onnx", machine))
-    containers = [replace(build_variants(packed, {"none": default_plan(packed.unit)}), controller=None) for packed in opened.packed]
+    containers = [replace(build_variants(packed, {"none": default_plan(packed.target_graph)}), controller=None) for packed in opened.packed]
     package(opened, containers, folder / "out.onnx")
     return folder / "out.onnx"
 
@@ -99,7 +99,7 @@ def test_products_of_a_dynamically_quantised_transformer_are_exact(tmp_path):
         return pack_unit(graph, EDGE, DataType.float16)
 
     graphs, part = lower_partition(dynamic(transformer(), tmp_path), Always(EDGE, DataType.float16), able=able)
-    variants = [build_variants(packed, {"none": default_plan(packed.unit)}) for packed in map(able, graphs)]
+    variants = [build_variants(packed, {"none": default_plan(packed.target_graph)}) for packed in map(able, graphs)]
     (tmp_path / "out.onnx").write_bytes(onnx_bytes(part, [encode(replace(each, controller=None)) for each in variants]))
     session, expected, found = checked(tmp_path / "out.onnx")
     assert found.ok, found.faults

@@ -118,7 +118,7 @@ def test_what_rounding_alone_does_is_no_fault(tmp_path: Path) -> None:
     assert values.faults == ()
 
     def swapped(container: Container, constants: NDArray[np.uint8]) -> None:
-        weights = section(container, constants, f"{opened.units[0].operators[-1].name}/weights").reshape(-1, 16, 16)
+        weights = section(container, constants, f"{opened.target_graphs[0].operators[-1].name}/weights").reshape(-1, 16, 16)
         weights[:] = weights[:, ::-1]
 
     *_, wrong = checked(with_constants(opened, path, swapped))
@@ -156,7 +156,7 @@ def test_a_small_fault_is_found_where_rounding_does_little(tmp_path: Path) -> No
     largest = float(np.abs(next(iter(right.made.values()))).max())
 
     def off(container: Container, constants: NDArray[np.uint8]) -> None:
-        section(container, constants, f"{opened.units[0].operators[-1].name}/bias", np.float32)[3] += 0.005 * largest
+        section(container, constants, f"{opened.target_graphs[0].operators[-1].name}/bias", np.float32)[3] += 0.005 * largest
 
     *_, wrong = checked(with_constants(opened, path, off))
     assert right.worst.limit < wrong.worst.error < 1e-2
@@ -222,7 +222,7 @@ def test_indices_that_rounding_turns_are_counted_and_fail_nothing(tmp_path: Path
     assert report["counted"]["index"] == {"equal": values.counted["index"].equal, "of": 64}
 
     def less(container: Container, constants: NDArray[np.uint8]) -> None:
-        section(container, constants, f"{opened.units[0].operators[-1].name}/weights")[:] *= np.float16(0.99)
+        section(container, constants, f"{opened.target_graphs[0].operators[-1].name}/weights")[:] *= np.float16(0.99)
 
     *_, wrong = checked(with_constants(opened, path, less))
     assert {fault.split(":")[0] for fault in wrong.faults} >= {repr(border[0])}

@@ -125,5 +125,5 @@ def test_a_made_network_through_the_command_line(tmp_path: Path) -> None:
     opened, saved = open_tuned(run)
     assert str(saved.source.model) == name
     assert opened.name == title(Path(name)) == "mobilenet_v1-small,width=0.25"
-    assert model_macs(opened.model) == opened.unit.macs
+    assert model_macs(opened.model) == opened.target_graph.macs
     assert main(["run", str(run / "best.onnx"), "--input", "random", "--level", "none", "--check"]) == 0

@@ -112,7 +112,7 @@ def test_a_dynamic_batch_is_parted_as_the_static_network_is(tmp_path: Path, batc
 def test_its_values_are_those_of_the_network(tmp_path: Path) -> None:
     onnx.save(Written(None).model(), tmp_path / "m.onnx")
     opened = open_source(Source(tmp_path / "m.onnx", EDGE, shapes={"ids": (2, LENGTH)}))
-    containers = [build_variants(packed, dict.fromkeys(EDGE.contention, default_plan(packed.unit))) for packed in opened.packed]
+    containers = [build_variants(packed, dict.fromkeys(EDGE.contention, default_plan(packed.target_graph))) for packed in opened.packed]
     package(opened, containers, tmp_path / "out.onnx")
     feeds = {"ids": np.random.default_rng(1).integers(0, WORDS, (2, LENGTH))}
     (found,) = InferenceSession(tmp_path / "out.onnx").run(None, feeds)

@@ -135,7 +135,7 @@ def test_an_output_that_is_an_input_is_passed_by_the_host(tmp_path: Path) -> Non
     onnx.save(model, tmp_path / "m.onnx")
     opened = open_source(Source(tmp_path / "m.onnx", load_machine("edge")))
     assert opened.part.host == ()
-    plans = dict.fromkeys(opened.machine.contention, default_plan(opened.unit))
+    plans = dict.fromkeys(opened.machine.contention, default_plan(opened.target_graph))
     package(opened, [build_variants(opened.packed[0], plans)], tmp_path / "out.onnx")
     (checked, *_) = check_file(tmp_path / "out.onnx", ["none"])
     assert checked.faults == ()
@@ -155,7 +155,7 @@ def test_a_piece_has_one_batch(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     opened = open_source(Source(tmp_path / "m.onnx", load_machine("edge")))
     assert [node.op_type for node in opened.part.host] == ["Neg"]
-    plans = dict.fromkeys(opened.machine.contention, default_plan(opened.unit))
+    plans = dict.fromkeys(opened.machine.contention, default_plan(opened.target_graph))
     package(opened, [build_variants(opened.packed[0], plans)], tmp_path / "out.onnx")
     (checked, *_) = check_file(tmp_path / "out.onnx", ["none"])
     assert checked.faults == ()
