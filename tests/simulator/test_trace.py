@@ -72,9 +72,8 @@ def small() -> Program:
 
 
 def compiled() -> Program:
-    found = Compiler(target_graph := make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)).compile(
-        default_plan(target_graph)
-    )
+    target_graph = make_unit(lower(small_model("conv_chain")), EDGE, DataType.float16)
+    found = Compiler(target_graph).compile(default_plan(target_graph))
     assert not isinstance(found, Infeasible)
     return found
 
