@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from compiler.autoplan import quick_plans
 from compiler.build import MeasuredModel, containers_of, default_by_level, measure, package
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
@@ -24,7 +24,7 @@ from simulator.outputs import check_out
 class CompiledModel:
     """A model with a program for every contention level.  measured: level -> its plan, the programs of it, and what they take."""
 
-    opened: Opened
+    opened: LoweredModel
     measured: Mapping[str, MeasuredModel]
 
     @property
@@ -64,7 +64,7 @@ def load(
     random_weights: int | None = None,
     objective: Objective = "latency",
     frames: int | None = None,
-) -> Opened:
+) -> LoweredModel:
     """A model read, checked and lowered for a machine: `.unit` is what plans are of, `.units` where it runs in several pieces.
 
     model: an ONNX file, the bytes of one, or what was read already.  machine: a preset, a YAML file or a Machine.  shapes: dimensions of
@@ -72,12 +72,12 @@ def load(
     `throughput`, `frames` of them (2 unless given) along the first axis.
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
     """
-    source = Source.named(_called(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames))
-    return open_source(source, model if isinstance(model, bytes | ModelProto) else None)
+    source = ModelSpec.named(_called(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames))
+    return lower_model(source, model if isinstance(model, bytes | ModelProto) else None)
 
 
 def compile(
-    model: str | os.PathLike[str] | bytes | ModelProto | Opened,
+    model: str | os.PathLike[str] | bytes | ModelProto | LoweredModel,
     machine: str | Machine | None = None,
     plan: Plan | Mapping[str, Plan] | None = None,
     *,
@@ -94,7 +94,7 @@ def compile(
     are best by prediction (`compiler.autoplan`), or layer by layer.
     Raises `BadInputError` (a plan of something else as well), `UnsupportedError`, `InfeasibleError` (a plan that does not fit).
     """
-    if isinstance(model, Opened):
+    if isinstance(model, LoweredModel):
         opened = model
     elif machine is None:
         raise BadInputError(f"{_called(model)}: no machine given; a preset's name, a YAML file or a Machine is expected")

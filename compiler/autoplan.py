@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 
 from compiler.build import measure_plans, segment_cycles
 from compiler.cost.features import expected_cycles
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.planner.persistent_choice import Measure, held_by_measure, held_by_prediction
-from compiler.planner.segmentation import Predict, Told, by_estimate, nobody, segmentations
+from compiler.planner.segmentation import Predict, Progress, by_estimate, nobody, segmentations
 from compiler.planner.tweaks import CHANGES, four_alive, where_it_fits, with_share
 from compiler.segment.engine_split import divisible
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, pins_of
 from compiler.space.operator_order import ordered
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
 
@@ -35,7 +35,7 @@ Alike = Callable[[Gene], Hashable]  # equal of segments that are equal but for t
 _BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
 
 
-def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate, told: Told = nobody) -> dict[str, Plan]:
+def quick_plans(opened: LoweredModel, predict: Callable[[TargetGraph], Predict] = by_estimate, told: Progress = nobody) -> dict[str, Plan]:
     """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
 
     predict: of a piece's unit.  Raises `InfeasibleError` where no plan fits a level.
@@ -48,7 +48,7 @@ def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate
 
 
 def quick_genomes(
-    compiler: Compiler, target_graph: Unit, predict: Predict, levels: Sequence[str] | None = None, told: Told = nobody
+    compiler: Compiler, target_graph: TargetGraph, predict: Predict, levels: Sequence[str] | None = None, told: Progress = nobody
 ) -> dict[str, tuple[Genome, ...]]:
     """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
     that may be faster at another level.
@@ -67,7 +67,7 @@ def quick_genomes(
     return found
 
 
-def _corrected(compiler: Compiler, target_graph: Unit, genome: Genome, level: str, told: Told) -> tuple[Genome, ...]:
+def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, level: str, told: Progress) -> tuple[Genome, ...]:
     """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
 
     What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
@@ -118,7 +118,7 @@ class _Timed(NamedTuple):
     took: NDArray[np.int64]
 
 
-def _changed(target_graph: Unit, found: _Timed, alike: Alike, measured: Measure) -> _Timed:
+def _changed(target_graph: TargetGraph, found: _Timed, alike: Alike, measured: Measure) -> _Timed:
     """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were.
 
     Of equal segments the first says for all of them whether a change is worth a try.
@@ -157,7 +157,7 @@ def _replaced(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Tim
     return found if took is None else _Timed(genome, took)
 
 
-def _joined(target_graph: Unit, found: _Timed, measured: Measure) -> _Timed:
+def _joined(target_graph: TargetGraph, found: _Timed, measured: Measure) -> _Timed:
     """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
 
     Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  Pairs are tried side by side in one program, those that begin at even
@@ -189,7 +189,7 @@ def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
     return tuple([both.get(at, gene) for at, gene in enumerate(genes) if at - 1 not in both])
 
 
-def _begun_in_blocks(target_graph: Unit, found: _Timed, measured: Measure) -> Genome:
+def _begun_in_blocks(target_graph: TargetGraph, found: _Timed, measured: Measure) -> Genome:
     """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
 
     Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
@@ -209,7 +209,7 @@ def _begun_in_blocks(target_graph: Unit, found: _Timed, measured: Measure) -> Ge
     return found.genome
 
 
-def _join(target_graph: Unit, one: Gene, other: Gene) -> Gene | None:
+def _join(target_graph: TargetGraph, one: Gene, other: Gene) -> Gene | None:
     """Two neighbours as one gene, with the tilings that they have; None where that is none, or does not fit."""
     plans = [decode(target_graph, gene) for gene in (one, other)]
     whole = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other))
@@ -226,7 +226,7 @@ def _join(target_graph: Unit, one: Gene, other: Gene) -> Gene | None:
     return both if decode(target_graph, both) is not None else None
 
 
-def _held(target_graph: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
+def _held(target_graph: TargetGraph, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
     """With tensors held over cuts where that is faster; in front of it the one with segments in passes beside them, if that is faster."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
@@ -241,7 +241,7 @@ def _held(target_graph: Unit, genome: Genome, level: str, measured: Measure) -> 
     return (passing, whole) if faster else (whole,)
 
 
-def _shared(target_graph: Unit, found: _Timed, measured: Measure) -> _Timed:
+def _shared(target_graph: TargetGraph, found: _Timed, measured: Measure) -> _Timed:
     """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less.
 
     A segment is judged alone, not with the one behind: of one that changes again and again so much is right that the next is judged anew.
@@ -270,7 +270,7 @@ def _turned(found: _Timed, measured: Measure) -> _Timed:
     return found
 
 
-def _plan(target_graph: Unit, genome: Genome) -> Plan:
+def _plan(target_graph: TargetGraph, genome: Genome) -> Plan:
     plan = decode_all(target_graph, genome)
     assert not isinstance(plan, Infeasible), "every gene fits"
     return plan
@@ -281,7 +281,7 @@ def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.in
     return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.target_graph.machine, level, len(plan.segments))
 
 
-def _fastest(compiler: Compiler, target_graph: Unit, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
+def _fastest(compiler: Compiler, target_graph: TargetGraph, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
     """Level -> whichever of the plans is fastest at it, the first of equals."""
     found: dict[str, tuple[int, Plan]] = {}
     for at in range(max(map(len, genomes.values()))):

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.ops.conv import ConvSpec
 from compiler.ops.lower_graph import Packed
 from compiler.package.onnx_out import PackedPiece, write_packed
@@ -27,7 +27,7 @@ from compiler.segment.blocks import needed
 from compiler.segment.reorder import permuted_to
 from compiler.space.initial import layer_by_layer
 from compiler.target.level_limits import at_level
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.build_controller_table import controller_table
 from simulator.npu import isa
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
@@ -42,7 +42,7 @@ from simulator.sequence import in_all
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels
 
 
-def default_plan(target_graph: Unit, level: str | None = None) -> Plan:
+def default_plan(target_graph: TargetGraph, level: str | None = None) -> Plan:
     """Layer by layer, within what a level grants where one is given.
 
     Raises `InfeasibleError` where even that does not fit the machine, or the level.
@@ -54,12 +54,12 @@ def default_plan(target_graph: Unit, level: str | None = None) -> Plan:
     return plan if plan.machine == target_graph.machine_digest else plan.model_copy(update={"machine": target_graph.machine_digest})
 
 
-def default_plans(opened: Opened, level: str | None = None) -> Plan:
+def default_plans(opened: LoweredModel, level: str | None = None) -> Plan:
     """Layer by layer, every piece.  Raises as `default_plan`."""
     return joined({name: default_plan(target_graph, level) for name, target_graph in zip(opened.names, opened.target_graphs, strict=True)})
 
 
-def default_by_level(opened: Opened) -> dict[str, Plan]:
+def default_by_level(opened: LoweredModel) -> dict[str, Plan]:
     """Level -> `default_plans` within what it grants, the same for levels that grant the same."""
     machine, plans = opened.machine, dict[Grant, Plan]()
     for level in machine.contention:
@@ -68,7 +68,7 @@ def default_by_level(opened: Opened) -> dict[str, Plan]:
     return {level: plans[machine.granted(level)] for level in machine.contention}
 
 
-def check_plan(target_graph: Unit, plan: Plan, where: str) -> Unit:
+def check_plan(target_graph: TargetGraph, plan: Plan, where: str) -> TargetGraph:
     """The unit in the plan's order.  Raises `BadInputError` where that was made for another model, machine or data type, or names other
     operators."""
     of_machine = {
@@ -90,7 +90,7 @@ def check_plan(target_graph: Unit, plan: Plan, where: str) -> Unit:
     return found
 
 
-def plans_of_pieces(opened: Opened, plan: Plan, where: str) -> tuple[Plan, ...]:
+def plans_of_pieces(opened: LoweredModel, plan: Plan, where: str) -> tuple[Plan, ...]:
     """What a plan says of every piece.  Raises `BadInputError` where it is for other pieces."""
     made_for = tuple(piece.name for piece in plan.pieces) or opened.names[:1]
     if made_for != opened.names:
@@ -116,7 +116,9 @@ class MeasuredPiece:
     timings: Mapping[str, Timing]
 
 
-def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredPiece]:
+def measure_plans(
+    compiler: TargetGraph | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None
+) -> dict[str, MeasuredPiece]:
     """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
 
     Levels come out in the machine's order.  names: what a level's plan is called in errors.
@@ -190,7 +192,7 @@ def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -
     return controller_table(variants, made_for, machine, needs)
 
 
-def operators(target_graph: Unit) -> tuple[OperatorEntry, ...]:
+def operators(target_graph: TargetGraph) -> tuple[OperatorEntry, ...]:
     """What records' TAGs name, and how much work each of them is when no row is computed twice, or without a reader."""
     images = target_graph.storages[0].n
     found = []
@@ -240,7 +242,7 @@ class MeasuredModel:
         return sum(program_bound(program, machine, machine.contention[level]) for program in self.programs)
 
 
-def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredModel]:
+def measure(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredModel]:
     """`measure_plans` of all pieces of a model; plans: of the whole model."""
     check_levels(opened.machine, plans)
     split = {level: plans_of_pieces(opened, plan, (names or {}).get(level, f"plan of level {level}")) for level, plan in plans.items()}
@@ -268,7 +270,7 @@ def same_programs(measured: dict[str, MeasuredModel]) -> dict[str, str | None]:
     return {level: None if first[m.digest] == level else first[m.digest] for level, m in measured.items()}
 
 
-def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tuple[Container, ...]:
+def containers_of(opened: LoweredModel, measured: Mapping[str, MeasuredModel]) -> tuple[Container, ...]:
     """The containers that are shipped, piece by piece; all name the digest of the whole plan, and have its controller's table."""
     digests = {level: m.plan.digest for level, m in measured.items()}
     controller = controller_of({level: m.programs for level, m in measured.items()}, opened.machine)
@@ -278,7 +280,7 @@ def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tupl
     )
 
 
-def package(opened: Opened, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
+def package(opened: LoweredModel, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
     packed = [PackedPiece(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.written.pieces, containers, strict=True)]
     write_packed(packed, opened.written, out, style, opened.source.model.name)

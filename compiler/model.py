@@ -24,7 +24,7 @@ from compiler.plan.plan import Infeasible
 from compiler.space.initial import layer_by_layer
 from compiler.target.capabilities import check_machine, no_floats
 from compiler.target.level_limits import at_level
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.float_range import Beyond
 from simulator.npu.machine import Machine
@@ -34,7 +34,7 @@ from simulator.onnx_kinds import CONVERTED
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSpec:
     """model: a file, or what one is called that was read already.  shapes: dimensions of dynamic inputs.
 
     random_weights: a seed that replaces all weights.  frames: of the model that one run takes, one after the other along the first axis.
@@ -50,16 +50,16 @@ class Source:
     @staticmethod
     def named(
         model: Path, machine: str | Machine, dtype: str, shapes: Mapping[str, tuple[int, ...]], random_weights: int | None, frames: int = 1
-    ) -> Source:
+    ) -> ModelSpec:
         """As a user names them.  machine: a preset or a YAML file.  Raises `BadInputError`."""
         if dtype not in DataType.__members__:
             raise BadInputError(f"dtype {dtype!r}: expected one of {', '.join(DataType.__members__)}")
         found = machine if isinstance(machine, Machine) else load_machine(machine)
-        return Source(model, found, DataType[dtype], shapes, random_weights, frames)
+        return ModelSpec(model, found, DataType[dtype], shapes, random_weights, frames)
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class LoweredModel:
     """A source, read: the model of one frame (hollow where it is one piece), what of it the NPU runs, and every piece of that.
 
     packed: of as many frames as a run takes.  written: the model and its pieces with so many, as a compiled file has them.
@@ -67,7 +67,7 @@ class Opened:
     """
 
     name: str
-    source: Source
+    source: ModelSpec
     part: Partition
     packed: tuple[Packed, ...]
     written: Partition
@@ -88,7 +88,7 @@ class Opened:
         return tuple(map(Compiler, self.target_graphs))
 
     @property
-    def target_graphs(self) -> tuple[Unit, ...]:
+    def target_graphs(self) -> tuple[TargetGraph, ...]:
         return tuple(target_graph for target_graph, _ in self.packed)
 
     @property
@@ -120,7 +120,7 @@ class Opened:
         return self.compilers[0]
 
     @property
-    def target_graph(self) -> Unit:
+    def target_graph(self) -> TargetGraph:
         """As `compiler`."""
         return self.compiler.target_graph
 
@@ -142,7 +142,7 @@ class Opened:
         return self.source.machine
 
 
-def open_source(source: Source, given: bytes | ModelProto | None = None, name: str | None = None) -> Opened:
+def lower_model(source: ModelSpec, given: bytes | ModelProto | None = None, name: str | None = None) -> LoweredModel:
     """Load, check, lower what the NPU supports.  Of several pieces one that does not fit the machine is left to the host.
 
     given: the model, where `source.model` is not the file that it is in.  name: of the model, that of the file unless given.
@@ -166,13 +166,13 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
         part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
         graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
     written, beyond = framed(part, source.frames), weights_beyond(part, graphs, source.dtype)
-    return Opened(name or source.model.stem, source, part, tuple(packed), written, beyond)
+    return LoweredModel(name or source.model.stem, source, part, tuple(packed), written, beyond)
 
 
 class _Packer:
     """`pack_unit` of a graph of one frame; it remembers the last one: a model of integers is packed to see whether the machine can."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ModelSpec) -> None:
         self.source = source
         self._last: tuple[Graph, Packed] | None = None
 
@@ -184,7 +184,7 @@ class _Packer:
         return self._last[1]
 
 
-def _misfit(target_graph: Unit) -> Infeasible | None:
+def _misfit(target_graph: TargetGraph) -> Infeasible | None:
     """Why not even its operators one by one fit what some level leaves."""
     target_graphs = dict.fromkeys(at_level(target_graph, level) for level in target_graph.machine.contention)
     return next((plan for plan in map(layer_by_layer, target_graphs) if isinstance(plan, Infeasible)), None)

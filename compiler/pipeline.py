@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.codegen.lower_segment import Draft, Records, drafted, lower_draft, new_scratch
+from compiler.codegen.lower_segment import DraftShare, Records, drafted, lower_draft, new_scratch
 from compiler.codegen.shared_memory import disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.segment_accesses import Footprint, Ints
@@ -35,7 +35,7 @@ from compiler.segment.memory_plan import named
 from compiler.segment.persistent import Held, placed
 from compiler.segment.reorder import permuted_to
 from compiler.target.level_limits import l1_grants, within_l1
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.grant import Grant
 from simulator.npu.parts import BLOCK_BYTES, Memory
@@ -44,11 +44,11 @@ from simulator.npu.shared_traffic import NOTHING, SharedTraffic, shared_traffic
 
 _DRAFTS = 1 << 11
 _TOGETHER = 1 << 12  # records that several shares have between them while they are lowered side by side: as much as caches hold
-_Key = tuple[Unit, int, bool, str, int, int, Held | None]
+_Key = tuple[TargetGraph, int, bool, str, int, int, Held | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class LoweredShare:
     """One core's share of a segment.  staged: what it has in the shared memory.  kept: its records, None of a compiler that keeps none.
 
     l1_end: bytes of L1 up to the last one that it touches; 0 where no level of the machine grants less than all.  shared: what it moves
@@ -89,12 +89,12 @@ class Lowered:
         return self.footprint.nbytes + (0 if self.kept is None else self.kept.nbytes)
 
 
-class CorePart(NamedTuple):
+class ScheduledShare(NamedTuple):
     """One core's share of a segment in a program.  place: of the core among those of its plan.  flip: see `segment.memory_plan.place`."""
 
     segment: int
     core: int
-    lowered: Lowered
+    lowered: LoweredShare
     place: int
     flip: bool
 
@@ -102,7 +102,7 @@ class CorePart(NamedTuple):
 class _Share(NamedTuple):
     """What is lowered: the part that the core at place `place` among the plan's, `core` of the machine, has of a segment."""
 
-    target_graph: Unit
+    target_graph: TargetGraph
     plan: SegmentPlan
     start: int
     flip: bool
@@ -112,7 +112,7 @@ class _Share(NamedTuple):
     key: _Key
 
     @classmethod
-    def of(cls, target_graph: Unit, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: Held | None) -> _Share:
+    def of(cls, target_graph: TargetGraph, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: Held | None) -> _Share:
         return cls(target_graph, plan, start, flip, place, core, held, (target_graph, start, flip, plan.key, place, len(plan.cores), held))
 
 
@@ -122,32 +122,34 @@ class Compiler:
     records: False for who wants times only: two thirds of what a segment takes are its records, without which nothing is linked.
     """
 
-    def __init__(self, target_graph: Unit, cache_bytes: int = 512 << 20, records: bool = True) -> None:
+    def __init__(self, target_graph: TargetGraph, cache_bytes: int = 512 << 20, records: bool = True) -> None:
         self.target_graph, self.records = target_graph, records
         self.synchroniser = Synchroniser(target_graph)
         self._grants = any(target_graph.machine.granted(level) != target_graph.machine.whole for level in target_graph.machine.contention)
-        self._least: dict[tuple[Unit, int, str, int], int] = {}
+        self._least: dict[tuple[TargetGraph, int, str, int], int] = {}
         self._scratch = new_scratch(_TOGETHER)
-        self._cache = OrderedDict[_Key, Lowered | Infeasible]()
+        self._cache = OrderedDict[_Key, LoweredShare | Infeasible]()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
-        self._drafts = OrderedDict[tuple[Unit, int, str, int, int, Held | None], Draft]()  # of segments that were lowered with one flip
+        self._drafts = OrderedDict[
+            tuple[TargetGraph, int, str, int, int, Held | None], DraftShare
+        ]()  # of segments that were lowered with one flip
 
-    def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
+    def segment(self, plan: SegmentPlan, start: int) -> LoweredShare | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
         return self._lowered(_Share.of(self.target_graph, plan, start, False, 0, 0, None))
 
-    def _lowered(self, share: _Share) -> Lowered | Infeasible:
+    def _lowered(self, share: _Share) -> LoweredShare | Infeasible:
         found = self._cache.get(share.key)
         if found is None:
             return self._lower([share])[share.key]
         self._cache.move_to_end(share.key)
         return found
 
-    def _lower(self, shares: Sequence[_Share]) -> dict[_Key, Lowered | Infeasible]:
+    def _lower(self, shares: Sequence[_Share]) -> dict[_Key, LoweredShare | Infeasible]:
         """Step by step, each for all of them before the next one: a step's code and tables stay in the processor's caches meanwhile."""
         drafts = [self._draft(share) for share in shares]
-        written, used, found = list[tuple[_Share, Records | Infeasible]](), 0, dict[_Key, Lowered | Infeasible]()
+        written, used, found = list[tuple[_Share, Records | Infeasible]](), 0, dict[_Key, LoweredShare | Infeasible]()
         for share, draft in zip(shares, drafts, strict=True):
             made: Records | Infeasible = draft if isinstance(draft, Infeasible) else lower_draft(draft, share.flip, self._scratch[used:])
             written.append((share, made))
@@ -157,19 +159,19 @@ class Compiler:
                 written, used = [], 0
         return found | self._keep(written)
 
-    def _draft(self, share: _Share) -> Draft | Infeasible:
+    def _draft(self, share: _Share) -> DraftShare | Infeasible:
         key = share.key[:2] + share.key[3:]
         found = self._drafts.pop(key, None)  # of the same share with the other flip
         if found is not None:
             return found
         made = drafted(share.target_graph, share.plan, share.start, share.place, share.held)
-        if isinstance(made, Draft):
+        if isinstance(made, DraftShare):
             self._drafts[key] = made
             if len(self._drafts) > _DRAFTS:
                 self._drafts.popitem(last=False)
         return made
 
-    def _keep(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, Lowered | Infeasible]:
+    def _keep(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, LoweredShare | Infeasible]:
         """Remembered, the oldest in exchange for what is too much."""
         found = {share.key: self._kept(made, share.plan) for share, made in written}
         for key, lowered in found.items():
@@ -179,21 +181,21 @@ class Compiler:
                 self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
         return found
 
-    def _kept(self, made: Records | Infeasible, plan: SegmentPlan) -> Lowered | Infeasible:
+    def _kept(self, made: Records | Infeasible, plan: SegmentPlan) -> LoweredShare | Infeasible:
         if isinstance(made, Infeasible):
             return made
         l1_end = on_chip_ends(made.code)[0] if self._grants else 0
         overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
         footprint, order = self.synchroniser.footprints.listed(made.code, plan.lookahead, overtake, plan.urgent)
         shared = NOTHING if self.target_graph.machine.shared is None else shared_traffic([made.code])
-        return Lowered(footprint, made.peak_bytes, made.staged, made.code.take(order, 0) if self.records else None, l1_end, shared)
+        return LoweredShare(footprint, made.peak_bytes, made.staged, made.code.take(order, 0) if self.records else None, l1_end, shared)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
         parts = self.parts(plan)
         return parts if isinstance(parts, Infeasible) else self.link(parts)
 
-    def link(self, parts: Sequence[CorePart]) -> Program:
+    def link(self, parts: Sequence[ScheduledShare]) -> Program:
         """Parts in their order as one program; those of a single segment are what a task measures."""
         codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
@@ -204,12 +206,12 @@ class Compiler:
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.target_graph.memory)
 
-    def schedule(self, parts: Sequence[CorePart], by: Synchroniser | None = None) -> Schedule:
+    def schedule(self, parts: Sequence[ScheduledShare], by: Synchroniser | None = None) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call.  by: of the same unit, another one than its own."""
         footprints, cores, segments = [p.lowered.footprint for p in parts], [p.core for p in parts], [p.segment for p in parts]
         return (by or self.synchroniser).schedule(footprints, cores, segments, places_of(parts))
 
-    def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
+    def parts(self, plan: Plan) -> list[ScheduledShare] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
         target_graph = permuted_to(self.target_graph, [name for segment in plan.segments for name in segment.operators])
         if isinstance(target_graph, Infeasible):
@@ -218,11 +220,13 @@ class Compiler:
         apart = disagreement(target_graph, segments)
         return apart if apart is not None else self._fitting(_joined(self.by_segment(target_graph, segments)))
 
-    def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[CorePart] | Infeasible:
+    def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[ScheduledShare] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
         return self._fitting(_joined(self.by_segment(self.target_graph, segments)))
 
-    def by_segment(self, target_graph: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
+    def by_segment(
+        self, target_graph: TargetGraph, segments: Iterable[tuple[SegmentPlan, int]]
+    ) -> Iterator[list[ScheduledShare] | Infeasible]:
         """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
 
         unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
@@ -243,7 +247,9 @@ class Compiler:
                     ends[part.core] = part.flip
             yield found
 
-    def within(self, target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
+    def within(
+        self, target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]
+    ) -> tuple[TargetGraph, Sequence[Held | None] | Infeasible]:
         """The unit within the smallest L1 that a level grants and that holds each segment, beside what all of them hold there: that too."""
         if not self._grants:
             return target_graph, placed(target_graph, segments)
@@ -255,7 +261,7 @@ class Compiler:
                 return less, holding
         raise AssertionError("the last grant is all of L1")
 
-    def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
+    def alone(self, plan: SegmentPlan, start: int) -> list[ScheduledShare] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on, from the bottom of L1."""
         if plan.same_end:
             plan = plan.model_copy(update={"same_end": False})
@@ -263,7 +269,7 @@ class Compiler:
         (shares,), made = self._foreseen(target_graph, [(plan, start, range(len(plan.cores)))], [None])
         return self._fitting(self._parts(0, shares, made, self._ends()))
 
-    def _least_l1(self, target_graph: Unit, plan: SegmentPlan, start: int) -> int:
+    def _least_l1(self, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
         """As `segment.l1_limits.least_l1`, remembered."""
         if not self._grants:
             return target_graph.machine.whole.l1_bytes
@@ -272,7 +278,7 @@ class Compiler:
             self._least[key] = least_l1(target_graph, plan, start)
         return self._least[key]
 
-    def _fitting(self, parts: list[CorePart] | Infeasible) -> list[CorePart] | Infeasible:
+    def _fitting(self, parts: list[ScheduledShare] | Infeasible) -> list[ScheduledShare] | Infeasible:
         """Parts whose residents fit the shared memory."""
         if isinstance(parts, Infeasible):
             return parts
@@ -282,8 +288,8 @@ class Compiler:
         return parts
 
     def _foreseen(
-        self, target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]], holding: Sequence[Held | None]
-    ) -> tuple[list[list[_Share] | Infeasible], dict[_Key, Lowered | Infeasible]]:
+        self, target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]], holding: Sequence[Held | None]
+    ) -> tuple[list[list[_Share] | Infeasible], dict[_Key, LoweredShare | Infeasible]]:
         """The shares of a program's segments, each with its cores, if all fit and have work, and those of them that are lowered now.
 
         Where one has none, those behind it lie at other ends than foreseen, and are lowered when they are asked for.
@@ -309,8 +315,8 @@ class Compiler:
         return [True] * self.target_graph.machine.cores
 
     def _parts(
-        self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, Lowered | Infeasible], ends: Sequence[bool]
-    ) -> list[CorePart] | Infeasible:
+        self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, LoweredShare | Infeasible], ends: Sequence[bool]
+    ) -> list[ScheduledShare] | Infeasible:
         """Those of a segment's shares that have work.  made: some that are lowered.  ends: see `_ends`."""
         if isinstance(shares, Infeasible):
             return shares
@@ -323,23 +329,23 @@ class Compiler:
             if isinstance(lowered, Infeasible):
                 return lowered
             if lowered.records:
-                parts.append(CorePart(index, share.core, lowered, share.place, flip))
+                parts.append(ScheduledShare(index, share.core, lowered, share.place, flip))
         return parts
 
 
-def _all_fit(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[Held | None]) -> bool:
+def _all_fit(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[Held | None]) -> bool:
     """Whether every segment fits beside what is held meanwhile; known of those beside which nothing is."""
     each = zip(segments, holding, strict=True)
     return all(held is None or fits_l1(target_graph, plan, start, held) for (plan, start), held in each)
 
 
-def needs_of(parts: Sequence[CorePart]) -> Grant:
+def needs_of(parts: Sequence[ScheduledShare]) -> Grant:
     """What `Program.needs` says of what `link` makes of them; of L1 0 where no level grants less than all."""
     l1, cores = max([part.lowered.l1_end for part in parts], default=0), 1 + max([part.core for part in parts], default=0)
     return Grant(l1, places_of(parts).need * BLOCK_BYTES, cores)
 
 
-def places_of(parts: Sequence[CorePart]) -> SharedPlaces:
+def places_of(parts: Sequence[ScheduledShare]) -> SharedPlaces:
     """Where they have what lies in the shared memory."""
     return shared_places([(part.segment, part.lowered.staged) for part in parts if len(part.lowered.staged)])
 
@@ -349,9 +355,9 @@ def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:
     return list(zip(plan.segments, accumulate((len(segment.operators) for segment in plan.segments), initial=0), strict=False))
 
 
-def _joined(segments: Iterable[list[CorePart] | Infeasible]) -> list[CorePart] | Infeasible:
+def _joined(segments: Iterable[list[ScheduledShare] | Infeasible]) -> list[ScheduledShare] | Infeasible:
     """All parts; the first segment that does not fit otherwise."""
-    parts = list[CorePart]()
+    parts = list[ScheduledShare]()
     for found in segments:
         if isinstance(found, Infeasible):
             return found
@@ -359,5 +365,5 @@ def _joined(segments: Iterable[list[CorePart] | Infeasible]) -> list[CorePart] |
     return parts
 
 
-def _nbytes(part: Lowered | Infeasible) -> int:
-    return part.nbytes if isinstance(part, Lowered) else 0
+def _nbytes(part: LoweredShare | Infeasible) -> int:
+    return part.nbytes if isinstance(part, LoweredShare) else 0

@@ -46,7 +46,7 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, Genome, block_counts, choice_count
 from compiler.space.initial import single_operators
 from compiler.space.mutators import MOVES, random_genome, repaired
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.studies import Networks, in_file_order, named
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
@@ -66,7 +66,7 @@ RECORDS = ("link", "prepare")  # what takes the place of "synchronise" where rec
 T = TypeVar("T")
 
 
-def mutations(target_graph: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
+def mutations(target_graph: TargetGraph, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
     """Genomes that fit, each one move away from the one before it.  mechanisms: False leaves out what couples segments or reorders records:
     held tensors, passes, ends of L1 and the lookahead."""
     rng = np.random.default_rng([seed, 1])
@@ -90,7 +90,7 @@ def mutations(target_graph: Unit, seed: int, mechanisms: bool = True) -> Iterato
             yield genome
 
 
-def genes(target_graph: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
+def genes(target_graph: TargetGraph, seed: int, mean_length: float) -> Iterator[Gene]:
     """Distinct random genes; `mean_length` 1: single operators.  Some do not fit: that is an answer too."""
     rng = np.random.default_rng([seed, 2, int(10 * mean_length)])
     seen = set()
@@ -107,7 +107,7 @@ def genes(target_graph: Unit, seed: int, mean_length: float) -> Iterator[Gene]:
             yield gene
 
 
-def varied(target_graph: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+def varied(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> Gene:
     """The gene with windows, halos and cores that `genes` does not draw."""
     cores = tuple(range(1 + int(rng.integers(target_graph.machine.cores))))
     sliding, cached = bool(rng.integers(2)), int(rng.integers(1 << min(8, gene.stop - gene.start)))
@@ -177,7 +177,7 @@ class Stages:
     resuming: as programs are timed; segments alone, which have nothing in common, are not.
     """
 
-    def __init__(self, target_graph: Unit, levels: tuple[str, ...], resuming: bool) -> None:
+    def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], resuming: bool) -> None:
         self.target_graph, self.levels, self.compiler = target_graph, levels, Compiler(target_graph)
         self.timers = Timers(self.compiler, target_graph.machine, resuming)
         self.known: dict[Gene, tuple[SegmentPlan, Any] | None] = {}
@@ -266,7 +266,7 @@ def in_turn(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], secon
     return [each.found() for each in stages]
 
 
-def bench_segments(target_graphs: Sequence[Unit], seconds: float, seed: int) -> list[dict[str, Any]]:
+def bench_segments(target_graphs: Sequence[TargetGraph], seconds: float, seed: int) -> list[dict[str, Any]]:
     """Segments stage by stage, and what each part of them adds, of all units side by side."""
     stages = [Stages(target_graph, tuple(target_graph.machine.contention), resuming=False) for target_graph in target_graphs]
     found = in_turn(stages, [((gene,) for gene in genes(target_graph, seed + 2, 3.3)) for target_graph in target_graphs], seconds)
@@ -279,7 +279,7 @@ def bench_segments(target_graphs: Sequence[Unit], seconds: float, seed: int) -> 
     return out
 
 
-def layer_by_layer(target_graphs: Sequence[Unit], seconds: float) -> list[dict[str, Any]]:
+def layer_by_layer(target_graphs: Sequence[TargetGraph], seconds: float) -> list[dict[str, Any]]:
     """Whole programs of several units, one operator to a segment, over at least `seconds` of each: medians of what an instruction takes."""
     plans, rows = [default_plan(target_graph) for target_graph in target_graphs], [list[tuple[float, float, int]]() for _ in target_graphs]
     while any(sum(row[0] + row[1] for row in mine[1:]) < seconds for mine in rows):
@@ -322,7 +322,7 @@ def cold_compile(model: str, machine: str) -> dict[str, Any]:
     }
 
 
-def bench(target_graph: Unit, seconds: float, seed: int) -> dict[str, Any]:
+def bench(target_graph: TargetGraph, seconds: float, seed: int) -> dict[str, Any]:
     spec = EvaluatorSpec(target_graph, tuple(target_graph.machine.contention))
     evaluator = spec()
     programs = (Request("program", genome) for genome in mutations(target_graph, seed))

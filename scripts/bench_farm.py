@@ -34,7 +34,7 @@ import numpy as np
 import typer
 
 import simulator
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.studies import network
 from simulator import terminal
 from tuner.cli.text import print_table
@@ -43,7 +43,7 @@ from tuner.cost_model.interface import conditions_of
 from tuner.cost_model.model_file import Trained
 from tuner.cost_model.training_rows import packed_rows, rows_of_search
 from tuner.farm.commit_log import Deadline, Ledger, RunBudget
-from tuner.farm.coordinator import Conductor, Jobs, SerialJobs
+from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import JobRunner, JobRunnerSpec, Training, Update
 from tuner.farm.pool import ActorPool, JobWorker
@@ -55,7 +55,7 @@ from tuner.log.writer import Origin, RunLog
 from tuner.measure.evaluator import EvaluatorSpec
 from tuner.measure.request import Measurement, Request
 from tuner.platform.actors import Announce
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.ray_actors import RayActors
 from tuner.platform.ray_cluster import connect
 from tuner.platform.real import REAL
@@ -74,7 +74,7 @@ ASKED = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: 
 SCORED_AT_ONCE, SCORING_S = 192, 4.0
 
 
-def specification(target_graph: Unit, config: TuneConfig, seed: int) -> JobRunnerSpec:
+def specification(target_graph: TargetGraph, config: TuneConfig, seed: int) -> JobRunnerSpec:
     levels = tuple(target_graph.machine.contention)
     origin = Origin("bench", target_graph.graph.name, target_graph.machine.name, simulator.VERSION, seed=seed)
     return JobRunnerSpec(EvaluatorSpec(target_graph, levels), Facts(origin, target_graph, levels), config, {}, seed)
@@ -102,7 +102,7 @@ class Window:
             (folder / ".tmp").mkdir()
             schedule = EpochSchedule([b""] * config.islands)
             budget = RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
-            with RunLog(LocalPlace(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
+            with RunLog(LocalPath(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
                 marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
 
@@ -117,7 +117,7 @@ class Window:
                     if len(marks) == 2:
                         budget.deadline = Deadline(REAL.clock, REAL.clock.monotonic_s())
 
-                conductor = Conductor(jobs, schedule, ledger, None, committed)
+                conductor = Coordinator(jobs, schedule, ledger, None, committed)
                 conductor.begin(())
                 conductor.run()
                 self.wall_s, self.driver_s, self.workers_s, tasks = (end - begin for begin, end in zip(*marks, strict=True))
@@ -125,7 +125,7 @@ class Window:
                 self.states = list(schedule.states)
             conditions = np.stack(list(conditions_of(spec.facts.target_graph, levels).values()))
             seqs = first(ledger.numbers, self.tasks)
-            self.rows = packed_rows(rows_of_search(LocalPlace(folder), spec.facts.origin.run, seqs, conditions))
+            self.rows = packed_rows(rows_of_search(LocalPath(folder), spec.facts.origin.run, seqs, conditions))
         return self
 
     @property

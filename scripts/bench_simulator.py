@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from compiler.build import compile_plan, default_plan  # noqa: E402
-from compiler.model import Source, open_source  # noqa: E402
+from compiler.model import ModelSpec, lower_model  # noqa: E402
 from simulator.npu import isa  # noqa: E402
 from simulator.npu.isa import WORDS, Op  # noqa: E402
 from simulator.npu.level import ALONE, SHARE_UNIT, Level  # noqa: E402
@@ -151,7 +151,7 @@ def flatness(rows: list[dict[str, Any]], of: str, at: str) -> float:
 def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, Any]:
     """A network, layer by layer: the best of `repeats` preparations, and the mean over the levels of the best simulation at each."""
     path, seed = resolve(Path(f"light:{network}"), None)
-    opened = open_source(Source(path, machine, DataType.float16, random_weights=seed))
+    opened = lower_model(ModelSpec(path, machine, DataType.float16, random_weights=seed))
     program = compile_plan(opened.compiler, default_plan(opened.target_graph))
     prepare_s, cycles = [], {}
     run_s: dict[str, list[float]] = {level: [] for level in machine.contention}

@@ -17,7 +17,7 @@ import numpy as np
 import typer
 
 import simulator
-from compiler.model import Source
+from compiler.model import ModelSpec
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
 from tuner.farm.store_client import Scopes
@@ -26,7 +26,7 @@ from tuner.log.schema import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.measure.store_lookup import Memo
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.store.pack_store import PackStore
 from tuner.store.packs import Conditions, Measured, words
 from tuner.zoo.load import open_network
@@ -43,7 +43,7 @@ def spent(call: Callable[[], object]) -> float:
 
 def filled(folder: Path, conditions: Conditions, scopes: Scopes, measured: Sequence[tuple[Request, Measurement]], others: int) -> PackStore:
     """A store with these measurements and so many others that the network could meet."""
-    store, rng = PackStore(LocalPlace(folder), conditions), np.random.default_rng(0)
+    store, rng = PackStore(LocalPath(folder), conditions), np.random.default_rng(0)
     values = np.stack([each.values for _, each in measured if each.values is not None])
     nobody = np.full(len(values) + others, None, object)
     mine = [scopes.of(request.task_kind, each.payload) for request, each in measured]
@@ -63,7 +63,7 @@ def main(
 ) -> None:
     """What a look-up in a store costs, against measuring."""
     machine = load_machine(machine_name)
-    target_graph = open_network(Source.named(model, machine, "float16", {}, None)).target_graph
+    target_graph = open_network(ModelSpec.named(model, machine, "float16", {}, None)).target_graph
     levels, count = tuple(machine.contention), len(target_graph.operators)
     genes = [Gene(i, j, blocks) for i in range(count) for j in (i + 1, i + 2, i + 3) if j <= count for blocks in (1, 2, 4)]
     requests = [Request("segment", (gene,)) for gene in genes]
@@ -75,8 +75,8 @@ def main(
         conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, "simulator")
         store = filled(Path(folder), conditions, scopes, measured, others)
         size = sum(path.version()[1] for path in store.folder.iterdir())
-        begins = spent(lambda: PackStore(LocalPlace(folder), conditions).found(Scopes(target_graph).every))
-        packed = PackStore(LocalPlace(folder), conditions).found(scopes.every).packed
+        begins = spent(lambda: PackStore(LocalPath(folder), conditions).found(Scopes(target_graph).every))
+        packed = PackStore(LocalPath(folder), conditions).found(scopes.every).packed
         opens = spent(lambda: Memo(packed, len(levels), True))
         memo = Memo(packed, len(levels), True)
         tasks = [each.task for _, each in measured]

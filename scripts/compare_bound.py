@@ -48,10 +48,10 @@ from compiler.ops.lower_graph import make_unit  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible, Plan  # noqa: E402
 from compiler.planner.persistent_choice import held_by_prediction  # noqa: E402
-from compiler.planner.segmentation import Covers, by_estimate  # noqa: E402
+from compiler.planner.segmentation import SegmentationSearch, by_estimate  # noqa: E402
 from compiler.space.decode import decode_all  # noqa: E402
 from compiler.space.gene import Gene  # noqa: E402
-from compiler.target.target_graph import Unit  # noqa: E402
+from compiler.target.target_graph import TargetGraph  # noqa: E402
 from scripts.chains import CHAINS, Chain  # noqa: E402
 from scripts.traffic import Traffic, traffic  # noqa: E402
 from simulator.npu.errors import InfeasibleError  # noqa: E402
@@ -59,7 +59,7 @@ from simulator.npu.files import atomic_write  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType  # noqa: E402
-from tuner.search.limits import Rules  # noqa: E402
+from tuner.search.limits import SearchLimits  # noqa: E402
 
 PACKAGE = "accelforge==1.0.467"
 GOAL = 1.05
@@ -82,7 +82,7 @@ print(json.dumps(sorted((round(held), round(moved)) for held, moved in rows)))
 """
 
 
-class Doubled(Rules):
+class Doubled(SearchLimits):
     """Two slots for everything that is loaded."""
 
     def permitted(self, gene: Gene) -> Gene:
@@ -148,11 +148,11 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
     return list(dict.fromkeys(found))
 
 
-def planned(target_graph: Unit) -> Plan | None:
+def planned(target_graph: TargetGraph) -> Plan | None:
     """The plan that is best by prediction, with tensors held where that is better; None where there is none."""
     predict = by_estimate(target_graph)
     try:
-        found = Covers(target_graph, ["none"], predict).cheapest(0)
+        found = SegmentationSearch(target_graph, ["none"], predict).cheapest(0)
     except InfeasibleError:
         return None
     if found is None:
@@ -162,14 +162,14 @@ def planned(target_graph: Unit) -> Plan | None:
     return None if isinstance(plan, Infeasible) else plan
 
 
-def predicted(target_graph: Unit) -> Traffic | None:
+def predicted(target_graph: TargetGraph) -> Traffic | None:
     """Of that plan's program; None where there is none."""
     plan = planned(target_graph)
     program = None if plan is None else Compiler(target_graph).compile(plan)
     return None if program is None or isinstance(program, Infeasible) else traffic(target_graph, program)
 
 
-def tuned(target_graph: Unit, candidates: int, rules: type[Rules] = Rules) -> Traffic | None:
+def tuned(target_graph: TargetGraph, candidates: int, rules: type[SearchLimits] = SearchLimits) -> Traffic | None:
     """Of the program with the least; None where nothing fits."""
     try:
         found = tuner.Search(target_graph, candidates=candidates, rules=rules).run()
@@ -180,7 +180,7 @@ def tuned(target_graph: Unit, candidates: int, rules: type[Rules] = Rules) -> Tr
     return traffic(found.target_graph, program)
 
 
-def no_less(target_graph: Unit, dtype: DataType) -> int:
+def no_less(target_graph: TargetGraph, dtype: DataType) -> int:
     """Elements that every program moves."""
     return Bound(target_graph).of("none").traffic_bytes // dtype.size_bytes
 

@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import tuner  # noqa: E402
-from compiler.model import Source, open_source  # noqa: E402
+from compiler.model import ModelSpec, lower_model  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible, Plan  # noqa: E402
-from compiler.target.target_graph import Unit  # noqa: E402
+from compiler.target.target_graph import TargetGraph  # noqa: E402
 from scripts.integer_borders import with_integer_borders  # noqa: E402
 from scripts.traffic import stream_bytes, traffic  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
@@ -62,8 +62,8 @@ def soma_machine(dtype: DataType) -> Machine:
 def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, Any]:
     """The best program, and what of its traffic is what."""
     machine = soma_machine(DataType[dtype])
-    source = Source.named(Path(network), machine, "float16", {}, None)  # what is not of integers
-    opened = open_source(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
+    source = ModelSpec.named(Path(network), machine, "float16", {}, None)  # what is not of integers
+    opened = lower_model(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
     found = tuner.Search(opened.target_graph, candidates=candidates, seed=seed).run()
     plan = found.plan("none")
     packed = plan.model_copy(update={"segments": tuple(segment.model_copy(update={"spread": False}) for segment in plan.segments)})
@@ -77,7 +77,7 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
     }  # fmt: skip
 
 
-def _timed(target_graph: Unit, plan: Plan) -> tuple[Program, int, dict[str, int]]:
+def _timed(target_graph: TargetGraph, plan: Plan) -> tuple[Program, int, dict[str, int]]:
     """A plan's program, its cycles, and those of every engine."""
     program = Compiler(target_graph).compile(plan)
     assert not isinstance(program, Infeasible), program

@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import tuner  # noqa: E402
-from compiler.model import Source, open_source  # noqa: E402
+from compiler.model import ModelSpec, lower_model  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible  # noqa: E402
 from scripts.integer_borders import with_integer_borders  # noqa: E402
@@ -204,8 +204,8 @@ def vela(python: Path, model: Path, accelerator: str, share: float) -> Moved:
 def ours(name: str, machine: Machine, candidates: int) -> dict[str, tuple[Traffic, int]]:
     """Level, of the machine or `TRAFFIC` -> of its champion what it moves, and the bytes of its stream."""
     levels = {level: at.model_dump() for level, at in machine.contention.items()} | {TRAFFIC: {"share": HARDLY_ANY}}
-    source = Source.named(Path(name), Machine.model_validate(machine.model_dump() | {"contention": levels}), "float16", {}, None)
-    opened = open_source(source, with_integer_borders(load_network(f"{name},quantised=qdq")), name)
+    source = ModelSpec.named(Path(name), Machine.model_validate(machine.model_dump() | {"contention": levels}), "float16", {}, None)
+    opened = lower_model(source, with_integer_borders(load_network(f"{name},quantised=qdq")), name)
     found = tuner.Search(opened.target_graph, candidates=candidates).run()
     compiler, counted = Compiler(found.target_graph), dict[str, tuple[Traffic, int]]()
     for level in found.levels:

@@ -31,7 +31,7 @@ import typer
 from numpy.typing import NDArray
 
 from compiler.build import containers_of, default_plans, measure, package
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.space.decode import plan_of
@@ -111,7 +111,7 @@ def measured(found: Digests, evaluator: Evaluator, compiler: Compiler, request: 
     return plan_of(evaluator.target_graph, [plan for plan, _ in segments])
 
 
-def compiled(there: Opened, plans: Sequence[Plan]) -> bytes:
+def compiled(there: LoweredModel, plans: Sequence[Plan]) -> bytes:
     """SHA-256 of the file with one of the plans per level."""
     by_level = {level: plans[i % len(plans)] for i, level in enumerate(there.machine.contention)}
     with TemporaryDirectory(prefix="tilefarm-hash-") as folder:

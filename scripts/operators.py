@@ -18,8 +18,8 @@ from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.ir.operators import Conv, MatMul
 from compiler.ops.conv import ConvSpec
 from compiler.ops.matmul import MatMulSpec
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from scripts.studies import network
 from tuner.cost_model.tiling_model import shortlist, single_block_counts
 from tuner.log.digests import canonical_json
@@ -124,7 +124,7 @@ class Product:
 class Operator:
     """A unit of one operator with all legal ways to run it; what was measured is kept."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.levels = target_graph, tuple(target_graph.machine.contention)
         self.space: OperatorSpace = operator_space(target_graph, 0, single_block_counts(target_graph, 0))
         self.bounds = np.stack([self.space.bound(target_graph, level) for level in self.levels], 1)
@@ -185,7 +185,7 @@ def exhaustive(operator: Operator, cap: int) -> Optimum:
     return Optimum(best, measured, np.array(slack))
 
 
-def shape_of(target_graph: Unit, spec: OperatorSpec) -> Shape | Product | None:
+def shape_of(target_graph: TargetGraph, spec: TargetOp) -> Shape | Product | None:
     """The shape of a convolution or matrix product of one image; None for other operators."""
     kernel = spec.operator
     if isinstance(spec, MatMulSpec) and isinstance(kernel, MatMul) and target_graph.images == 1:

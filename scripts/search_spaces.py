@@ -13,11 +13,11 @@ from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.ops.conv import ConvSpec
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
 from compiler.space.decode import decode
-from compiler.space.encode import gene_of
+from compiler.space.encode import encode
 from compiler.space.gene import BLOCK_COUNTS, Gene, Genome, block_counts
 from compiler.space.initial import single_operators
 from compiler.space.mutators import MOVES, crossover, random_genome, repaired
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 from tuner.cost_model.tiling_model import single_block_counts
 
@@ -31,7 +31,7 @@ class TilingSpace:
     Changing a coordinate keeps the others as far as that is legal: the nearest legal way, in octaves, is taken.
     """
 
-    def __init__(self, target_graph: Unit, space: OperatorSpace) -> None:
+    def __init__(self, target_graph: TargetGraph, space: OperatorSpace) -> None:
         self.target_graph, self.space = target_graph, space
         self._logs = np.log2(space.points + 1.0).astype(np.float32)
         columns = [np.unique(column, return_inverse=True) for column in space.points.T]
@@ -49,7 +49,7 @@ class TilingSpace:
         """Halos cached: of an operator alone that saves loads and L1, so ours looks at nothing else."""
         plan = self.space.plan(point)
         plan = plan.model_copy(update={"halo": ("cache",)}) if self._halo and plan.blocks > 1 else plan
-        gene = gene_of(self.target_graph, plan, 0)
+        gene = encode(self.target_graph, plan, 0)
         assert gene is not None, "what is legal has a gene"
         return (gene,)
 
@@ -96,7 +96,7 @@ def _row(plan: SegmentPlan) -> NDArray[np.int64]:
 class PlanSpace:
     """Genomes of a network: random ones, moves and crossover of the search itself, and its repair."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
         genome = single_operators(target_graph)
         if isinstance(genome, Infeasible):
@@ -153,7 +153,7 @@ class PlanSpace:
 
 
 @lru_cache(maxsize=1)  # seeds and strategies look through one space
-def space_of(target_graph: Unit) -> TilingSpace | PlanSpace:
+def space_of(target_graph: TargetGraph) -> TilingSpace | PlanSpace:
     """Of one convolution all legal tilings, of a network all plans."""
     if len(target_graph.operators) == 1 and isinstance(target_graph.operators[0], ConvSpec):
         return TilingSpace(target_graph, operator_space(target_graph, 0, single_block_counts(target_graph, 0)))

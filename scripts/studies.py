@@ -35,12 +35,12 @@ import tuner
 from compiler.build import MeasuredPiece, measure_plans
 from compiler.frontend import lower
 from compiler.frontend.lower import lower_partition
-from compiler.model import Opened, Source
+from compiler.model import LoweredModel, ModelSpec
 from compiler.ops.lower_graph import make_unit, pack_unit
 from compiler.pipeline import Compiler
 from compiler.space.operator_order import Order, ordered
 from compiler.target.capabilities import no_floats
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Machine
@@ -80,7 +80,7 @@ class Pair(NamedTuple):
     """A network, a machine and a seed, searched in every arm.  name: of the network, as it was given.  cpu_s: of each search."""
 
     name: str
-    target_graph: Unit
+    target_graph: TargetGraph
     seed: int
     candidates: int
     found: Mapping[str, tuner.SearchResult]
@@ -115,7 +115,7 @@ class Study:
     machines: Sequence[str] = ("edge",)
     candidates: int = 64
     seeds: int = 3
-    evaluator: Callable[[Unit, tuple[str, ...]], Evaluator] | None = None
+    evaluator: Callable[[TargetGraph, tuple[str, ...]], Evaluator] | None = None
     begins: Callable[[str, Key], Mapping[str, Any]] | None = None
     of_floats: str = ""
     given: tuple[object, ...] = ()
@@ -186,7 +186,7 @@ def finish(name: str, out: Path, rows: Sequence[Row], shown: Iterable[Table | st
     show(rows, every, as_json)
 
 
-def champions(target_graph: Unit, found: tuner.SearchResult) -> dict[str, MeasuredPiece]:
+def champions(target_graph: TargetGraph, found: tuner.SearchResult) -> dict[str, MeasuredPiece]:
     """Level -> the program that a search found for it, timed at all levels that it fits.  unit: in the search's order."""
     plans = {level: best.plan(target_graph) for level, best in zip(found.levels, found.best, strict=True)}
     return measure_plans(Compiler(target_graph), plans)
@@ -268,7 +268,7 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
     return [head | row for row in rows]
 
 
-def _own(study: Study, name: str, machine: str, order: Order) -> Unit:
+def _own(study: Study, name: str, machine: str, order: Order) -> TargetGraph:
     """The pair's network, or what the first arm that is possible has of it."""
     first = next(iter(study.possible(machine).values()), None)
     return network(f"{name}{first.network if first else ''}", machine, order)
@@ -286,12 +286,12 @@ def _warm() -> None:
 
 
 @lru_cache(maxsize=4)
-def network(name: str, machine: str, order: Order = DEFAULT_ORDER) -> Unit:
+def network(name: str, machine: str, order: Order = DEFAULT_ORDER) -> TargetGraph:
     """`in_file_order`, in a search's order."""
     return ordered(in_file_order(name, machine), order)
 
 
-def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -> Unit:
+def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -> TargetGraph:
     """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file; no study needs weights.
 
     Of a quantised one that the NPU does not have whole it is the heaviest piece.
@@ -304,12 +304,12 @@ def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -
     return make_unit(graph, described, dtype)
 
 
-def opened(name: str, machine: str, dtype: str) -> Opened:
+def opened(name: str, machine: str, dtype: str) -> LoweredModel:
     """The same as it is compiled: with weights, in the file's order."""
-    return open_network(Source.named(model_named(name), machine, dtype, {}, None))
+    return open_network(ModelSpec.named(model_named(name), machine, dtype, {}, None))
 
 
-def in_search_order(target_graph: Unit) -> Unit:
+def in_search_order(target_graph: TargetGraph) -> TargetGraph:
     """Its operators in the order that a search has them in."""
     return ordered(target_graph, DEFAULT_ORDER)
 
@@ -413,11 +413,11 @@ def show(rows: Sequence[Row], shown: Iterable[Table | str], as_json: bool = Fals
             print(part)
 
 
-def measured_on(machine: str) -> Callable[[Unit, tuple[str, ...]], Evaluator]:
+def measured_on(machine: str) -> Callable[[TargetGraph, tuple[str, ...]], Evaluator]:
     """Evaluators whose clock is another machine's: a board that is not as it was described."""
     return partial(_clocked, load_machine(machine))
 
 
-def _clocked(clock: Machine, target_graph: Unit, levels: tuple[str, ...]) -> Evaluator:
+def _clocked(clock: Machine, target_graph: TargetGraph, levels: tuple[str, ...]) -> Evaluator:
     target = Npu(target_graph, levels, clock=clock)
     return Evaluator(target_graph, levels, target)

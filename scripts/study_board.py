@@ -32,7 +32,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import default_plan
-from compiler.model import Source
+from compiler.model import ModelSpec
 from compiler.plan.plan import Infeasible, Plan
 from scripts import study_board as board_module
 from scripts.studies import Json, Out, Row, Seeds, Set, Table, finish, geometric, interval, model_named, spent_s, write_rows
@@ -90,8 +90,8 @@ def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, mea
         )  # fmt: skip
         summary = tune(request)
         plans = {level: Plan.load(run / "plans" / "own" / f"{level}.json") for level in summary.levels}
-        target_graph = open_network(Source.named(model, load_machine(str(machine)), "float16", {}, weights)).target_graph
-        untuned_unit = open_network(Source.named(model, given, "float16", {}, weights)).target_graph
+        target_graph = open_network(ModelSpec.named(model, load_machine(str(machine)), "float16", {}, weights)).target_graph
+        untuned_unit = open_network(ModelSpec.named(model, given, "float16", {}, weights)).target_graph
     tuned, untuned = (Npu(each, tuple(plans), clock=HIDDEN["machine"]) for each in (target_graph, untuned_unit))
     gains = []
     for at, (level, plan) in enumerate(plans.items()):

@@ -37,7 +37,7 @@ from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.engine_split import divisible
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, Weights, ahead_sizes, block_counts, choice_count, has_halos
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.studies import Json, Out, Row, Table, finish, groups, write_rows
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
@@ -90,7 +90,7 @@ def machine_of(seed: int) -> Machine:
     return Machine.model_validate(raw)
 
 
-def genes(target_graph: Unit, start: int, stop: int) -> tuple[Gene, ...]:
+def genes(target_graph: TargetGraph, start: int, stop: int) -> tuple[Gene, ...]:
     """Plans of a segment: every value of every field that matters to so few operators, each with each."""
     several, halo = stop - start > 1, has_halos(target_graph, start, stop)
     ranks = [(rank,) * (stop - start) if rank else () for rank in range(2)]
@@ -107,7 +107,7 @@ def genes(target_graph: Unit, start: int, stop: int) -> tuple[Gene, ...]:
     return tuple(found)
 
 
-def neighbours(target_graph: Unit, gene: Gene) -> list[Gene]:
+def neighbours(target_graph: TargetGraph, gene: Gene) -> list[Gene]:
     """The gene with each other value of each field, and with each of the compiler's changes."""
     start, stop = gene.start, gene.stop
     chosen, none, own = gene.choices or (0,) * (stop - start), (0,) * (stop - start), range(start, stop)
@@ -134,7 +134,7 @@ def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
 class Tried:
     """Programs of a unit that were timed, and the best at every level."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.compiler, self.best = target_graph, Compiler(target_graph), Best()
         self.known: dict[Genome, dict[str, int]] = {}
 
@@ -179,7 +179,7 @@ class Tried:
             self.best[level] = cycles, genome
 
 
-def tried(target_graph: Unit) -> Tried:
+def tried(target_graph: TargetGraph) -> Tried:
     """All ways to cut a graph; of each, all plans of one segment beside the best of the others, from the fastest of each alone."""
     found, count = Tried(target_graph), len(target_graph.operators)
     plans = {span: genes(target_graph, *span) for span in itertools.combinations(range(count + 1), 2)}

@@ -20,7 +20,7 @@ import typer
 from compiler.autoplan import quick_plans
 from compiler.bound.bound import Bound
 from compiler.build import measure_plans
-from compiler.model import Source
+from compiler.model import ModelSpec
 from scripts.studies import Json, Out, Row, Table, champions, finish, groups, model_named, named, short, spent_s, write_rows
 from simulator.objective import Pace
 from tuner.in_process import Search
@@ -29,7 +29,7 @@ from tuner.zoo.load import open_network
 
 def rows_of(name: str, machine: str, frames: int, candidates: int, settings: Sequence[str] = ()) -> list[Row]:
     """A row per level.  candidates: measured programs; 0 for those by prediction."""
-    opened = open_network(Source.named(model_named(name), machine, "float16", {}, None, frames))
+    opened = open_network(ModelSpec.named(model_named(name), machine, "float16", {}, None, frames))
     target_graph = opened.target_graph
     if candidates:
         found = Search(target_graph, candidates=candidates, settings=tuple(settings)).run()

@@ -24,7 +24,7 @@ from compiler.placement.bounds import Bounds, bounds
 from compiler.placement.dag import Dag
 from compiler.placement.segment_graph import segment_edges
 from compiler.space.gene import Genome, working_cores
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, groups, medians
 from tuner.log.schema import RESULTS
 from tuner.measure.evaluator import Evaluator
@@ -40,7 +40,7 @@ LIMITS = ("work", "path", "bandwidth")
 class Remembering(Evaluator):
     """What earlier searches of the unit measured is not measured again."""
 
-    def __init__(self, target_graph: Unit, levels: tuple[str, ...]) -> None:
+    def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> None:
         super().__init__(target_graph, levels)
         self._before: dict[Request, Measurement] = {}
 
@@ -52,12 +52,12 @@ class Remembering(Evaluator):
 
 
 @lru_cache(maxsize=1)
-def remembering(target_graph: Unit, levels: tuple[str, ...]) -> Evaluator:
+def remembering(target_graph: TargetGraph, levels: tuple[str, ...]) -> Evaluator:
     """One for all searches of a unit, which come one after the other."""
     return Remembering(target_graph, levels)
 
 
-def bounds_of(target_graph: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
+def bounds_of(target_graph: TargetGraph, evaluator: Evaluator, genome: Genome) -> Bounds:
     """What a program's own segments are bound by: the work of their busiest engines over the cores, their longest path, and the port.
 
     A segment takes at least what its busiest engine does, alone, on as many cores as it has: no overlap with others saves any of that.

@@ -59,7 +59,7 @@ from tuner.config import load_config
 from tuner.cost_model.offline_training import model_of_runs
 from tuner.cost_model.training_rows import read_logged
 from tuner.log.digests import digest
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 
 ALL = "all"
 COLD = "quarter"
@@ -101,7 +101,7 @@ def begun(out: Path, earlier: Mapping[str, str], measurements: int, settings: Se
         found["prior"] = run.with_suffix(".model")
         if not found["prior"].is_file():
             kept = model_of_runs(read_logged([str(run)]), load_config(None, settings).model, 0).kept
-            write_whole(LocalPlace(found["prior"]), [kept.model.encoded(kept.kind)])
+            write_whole(LocalPath(found["prior"]), [kept.model.encoded(kept.kind)])
     return found
 
 

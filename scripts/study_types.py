@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.bound.bound import Bound
 from compiler.ir.operators import QuantisedConv
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.studies import Arm, Pair, Row, Study, Table, champions, command, geometric, groups, medians
 from scripts.traffic import stream_bytes
 from simulator.npu.parts import DataType
@@ -40,13 +40,13 @@ OF_BOTH = ("macs", "roof", "least", *OF_FLOATS, "faster", "of_bytes")  # None on
 MEANS = ("faster", "of_bytes", "float16_gain", "int8_gain", "float16_over_bound", "int8_over_bound", "roof", "least")
 
 
-def macs_of_network(target_graph: Unit) -> int:
+def macs_of_network(target_graph: TargetGraph) -> int:
     """Without convolutions of integers that have one product for each value: those stand for multiply-adds of the network."""
     values = {op.y: math.prod(target_graph.graph.shapes[op.y][1:]) for op in target_graph.graph.operators if isinstance(op, QuantisedConv)}
     return sum(spec.macs for spec in target_graph.operators if spec.macs != values.get(spec.operator.y)) * target_graph.images
 
 
-def limits(target_graph: Unit) -> tuple[float, int]:
+def limits(target_graph: TargetGraph) -> tuple[float, int]:
     """(MACs per cycle at the peak of one core for their types, the least bytes of DDR)."""
     macs, moved = Roofline(target_graph).work(tuple(range(len(target_graph.operators))))
     peak = sum(count / float(target_graph.machine.macs_per_cycle[dtype.name]) for dtype, count in macs.items())

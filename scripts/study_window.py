@@ -27,11 +27,11 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.pipeline import Compiler, CorePart
+from compiler.pipeline import Compiler, ScheduledShare
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import ALL, FORMULA, WINDOWS, Gene
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
 from simulator.npu.machine import Machine
 from tuner.measure.incremental_timer import Timers
@@ -52,7 +52,7 @@ def with_l1(machine: Machine, size_bytes: int) -> Machine:
 class Programs:
     """Segments of one unit, compiled and measured."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.compiler = target_graph, Compiler(target_graph)
         self.timers = Timers(self.compiler, target_graph.machine)
 
@@ -71,7 +71,7 @@ class Programs:
         parts = self.compiler.alone(segment, start)
         return None if isinstance(parts, Infeasible) else self._cycles(parts)
 
-    def _cycles(self, parts: Sequence[CorePart]) -> Cycles:
+    def _cycles(self, parts: Sequence[ScheduledShare]) -> Cycles:
         return {level: times.cycles for level, times in self.timers.times(list(parts), tuple(self.target_graph.machine.contention)).items()}
 
 

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups
 from scripts.traffic import blocks_of, needed_constants, transfers
 from simulator.npu import isa
@@ -57,7 +57,7 @@ NETWORKS = "shufflenet,made:mobilenet_v2,densenet121,resnet50,made:vit_b16"
 class Stream:
     """One core's records.  unit: in the order of the program's operators."""
 
-    target_graph: Unit
+    target_graph: TargetGraph
     program: Program
     code: Code
 
@@ -130,7 +130,7 @@ def blocks(s: Stream, code: Code) -> None:
     shrunk(code, (rows := np.flatnonzero(s.feeds & s.of(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
 
 
-def _filled(target_graph: Unit, spec: Any) -> float:
+def _filled(target_graph: TargetGraph, spec: Any) -> float:
     """Share of the blocks of weights that hold a weight; 1 where it has none."""
     if not isinstance(spec, ConvSpec) or getattr(spec.operator, "weights", None) is None or spec.lanes == 4:
         return 1.0
@@ -203,7 +203,7 @@ EVERY = (zeros, blocks, depthwise, spills, again, vector)
 class Champion:
     """A program and its machine, timed with some of its records changed."""
 
-    def __init__(self, target_graph: Unit, program: Program, level: str) -> None:
+    def __init__(self, target_graph: TargetGraph, program: Program, level: str) -> None:
         self.program, self.machine, self.level = program, target_graph.machine, target_graph.machine.contention[level]
         self.streams = [Stream(target_graph, program, code) for code in program.streams]
         self.port = port_units(target_graph.machine, self.level.share_units) / SHARE_UNIT  # bytes per cycle

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.isa import Op
@@ -72,7 +72,7 @@ def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return loads, stores
 
 
-def traffic(target_graph: Unit, program: Program) -> Traffic:
+def traffic(target_graph: TargetGraph, program: Program) -> Traffic:
     """unit: what the program is of, in any order of its operators."""
     loads, stores = touched(program)
     logical = needed_constants(target_graph)
@@ -97,7 +97,7 @@ def traffic(target_graph: Unit, program: Program) -> Traffic:
     return Traffic(**found)
 
 
-def needed_constants(target_graph: Unit) -> dict[str, int]:
+def needed_constants(target_graph: TargetGraph) -> dict[str, int]:
     """Bytes of the weights and biases of products, by the names of their buffers: in the types in which they lie, without what fills up."""
     found = {}
     for spec in target_graph.operators:
@@ -111,5 +111,5 @@ def needed_constants(target_graph: Unit) -> dict[str, int]:
     return found
 
 
-def _values(target_graph: Unit, buffer: DdrBuffer) -> int:
+def _values(target_graph: TargetGraph, buffer: DdrBuffer) -> int:
     return math.prod(buffer.shape) * target_graph.memory.type_of(buffer).size_bytes

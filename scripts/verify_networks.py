@@ -154,7 +154,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     """Write the compiled file; what is known of it without running it, and what is wrong already."""
     from compiler.build import containers_of, default_by_level, measure, measure_plans, package, plans_of_pieces
     from compiler.frontend.partition.macs import model_macs
-    from compiler.model import Source
+    from compiler.model import ModelSpec
     from compiler.pipeline import Compiler
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
@@ -163,7 +163,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     from tuner.measure.roofline import Roofline
     from tuner.zoo.load import open_network
 
-    opened = open_network(Source(Path(cell.network), load_machine(cell.machine), DataType[cell.dtype], {}, seed))
+    opened = open_network(ModelSpec(Path(cell.network), load_machine(cell.machine), DataType[cell.dtype], {}, seed))
     run = find_run(runs, opened.source) if runs is not None else None
     if run is None and candidates:
         run = searched(cell, opened.source.model, out.parent, candidates, seed)

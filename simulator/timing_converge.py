@@ -263,7 +263,7 @@ def _ports_meet(row: Ints, d: int, time: Ints, unit: Ints, dma: Ints, ends: Ints
 
 
 @njit(cache=True)
-def meets(
+def converges(
     row: Ints, now: int, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, alike: Alike, before: Before
 ) -> bool:
     """Whether a run, with nothing on its worklist, is where the one before was when it left the snapshot `row`."""
@@ -283,7 +283,7 @@ def meets(
 
 
 @njit(cache=True)
-def take_over(
+def adopt(
     k: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, alike: Alike, before: Before, snapshots: Ints,
     count: int,
 ) -> int:  # fmt: skip

@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.pointer import Pointer, pointer
-from simulator.timing_converge import Alike, Before, meets, take_over
+from simulator.timing_converge import Alike, Before, adopt, converges
 from simulator.timing_dma import advance_dma, complete, held_until, start_data
 from simulator.timing_queues import advance, dispatch, engine_of, inlined, wake
 from simulator.timing_snapshot import COUNT, FROM, INTERVAL, NOW, UNIT, resume, save
@@ -141,8 +141,8 @@ def run(
             k = met
             while k < before.left.shape[0] and before.left[k, UNIT + SCALAR + PC] == pc:
                 ours = flag_array, unit_array, dma_array, ends_array, port_array
-                if meets(before.left[k], now, time_array, *ours, word_array, alike, before):
-                    control[COUNT] = take_over(k, now, *ours, alike, before, snapshots, control[COUNT])
+                if converges(before.left[k], now, time_array, *ours, word_array, alike, before):
+                    control[COUNT] = adopt(k, now, *ours, alike, before, snapshots, control[COUNT])
                     return before.cycles + now - before.left[k, NOW]
                 k += 1
         pause -= 1

@@ -11,7 +11,7 @@ from onnx import ModelProto
 from compiler.frontend import load_model, lower
 from compiler.ops.lower_graph import pack_unit
 from compiler.segment.blocks import needed
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import Machine
@@ -30,7 +30,7 @@ class Case:
     """A model with its inputs and onnxruntime's answer, lowered for one machine and data type."""
 
     model: ModelProto
-    target_graph: Unit
+    target_graph: TargetGraph
     constants: NDArray[np.uint8]
     feeds: dict[str, Floats]
     expected: dict[str, Floats]
@@ -83,7 +83,7 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
     return cycles
 
 
-def needed_macs(target_graph: Unit) -> int:
+def needed_macs(target_graph: TargetGraph) -> int:
     """Multiply-accumulates of the model, without rows that nothing reads (a stride may step over them)."""
     each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True))
     return sum(each) * target_graph.storages[0].n

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from compiler.build import default_plan
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tuner.cli import main
@@ -16,7 +16,7 @@ from tuner.cli import main
 def two_variants(folder: Path) -> Path:
     """For edge: none and slight have a segment in two blocks, severe the default plan, which moves less and has a larger rho."""
     onnx.save(small_model("conv_chain"), folder / "model.onnx")
-    plan = default_plan(open_source(Source(folder / "model.onnx", load_machine("edge"))).target_graph)
+    plan = default_plan(lower_model(ModelSpec(folder / "model.onnx", load_machine("edge"))).target_graph)
     first = plan.segments[0].model_copy(update={"blocks": 2})
     (folder / "one.json").write_text(plan.to_json())
     (folder / "two.json").write_text(plan.model_copy(update={"segments": (first, *plan.segments[1:])}).to_json())

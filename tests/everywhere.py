@@ -10,7 +10,7 @@ from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode, decode_all
 from compiler.space.initial import layer_by_layer
 from compiler.space.mutators import random_genome, repaired
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -33,7 +33,7 @@ MACHINES = {
 PLANS = 4
 
 
-def searched_plan(target_graph: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
+def searched_plan(target_graph: TargetGraph, rng: np.random.Generator) -> Plan | Infeasible | None:
     """A start of the search: random segments, cut until they fit."""
     genome = repaired(target_graph, random_genome(target_graph, rng), lambda gene: decode(target_graph, gene) is not None)
     return None if genome is None else decode_all(target_graph, genome)

@@ -8,7 +8,7 @@ from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape, Step, Vector
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.lower_graph import make_unit
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
 
@@ -47,7 +47,9 @@ def graph(shape: Shape, operators: list[Operator], outputs: list[str] | None = N
     return made
 
 
-def target_graph(machine: Machine, shape: Shape, *operators: Operator, outputs: list[str] | None = None, dtype: str = "float16") -> Unit:
+def target_graph(
+    machine: Machine, shape: Shape, *operators: Operator, outputs: list[str] | None = None, dtype: str = "float16"
+) -> TargetGraph:
     return make_unit(graph(shape, list(operators), outputs), machine, DataType[dtype])
 
 

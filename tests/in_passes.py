@@ -8,7 +8,7 @@ from typing import Any
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, parse_plan
 from compiler.space.decode import decode, decode_all
-from compiler.space.encode import gene_of
+from compiler.space.encode import encode
 from compiler.space.gene import Gene, Genome
 from simulator.npu.machine_file import load_machine
 from tests.compiled import Case, check_program
@@ -38,7 +38,7 @@ def fitting_ways(
         if plan is None:
             continue
         assert (plan.passes, plan.input_passes) == (mine.passes, mine.input_passes)
-        again = gene_of(case.target_graph, plan, mine.start)
+        again = encode(case.target_graph, plan, mine.start)
         assert again is not None
         assert decode(case.target_graph, again) == plan
         whole = decode_all(case.target_graph, around(mine))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.ir.operators import HeadedProduct
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.functional import execute
 from simulator.npu import isa
 from simulator.npu.isa import M_ACC, M_K, M_MPAD, M_N1, S0, S1, D
@@ -21,7 +21,7 @@ from simulator.npu.program import Program
 from simulator.primitives import Bytes, Words
 
 
-def summed_lanes(target_graph: Unit) -> dict[int, int]:
+def summed_lanes(target_graph: TargetGraph) -> dict[int, int]:
     """Of a unit's products of two tensors, as `check_lane_sums` takes them."""
     products = [(spec.tag, spec.operator) for spec in target_graph.operators]
     return {tag: target_graph.graph.shapes[op.a][1] // op.heads for tag, op in products if isinstance(op, HeadedProduct)}

@@ -27,7 +27,7 @@ from compiler.segment.operator_run import can_stream
 from compiler.segment.strips import widest
 from compiler.space.decode import plan_of
 from compiler.space.gene import block_counts
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 
 
@@ -41,7 +41,7 @@ def random_cuts(rng: np.random.Generator, kernels: int, longest: int) -> list[tu
     return cuts
 
 
-def random_tiling(target_graph: Unit, blocks: Blocks, k: int, rng: np.random.Generator) -> Tiling | None:
+def random_tiling(target_graph: TargetGraph, blocks: Blocks, k: int, rng: np.random.Generator) -> Tiling | None:
     """A tiling of kernel k of the segment: legal in L0 where one exists, of any size in UB; None where L0 is too small for all."""
     spec = target_graph.operators[blocks.start + k]
     rows = blocks.rows(k)
@@ -75,7 +75,7 @@ def random_tiling(target_graph: Unit, blocks: Blocks, k: int, rng: np.random.Gen
     )
 
 
-def random_segment(target_graph: Unit, start: int, stop: int, rng: np.random.Generator, strips: bool) -> SegmentPlan | None:
+def random_segment(target_graph: TargetGraph, start: int, stop: int, rng: np.random.Generator, strips: bool) -> SegmentPlan | None:
     """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels dealt to them, any
     slots, any tilings.  strips: some, where there can be some, every third time."""
     counts = block_counts(target_graph, start, stop)
@@ -120,7 +120,7 @@ def random_segment(target_graph: Unit, start: int, stop: int, rng: np.random.Gen
     )
 
 
-def random_plan(target_graph: Unit, rng: np.random.Generator, longest: int = 6, strips: bool = False) -> Plan | None:
+def random_plan(target_graph: TargetGraph, rng: np.random.Generator, longest: int = 6, strips: bool = False) -> Plan | None:
     """A whole plan; it may well not fit the machine.  None where some tiling has no legal point."""
     segments = [
         random_segment(target_graph, start, stop, rng, strips) for start, stop in random_cuts(rng, len(target_graph.operators), longest)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from compiler.model import Opened, Source
+from compiler.model import LoweredModel, ModelSpec
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.terminal import say
@@ -18,7 +18,7 @@ from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
 from tuner.measure.runners import check_runner
 from tuner.platform.actors import Actors, Worker
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import store_place
 from tuner.request import TuneRequest
@@ -49,9 +49,9 @@ def configured(request: TuneRequest) -> TuneConfig:
 class SpentRun(NamedTuple):
     """end: of the session, whose folder is locked.  begun_s: by the clock."""
 
-    opened: Opened
+    opened: LoweredModel
     config: TuneConfig
-    end: SessionEnd[LocalPlace]
+    end: SessionEnd[LocalPath]
     begun_s: float
 
 
@@ -79,11 +79,11 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
     check_grants(machine, tuple(machine.contention), config.budget.candidates)
     check_runner(machine, tuple(machine.contention), config.runner.name)
     opened = open_network(
-        Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
+        ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
     )
     check_share(opened, request.min_npu_share)
     check_runs(opened)
-    around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
+    around = Surroundings(REAL, LocalPath(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as end:
         yield SpentRun(opened, config, end, begun_s)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
 from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.package import file_with_body
 from compiler.plan.plan import Plan, joined
 from simulator.npu.errors import InfeasibleError, TilefarmError
@@ -25,8 +25,8 @@ from tuner.cost_model.messages import Proposer
 from tuner.farm.board_finals import cycles_read, levels_read, pieces_read, plan_for, readings_taken, runner_summary, verdicts
 from tuner.farm.measurement_budget import Spending
 from tuner.farm.robust_program import robust_plans
-from tuner.farm.search_run import OneSearch, SearchEnd
-from tuner.farm.subgraph_searches import Searched
+from tuner.farm.search_run import SearchEnd, SearchRun
+from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log
 from tuner.measure.baseline import faster_in_file_order
 from tuner.measure.grants import NEVER, same_grants
@@ -36,7 +36,7 @@ from tuner.measure.runners import runner_spec
 from tuner.measure.store_lookup import WORKER
 from tuner.platform.crash import one_line, version_of
 from tuner.platform.interfaces import Clock
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.request import TuneRequest
 from tuner.runs.folder import OWN, RunFolder, RunIdentity, write_json
 from tuner.selection.variant_choice import Candidates, not_judged, shipment
@@ -64,10 +64,10 @@ _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarro
 
 def finish(
     clock: Clock,
-    opened: Opened,
-    found: Sequence[Searched],
-    runs: Sequence[OneSearch],
-    folder: RunFolder[LocalPlace],
+    opened: LoweredModel,
+    found: Sequence[SearchedSubgraph],
+    runs: Sequence[SearchRun],
+    folder: RunFolder[LocalPath],
     config: TuneConfig,
     request: TuneRequest,
     begun_s: float,
@@ -206,7 +206,7 @@ def finish(
     return summary
 
 
-def _keep(run: OneSearch, opened: Opened, best: Mapping[str, Plan], robust: Plan | None) -> None:
+def _keep(run: SearchRun, opened: LoweredModel, best: Mapping[str, Plan], robust: Plan | None) -> None:
     """Champions in the store, where there is one."""
     if run.storing is None:
         return
@@ -220,7 +220,7 @@ def _keep(run: OneSearch, opened: Opened, best: Mapping[str, Plan], robust: Plan
     run.storing.keep(opened.digest, of, robust, counted.champions.programs, counted.readings)
 
 
-def _robust(opened: Opened, plan: Plan | None, levels: Sequence[str], target: TargetSummary | None) -> MeasuredModel | None:
+def _robust(opened: LoweredModel, plan: Plan | None, levels: Sequence[str], target: TargetSummary | None) -> MeasuredModel | None:
     """None where there is none, or where it was another target's and the NPU has no program for it."""
     if plan is None:
         return None
@@ -237,12 +237,14 @@ def _chosen(choices: Mapping[str, Sequence[Plan]], plans: Mapping[str, Plan], sh
     return next(choices[name] for name, plan in plans.items() if plan.digest == shipped.plan.digest)
 
 
-def _write_plans(folder: LocalPlace, plans: Mapping[str, Plan]) -> None:
+def _write_plans(folder: LocalPath, plans: Mapping[str, Plan]) -> None:
     for name, plan in plans.items():
         write_whole(folder / f"{name}.json", [plan.to_json().encode()])
 
 
-def _target(config: TuneConfig, found: Sequence[Searched], ends: Sequence[SearchEnd], levels: Sequence[str]) -> TargetSummary | None:
+def _target(
+    config: TuneConfig, found: Sequence[SearchedSubgraph], ends: Sequence[SearchEnd], levels: Sequence[str]
+) -> TargetSummary | None:
     """What timed plans, where that was not the NPU, and what it said; pieces that share a search take the same."""
     if config.target.name == NPU:
         return None
@@ -251,14 +253,14 @@ def _target(config: TuneConfig, found: Sequence[Searched], ends: Sequence[Search
     return TargetSummary(name=config.target.name, cycles=cycles)
 
 
-def _stored(folder: RunFolder[LocalPlace]) -> tuple[int, int]:
+def _stored(folder: RunFolder[LocalPath]) -> tuple[int, int]:
     """Tasks and readings that were taken from the store, from the log: earlier sessions of the run count, too."""
     rows = read_log(folder.path, ("worker", "level_index", "readings"))
     rows = rows[rows["worker"].astype("str").str.startswith(WORKER)]
     return int((rows["level_index"] == 0).sum()), int(rows["readings"].sum())
 
 
-def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -> Plan:
+def _joined(opened: LoweredModel, found: Sequence[SearchedSubgraph], chosen: Sequence[Plan]) -> Plan:
     """The plan of a model: of every piece what its search found, for the first of the pieces that it serves."""
     plans: dict[int, Plan] = {}
     for search, plan in zip(found, chosen, strict=True):
@@ -269,7 +271,7 @@ def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -
     return joined({name: plans[k] for k, name in enumerate(opened.names)})
 
 
-def _pieces(opened: Opened, found: Sequence[Searched], measured: Mapping[str, MeasuredModel]) -> tuple[PieceSummary, ...]:
+def _pieces(opened: LoweredModel, found: Sequence[SearchedSubgraph], measured: Mapping[str, MeasuredModel]) -> tuple[PieceSummary, ...]:
     if len(opened.names) == 1:
         return ()
     by_piece = {k: search.run for search in found for k in search.pieces}
@@ -287,7 +289,7 @@ def _pieces(opened: Opened, found: Sequence[Searched], measured: Mapping[str, Me
 
 
 def _level(
-    opened: Opened,
+    opened: LoweredModel,
     level: str,
     measured: Mapping[str, MeasuredModel],
     base: Mapping[str, MeasuredModel],
@@ -326,7 +328,7 @@ def _level(
     )
 
 
-def _values(opened: Opened, folder: RunFolder[LocalPlace], same_as: Mapping[str, str | None], style: Style) -> dict[str, Values]:
+def _values(opened: LoweredModel, folder: RunFolder[LocalPath], same_as: Mapping[str, str | None], style: Style) -> dict[str, Values]:
     """Of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
     session = InferenceSession(folder.best)
     feeds = random_feeds(session, 0)
@@ -343,7 +345,7 @@ def _budget(config: TuneConfig, searched: int, measured: int, wall_s: float) -> 
     return BudgetUse(kind=config.budget.kind, requested=config.budget.amount, used=used[config.budget.kind])
 
 
-def _model_metrics(opened: Opened, search: Searched, run: OneSearch) -> dict[str, float]:
+def _model_metrics(opened: LoweredModel, search: SearchedSubgraph, run: SearchRun) -> dict[str, float]:
     out = {}
     piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
     number = run.conductor.models_used
@@ -356,7 +358,7 @@ def _model_metrics(opened: Opened, search: Searched, run: OneSearch) -> dict[str
     return out
 
 
-def _proposers(search: Searched, run: OneSearch) -> Iterator[ProposerSummary]:
+def _proposers(search: SearchedSubgraph, run: SearchRun) -> Iterator[ProposerSummary]:
     """Of one search: who proposed first, and who after each judgement that an epoch went by."""
     trainer = run.trainer
     began: Proposer = "estimate" if trainer.prior is None else "prior"

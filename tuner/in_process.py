@@ -18,11 +18,11 @@ import pyarrow as pa
 
 import simulator
 from compiler.build import measure_plans
-from compiler.model import Source
+from compiler.model import ModelSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
 from compiler.space.operator_order import ordered
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU, TuneConfig, load_config
@@ -35,7 +35,7 @@ from tuner.farm.measurement_budget import Spending
 from tuner.farm.plugin_identity import plugged
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.robust_program import robust_plan
-from tuner.farm.search_run import OneSearch
+from tuner.farm.search_run import SearchRun
 from tuner.farm.warm_start import sources
 from tuner.log.read import read_table
 from tuner.log.writer import Origin, RunLog
@@ -43,13 +43,13 @@ from tuner.measure.baseline import faster_in_file_order
 from tuner.measure.evaluator import Evaluator, EvaluatorSpec
 from tuner.measure.grants import check_grants, same_grants
 from tuner.measure.runners import check_runner, runner_name
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.request import TuneRequest
 from tuner.runs.dataframes import champions, over_time, whole_programs
 from tuner.runs.folder import SearchFolder
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.population import Individual
 from tuner.search.strategy import SearchStrategy
 from tuner.zoo.load import open_network
@@ -63,7 +63,7 @@ class SearchResult:
     timed: by a target that is not the NPU.
     """
 
-    target_graph: Unit
+    target_graph: TargetGraph
     levels: tuple[str, ...]
     best: tuple[Individual, ...]
     baselines: tuple[Individual, ...]
@@ -136,7 +136,7 @@ class Search:
     rules: what may be proposed.  quiet: nothing on stderr.
     """
 
-    model: Unit | str | os.PathLike[str]
+    model: TargetGraph | str | os.PathLike[str]
     machine: str | Machine | None = None
     settings: Sequence[str] = ()
     config: str | None = None
@@ -149,7 +149,7 @@ class Search:
     warm_start: Sequence[Path] = ()
     prior: Path | None = None
     evaluator: Evaluator | None = None
-    rules: type[Rules] = Rules
+    rules: type[SearchLimits] = SearchLimits
     quiet: bool = True
 
     def run(self) -> SearchResult:
@@ -173,7 +173,7 @@ class Search:
             make, facts, config, config.level_weights, self.seed, self.rules, None if isinstance(self.strategy, str) else self.strategy
         )
         with ExitStack() as stack:
-            folder = LocalPlace(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
+            folder = LocalPath(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
             place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)
             for each in (place.models, place.checkpoint):
                 each.mkdir()
@@ -184,23 +184,23 @@ class Search:
             jobs = stack.enter_context(SerialJobs(made))
             kept = None if prior is None else prior.kept
             first = partial(compiled_genomes, target_graph, levels, config)
-            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget, sources(began, folder, False), first, kept)
+            search = SearchRun(REAL, facts, config, request, place, log, jobs, budget, sources(began, folder, False), first, kept)
             with search.progress():
                 search.search_until_spent()
             best, baselines = search.ended(name)
             log_rows, task_rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
             return SearchResult(target_graph, levels, best, baselines, jobs.known(), log_rows, task_rows, timed)
 
-    def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], Unit, tuple[str, ...], str]:
+    def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], TargetGraph, tuple[str, ...], str]:
         """Who measures, what and at which levels, and what the model is called; the simulator, of the unit in the search's order."""
         if (given := self.evaluator) is not None:
             return lambda: given, given.target_graph, given.levels, given.target_graph.graph.name
-        if isinstance(self.model, Unit):
+        if isinstance(self.model, TargetGraph):
             target_graph, name = self.model, self.model.graph.name
         elif self.machine is None:
             raise BadInputError(f"{os.fspath(self.model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
         else:
-            opened = open_network(Source.named(Path(self.model), self.machine, "float16", {}, None))
+            opened = open_network(ModelSpec.named(Path(self.model), self.machine, "float16", {}, None))
             target_graph, name = opened.target_graph, opened.name
         known = tuple(target_graph.machine.contention)
         if unknown := [level for level in self.levels or () if level not in known]:

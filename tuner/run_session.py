@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import simulator
 from compiler.diagnostics.float_range import beyond_lines
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.space.gene import Genome
 from compiler.space.operator_order import ordered
 from simulator.npu.errors import BadInputError
@@ -32,9 +32,9 @@ from tuner.farm.measurement_budget import Spending
 from tuner.farm.plugin_identity import replugged
 from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.search_run import OneSearch
+from tuner.farm.search_run import SearchRun
 from tuner.farm.store_client import Storing
-from tuner.farm.subgraph_searches import Searched, dealt, searches, weights_of, write_searches
+from tuner.farm.subgraph_searches import SearchedSubgraph, dealt, searches, weights_of, write_searches
 from tuner.farm.warm_start import sources
 from tuner.log.digests import digest
 from tuner.log.writer import Origin, RunLog
@@ -44,8 +44,8 @@ from tuner.measure.host import mac_share, work_lines
 from tuner.measure.reading_cost import repeats_of
 from tuner.measure.runners import runner_name, runner_spec
 from tuner.platform.actors import Actors, Worker
-from tuner.platform.files import Place
-from tuner.platform.interfaces import Clock, World
+from tuner.platform.files import AnyPath
+from tuner.platform.interfaces import Clock, Platform
 from tuner.plugins import Plugin
 from tuner.request import TuneRequest
 from tuner.runs.folder import IDENTITY, SETTINGS, RunFolder, RunIdentity, SearchFolder, began_with
@@ -54,7 +54,7 @@ from tuner.runs.model_source import write_source
 from tuner.search.replay_strategy import KnownPrograms
 from tuner.store.packs import Conditions
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=AnyPath)
 MakeSpec = Callable[[EvaluatorSpec, Facts, TuneConfig, Mapping[str, float], int], JobRunnerSpec]
 MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], AbstractContextManager[Actors]]
 
@@ -66,10 +66,10 @@ class Surroundings(Generic[P]):
     say: takes a line for a person.  spec: what makes a job runner.
     """
 
-    world: World
+    world: Platform
     out: P
-    mirror: Callable[[str], Place]
-    store: Callable[[str], Place]
+    mirror: Callable[[str], AnyPath]
+    store: Callable[[str], AnyPath]
     actors: MakeActors
     say: Callable[[str], None]
     spec: MakeSpec = JobRunnerSpec
@@ -79,13 +79,13 @@ class SessionEnd(NamedTuple, Generic[P]):
     """searches: one for each of `runs`, which are spent, their logs closed."""
 
     folder: RunFolder[P]
-    searches: Sequence[Searched]
-    runs: Sequence[OneSearch]
+    searches: Sequence[SearchedSubgraph]
+    runs: Sequence[SearchRun]
 
 
 @contextmanager
 def session(
-    around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
+    around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
     prior: Prior | None = None,
 ) -> Iterator[SessionEnd[P]]:  # fmt: skip
     """A new run, or one that goes on, until every search has spent its budget; the folder is locked, and mirrored, until it is left.
@@ -148,7 +148,7 @@ def session(
         yield SessionEnd(folder, found, runs)
 
 
-def _known(around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest) -> KnownChampions:
+def _known(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
     """What a store knows of the champions, where they may stand for a search."""
     if request.store is None or not request.champions:
         if request.resume and (around.out / IDENTITY).is_file() and began_with(around.out, "champions"):
@@ -169,7 +169,7 @@ def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
 
 
 def _budgets(
-    clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, spending: Spending, begun_s: float
+    clock: Clock, opened: LoweredModel, found: Sequence[SearchedSubgraph], config: TuneConfig, spending: Spending, begun_s: float
 ) -> list[RunBudget]:
     """What every search may spend: of a time its part, one after the other."""
     candidates, seconds = config.budget.candidates, config.budget.seconds
@@ -185,9 +185,9 @@ def _budgets(
 
 
 def _searched(
-    around: Surroundings[P], opened: Opened, search: Searched, budget: RunBudget, beside: set[str], folder: RunFolder[P],
+    around: Surroundings[P], opened: LoweredModel, search: SearchedSubgraph, budget: RunBudget, beside: set[str], folder: RunFolder[P],
     config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, known: Sequence[Genome],
-) -> OneSearch:  # fmt: skip
+) -> SearchRun:  # fmt: skip
     """One search, until its budget is spent, or those programs that are known; its log is closed, its champions are known."""
     (packed, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
     target_graph = ordered(packed, config.search.order)
@@ -224,7 +224,7 @@ def _searched(
         jobs = stack.enter_context(_jobs(around, made, request, place))
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
-        run = OneSearch(
+        run = SearchRun(
             world,
             facts,
             config,

@@ -14,7 +14,7 @@ from compiler.bound.engine_work import Shared, way_from, work_of
 from compiler.bound.phases import Phases, phases_of
 from compiler.bound.prefetch import Behind, behind, finished_before
 from compiler.bound.traffic import Excess, FusedGraph, excess, fused_of, once
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
@@ -48,7 +48,7 @@ class Terms(NamedTuple):
 class Bound:
     """Of a whole unit.  What does not depend on the level is worked out once."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
         self.needs = needs_of(target_graph)
         self.work = work_of(target_graph, self.needs)
@@ -125,14 +125,14 @@ class Bound:
 _SLACK = 1e-6  # of sums of fractions
 
 
-def capacity_bytes(target_graph: Unit, level: str) -> int:
+def capacity_bytes(target_graph: TargetGraph, level: str) -> int:
     """Of values on chip, wherever they lie, in what a level grants: in L0C each takes as much as a sum."""
     widest = max(storage.dtype.size_bytes for storage in target_graph.storages)
     granted, sizes = target_graph.machine.granted(level), _sizes(target_graph, level)
     return weight_bytes(target_graph, level) + granted.cores * (sizes.get("L0A", 0) + sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES)
 
 
-def weight_bytes(target_graph: Unit, level: str) -> int:
+def weight_bytes(target_graph: TargetGraph, level: str) -> int:
     """Of weights on chip that products are still to be made with: L0A has left operands alone, L0C sums."""
     granted = target_graph.machine.granted(level)
     return (
@@ -140,7 +140,7 @@ def weight_bytes(target_graph: Unit, level: str) -> int:
     )
 
 
-def _sizes(target_graph: Unit, level: str) -> dict[str, int]:
+def _sizes(target_graph: TargetGraph, level: str) -> dict[str, int]:
     return target_graph.machine.buffers_bytes.there | {"L1": target_graph.machine.granted(level).l1_bytes}
 
 

@@ -30,7 +30,7 @@ from compiler.ir.operators import (
 )
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.reach import RATIO, WINDOW
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 Mask = NDArray[np.bool_]
 
@@ -116,7 +116,7 @@ class Needs:
                     yield leaf, reading
 
 
-def needs_of(target_graph: Unit) -> Needs:
+def needs_of(target_graph: TargetGraph) -> Needs:
     """Backwards from what the host reads: what an operator reads follows from what of its result is needed."""
     graph, shapes = target_graph.graph, target_graph.graph.shapes
     channels = _channels_of_leaves(target_graph)
@@ -158,7 +158,7 @@ def needs_of(target_graph: Unit) -> Needs:
     return Needs(tuple(reversed(made)), tuple(given), channels)
 
 
-def _channels_of_leaves(target_graph: Unit) -> dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]:
+def _channels_of_leaves(target_graph: TargetGraph) -> dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]:
     """`Needs.parts`."""
     whole = {name: (np.array([name] * shape[1], object), np.arange(shape[1])) for name, shape in target_graph.graph.shapes.items()}
     for op in target_graph.graph.operators:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from compiler.bound.dependences import Box, Needs
 from compiler.ir.operators import Conv, Convolution, LayerNorm, Operator, Pool, Softmax, Vector
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import CostTables, cost_tables, steps
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.machine import Machine
@@ -213,7 +213,7 @@ def _full_columns(op: Operator, columns: int, block: int) -> tuple[float, float]
     return (columns // block) / -(-columns // block), columns // block * block / columns
 
 
-def work_of(target_graph: Unit, needs: Needs) -> LeastWork:
+def work_of(target_graph: TargetGraph, needs: Needs) -> LeastWork:
     count, machine, t = len(target_graph.operators), target_graph.machine, cost_tables(target_graph.machine)
     starts, on_vector, own, back = (np.zeros(count) for _ in range(4))
     rows, pairs, columns, lanes = (np.ones((count, *shape)) for shape in ((2,), (4, 2), (2,), (2,)))
@@ -256,7 +256,7 @@ class OwnLoads(NamedTuple):
     shared: bool
 
 
-def _loaded_for_it(target_graph: Unit, needs: Needs) -> list[OwnLoads]:
+def _loaded_for_it(target_graph: TargetGraph, needs: Needs) -> list[OwnLoads]:
     """What several products read is loaded for all of them at once, by a program that likes to, so it is counted for one."""
     count = len(target_graph.operators)
     elsewhere, right, shared = np.zeros(count), np.ones(count, np.bool_), np.zeros(count, np.bool_)
@@ -279,7 +279,7 @@ def _loaded_for_it(target_graph: Unit, needs: Needs) -> list[OwnLoads]:
     return found
 
 
-def _added_up(target_graph: Unit, needs: Needs) -> list[bool]:
+def _added_up(target_graph: TargetGraph, needs: Needs) -> list[bool]:
     """Whether the sums of an operator may stay in L0C until others are added to them there, so that they are no moves of their own."""
 
     def adds(op: Operator, operand: int) -> bool:

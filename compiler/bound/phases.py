@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compiler.bound.dependences import Leaf, Needs, Touch
 from compiler.ir.operators import Convolution, LayerNorm, Operator, QuantisedSoftmax, Softmax, Vector
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 Ops = frozenset[int]
 NOTHING: Ops = frozenset()
@@ -44,7 +44,7 @@ class Reads(NamedTuple):
         return len(self.operands[operand]) == 1
 
 
-def reads_of(target_graph: Unit, needs: Needs) -> list[Reads]:
+def reads_of(target_graph: TargetGraph, needs: Needs) -> list[Reads]:
     found = [Reads({}) for _ in target_graph.operators]
     for leaf in (*needs.made, *needs.given):
         for touch in leaf.readings:
@@ -59,7 +59,7 @@ def mixes(op: Operator) -> bool:
     return op.heads == 1 if isinstance(op, HeadedProduct) else isinstance(op, LayerNorm)
 
 
-def before_first(target_graph: Unit, needs: Needs) -> list[Ops]:
+def before_first(target_graph: TargetGraph, needs: Needs) -> list[Ops]:
     """Of every operator those that are complete before any value of its result is (docs/bounds.md, Lemma 5)."""
     complete: list[Ops] = []  # where all of a result is, the operator among them
     pixel: list[Ops] = []  # where all channels of a pixel are
@@ -85,7 +85,7 @@ def before_first(target_graph: Unit, needs: Needs) -> list[Ops]:
     return value
 
 
-def behind_first(target_graph: Unit, reads: list[Reads], barrier: int) -> tuple[list[bool], list[bool]]:
+def behind_first(target_graph: TargetGraph, reads: list[Reads], barrier: int) -> tuple[list[bool], list[bool]]:
     """Of every operator, whether all its values, and whether all its work, come after the first value of another one's result."""
     values, work = [False] * len(target_graph.operators), [False] * len(target_graph.operators)
     values[barrier] = True
@@ -101,7 +101,7 @@ def behind_first(target_graph: Unit, reads: list[Reads], barrier: int) -> tuple[
     return values, work
 
 
-def phases_of(target_graph: Unit, needs: Needs, work: NDArray[np.float64]) -> Phases:
+def phases_of(target_graph: TargetGraph, needs: Needs, work: NDArray[np.float64]) -> Phases:
     """work: of every operator, in any unit: barriers with little between them are not worth a phase."""
     count = len(target_graph.operators)
     first, last = np.zeros(count, np.int64), np.full(count, -1, np.int64)

@@ -17,7 +17,7 @@ from compiler.bound.dependences import Needs
 from compiler.bound.phases import NOTHING, Ops, mixes
 from compiler.ir.operators import Convolution, Operator, QuantisedSoftmax, Softmax
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class _Channels:
         return np.array(numbers, np.int64)[row.reshape(-1)]
 
 
-def finished_before(target_graph: Unit, needs: Needs) -> list[tuple[ChannelShare, ...]]:
+def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[ChannelShare, ...]]:
     """Of every operator its weights, by what is finished as soon as one of them is."""
     channels, shapes = _Channels(), target_graph.graph.shapes
     makers = {leaf.name: leaf for leaf in needs.made}

@@ -16,7 +16,7 @@ from compiler.bound.dependences import Leaf, Needs
 from compiler.bound.engine_work import FOUR
 from compiler.ir.max_flow import DRAIN, ENDLESS, SOURCE, GrowingCut
 from compiler.ir.operators import Convolution
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES
 
 
@@ -36,7 +36,7 @@ class Excess(NamedTuple):
     bytes: int
 
 
-def once(target_graph: Unit, needs: Needs, weights: NDArray[np.int64]) -> Once:
+def once(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]) -> Once:
     outputs = sum(leaf.touched_bytes for leaf in needs.made if leaf.outside)
     constants = target_graph.graph.constants
     inputs = sum(leaf.touched_bytes if leaf.name in constants else _in_blocks(leaf) for leaf in needs.given)
@@ -65,7 +65,7 @@ class FusedGraph(NamedTuple):
     ends: list[bool]
 
 
-def fused_of(target_graph: Unit, needs: Needs, weights: NDArray[np.int64]) -> FusedGraph:
+def fused_of(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]) -> FusedGraph:
     held = [leaf.needed_bytes for leaf in needs.made]
     twice = [size if leaf.outside else 2 * size for leaf, size in zip(needs.made, held, strict=True)]
     makers: list[list[int]] = [[] for _ in target_graph.operators]

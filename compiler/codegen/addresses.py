@@ -13,11 +13,11 @@ from compiler.plan.plan import Window
 from compiler.segment.allocator import Buffer
 from compiler.segment.blocks import Blocks, span
 from compiler.segment.memory_plan import slot_counts
-from compiler.target.storage import Piece
-from compiler.target.target_graph import Unit
+from compiler.target.storage import TensorSlice
+from compiler.target.target_graph import TargetGraph
 
 
-def allocations_of(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
+def allocations_of(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
     """l1: buffers of the storages that stay (see `segment.memory_plan`)."""
     table, rows, buffers, most = _unplaced(target_graph, blocks, prefetch, window)
     slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
@@ -25,7 +25,9 @@ def allocations_of(target_graph: Unit, blocks: Blocks, prefetch: int, window: Wi
 
 
 @lru_cache(maxsize=4096)
-def _unplaced(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
+def _unplaced(
+    target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window
+) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
     """`Allocations.table` and `rows`; the most slots of a storage that stays, and as many buffers of each, with its first one before it."""
     kept, slots, images = list(blocks.allocations.values()), slot_counts(target_graph, blocks, prefetch, window), target_graph.images
     most = max(slots.values(), default=1)
@@ -43,7 +45,7 @@ def _unplaced(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window)
 
 
 @lru_cache(maxsize=1024)
-def _in_ddr(target_graph: Unit) -> Ints:
+def _in_ddr(target_graph: TargetGraph) -> Ints:
     """Address, and blocks from group of images to group, plane to plane, row to row, and image to image of a group."""
     sizes = ((s, s.image_blocks if s.n else 0) for s in target_graph.storages)
     one = [(s.address, size * target_graph.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
@@ -55,7 +57,7 @@ def places_kept(blocks: Blocks) -> dict[int, int]:
     return {storage: at for at, storage in enumerate(blocks.allocations)}
 
 
-def operand(blocks: Blocks, kept: Mapping[int, int], piece: Piece) -> tuple[int, int, int]:
+def operand(blocks: Blocks, kept: Mapping[int, int], piece: TensorSlice) -> tuple[int, int, int]:
     """(storage, plane, allocation) of a piece: in L1 where all of it stays there.  kept: `places_kept`."""
     storage, plane, planes = piece
     index = kept.get(storage, -1)

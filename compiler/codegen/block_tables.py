@@ -17,8 +17,8 @@ from compiler.schedule.sliding_window import load_readers
 from compiler.segment.blocks import Blocks
 from compiler.segment.operator_run import run_of
 from compiler.segment.strips import row_blocks_made, row_blocks_read, row_blocks_stored
-from compiler.target.storage import Piece
-from compiler.target.target_graph import Unit
+from compiler.target.storage import TensorSlice
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import DataType
 
 _LISTS = 3  # that a job has at most
@@ -44,7 +44,7 @@ class _Fixed(NamedTuple):
     """Of an operator whatever its segment: operands, each with what follows its place in `OperatorJobs.reads`, what follows that of its
     result in `writes`, numbers of its tables, and how many each has."""
 
-    reads: tuple[tuple[Piece, tuple[int, int, int]], ...]
+    reads: tuple[tuple[TensorSlice, tuple[int, int, int]], ...]
     writes: tuple[int, ...]
     dtype: DataType
     numbers: Ints
@@ -52,7 +52,7 @@ class _Fixed(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _fixed(target_graph: Unit, k: int) -> _Fixed:
+def _fixed(target_graph: TargetGraph, k: int) -> _Fixed:
     spec = target_graph.operators[k]
     reads = zip(spec.reads, spec.pixels_only, strict=True)
     tables = [table.reshape(-1) for table in spec.tables()]
@@ -66,7 +66,7 @@ def _fixed(target_graph: Unit, k: int) -> _Fixed:
 
 
 @lru_cache(maxsize=4096)
-def block_tables(target_graph: Unit, blocks: Blocks) -> BlockTables:
+def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
     specs, kept = target_graph.operators[blocks.start : blocks.stop], places_kept(blocks)
     every = [_fixed(target_graph, spec.index) for spec in specs]
     reads, writes, lists, used = [], [], [], 0
@@ -84,7 +84,7 @@ def block_tables(target_graph: Unit, blocks: Blocks) -> BlockTables:
         lists.append(begins)
     loads = []
     for load in blocks.loads:
-        storage, at = target_graph.storages[load.storage], operand(blocks, kept, Piece(load.storage, load.plane, load.planes))
+        storage, at = target_graph.storages[load.storage], operand(blocks, kept, TensorSlice(load.storage, load.plane, load.planes))
         loads.append(
             (*at, storage.first, storage.row_blocks, load.planes, target_graph.operators[blocks.start + load.step].tag, storage.dtype)
         )

@@ -30,7 +30,7 @@ from compiler.segment.engine_lanes import MATRIX, lanes
 from compiler.segment.memory_plan import Places, mirrored, named
 from compiler.segment.persistent import Held, held_blocks
 from compiler.segment.segment import CoreShare, Segment, StripBlocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import price, record_cycles
 from simulator.npu.isa import BLOCK, DST, ENGINE, WORDS, D
 from simulator.npu.parts import Memory
@@ -52,7 +52,7 @@ class Records:
     staged: Ints
 
 
-class Draft(NamedTuple):
+class DraftShare(NamedTuple):
     """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides,
     once one of its ends is lowered."""
 
@@ -63,7 +63,7 @@ class Draft(NamedTuple):
     orders: list[Ints | None]
 
 
-def lower_draft(found: Draft, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
+def lower_draft(found: DraftShare, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
     """flip: see `segment.memory_plan.mirrored`.  scratch: records to write into (int32 [CAPACITY or more, 32]), reused between calls."""
     segment, there, share, places, orders = found
     target_graph = segment.parts[0]
@@ -87,7 +87,7 @@ def lower_draft(found: Draft, flip: bool = False, scratch: Code | None = None) -
     return Records(code, places.peak_bytes, there.ranges)
 
 
-def drafted(target_graph: Unit, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> Draft | Infeasible:
+def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> DraftShare | Infeasible:
     """Of one core's share of the segment whose first operator is `start`, without orders yet.
 
     core: whose share, by its place among the plan's.  held: see `Segment.memory`.
@@ -100,7 +100,7 @@ def drafted(target_graph: Unit, plan: SegmentPlan, start: int, core: int = 0, he
         return there
     share = segment.share(core)
     places = segment.memory(share, held=held)
-    return places if isinstance(places, Infeasible) else Draft(segment, there, share, places, [])
+    return places if isinstance(places, Infeasible) else DraftShare(segment, there, share, places, [])
 
 
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
@@ -142,14 +142,14 @@ def _written(
     return out[:used]
 
 
-def _work(target_graph: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
+def _work(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
     known = block_tables(target_graph, blocks)
     allocations = allocations_of(target_graph, blocks, plan.prefetch, plan.window, places.l1)
     return known.work._replace(allocations=allocations, jobs=jobs_of(target_graph, plan, blocks, known, places))
 
 
 def _slid(
-    target_graph: Unit,
+    target_graph: TargetGraph,
     plan: SegmentPlan,
     blocks: Blocks,
     work: Work,

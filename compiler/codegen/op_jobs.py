@@ -13,8 +13,8 @@ from compiler.segment.allocator import Buffer, BufferKind
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffer_demand import POOLED
 from compiler.segment.memory_plan import OF_ALL, Places
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import Given, UbKind
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import EmitInputs, UbKind
 
 _FED = len(JOBS) - 1
 _NUMBERS = {job: number for number, job in enumerate(JOBS[:_FED])}
@@ -23,7 +23,7 @@ _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
 )
 
 
-def jobs_of(target_graph: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, places: Places) -> OperatorJobs:
+def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, known: BlockTables, places: Places) -> OperatorJobs:
     """Of all operators of a segment.  known: of these blocks."""
     kinds: list[tuple[int, int]] = []
     constants: list[tuple[int, ...]] = []
@@ -32,7 +32,7 @@ def jobs_of(target_graph: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockT
     in_l1, in_ub, start = _by_operator(places.l1), _by_operator(places.ub), blocks.start
     for k, tiling in enumerate(plan.tilings):
         slots = [in_ub.get((kind, OF_ALL if pooled else k), ()) for kind, pooled in _UB_KINDS]
-        given = Given(
+        given = EmitInputs(
             target_graph.machine, known.types[k], target_graph.storages, tiling, blocks.inside[k], in_l1.get(("weights", k), ()), *slots
         )
         spec = target_graph.operators[start + k]

@@ -23,7 +23,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.border_tensors import border_names, hidden
 from compiler.segment.memory_plan import named
 from compiler.segment.segment import CoreShare, Segment
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.program import Code
@@ -46,7 +46,7 @@ class Staged(NamedTuple):
 _NOTHING = Staged(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
 
 
-def staged(segment: Segment, target_graph: Unit, core: int) -> Staged | Infeasible:
+def staged(segment: Segment, target_graph: TargetGraph, core: int) -> Staged | Infeasible:
     """Of one core's share of a segment of the unit.  core: its place among the plan's."""
     plan, start = segment.plan, segment.outline.start
     if not (plan.shared or plan.staged):
@@ -89,7 +89,7 @@ def _makes(share: CoreShare, k: int) -> bool:
     return any(bool((rows[list(blocks), 1] > rows[list(blocks), 0]).any()) for rows in (strip.blocks.computed[k] for strip in share.strips))
 
 
-def disagreement(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
+def disagreement(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
     """What one segment of a plan has in the shared memory and another one in DDR; None where there is no such tensor."""
     kept = {name for plan, _ in segments for name in plan.shared}
     if kept:

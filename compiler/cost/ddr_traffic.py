@@ -12,7 +12,7 @@ from compiler.ops.conv import ConvSpec
 from compiler.segment.blocks import Blocks
 from compiler.segment.operator_run import Load
 from compiler.segment.strips import row_blocks_stored
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import cost_tables
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine, Memory
@@ -33,17 +33,17 @@ def shared_rates(machine: Machine) -> tuple[float, float]:
     return read or math.inf, write or math.inf
 
 
-def load_row_blocks(target_graph: Unit, load: Load) -> int:
+def load_row_blocks(target_graph: TargetGraph, load: Load) -> int:
     """Blocks that a load brings for a row."""
     return target_graph.storages[load.storage].row_blocks * load.planes
 
 
-def loaded_blocks(target_graph: Unit, blocks: Blocks, load: Load) -> int:
+def loaded_blocks(target_graph: TargetGraph, blocks: Blocks, load: Load) -> int:
     """Blocks that it brings for all blocks of an image."""
     return blocks.allocations[load.storage].loaded * load_row_blocks(target_graph, load)
 
 
-def stored_blocks(target_graph: Unit, blocks: Blocks, k: int) -> int:
+def stored_blocks(target_graph: TargetGraph, blocks: Blocks, k: int) -> int:
     """Blocks that operator k of a segment hands out in all blocks of an image."""
     spec = target_graph.operators[blocks.start + k]
     return blocks.stored[k] * row_blocks_stored(target_graph, spec)[1] * spec.y.planes

@@ -11,7 +11,7 @@ from numba import njit
 from compiler.cost.ranking import tiling_of
 from compiler.instructions.node_context import PARITIES
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import Kind
+from compiler.ops.cost_class import CostClass
 from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_all
 from compiler.plan.plan import ConvTiling
 from compiler.target.zero_blocks import Ints, multiplied
@@ -35,7 +35,7 @@ class Expanding(NamedTuple):
 _NOTHING = Expanding()
 
 
-def expanding(kind: Kind, tiling: ConvTiling) -> Expanding:
+def expanding(kind: CostClass, tiling: ConvTiling) -> Expanding:
     """Of all of an operator's weights once."""
     spec = product_of(kind.spec)
     if spec is None or spec.expansion is None:
@@ -47,7 +47,7 @@ def expanding(kind: Kind, tiling: ConvTiling) -> Expanding:
 
 
 @lru_cache(maxsize=1 << 12)
-def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int) -> Expanding:
+def _expanding(kind: CostClass, resident: bool, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int) -> Expanding:
     spec = product_of(kind.spec)
     assert spec is not None
     assert spec.expansion is not None

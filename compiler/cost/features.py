@@ -24,13 +24,13 @@ from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, pr
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
 from compiler.ops.base import Heights, VectorTiles, on_vector
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import Kind, kind_of
+from compiler.ops.cost_class import CostClass, kind_of
 from compiler.ops.tile_counts import cut_in
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.segment.memory_plan import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from simulator.npu.cycles import cost_tables
 from simulator.npu.level import ALONE, Level
 from simulator.npu.parts import BLOCK_BYTES, Memory
@@ -65,7 +65,7 @@ _OF_VECTOR = [
 ]  # fmt: skip
 
 
-def raw_features(target_graph: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
+def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
@@ -149,14 +149,14 @@ def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
     return kept
 
 
-class _Standing(NamedTuple):
+class _OpContext(NamedTuple):
     """What an operator's features depend on of the model and of its segment.
 
     reads: which operands the segment has in L1, and which of those it makes there.  shared: which lie in the shared memory, and not in DDR,
     where the segment has them not.  staged: so do its weights.  strips: see `Unit`.
     """
 
-    kind: Kind
+    kind: CostClass
     heights: Heights
     inside: bool
     reads: tuple[tuple[bool, bool], ...]
@@ -169,17 +169,17 @@ class _Standing(NamedTuple):
         return tuple([made for _, made in self.reads])
 
 
-class _Laid(NamedTuple):
+class _SegmentBytes(NamedTuple):
     """Of a segment whatever its tilings: its operators, blocks of an image that it stores, in DDR and in the shared memory, and those of
     each of its loads, and whether that is from there."""
 
-    standings: tuple[_Standing, ...]
+    standings: tuple[_OpContext, ...]
     stored: tuple[int, int]
     loaded: tuple[tuple[int, bool], ...]
 
 
 @lru_cache(maxsize=4096)
-def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, ...] = ()) -> _Laid:
+def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, ...] = ()) -> _SegmentBytes:
     target_graph, blocks = strip
     standings, stored = [], [0, 0]
     there = [storage.name in shared for storage in target_graph.storages]
@@ -187,14 +187,14 @@ def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, .
         heights = tuple(blocks.heights[k].items())
         shares = tuple([there[read.storage] for read in spec.reads])
         standing = blocks.inside[k], strip.residence(k), shares, spec.name in staged, target_graph.strips
-        standings.append(_Standing(kind_of(target_graph, spec), heights, *standing))
+        standings.append(_OpContext(kind_of(target_graph, spec), heights, *standing))
         stored[there[spec.y.storage]] += stored_blocks(target_graph, blocks, k)
     loaded = [(loaded_blocks(target_graph, blocks, load), there[load.storage]) for load in blocks.loads]
-    return _Laid(tuple(standings), (stored[0], stored[1]), tuple(loaded))
+    return _SegmentBytes(tuple(standings), (stored[0], stored[1]), tuple(loaded))
 
 
 @lru_cache(maxsize=1 << 14)
-def _of_operator(standing: _Standing, tiling: Tiling, groups: int, together: int, cores: int) -> NDArray[np.float64]:
+def _of_operator(standing: _OpContext, tiling: Tiling, groups: int, together: int, cores: int) -> NDArray[np.float64]:
     """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before.
 
     groups: of so many images `together`."""
@@ -218,7 +218,7 @@ def operator_cycles(strip: StripBlocks, k: int, tiling: Tiling) -> float:
 
 
 def _product(
-    standing: _Standing, tiling: ConvTiling, groups: int, together: int, cores: int, read_rate: float
+    standing: _OpContext, tiling: ConvTiling, groups: int, together: int, cores: int, read_rate: float
 ) -> NDArray[np.float64]:  # fmt: skip
     product, residual_in, right_in = product_of(standing.kind.spec), -1, -1
     if len(standing.reads) > 1:
@@ -229,7 +229,7 @@ def _product(
     return product_features(standing.kind, tiling, standing.heights, where)
 
 
-def _tiles(s: OperatorSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
+def _tiles(s: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
     """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
     across = tiling.tile_columns or s.out_w
     deep, wide = cut_in(s.y.planes, on_vector(s).planes_of_tile(tiling)), cut_in(s.out_w, across)
@@ -240,7 +240,7 @@ def _tiles(s: OperatorSpec, tiling: VectorTiling, heights: Heights) -> list[tupl
     return [(p, h, w, a * b * c) for p, a in deep for h, b in high.items() for w, c in wide]
 
 
-def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
+def _vector(standing: _OpContext, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
     """[len(_OF_VECTOR)]"""
     target_graph, s, rows = standing.kind.target_graph, standing.kind.spec, standing.heights
     c, cycles = (

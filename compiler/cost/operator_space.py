@@ -29,7 +29,7 @@ from compiler.segment.allocator import fits
 from compiler.segment.blocks import cut
 from compiler.segment.memory_plan import tensor_requests, weight_requests
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _COLUMNS = 9
@@ -45,7 +45,7 @@ class OperatorSpace(NamedTuple):
     moved: NDArray[np.int64]
     estimate: NDArray[np.int64]
 
-    def bound(self, target_graph: Unit, level: str) -> NDArray[np.int64]:
+    def bound(self, target_graph: TargetGraph, level: str) -> NDArray[np.int64]:
         """int64 [p]: cycles that no program of the point can do without at a level."""
         share = target_graph.machine.contention[level].share
         alone = np.array(ddr_rates(target_graph.machine, 1, share))
@@ -59,7 +59,7 @@ class OperatorSpace(NamedTuple):
         return SegmentPlan.model_construct(operators=(self.operator,), blocks=blocks, prefetch=prefetch, window=1, tilings=(tiling,))
 
 
-def operator_space(target_graph: Unit, k: int, block_counts: Sequence[int]) -> OperatorSpace:
+def operator_space(target_graph: TargetGraph, k: int, block_counts: Sequence[int]) -> OperatorSpace:
     """The ways to run operator k, a convolution, alone, in the given block counts; only those that fit L1."""
     spec = product_of(target_graph.operators[k])
     assert spec is not None, target_graph.operators[k].name
@@ -104,7 +104,7 @@ def operator_space(target_graph: Unit, k: int, block_counts: Sequence[int]) -> O
     return OperatorSpace(spec.name, *(np.concatenate(column) for column in columns))
 
 
-def _chunks(target_graph: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
+def _chunks(target_graph: TargetGraph, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
     """(resident, (chunk_n1, chunk_k1)): all of the weights, or of the right operand, and every chunk of every budget once."""
     streamed: dict[tuple[int, int], None] = {}
     l0c = room_blocks(target_graph.machine, Memory.L0C)

@@ -16,7 +16,7 @@ from compiler.cost.expansion_cost import Expanding, expanding
 from compiler.ir.im2col import Cut
 from compiler.ops.base import Heights
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import Kind
+from compiler.ops.cost_class import CostClass
 from compiler.ops.tile_counts import counts, counts_of_panels, pieces, places, whole
 from compiler.plan.plan import ConvTiling
 from compiler.segment.dataflow import Sizes, sizes_of
@@ -56,7 +56,7 @@ class _Product(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _product(kind: Kind) -> _Product:
+def _product(kind: CostClass) -> _Product:
     s = product_of(kind.spec)
     assert s is not None, kind.spec.name
     residual = 0 if s.residual is None else s.residual.planes
@@ -83,7 +83,7 @@ class ProductStanding(NamedTuple):
     read_rate: float
 
 
-def product_features(kind: Kind, tiling: ConvTiling, heights: Heights, standing: ProductStanding) -> NDArray[np.float64]:
+def product_features(kind: CostClass, tiling: ConvTiling, heights: Heights, standing: ProductStanding) -> NDArray[np.float64]:
     """float64 [len(PRODUCT_FEATURES)]."""
     high, c = (
         np.array(heights, np.int64).reshape(-1, 2),

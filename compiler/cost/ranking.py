@@ -38,7 +38,7 @@ from compiler.ops.conv import ConvSpec
 from compiler.ops.tile_counts import partial_blocks, places
 from compiler.plan.plan import ConvTiling
 from compiler.target.capabilities import room_blocks, writes_l1
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Fractal, Memory
 from simulator.npu.tiles import ROWS
@@ -298,7 +298,7 @@ def tiling_of(weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1:
 
 
 def conv_tiling(
-    target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0
+    target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0
 ) -> ConvTiling | None:
     """The tiling at place `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None where no tiling is legal.
 
@@ -311,7 +311,7 @@ def conv_tiling(
     return tiling_of("resident" if resident else "streamed", *point[1:])
 
 
-def narrower(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
+def narrower(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
     """The best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, weights as they are; None without one."""
     resident, direct = tiling.weights == "resident", to_l1 and writes_l1(target_graph.machine)
     chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
@@ -332,7 +332,7 @@ def _narrower(
     return tuple(points[int(np.argmin(estimate(machine, shape, points)))].tolist()) if len(points) else None
 
 
-def conv_place(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int:
+def conv_place(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int:
     """The `choice` for which `conv_tiling` returns this tiling; 0 where there is none."""
     point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
     ranked = _ranking(target_graph, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
@@ -340,7 +340,7 @@ def conv_place(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, tilin
     return int(places[0]) if len(places) else 0
 
 
-def least_behind(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> int:
+def least_behind(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool) -> int:
     """The `choice` of weights that stay with which least is left to do when the last of them has come: the smallest last tile along n.
 
     Of equals the best by estimate.  Where tiles of pixels are the outer loop, all of n is left.
@@ -350,7 +350,9 @@ def least_behind(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> 
     return int(np.argmin(np.where((n_outer > 0) | (m >= rows * spec.out_w), last, spec.n1)))
 
 
-def _ranking(target_graph: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
+def _ranking(
+    target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int
+) -> NDArray[np.int64]:
     """`_ranked`; most: 1 where only the first is wanted, which is found in a fraction of the time."""
     direct = to_l1 and writes_l1(target_graph.machine)
     dtype, layer, budget = int(target_graph.type_of(spec.reads[0])), layer_of(spec), 0 if resident else budget

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.ops.base import Heights
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import Kind
+from compiler.ops.cost_class import CostClass
 from compiler.plan.plan import ConvTiling, Tiling
 from compiler.segment.dataflow import (
     Extents,
@@ -43,7 +43,7 @@ _WEIGHTS = 2  # on their way to L1, among `segment.dataflow.cube_tiles`
 
 
 def stage_features(
-    kind: Kind, heights: Heights, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, images: int, together: int = 1
+    kind: CostClass, heights: Heights, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, images: int, together: int = 1
 ) -> NDArray[np.float64] | list[float]:
     """[(*STAGE_SUMS, *STAGE_MEANS)] of an operator of a segment.
 
@@ -101,7 +101,9 @@ def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, all_time
 
 
 @lru_cache(maxsize=1 << 12)
-def _cube_table(kind: Kind, on_chip: tuple[bool, ...], inside: bool, weights: str, constants: str, pieces_of_k: bool) -> NDArray[np.int64]:
+def _cube_table(
+    kind: CostClass, on_chip: tuple[bool, ...], inside: bool, weights: str, constants: str, pieces_of_k: bool
+) -> NDArray[np.int64]:
     """int64 [stages, 4] of a product: its `cube_places`, bits, place among `_STAGES`, and how many tiles are live."""
     stages, places = _stages(kind, on_chip, inside)
     partial = weights == "streamed" and pieces_of_k
@@ -115,7 +117,7 @@ def _kept(on_chip: tuple[bool, ...]) -> frozenset[int]:
 
 
 @lru_cache(maxsize=1 << 12)
-def _stages(kind: Kind, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+def _stages(kind: CostClass, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
     """Stages, and the place of each among `_STAGES`; they do not depend on the block's rows."""
     stages = stages_of(kind.target_graph.machine, nest_of(kind.target_graph, kind.spec, 1, _kept(on_chip), inside))
     return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from compiler.frontend.onnx_io.large_constants import Large
+from compiler.frontend.onnx_io.large_constants import LargeConstant
 from compiler.frontend.partition.partition import Partition
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Conv, LayerNorm, Vector
@@ -24,7 +24,7 @@ MOST_LINES = 12
 def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
     """In the graphs' order.  Named as in the model where that has them; else after the operator that they were made for."""
     found: list[Beyond] = []
-    given: dict[str, list[Large]] = {}
+    given: dict[str, list[LargeConstant]] = {}
     for graph in graphs:
         for operator, name, values in _weights(graph):
             largest = _largest(values)
@@ -59,10 +59,12 @@ def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
         yield name, name, values
 
 
-def _given(part: Partition) -> dict[str, list[Large]]:
+def _given(part: Partition) -> dict[str, list[LargeConstant]]:
     """Name of a node, or of what it makes where it has none -> its weights."""
     graph = part.model.graph
-    tensors = {each.name: Large(each, part.data.get(each.name)) for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+    tensors = {
+        each.name: LargeConstant(each, part.data.get(each.name)) for each in graph.initializer if each.data_type == TensorProto.FLOAT
+    }
     return {node.name or node.output[0]: [tensors[name] for name in node.input if name in tensors] for node in graph.node}
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from compiler.ir.operators import Convolution
 from compiler.ops.conv import ConvSpec
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
 class GroupStructure(NamedTuple):
@@ -35,7 +35,7 @@ def weights_multiplied(spec: ConvSpec) -> int | None:
     return spec.groups * blocks * spec.fractal.columns * spec.fractal.lanes
 
 
-def grouped(target_graphs: Iterable[Unit]) -> GroupStructure | None:
+def grouped(target_graphs: Iterable[TargetGraph]) -> GroupStructure | None:
     """Of a model's pieces; None where no convolution in groups multiplies more than its weights."""
     found = GroupStructure(0, 0, 0)
     for target_graph in target_graphs:

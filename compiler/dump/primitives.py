@@ -29,7 +29,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
 from compiler.segment.dataflow import nest_of, placed, stages_of
 from compiler.segment.segment import Segment
 from compiler.target.loop_nest import Nest
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Memory
@@ -207,7 +207,7 @@ def _tiling(lines: list[_Line], extents: dict[str, int], where: str) -> Tiling:
         raise BadInputError(f"{where}: {validation_line(error)}") from None
 
 
-def primitives(target_graph: Unit, plan: Plan) -> list[tuple[int, str, str]]:
+def primitives(target_graph: TargetGraph, plan: Plan) -> list[tuple[int, str, str]]:
     """(segment, operator, its primitives) of every operator.  Raises `InfeasibleError`."""
     out, start = list[tuple[int, str, str]](), 0
     for index, segment in enumerate(plan.segments):
@@ -216,7 +216,7 @@ def primitives(target_graph: Unit, plan: Plan) -> list[tuple[int, str, str]]:
     return out
 
 
-def _operators(target_graph: Unit, plan: SegmentPlan, start: int) -> list[tuple[str, str]]:
+def _operators(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> list[tuple[str, str]]:
     """(operator, primitives) on the segment's largest block, of the core with the most channels where they are split."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):

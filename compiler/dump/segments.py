@@ -9,7 +9,7 @@ from compiler.dump.align import aligned
 from compiler.dump.plan import counted
 from compiler.dump.target_graph import kind
 from compiler.ops.conv import product_of
-from compiler.pipeline import Compiler, CorePart, places_of, with_starts
+from compiler.pipeline import Compiler, ScheduledShare, places_of, with_starts
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.shared_memory_allocator import SharedPlaces
 from compiler.segment.allocator import Buffer, BufferRequest
@@ -18,8 +18,8 @@ from compiler.segment.memory_plan import Places
 from compiler.segment.persistent import Held, held_blocks
 from compiler.segment.reorder import permuted_to
 from compiler.segment.segment import Segment, StripBlocks
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
@@ -33,7 +33,7 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
     if isinstance(target_graph, Infeasible):
         raise InfeasibleError(str(target_graph))
     yield f"segments of plan {plan.digest}: {target_graph.machine.name}, {target_graph.dtype.name}"
-    segments, parts = with_starts(plan), list[CorePart]()
+    segments, parts = with_starts(plan), list[ScheduledShare]()
     granted, held = compiler.within(target_graph, segments)
     for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(target_graph, segments), strict=True)):
         sizes = (counted(each.blocks, "block"), counted(target_graph.images, "image"), counted(each.columns, "strip"))
@@ -49,7 +49,7 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
     yield from _shared(target_graph, places_of(parts))
 
 
-def _shared(target_graph: Unit, places: SharedPlaces) -> Iterator[str]:
+def _shared(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
     """What lies in the memory that all cores share, by address, where anything does."""
     if not places.residents:
         return
@@ -62,7 +62,7 @@ def _shared(target_graph: Unit, places: SharedPlaces) -> Iterator[str]:
     )
 
 
-def _segment(segment: Segment, index: int, shares: list[CorePart], held: Held | None) -> Iterator[str]:
+def _segment(segment: Segment, index: int, shares: list[ScheduledShare], held: Held | None) -> Iterator[str]:
     """shares: those that have something to do.  held: where the program has what lies whole in L1."""
     several = len(segment.parts) > 1
     for part in range(len(segment.parts)):
@@ -120,14 +120,14 @@ def _rows(rows: Ints) -> str:
     return " ".join(f"{first}:{stop}" if stop > first else "-" for first, stop in rows.tolist())
 
 
-def _share(segment: Segment, part: CorePart) -> str:
+def _share(segment: Segment, part: ScheduledShare) -> str:
     mine, end = segment.share(part.place).iterations, "top" if part.flip else "bottom"
     each = " of each strip" if segment.outline.columns > 1 else ""
     records = counted(len(part.lowered.footprint.engine), "record")
     return f"  core {part.core}: iterations {mine.start}:{mine.stop}{each}, {records}, addresses from the {end}"
 
 
-def _places(segment: Segment, part: CorePart, held: Held | None) -> list[str]:
+def _places(segment: Segment, part: ScheduledShare, held: Held | None) -> list[str]:
     """Buffers and peaks, which cores that run the same rows share."""
     share = segment.share(part.place)
     places = segment.memory(share, part.flip, held=held)
@@ -142,7 +142,7 @@ def _places(segment: Segment, part: CorePart, held: Held | None) -> list[str]:
     ]
 
 
-def _buffers(target_graph: Unit, operators: tuple[OperatorSpec, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
+def _buffers(target_graph: TargetGraph, operators: tuple[TargetOp, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
     """By address."""
     at = places.l1 if memory == Memory.L1 else places.ub
 

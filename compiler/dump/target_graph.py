@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from compiler.diagnostics.grouped_convs import weights_multiplied
 from compiler.dump.align import aligned
 from compiler.ops.conv import ConvSpec
-from compiler.target.storage import Piece
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.storage import TensorSlice
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from simulator.npu.parts import BLOCK_BYTES
 
 
-def unit_lines(target_graph: Unit) -> list[str]:
+def unit_lines(target_graph: TargetGraph) -> list[str]:
     """Storages are [n][planes][h] rows of blocks, in DDR; a tensor is planes of one, with a lane for every channel."""
     machine, lanes = target_graph.machine, target_graph.dtype.lanes
     return [
@@ -38,25 +38,25 @@ def unit_lines(target_graph: Unit) -> list[str]:
     ]
 
 
-def kind(spec: OperatorSpec) -> str:
+def kind(spec: TargetOp) -> str:
     """`conv`, `pool`, ..."""
     return type(spec).__name__.removesuffix("Spec").lower()
 
 
-def piece(target_graph: Unit, where: Piece) -> str:
+def piece(target_graph: TargetGraph, where: TensorSlice) -> str:
     """`storage` where it is all of one, else `storage[0:2]`, its planes."""
     storage = target_graph.storages[where.storage]
     return storage.name if where.planes == storage.planes else f"{storage.name}[{where.plane}:{where.plane + where.planes}]"
 
 
-def _storage(target_graph: Unit, number: int) -> list[str]:
+def _storage(target_graph: TargetGraph, number: int) -> list[str]:
     s = target_graph.storages[number]
     lanes = target_graph.layout.storages[s.name].pixel_lanes
     own = [s.dtype.name] if s.dtype != target_graph.dtype else []
     return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes", *own]
 
 
-def _tensor(target_graph: Unit, name: str) -> list[str]:
+def _tensor(target_graph: TargetGraph, name: str) -> list[str]:
     place = target_graph.layout.placements[name]
     where = f"{place.storage}[{place.plane}:{place.plane + place.planes}]"
     return [name, where, f"lanes {' '.join(_runs(place.lanes))}"]
@@ -71,7 +71,7 @@ def _runs(numbers: tuple[int, ...]) -> Iterator[str]:
             start = k
 
 
-def _operator(target_graph: Unit, spec: OperatorSpec) -> list[str]:
+def _operator(target_graph: TargetGraph, spec: TargetOp) -> list[str]:
     reads = ", ".join(piece(target_graph, read) for read in spec.reads)
     before = ",".join(str(k) for k in target_graph.producers[spec.index])
     words = [f"{spec.macs:,} MACs"] if spec.macs else []

@@ -25,7 +25,7 @@ from simulator.npu.errors import BadInputError
 from simulator.onnx_names import FRAMES_KEY, names_read, refill
 
 if TYPE_CHECKING:
-    from compiler.frontend.partition.partition import NpuPiece, Partition
+    from compiler.frontend.partition.partition import Partition, Subgraph
 
 _HOST = "Host"
 _ADDED = re.compile(r"(?:Host|Partition\d+)\.(frame\d+|split|join)/(.*)", re.DOTALL)
@@ -106,7 +106,7 @@ class _Framing:
             nodes += npu.graph.node
         return replace(self.part, model=pieces[0] if self.part.whole else self._model(model, nodes), pieces=tuple(named))
 
-    def _piece(self, piece: NpuPiece) -> ModelProto:
+    def _piece(self, piece: Subgraph) -> ModelProto:
         graph = piece.npu.graph
         for item in (*graph.input, *graph.output):
             _check_axes(item, 1)

@@ -17,7 +17,7 @@ from compiler.frontend.handlers.quantised import QUANTISED
 from compiler.frontend.handlers.to_graph import Handler, translate
 from compiler.frontend.onnx_io.attributes import known_shapes
 from compiler.frontend.onnx_io.fold import NO_ROOM, foresee
-from compiler.frontend.onnx_io.large_constants import LARGE, NOTHING, Beside, Hollow, detach, taken_out
+from compiler.frontend.onnx_io.large_constants import LARGE, NOTHING, ExternalData, ModelWithoutWeights, detach, taken_out
 from compiler.frontend.onnx_io.load import digest_of, model_digest
 from compiler.frontend.onnx_io.memory_budget import ByteBudget
 from compiler.frontend.partition.offload_cost import Offload
@@ -32,7 +32,7 @@ from simulator.npu.errors import BadInputError, UnsupportedError
 SUPPORTED: Mapping[str, Handler] = {**HANDLERS, **QUANTISED}
 
 
-def lower(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) -> Graph:
+def lower(model: ModelProto, digest: str | None = None, data: ExternalData = NOTHING) -> Graph:
     """A model from `load` as a rewritten Graph.  data: of a hollow one.
 
     Raises UnsupportedError naming the node, its operator and why.
@@ -40,12 +40,12 @@ def lower(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) 
     return lower_with_report(model, digest, data)[0]
 
 
-def lower_with_report(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) -> tuple[Graph, RewriteReport]:
+def lower_with_report(model: ModelProto, digest: str | None = None, data: ExternalData = NOTHING) -> tuple[Graph, RewriteReport]:
     """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
     return rewritten(translated(model, digest, data))
 
 
-def translated(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) -> Graph:
+def translated(model: ModelProto, digest: str | None = None, data: ExternalData = NOTHING) -> Graph:
     """Not rewritten."""
     skeleton, tensors = detach(model, LARGE)
     large = taken_out(tensors, data)
@@ -65,7 +65,7 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
 
 
 def lower_partition(
-    model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING, able: Able | None = None, no_floats: str = ""
+    model: ModelProto, offload: Offload | None = None, data: ExternalData = NOTHING, able: Able | None = None, no_floats: str = ""
 ) -> tuple[tuple[Graph, ...], Partition]:
     """As `lower`, but what is not supported stays with the host: a graph for every piece.  A hollow model is filled then.
 
@@ -78,23 +78,23 @@ def lower_partition(
         large = taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data)
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
         model = apart(given := inward(model, large) if quantised else model, large)
-        part = without_ends(Hollow(model, data).filled()) if quantised else None
+        part = without_ends(ModelWithoutWeights(model, data).filled()) if quantised else None
         if part is None and (graph := _able(model, None, data, able)) is not None:
             return (graph,), whole(model, data)
         if part is not None and (graph := _able(part.pieces[0].npu, _digest(part), NOTHING, able)) is not None:
             return (graph,), part
         parted = unshifted(model)
-        part = partition(Hollow(parted, data).filled(), SUPPORTED, offload, able, no_floats)
+        part = partition(ModelWithoutWeights(parted, data).filled(), SUPPORTED, offload, able, no_floats)
         if parted is not model and (left := left_alone(parted, [piece.npu for piece in part.pieces])):
             # what the host has of it is one node, as it was, for the reason that it had in steps
             why = {node.name.removesuffix(SUMMED): node for node in part.host}
-            part = partition(Hollow(unshifted(model, left), data).filled(), SUPPORTED, offload, able, no_floats)
+            part = partition(ModelWithoutWeights(unshifted(model, left), data).filled(), SUPPORTED, offload, able, no_floats)
             products = {node.name or node.output[0] for node in part.model.graph.node if node.output[0] in left}
             host = tuple(replace(why[node.name], name=node.name) if node.name in products & why.keys() else node for node in part.host)
             part = replace(part, host=host)
         return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
     except AllOnHostError as error:
-        error.part = replace(error.part, model=Hollow(given, data).filled())
+        error.part = replace(error.part, model=ModelWithoutWeights(given, data).filled())
         raise
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None
@@ -106,7 +106,7 @@ def _digest(part: Partition) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _able(model: ModelProto, digest: str | None, data: Beside, able: Able | None) -> Graph | None:
+def _able(model: ModelProto, digest: str | None, data: ExternalData, able: Able | None) -> Graph | None:
     """All of it as one graph; None where some of it is not supported.  Behind it, nobody holds the constants that were made in vain."""
     try:
         graph = lower(model, digest, data)

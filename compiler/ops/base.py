@@ -20,9 +20,9 @@ from compiler.plan.plan import Tiling, VectorTiling
 from compiler.target.capabilities import room_blocks
 from compiler.target.constants import Constants
 from compiler.target.loop_nest import Nest, Operand
-from compiler.target.storage import Piece, StorageSpec
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import Given, OperatorSpec, UbBuffers, rounded
+from compiler.target.storage import StorageSpec, TensorSlice
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import EmitInputs, TargetOp, UbBuffers, rounded
 from compiler.target.weights import pack_lanes
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
@@ -36,7 +36,7 @@ class Lowering(NamedTuple):
     """
 
     layout: Layout
-    pieces: Callable[[str], Piece]
+    pieces: Callable[[str], TensorSlice]
     constants: Constants
     machine: Machine
 
@@ -70,7 +70,7 @@ class LoweredSpec(Protocol):
     word: ClassVar[str]
 
     @classmethod
-    def lower(cls, index: int, op: Any, into: Lowering) -> OperatorSpec:
+    def lower(cls, index: int, op: Any, into: Lowering) -> TargetOp:
         """An operator of the graph as the unit's operator `index`.  Raises `UnsupportedError` for what no instruction can name."""
 
 
@@ -121,19 +121,19 @@ class VectorWork(NamedTuple):
     reads: list[float]
 
 
-def run_of_planes(piece: Piece, first: int, last: int) -> Piece:
+def run_of_planes(piece: TensorSlice, first: int, last: int) -> TensorSlice:
     """Planes [first, last) of a piece."""
-    return Piece(piece.storage, piece.plane + first, last - first)
+    return TensorSlice(piece.storage, piece.plane + first, last - first)
 
 
-def block_of_channels(spec: OperatorSpec, dtype: DataType) -> int:
+def block_of_channels(spec: TargetOp, dtype: DataType) -> int:
     """Planes of the channels of a fractal, where the result is a whole number of those."""
     deep = -(-FRACTALS[dtype].columns // dtype.lanes)
     return deep if spec.y.planes % deep == 0 else 1
 
 
 @dataclass(frozen=True, eq=False)
-class OnVector(OperatorSpec):
+class OnVector(TargetOp):
     """An operator of the vector unit."""
 
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "VECTOR"
@@ -248,7 +248,7 @@ class OnVector(OperatorSpec):
 
     # its records
 
-    def common(self, given: Given) -> dict[str, int]:
+    def common(self, given: EmitInputs) -> dict[str, int]:
         """Fields that jobs on VECTOR have in common."""
         assert isinstance(given.tiling, VectorTiling)
         columns = min(given.tiling.tile_columns or self.out_w, self.out_w)
@@ -261,12 +261,12 @@ def first_of(slots: tuple[int, ...]) -> int:
     return slots[0] if slots else 0
 
 
-def streamed(given: Given) -> bool:
+def streamed(given: EmitInputs) -> bool:
     """Whether constants come with tiles."""
     return given.tiling.constants == "streamed"
 
 
-def on_vector(spec: OperatorSpec) -> OnVector:
+def on_vector(spec: TargetOp) -> OnVector:
     """An operator that is known to be none of the matrix unit."""
     assert isinstance(spec, OnVector), spec.name
     return spec
@@ -276,7 +276,7 @@ UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by 
 
 
 @lru_cache(maxsize=1 << 14)
-def vector_tiling(target_graph: Unit, spec: OperatorSpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
+def vector_tiling(target_graph: TargetGraph, spec: TargetOp, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
     anything does."""
     mine, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)

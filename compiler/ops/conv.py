@@ -24,8 +24,8 @@ from compiler.target import weights
 from compiler.target.capabilities import ALONE, L0, l0_of, least_ub_blocks, tile_slot, writes_l1
 from compiler.target.constants import Bytes
 from compiler.target.loop_nest import Nest, Operand
-from compiler.target.storage import Piece, StorageSpec
-from compiler.target.target_op import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
+from compiler.target.storage import StorageSpec, TensorSlice
+from compiler.target.target_op import EmitInputs, Fetch, Strip, TargetOp, UbBuffers, rounded
 from compiler.target.weight_expansion import Expansion, overlay, pack_masks, pack_overlaid
 from compiler.target.zero_blocks import EVERYWHERE, everywhere, multiplied
 from simulator.npu.errors import UnsupportedError
@@ -61,7 +61,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ConvSpec(OperatorSpec):
+class ConvSpec(TargetOp):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`ops.matmul`).
 
     fractal: of operands of its input's type.  l0: of its machine.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
@@ -172,7 +172,7 @@ class ConvSpec(OperatorSpec):
         """C0 of the residual; of the result without one."""
         return self._lanes_of(self.y if self.residual is None else self.residual)
 
-    def _lanes_of(self, piece: Piece) -> int:
+    def _lanes_of(self, piece: TensorSlice) -> int:
         """C0 of a tensor of the result's channels, of whose last plane the upper half may be no product."""
         return 1 << (-(-self.groups * self.n1 * self.fractal.columns // piece.planes) - 1).bit_length()
 
@@ -182,7 +182,7 @@ class ConvSpec(OperatorSpec):
         return max(1, self.result_lanes // self.fractal.columns)
 
     @property
-    def residual(self) -> Piece | None:
+    def residual(self) -> TensorSlice | None:
         return self.reads[1] if len(self.reads) > 1 else None
 
     @property
@@ -371,10 +371,10 @@ class ConvSpec(OperatorSpec):
         of_product: dict[str, Any] = {"cut": self.parts.cut, "fractal": self.fractal, "l0": self.staying, "needed": self.needed}
         return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
-    def job(self, given: Given) -> ConvJob:
+    def job(self, given: EmitInputs) -> ConvJob:
         return ConvJob._make(self.job_row(given)[1].tolist())
 
-    def job_row(self, given: Given) -> tuple[type[ConvJob], NDArray[np.int64]]:
+    def job_row(self, given: EmitInputs) -> tuple[type[ConvJob], NDArray[np.int64]]:
         """Most of it follows from the operator and its tiling, and is remembered; where buffers lie is said anew."""
         tiling = given.tiling
         assert isinstance(tiling, ConvTiling)
@@ -485,11 +485,11 @@ class ConvSpec(OperatorSpec):
         runs = np.array([] if self.expansion is None else self.expansion.runs, np.int64)
         return [runs, self.needed] if self.needed.size else [runs] if runs.size else []
 
-    def chunk_slots(self, given: Given) -> tuple[int, ...]:
+    def chunk_slots(self, given: EmitInputs) -> tuple[int, ...]:
         """Where resident weights, or chunks of what is multiplied, lie in L1."""
         return given.weights
 
-    def first_zeros(self, given: Given) -> int:
+    def first_zeros(self, given: EmitInputs) -> int:
         """Where in L1 what is added to all of the right operand lies."""
         del given
         return 0
@@ -519,7 +519,7 @@ class ConvSpec(OperatorSpec):
         """Of columns and of weights."""
         return self.column_fetches() if self.bias_blocks else [], self.weight_fetches()
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         tiling = given.tiling
         assert isinstance(tiling, ConvTiling)
         columns, weights = self._fetches
@@ -553,7 +553,7 @@ def _of_operator(spec: ConvSpec, machine: Machine, *operator: Any) -> dict[str, 
     return dict.fromkeys(_OF_PLACES, 0) | ExpansionJob()._asdict() | spec.of_operator(machine, *operator)
 
 
-def product_of(spec: OperatorSpec) -> ConvSpec | None:
+def product_of(spec: TargetOp) -> ConvSpec | None:
     """What the matrix unit does for an operator; None where that is nothing."""
     return cast("ConvSpec", spec) if spec.runs_on == "CUBE" else None  # `isinstance` asks abstract classes at length
 

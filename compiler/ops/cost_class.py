@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class CostClass:
     """The first operator of its kind that was met, and where."""
 
-    target_graph: Unit
-    spec: OperatorSpec
+    target_graph: TargetGraph
+    spec: TargetOp
 
 
 @lru_cache(maxsize=1 << 14)
-def kind_of(target_graph: Unit, spec: OperatorSpec) -> Kind:
+def kind_of(target_graph: TargetGraph, spec: TargetOp) -> CostClass:
     """Operators are alike where their sizes are, on one machine with operands of the same types, of as many images together."""
     return _first(
         _Met(
             (target_graph.machine, target_graph.together, target_graph.dtypes_of(spec), *spec.sizes(target_graph.storages)),
-            Kind(target_graph, spec),
+            CostClass(target_graph, spec),
         )
     )
 
@@ -35,9 +35,9 @@ def kind_of(target_graph: Unit, spec: OperatorSpec) -> Kind:
 @dataclass(frozen=True)
 class _Met:
     sizes: tuple[object, ...]
-    kind: Kind = field(compare=False)
+    kind: CostClass = field(compare=False)
 
 
 @lru_cache(maxsize=1 << 14)
-def _first(met: _Met) -> Kind:
+def _first(met: _Met) -> CostClass:
     return met.kind

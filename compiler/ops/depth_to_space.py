@@ -11,7 +11,7 @@ from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork
 from compiler.ops.depth_to_space_emitter import DepthToSpaceJob
 from compiler.plan.plan import Infeasible, VectorTiling
-from compiler.target.target_op import Given, Strip
+from compiler.target.target_op import EmitInputs, Strip
 from simulator.npu.parts import DataType
 
 
@@ -69,7 +69,7 @@ class DepthToSpaceSpec(OnVector):
         phase = self.phase + made.start - main.start * self.operator.block
         return replace(self, strip=strip, in_w=main.size, out_w=made.size, phase=phase)
 
-    def job(self, given: Given) -> DepthToSpaceJob:
+    def job(self, given: EmitInputs) -> DepthToSpaceJob:
         assert isinstance(given.tiling, VectorTiling)
         common = self.common(given)
         columns = common["tile_columns"]

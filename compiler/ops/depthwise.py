@@ -18,8 +18,8 @@ from compiler.ops.sliding_window import padded_columns
 from compiler.ops.tile_counts import cut_in
 from compiler.plan.plan import Infeasible, Tiling, VectorTiling
 from compiler.target.storage import StorageSpec
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import Fetch, Given, Strip, UbBuffers, rounded
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import EmitInputs, Fetch, Strip, UbBuffers, rounded
 from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.parts import DataType, Memory
 
@@ -39,7 +39,7 @@ class DepthwiseSpec(OnVector):
     bias_at: int
 
     @classmethod
-    def of(cls, target_graph: Unit, spec: ConvSpec, planes: int) -> Self:
+    def of(cls, target_graph: TargetGraph, spec: ConvSpec, planes: int) -> Self:
         """Of the first planes of a convolution that `is_divisible`."""
         assert isinstance(spec.operator, Conv)
         sizes = {name: getattr(spec, name) for name in ("index", "name", "in_h", "in_w", "out_h", "out_w", "named", "strip")}
@@ -146,7 +146,7 @@ class DepthwiseSpec(OnVector):
 
     # its records
 
-    def job(self, given: Given) -> DepthwiseJob:
+    def job(self, given: EmitInputs) -> DepthwiseJob:
         assert isinstance(given.tiling, VectorTiling)
         w, weights, activation = self.window, given.constants[0], self.operator.activation
         wide_bias = weights + self.y.planes * self.taps
@@ -171,7 +171,7 @@ class DepthwiseSpec(OnVector):
             tile_planes=self.planes_of_tile(given.tiling),
         )
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         at, weights = given.constants[0], self.y.planes * self.taps
         found = [Fetch(Memory.UB, self.weights_at, at, weights)]
         return found + ([Fetch(Memory.UB, self.bias_at, at + weights, self.y.planes * _WIDE)] if self.bias_at >= 0 else [])
@@ -191,7 +191,7 @@ def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple
 
 
 @lru_cache(maxsize=1 << 14)
-def is_divisible(target_graph: Unit, k: int) -> bool:
+def is_divisible(target_graph: TargetGraph, k: int) -> bool:
     """Whether VECTOR can make some channels of operator k: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
     of few products, and every channel of its result lies where that of its input does."""
     spec = target_graph.operators[k]

@@ -15,7 +15,7 @@ from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.ops.elementwise_emitter import VectorJob
 from compiler.plan.plan import Infeasible, VectorTiling
-from compiler.target.target_op import Fetch, Given, Strip
+from compiler.target.target_op import EmitInputs, Fetch, Strip
 from compiler.target.weights import pack_lanes
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
@@ -107,7 +107,7 @@ class VectorSpec(OnVector):
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
         return replace(self, strip=strip, in_w=self.in_w if self.pixels[0] else main.size, out_w=made.size)
 
-    def job(self, given: Given) -> VectorJob:
+    def job(self, given: EmitInputs) -> VectorJob:
         assert isinstance(given.tiling, VectorTiling)
         common = self.common(given)
         # whole rows are as wide as their storage
@@ -125,7 +125,7 @@ class VectorSpec(OnVector):
     def tables(self) -> list[NDArray[np.int64]]:
         return [self.steps]
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         if streamed(given):
             return []
         at, apart = first_of(given.constants), self.constant_blocks(self.y.planes) // (2 * len(self.steps) or 1)

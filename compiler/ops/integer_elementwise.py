@@ -39,7 +39,7 @@ from compiler.ops.integer_elementwise_emitter import (
     TypedJob,
 )
 from compiler.plan.plan import Infeasible, VectorTiling
-from compiler.target.target_op import Fetch, Given, Strip
+from compiler.target.target_op import EmitInputs, Fetch, Strip
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import MAX_REPEATS, Op, float_bits
 from simulator.npu.machine import Machine
@@ -411,7 +411,7 @@ class TypedSpec(OnVector):
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
         return replace(self, strip=strip, in_w=main.size, out_w=made.size)
 
-    def job(self, given: Given) -> TypedJob:
+    def job(self, given: EmitInputs) -> TypedJob:
         assert isinstance(given.tiling, VectorTiling)
         return TypedJob(
             **self.common(given),
@@ -429,7 +429,7 @@ class TypedSpec(OnVector):
     def tables(self) -> list[NDArray[np.int64]]:
         return [self.steps, self.inputs]
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         if streamed(given) or not self.constants:
             return []
         return [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.constant_blocks(self.y.planes))]

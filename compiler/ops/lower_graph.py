@@ -20,8 +20,8 @@ from compiler.ops.registry import BY_OPERATOR
 from compiler.target import weights
 from compiler.target.capabilities import check_machine
 from compiler.target.constants import Constants, aligned
-from compiler.target.storage import Piece, StorageSpec
-from compiler.target.target_graph import Unit
+from compiler.target.storage import StorageSpec, TensorSlice
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
@@ -31,11 +31,11 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 class Packed(NamedTuple):
     """A unit and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
 
-    target_graph: Unit
+    target_graph: TargetGraph
     constants: NDArray[np.uint8]
 
 
-def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
+def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> TargetGraph:
     """As `pack_unit`, of which it is the first half."""
     return pack_unit(graph, machine, dtype).target_graph
 
@@ -53,9 +53,9 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     operators = [op for op in layout.graph.operators if op.computes]
     at = {name: i for i, name in enumerate(names)}
 
-    def piece(tensor: str) -> Piece:
+    def piece(tensor: str) -> TensorSlice:
         p = layout.placements[tensor]
-        return Piece(at[p.storage], p.plane, p.planes)
+        return TensorSlice(at[p.storage], p.plane, p.planes)
 
     into = Lowering(layout, piece, constants, machine)
     for op in operators:
@@ -82,7 +82,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     memory.verify()
     light: dict[str, Any] = {op.y: op.without_values() for op in layout.graph.operators}
     bare = replace(layout.graph, operators=tuple(light.values()), constants={})
-    target_graph = Unit(
+    target_graph = TargetGraph(
         bare,
         replace(layout, graph=bare),
         machine,

@@ -11,7 +11,7 @@ from compiler.ops.base import Lowering, run_of_planes
 from compiler.ops.conv import ConvSpec, Window
 from compiler.ops.conv_emitter import PIXELS_K, PIXELS_N
 from compiler.target.capabilities import l0_of
-from compiler.target.storage import Piece, StorageSpec
+from compiler.target.storage import StorageSpec, TensorSlice
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType, Memory
 
@@ -70,7 +70,7 @@ class MatMulSpec(ConvSpec):
         return 0
 
     @property
-    def residual(self) -> Piece | None:
+    def residual(self) -> TensorSlice | None:
         return None
 
     @property
@@ -89,7 +89,7 @@ class MatMulSpec(ConvSpec):
         return (self,)
 
     @property
-    def right(self) -> Piece | None:
+    def right(self) -> TensorSlice | None:
         return self.reads[1]
 
     @property

@@ -12,7 +12,7 @@ from compiler.ir.operators import LayerNorm
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.ops.norm_emitter import LayerNormJob
 from compiler.plan.plan import VectorTiling
-from compiler.target.target_op import Fetch, Given
+from compiler.target.target_op import EmitInputs, Fetch
 from compiler.target.weights import pack_lanes
 from simulator.npu.isa import REPEAT_BLOCKS, float_bits
 from simulator.npu.parts import DataType, Memory
@@ -95,7 +95,7 @@ class LayerNormSpec(OnVector):
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return "a normalisation over the channels needs all of them"
 
-    def job(self, given: Given) -> LayerNormJob:
+    def job(self, given: EmitInputs) -> LayerNormJob:
         bits = {"per_channel": 1.0 / self.channels, "epsilon": self.epsilon, "largest": _LARGEST_FACTOR}
         return LayerNormJob(
             **self.common(given),
@@ -110,7 +110,7 @@ class LayerNormSpec(OnVector):
     def tables(self) -> list[NDArray[np.int64]]:
         return [np.array(self.padded, np.int64)]
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         if streamed(given) or not self.kinds:
             return []
         return [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.kinds * self.y.planes)]

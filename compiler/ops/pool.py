@@ -18,7 +18,7 @@ from compiler.ops.base import Lowering, VectorTiles, VectorWork, first_of
 from compiler.ops.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob, fed_plane
 from compiler.ops.sliding_window import SlidingSpec
 from compiler.plan.plan import Infeasible, Tiling, VectorTiling
-from compiler.target.target_op import Given, Strip, UbBuffers, rounded
+from compiler.target.target_op import EmitInputs, Strip, UbBuffers, rounded
 from compiler.target.weights import pack_pixels
 from simulator.npu.isa import REPEAT_BLOCKS, float_bits
 from simulator.npu.parts import DataType
@@ -160,7 +160,7 @@ class PoolSpec(SlidingSpec):
         narrow = super().narrowed(strip, main, made)
         return narrow if isinstance(narrow, Infeasible) or self.counts_at < 0 else replace(narrow, counts_at=self.counts_at + made.start)
 
-    def job(self, given: Given) -> PoolJob:
+    def job(self, given: EmitInputs) -> PoolJob:
         assert isinstance(given.tiling, VectorTiling)
         pool, is_max = self.operator, self.operator.mode == "max"
         scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])

@@ -21,7 +21,7 @@ from compiler.ops.quantised_avg_pool_emitter import CLASS, CONSTANTS, AverageJob
 from compiler.ops.sliding_window import SlidingSpec
 from compiler.plan.plan import VectorTiling
 from compiler.target.capabilities import least_ub_blocks
-from compiler.target.target_op import Given
+from compiler.target.target_op import EmitInputs
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.parts import DataType
@@ -191,7 +191,7 @@ class AverageSpec(SlidingSpec):
             *self._of_results(planes, rows, columns, 0),
         ]
 
-    def job(self, given: Given) -> AverageJob:
+    def job(self, given: EmitInputs) -> AverageJob:
         assert isinstance(given.tiling, VectorTiling)
         pool = self.operator
         (sx, zx), (sy, zy) = pool.x_q.single(self.name), pool.y_q.single(self.name)

@@ -24,7 +24,7 @@ from compiler.ops.integer_elementwise import check_most
 from compiler.plan.plan import Tiling
 from compiler.target import weights
 from compiler.target.storage import StorageSpec
-from compiler.target.target_op import Fetch, Given
+from compiler.target.target_op import EmitInputs, Fetch
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import float_bits
 from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
@@ -77,7 +77,7 @@ class IntegerProductSpec(ConvSpec):
         slots, size = super().weight_slots(tiling)
         return (1, slots * size + self.zero_blocks) if self.zero_blocks else (slots, size)
 
-    def chunk_slots(self, given: Given) -> tuple[int, ...]:
+    def chunk_slots(self, given: EmitInputs) -> tuple[int, ...]:
         if not self.zero_blocks:
             return given.weights
         slots, size = super().weight_slots(given.tiling)
@@ -87,7 +87,7 @@ class IntegerProductSpec(ConvSpec):
     def of_integers(self, residual: int) -> dict[str, int]:
         return super().of_integers(residual) | self.words()
 
-    def first_zeros(self, given: Given) -> int:
+    def first_zeros(self, given: EmitInputs) -> int:
         return given.weights[0] if self.zeros[0] else 0
 
     def column_fetches(self) -> list[Fetch]:
@@ -97,7 +97,7 @@ class IntegerProductSpec(ConvSpec):
         half = self.bias_blocks // 2
         return [Fetch(Memory.UB, self.bias_at + at, behind, half) for at, behind in ((0, 0), (self.scale_at, half))]
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         found = super().fetches(given)
         return [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks), *found] if self.zero_blocks else found
 

@@ -17,7 +17,7 @@ from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first
 from compiler.ops.integer_elementwise import ROUNDER
 from compiler.ops.quantised_softmax_emitter import PIXEL, PLANE, QuantisedSoftmaxJob
 from compiler.plan.plan import VectorTiling
-from compiler.target.target_op import Fetch, Given
+from compiler.target.target_op import EmitInputs, Fetch
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import REPEAT_BLOCKS, Op, float_bits
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
@@ -167,7 +167,7 @@ class QuantisedSoftmaxSpec(OnVector):
         part = super().channel_part(first, last, dtype)
         return None if part is None else replace(part, groups=(last - first) * self.groups // self.y.planes)
 
-    def job(self, given: Given) -> QuantisedSoftmaxJob:
+    def job(self, given: EmitInputs) -> QuantisedSoftmaxJob:
         assert isinstance(given.tiling, VectorTiling)
         assert isinstance(self.operator, QuantisedSoftmax)
         zero, mantissa = self.operator.y_q.single(self.name)[1], math.frexp(self.times)[0]
@@ -192,5 +192,5 @@ class QuantisedSoftmaxSpec(OnVector):
     def tables(self) -> list[NDArray[np.int64]]:
         return [np.array(self.channels, np.int64), np.array(self.padded, np.int64)]
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         return [] if streamed(given) else [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.constants)]

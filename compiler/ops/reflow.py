@@ -9,7 +9,7 @@ from compiler.ir.operators import Reflow
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork
 from compiler.ops.reflow_emitter import ReflowJob
 from compiler.plan.plan import VectorTiling
-from compiler.target.target_op import Given
+from compiler.target.target_op import EmitInputs
 from simulator.npu.isa import Op, float_bits
 
 
@@ -47,7 +47,7 @@ class ReflowSpec(OnVector):
     def strip_refusal(self) -> str:
         return "pixels that take another order have no columns of their own: strips have"
 
-    def job(self, given: Given) -> ReflowJob:
+    def job(self, given: EmitInputs) -> ReflowJob:
         assert isinstance(given.tiling, VectorTiling)
         return ReflowJob(
             **self.common(given),

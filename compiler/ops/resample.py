@@ -15,7 +15,7 @@ from compiler.ir.taps import Taps, input_columns, input_rows
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork
 from compiler.ops.resample_emitter import ResampleJob
 from compiler.plan.plan import Infeasible, VectorTiling
-from compiler.target.target_op import Given, Strip
+from compiler.target.target_op import EmitInputs, Strip
 from simulator.npu.isa import float_bits
 from simulator.npu.parts import DataType
 
@@ -90,7 +90,7 @@ class ResampleSpec(OnVector):
         kernel = replace(self.operator, columns=columns)
         return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=kernel, columns=runs)
 
-    def job(self, given: Given) -> ResampleJob:
+    def job(self, given: EmitInputs) -> ResampleJob:
         assert isinstance(given.tiling, VectorTiling)
         common = self.common(given)
         return ResampleJob(

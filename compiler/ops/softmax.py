@@ -12,7 +12,7 @@ from compiler.ir.operators import Softmax
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.ops.softmax_emitter import SoftmaxJob
 from compiler.plan.plan import VectorTiling
-from compiler.target.target_op import Fetch, Given
+from compiler.target.target_op import EmitInputs, Fetch
 from simulator.npu.parts import DataType, Memory
 
 
@@ -78,7 +78,7 @@ class SoftmaxSpec(OnVector):
         groups = (last - first) * self.groups // self.y.planes
         return replace(part, groups=groups, masks_at=self.masks_at + first, padded=padded)
 
-    def job(self, given: Given) -> SoftmaxJob:
+    def job(self, given: EmitInputs) -> SoftmaxJob:
         assert isinstance(given.tiling, VectorTiling)
         return SoftmaxJob(
             **self.common(given),
@@ -92,7 +92,7 @@ class SoftmaxSpec(OnVector):
     def tables(self) -> list[NDArray[np.int64]]:
         return [np.array(self.padded, np.int64)]
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         if streamed(given) or not self.padded:
             return []
         return [Fetch(Memory.UB, self.masks_at, first_of(given.constants), self.y.planes)]

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from compiler.frontend.onnx_io.large_constants import Beside
+from compiler.frontend.onnx_io.large_constants import ExternalData
 from compiler.frontend.onnx_io.protobuf_wire import field_head, tensor_pieces
-from compiler.frontend.partition.partition import NpuPiece, Partition
+from compiler.frontend.partition.partition import Partition, Subgraph
 from simulator.npu.container import Container
 from simulator.npu.container_file import VERSION as CONTAINER_VERSION
 from simulator.npu.container_file import decode
@@ -38,7 +38,7 @@ _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 class PackedPiece(NamedTuple):
     """A piece and its container.  data: its bytes."""
 
-    piece: NpuPiece
+    piece: Subgraph
     container: Container
     data: tuple[Chunk, ...]
 
@@ -181,7 +181,7 @@ def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled
     return _file(rest, bodies, host, list(passed.values()), part.data, compiled)
 
 
-def _function(model: ModelProto, piece: NpuPiece) -> tuple[FunctionProto, list[TensorProto]]:
+def _function(model: ModelProto, piece: Subgraph) -> tuple[FunctionProto, list[TensorProto]]:
     """The piece's graph as a function, and the weights that it takes."""
     graph = piece.npu.graph
     if graph.sparse_initializer:
@@ -314,7 +314,7 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
 
 
 def _file(
-    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], data: Beside,
+    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], data: ExternalData,
     compiled: Sequence[PackedPiece],
 ) -> list[Chunk]:  # fmt: skip
     """All of it; fields that repeat are in the order in which they come.  data: of weights.  compiled: whose containers are not sealed."""

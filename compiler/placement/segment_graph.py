@@ -10,12 +10,12 @@ import numpy as np
 from compiler.placement.list_schedule import Widths
 from compiler.placement.port_model import Ints, Wiring, wired
 from compiler.space.gene import Genome
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 Cores = tuple[int, ...]
 
 
-def segment_edges(target_graph: Unit, genome: Genome) -> list[tuple[int, int]]:
+def segment_edges(target_graph: TargetGraph, genome: Genome) -> list[tuple[int, int]]:
     """(i, j) where segment j reads what segment i writes to DDR, of a genome or some consecutive genes of one.
 
     Segments are consecutive in the operators' topological order, and every storage has DDR addresses of its own: nothing else orders them.
@@ -25,7 +25,7 @@ def segment_edges(target_graph: Unit, genome: Genome) -> list[tuple[int, int]]:
     return sorted((a, b) for a, b in pairs if a != b)
 
 
-def segment_wiring(target_graph: Unit, starts: Sequence[int], stop: int | None = None) -> Wiring:
+def segment_wiring(target_graph: TargetGraph, starts: Sequence[int], stop: int | None = None) -> Wiring:
     """The same edges for segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
     source, target = kernel_edges(target_graph)
     inside = (source >= starts[0]) & (target < (len(target_graph.operators) if stop is None else stop))
@@ -36,7 +36,7 @@ def segment_wiring(target_graph: Unit, starts: Sequence[int], stop: int | None =
 
 
 @lru_cache(maxsize=16)
-def kernel_edges(target_graph: Unit) -> tuple[Ints, Ints]:
+def kernel_edges(target_graph: TargetGraph) -> tuple[Ints, Ints]:
     """int64 [edges], twice: operators, of which the second reads what the first makes, ascending by the second."""
     pairs = [(source, k) for k, sources in sorted(target_graph.producers.items()) for source in sources]
     return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)

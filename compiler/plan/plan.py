@@ -257,7 +257,7 @@ class SegmentPlan(_Gene):
         return made
 
 
-class PiecePlan(_Gene):
+class SubgraphPlan(_Gene):
     """A piece of a model of which the host runs a part: its name in the compiled file, and how many of the plan's segments are its."""
 
     name: str
@@ -275,7 +275,7 @@ class Plan(_Gene):
     machine: str
     dtype: Literal["float16", "float32"]
     segments: tuple[SegmentPlan, ...]
-    pieces: tuple[PiecePlan, ...] = ()
+    pieces: tuple[SubgraphPlan, ...] = ()
 
     @model_validator(mode="after")
     def _segments_of_pieces(self) -> Self:
@@ -323,7 +323,7 @@ def joined(plans: Mapping[str, Plan]) -> Plan:
     first, *others = plans.values()
     if not others:
         return first
-    pieces = tuple(PiecePlan(name=name, segments=len(plan.segments)) for name, plan in plans.items())
+    pieces = tuple(SubgraphPlan(name=name, segments=len(plan.segments)) for name, plan in plans.items())
     return first.model_copy(update={"segments": tuple(s for plan in plans.values() for s in plan.segments), "pieces": pieces})
 
 

@@ -14,19 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
-from compiler.planner.split_rules import smaller_in_passes, streams
+from compiler.planner.split_rules import reloads_weights, smaller_in_passes
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, block_counts, has_halos, recut, working_cores
 from compiler.space.persistent import FREE, CutTensor, HeldLayout, Space, cut_tensors, holding
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segments by their raw features
 Measure = Callable[[Genome], NDArray[np.int64] | None]  # cycles of each of a program's segments; None where it does not fit
 _COUNTS = 2  # of blocks that are tried where fewer do not fit
 
 
-def held_by_prediction(target_graph: Unit, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
+def held_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
     """The genome that holds those of its cut tensors with which the segments of their lives are expected to be faster.
 
     passes: whether segments whose weights do not stay beside them may be in passes.
@@ -40,7 +40,7 @@ def held_by_prediction(target_graph: Unit, genome: Genome, cycles: Cycles, passe
     return tried.genome(found)
 
 
-def held_by_measure(target_graph: Unit, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
+def held_by_measure(target_graph: TargetGraph, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
     """The genome that holds those of its cut tensors with which the segments of their lives, and the one behind, are faster.
 
     Tensors that have no segment in common are tried in one program: each is judged by its own.  Where those that prediction would hold,
@@ -80,7 +80,7 @@ class _Held(NamedTuple):
 class _Tried:
     """The cut tensors of a genome, and what is expected of genes in what is left of L1 to them; None where they do not fit."""
 
-    def __init__(self, target_graph: Unit, genome: Genome, cycles: Cycles, passes: bool) -> None:
+    def __init__(self, target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool) -> None:
         self.target_graph, self.cycles, self.passes = target_graph, cycles, passes
         self.tensors = sorted(cut_tensors(target_graph, genome), key=lambda each: each.rank)
         self.nothing = _Held(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
@@ -161,14 +161,14 @@ def _of_life(took: NDArray[np.int64], tensor: CutTensor) -> int:
     return int(took[tensor.birth : tensor.death + 2].sum())
 
 
-def _ways(target_graph: Unit, gene: Gene, space: Space, passes: bool) -> list[Gene]:
+def _ways(target_graph: TargetGraph, gene: Gene, space: Space, passes: bool) -> list[Gene]:
     """The gene, and what needs less of L1, as far as they fit: of more blocks the fewest; where weights do not stay, passes."""
     plan = decode(target_graph, gene, *space)
-    more = passes and (plan is None or streams(target_graph, plan, gene.start))
+    more = passes and (plan is None or reloads_weights(target_graph, plan, gene.start))
     return [*_in_more_blocks(target_graph, gene, space), *(smaller_in_passes(target_graph, gene, space) if more else ())]
 
 
-def _in_more_blocks(target_graph: Unit, gene: Gene, space: Space) -> Iterator[Gene]:
+def _in_more_blocks(target_graph: TargetGraph, gene: Gene, space: Space) -> Iterator[Gene]:
 
     def fitting(genes: Iterator[Gene]) -> Iterator[Gene]:
         return (each for each in genes if decode(target_graph, each, *space) is not None)

@@ -26,7 +26,7 @@ from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, most_blocks
 from compiler.space.structural_hash import Structures
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.level import Level
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
@@ -51,7 +51,7 @@ class OperatorTable(NamedTuple):
     before: Ints
 
 
-def sizes_of(target_graph: Unit) -> OperatorTable:
+def sizes_of(target_graph: TargetGraph) -> OperatorTable:
     """Of a unit, whatever is made of it."""
     sizes, edges, start = [], [], [0]
     last: dict[int, int] = {}
@@ -89,7 +89,7 @@ def sizes_of(target_graph: Unit) -> OperatorTable:
     )
 
 
-def alone(target_graph: Unit, structures: Structures, ways: Sequence[Gene]) -> Floats:
+def alone(target_graph: TargetGraph, structures: Structures, ways: Sequence[Gene]) -> Floats:
     """`cycles` of every operator alone.  ways: genes of any place."""
     known: dict[str, Floats] = {}
     out = np.full((len(ways), len(target_graph.operators), len(_OF_ALONE)), np.inf)
@@ -111,7 +111,7 @@ def alone(target_graph: Unit, structures: Structures, ways: Sequence[Gene]) -> F
     return out
 
 
-def guesses(target_graph: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
+def guesses(target_graph: TargetGraph, found: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
     """Cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator, and has length l + 1; infinite where it is not
     expected to fit."""
     machine = target_graph.machine

@@ -38,11 +38,11 @@ from compiler.space.level_limits import grant_of
 from compiler.space.strips import fewest_strips
 from compiler.space.structural_hash import Structures
 from compiler.target.level_limits import at_level
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 
 Floats = NDArray[np.float64]
-Told = Callable[[str], None]  # is given, again and again, how far something is
+Progress = Callable[[str], None]  # is given, again and again, how far something is
 
 
 Predict = Callable[[Floats, Sequence[str]], Floats]
@@ -57,13 +57,13 @@ _MADE_AGAIN = 6  # operators of the longest run whose halos may be made again ra
 _FILL = 4  # a segment begins and ends with engines that wait: as long as this part of L1 takes to be loaded, without contention
 
 
-def by_estimate(target_graph: Unit) -> Predict:
+def by_estimate(target_graph: TargetGraph) -> Predict:
     """The estimate, and how long engines wait where a segment begins and ends, of which it knows nothing."""
     machine, border = target_graph.machine, _border(target_graph)
     return lambda raw, levels: np.column_stack([expected_cycles(raw, machine.contention[level]) for level in levels]) + border
 
 
-def _border(target_graph: Unit) -> float:
+def _border(target_graph: TargetGraph) -> float:
     return target_graph.machine.buffers_bytes.L1 / ddr_rates(target_graph.machine, 1)[0] / _FILL
 
 
@@ -71,18 +71,18 @@ def nobody(line: str) -> None:
     """Nobody is told."""
 
 
-def segmentations(target_graph: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> list[Genome]:
+def segmentations(target_graph: TargetGraph, levels: Sequence[str], predict: Predict, told: Progress = nobody) -> list[Genome]:
     """The cheapest by prediction at each of the levels, which grant the same.
 
     Raises `InfeasibleError` where some operator fits in no way.
     """
-    covers = Covers(target_graph, levels, predict, told)
+    covers = SegmentationSearch(target_graph, levels, predict, told)
     found = [covers.cheapest(at) for at in range(len(levels))]
     assert None not in found, "every operator has a way"
     return [each[0] for each in found if each is not None]
 
 
-class Covers:
+class SegmentationSearch:
     """Covers of a unit by runs of operators, as far as these are predicted or measured.  levels: those of one grant.
 
     guess: float64 [levels, ways, operators, lengths] (`planner.run_costs`); infinite where a way is predicted, or does not fit.
@@ -92,7 +92,7 @@ class Covers:
     Raises `InfeasibleError` where some operator fits in no way.
     """
 
-    def __init__(self, target_graph: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> None:
+    def __init__(self, target_graph: TargetGraph, levels: Sequence[str], predict: Predict, told: Progress = nobody) -> None:
         self.target_graph, self.levels, self.predict, self._told = target_graph, levels, predict, told
         self.within, self.structures = at_level(target_graph, levels[0]), Structures(target_graph)
         self.ways = _ways(target_graph, levels[0])
@@ -206,7 +206,7 @@ class Covers:
         self._look([everywhere(self.target_graph, genome[k]._replace(grant=first.grant), len(first.cores)) for k in stuck])
 
 
-def _ways(target_graph: Unit, level: str) -> list[Gene]:
+def _ways(target_graph: TargetGraph, level: str) -> list[Gene]:
     """Genes of any place."""
     width = target_graph.machine.granted(level).cores
     narrow = Gene(0, 1, grant=grant_of(target_graph, level))

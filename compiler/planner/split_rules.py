@@ -33,15 +33,15 @@ from compiler.space.persistent import FREE, Space
 from compiler.space.strips import most_strips
 from compiler.space.structural_hash import Structures
 from compiler.target.capabilities import room_blocks
-from compiler.target.storage import Piece
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.storage import TensorSlice
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from simulator.npu.parts import Memory
 
 _Value = TypeVar("_Value")
 
 
-def least(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
+def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
     """The least of ascending values that fits, if those above it do; None where none does."""
     low, high = 0, len(values)
     while low < high:
@@ -50,18 +50,18 @@ def least(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | 
     return values[low] if low < len(values) else None
 
 
-def streams(target_graph: Unit, plan: SegmentPlan, start: int) -> bool:
+def reloads_weights(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> bool:
     """Whether some weights come for every block; not those that are streamed from what UB keeps of them (`target.weight_expansion`)."""
     pairs = zip(target_graph.operators[start:], plan.tilings, strict=False)
     return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and not _kept(spec) for spec, tiling in pairs)
 
 
-def staying_blocks(target_graph: Unit, start: int, stop: int) -> int:
+def staying_blocks(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Blocks of L1 that the weights of a run of operators take where none of them come for every block of several."""
     return sum([spec.weight_blocks for spec in target_graph.operators[start:stop] if not _kept(spec)])
 
 
-def _kept(spec: OperatorSpec) -> bool:
+def _kept(spec: TargetOp) -> bool:
     return isinstance(spec, ConvSpec) and spec.expansion is not None and spec.expansion.kept
 
 
@@ -88,7 +88,7 @@ class _Division(NamedTuple):
     window: int = 0
 
 
-def genes_in_passes(target_graph: Unit, structures: Structures, like: Gene) -> list[Gene]:
+def genes_in_passes(target_graph: TargetGraph, structures: Structures, like: Gene) -> list[Gene]:
     """Of every run that may be in passes over hidden channels, in every number of blocks in which it does not fit as a whole, the fewest
     passes that do, in input passes too where these let fewer do; the fewest blocks of runs whose weights come for every block, with the
     fewest input passes for these, where that saves enough; and of runs that may be in passes over the channels of their results, where
@@ -110,7 +110,7 @@ def genes_in_passes(target_graph: Unit, structures: Structures, like: Gene) -> l
 
 
 def _divided(
-    target_graph: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0, cached: int = -1,
+    target_graph: TargetGraph, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0, cached: int = -1,
     columns: int = 1,
     window: int = 0,
 ) -> Gene:  # fmt: skip
@@ -123,7 +123,7 @@ def _divided(
     return gene._replace(cores=gene.cores[: blocks * target_graph.images], cached=cached)
 
 
-def _over_hidden(target_graph: Unit, gene: Gene) -> list[_Division]:
+def _over_hidden(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
     found, counts = [], pass_counts(target_graph, gene.start, gene.stop)
     for blocks in _few(block_counts(target_graph, gene.start, gene.stop)):
         if decode(target_graph, _divided(target_graph, gene, blocks)) is not None:
@@ -139,7 +139,7 @@ def _over_hidden(target_graph: Unit, gene: Gene) -> list[_Division]:
     return found
 
 
-def _made_again(target_graph: Unit, gene: Gene, space: Space = FREE, most: int = _MOST_OPERATORS) -> list[_Division]:
+def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, most: int = _MOST_OPERATORS) -> list[_Division]:
     """In ascending numbers of blocks the fewest passes over hidden channels that fit, and the fewest with which weights stay, each as long
     as these are fewer than in fewer blocks; where weights stay, more blocks have to let them stay as well.
 
@@ -161,9 +161,9 @@ def _made_again(target_graph: Unit, gene: Gene, space: Space = FREE, most: int =
 
         def stays(count: int, blocks: int = blocks) -> bool:
             made = plan(count, blocks)
-            return made is not None and not streams(target_graph, made, gene.start)
+            return made is not None and not reloads_weights(target_graph, made, gene.start)
 
-        fits, stay = least(fitting, lambda count: plan(count) is not None), least(counts, stays)
+        fits, stay = first_fitting(fitting, lambda count: plan(count) is not None), first_fitting(counts, stays)
         found += [_Division(blocks, count, 1, 1, cached) for count in dict.fromkeys((fits, stay)) if count is not None]
         if fits is not None:
             fitting = fitting[: fitting.index(fits)]
@@ -172,19 +172,19 @@ def _made_again(target_graph: Unit, gene: Gene, space: Space = FREE, most: int =
     return found
 
 
-def smaller_in_passes(target_graph: Unit, gene: Gene, space: Space) -> list[Gene]:
+def smaller_in_passes(target_graph: TargetGraph, gene: Gene, space: Space) -> list[Gene]:
     """The gene's operators in passes over hidden channels, as far as these fit beside tensors that are held; none where there are none."""
     if not sums_hidden(target_graph, gene.start, gene.stop):
         return []
     return [_divided(target_graph, gene, *division) for division in _made_again(target_graph, gene, space, _MOST_BESIDE)]
 
 
-def _is_worth(target_graph: Unit, gene: Gene) -> bool:
+def _is_worth(target_graph: TargetGraph, gene: Gene) -> bool:
     """Whether weights are more than little, and will not stay."""
     return _PART * _weights(target_graph, gene) >= room_blocks(target_graph.machine, Memory.L1)
 
 
-def _weights(target_graph: Unit, gene: Gene) -> int:
+def _weights(target_graph: TargetGraph, gene: Gene) -> int:
     """Blocks of the weights of a run, and of right operands that it does not make."""
     run = target_graph.operators[gene.start : gene.stop]
     rights = [spec.right for spec in run if spec.right is not None and not any(other.y.overlaps(spec.right) for other in run)]
@@ -200,7 +200,7 @@ class _Tiles(NamedTuple):
     window: int
 
 
-def _over_results(target_graph: Unit, gene: Gene) -> list[_Division]:
+def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
     """Of the numbers of blocks those first that move least, two passes at a time before one, in as few as there may be room for, or the
     next."""
     if not _is_worth(target_graph, gene) or _keeps_weights(target_graph, gene):
@@ -234,19 +234,19 @@ def _over_results(target_graph: Unit, gene: Gene) -> list[_Division]:
     return []
 
 
-def _keeps_weights(target_graph: Unit, gene: Gene) -> bool:
+def _keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
     """Whether as few blocks as fit without passes have all weights once: one block, or with weights that stay."""
     able = block_counts(target_graph, gene.start, gene.stop)
-    fewest = least(able, lambda blocks: decode(target_graph, _divided(target_graph, gene, blocks)) is not None)
+    fewest = first_fitting(able, lambda blocks: decode(target_graph, _divided(target_graph, gene, blocks)) is not None)
     plan = None if fewest is None else decode(target_graph, _divided(target_graph, gene, fewest))
-    return plan is not None and (fewest == 1 or not streams(target_graph, plan, gene.start))
+    return plan is not None and (fewest == 1 or not reloads_weights(target_graph, plan, gene.start))
 
 
-def _size(target_graph: Unit, piece: Piece) -> int:
+def _size(target_graph: TargetGraph, piece: TensorSlice) -> int:
     return piece.planes * target_graph.storages[piece.storage].plane_blocks
 
 
-def _live(target_graph: Unit, gene: Gene) -> list[tuple[int, int]]:
+def _live(target_graph: TargetGraph, gene: Gene) -> list[tuple[int, int]]:
     """For each operator of a run what is in L1 at it at least, in one pass and one block: blocks of tensors of which a block has some rows,
     and of right operands, of which it has all."""
     run, found = target_graph.operators[gene.start : gene.stop], []
@@ -265,7 +265,7 @@ def _live(target_graph: Unit, gene: Gene) -> list[tuple[int, int]]:
     return found
 
 
-def _with_inputs(target_graph: Unit, gene: Gene, blocks: int, counts: Sequence[int], window: int = 0) -> list[_Division]:
+def _with_inputs(target_graph: TargetGraph, gene: Gene, blocks: int, counts: Sequence[int], window: int = 0) -> list[_Division]:
     """The fewest of ascending numbers of passes that fit in input passes, with the fewest of these; none where none do."""
     every = input_counts(target_graph, gene.start, gene.stop) or (1,)
     most = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
@@ -275,7 +275,7 @@ def _with_inputs(target_graph: Unit, gene: Gene, blocks: int, counts: Sequence[i
             return decode(target_graph, _divided(target_graph, gene, blocks, passes, inputs, prefetch, window=window)) is not None
 
         able = [(passes, mine) for passes, mine in zip(counts, most, strict=True) if mine]
-        found = least(able, lambda each: fits(each[0], each[1][-1]))
+        found = first_fitting(able, lambda each: fits(each[0], each[1][-1]))
         if found is not None:
             passes, mine = found
             return [_Division(blocks, passes, next(count for count in mine if fits(passes, count)), prefetch, window=window)]
@@ -290,7 +290,7 @@ def _few(counts: Sequence[int]) -> list[int]:
     return [count for count in counts if count <= _MOST]
 
 
-def _over_inputs(target_graph: Unit, gene: Gene) -> list[_Division]:
+def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
     counts, able = input_counts(target_graph, gene.start, gene.stop), block_counts(target_graph, gene.start, gene.stop)
     counts = tuple(count for count in counts if count <= _MOST_INPUTS)
     operators, found = target_graph.operators[gene.start : gene.stop], list[_Division]()
@@ -306,11 +306,11 @@ def _over_inputs(target_graph: Unit, gene: Gene) -> list[_Division]:
         def plan(blocks: int, count: int = 1, columns: int = 1, prefetch: int = prefetch) -> SegmentPlan | None:
             return decode(target_graph, _divided(target_graph, gene, blocks, 1, count, prefetch, columns=columns))
 
-        fewest = least(able, lambda blocks: plan(blocks) is not None)
+        fewest = first_fitting(able, lambda blocks: plan(blocks) is not None)
         whole = None if fewest is None else plan(fewest)
         if fewest is None or whole is None:
             continue
-        if not streams(target_graph, whole, gene.start):
+        if not reloads_weights(target_graph, whole, gene.start):
             break
         enough = fewest + -(ends + weights * fewest) // (_PART * weights)
         for columns in range(1, min(_MOST_STRIPS, most_strips(target_graph, gene.start, gene.stop)) + 1):
@@ -318,7 +318,7 @@ def _over_inputs(target_graph: Unit, gene: Gene) -> list[_Division]:
             def fits(blocks: int, columns: int = columns) -> bool:
                 return plan(blocks, counts[-1], columns) is not None
 
-            blocks = least(range(1, enough // columns + 1), fits)
+            blocks = first_fitting(range(1, enough // columns + 1), fits)
             if blocks is None:
                 continue
             count = next(count for count in counts if plan(blocks, count, columns) is not None)
@@ -330,7 +330,7 @@ def _over_inputs(target_graph: Unit, gene: Gene) -> list[_Division]:
 _STRIP_PART = 8  # of L1 that weights are at least: fewer are little beside what strips take
 
 
-def genes_in_strips(target_graph: Unit, structures: Structures, like: Gene) -> list[Gene]:
+def genes_in_strips(target_graph: TargetGraph, structures: Structures, like: Gene) -> list[Gene]:
     """Of every short run of products the fewest strips in which its weights stay, and of these the fewest blocks.
 
     like: the gene's other fields, its cores as far as there are blocks for them.
@@ -346,12 +346,12 @@ def genes_in_strips(target_graph: Unit, structures: Structures, like: Gene) -> l
     return found
 
 
-def _divided_strips(target_graph: Unit, gene: Gene, columns: int, blocks: int, prefetch: int) -> Gene:
+def _divided_strips(target_graph: TargetGraph, gene: Gene, columns: int, blocks: int, prefetch: int) -> Gene:
     cores = gene.cores[: blocks * target_graph.images]
     return gene._replace(columns=columns, blocks=blocks, cores=cores, prefetch=prefetch, cached=-1 if blocks > 1 else 0)
 
 
-def _division(target_graph: Unit, gene: Gene) -> tuple[int, int, int] | None:
+def _division(target_graph: TargetGraph, gene: Gene) -> tuple[int, int, int] | None:
     """Strips, blocks and slots of loads; None where strips are of no use."""
     room = room_blocks(target_graph.machine, Memory.L1)
     weights = sum(spec.weight_blocks for spec in target_graph.operators[gene.start : gene.stop])
@@ -361,13 +361,13 @@ def _division(target_graph: Unit, gene: Gene) -> tuple[int, int, int] | None:
 
     def stay(blocks: int, prefetch: int, columns: int) -> bool:
         plan = decode(target_graph, _divided_strips(target_graph, gene, columns, blocks, prefetch))
-        return plan is not None and not streams(target_graph, plan, gene.start)
+        return plan is not None and not reloads_weights(target_graph, plan, gene.start)
 
     slots = gene.prefetch, 1
     if any(stay(counts[-1], prefetch, 1) for prefetch in slots):
         return None
     for prefetch in slots:
-        if (columns := least(strips, partial(stay, counts[-1], prefetch))) is not None:
+        if (columns := first_fitting(strips, partial(stay, counts[-1], prefetch))) is not None:
             blocks = next(count for count in counts if stay(count, prefetch, columns))
             return columns, blocks, prefetch
     return None

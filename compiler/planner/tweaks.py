@@ -10,7 +10,7 @@ from collections.abc import Callable
 from compiler.cost.ranking import CHUNK_BUDGETS, KEPT, conv_tiling, least_behind
 from compiler.ops.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling
-from compiler.segment.batch_tiles import counts_together, grouped
+from compiler.segment.batch_tiles import counts_together, tile_batch
 from compiler.segment.channel_splits import pass_counts
 from compiler.segment.engine_split import divisible
 from compiler.segment.pool_fusion import refusal
@@ -30,42 +30,42 @@ from compiler.space.gene import (
     pins_of,
     recut,
 )
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 _FAR = 1024  # records, eight times the usual lookahead
 _HALF, _TWICE = 1, 2  # places in `gene.UB_SLOTS` of half and twice the usual slots
 
 
-Change = Callable[[Unit, Gene], Gene]
+Change = Callable[[TargetGraph, Gene], Gene]
 
 
-def where_it_fits(target_graph: Unit, gene: Gene, change: Change) -> Gene:
+def where_it_fits(target_graph: TargetGraph, gene: Gene, change: Change) -> Gene:
     """The gene as it was where the changed one does not fit."""
     changed = change(target_graph, gene)
     return changed if changed == gene or decode(target_graph, changed) is not None else gene
 
 
-def _small_chunks(target_graph: Unit, gene: Gene) -> Gene:
+def _small_chunks(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
     del target_graph
     return gene._replace(chunk=4)
 
 
-def _smaller_chunks(target_graph: Unit, gene: Gene) -> Gene:
+def _smaller_chunks(target_graph: TargetGraph, gene: Gene) -> Gene:
     del target_graph
     return gene._replace(chunk=2)
 
 
-def _whole_weights(target_graph: Unit, gene: Gene) -> Gene:
+def _whole_weights(target_graph: TargetGraph, gene: Gene) -> Gene:
     return gene if keeps_weights(target_graph, gene) else gene._replace(weights="resident")
 
 
-def _sliding(target_graph: Unit, gene: Gene) -> Gene:
+def _sliding(target_graph: TargetGraph, gene: Gene) -> Gene:
     del target_graph
     return gene._replace(sliding=True, window=FORMULA) if gene.stop - gene.start > 1 else gene
 
 
-def _alive(window: int, target_graph: Unit, gene: Gene) -> Gene:
+def _alive(window: int, target_graph: TargetGraph, gene: Gene) -> Gene:
     """So many blocks alive at once, in as few blocks as fit so: engines wait less for each other, and L1 holds more of smaller blocks.
 
     Blocks that are more, and not lower, hold as much and take longer.
@@ -80,11 +80,11 @@ def _alive(window: int, target_graph: Unit, gene: Gene) -> Gene:
     return gene
 
 
-def _two_alive(target_graph: Unit, gene: Gene) -> Gene:
+def _two_alive(target_graph: TargetGraph, gene: Gene) -> Gene:
     return _alive(2, target_graph, gene)
 
 
-def four_alive(target_graph: Unit, gene: Gene) -> Gene:
+def four_alive(target_graph: TargetGraph, gene: Gene) -> Gene:
     return _alive(4, target_graph, gene)
 
 
@@ -92,7 +92,7 @@ SLIDING: tuple[Change, ...] = (_two_alive, four_alive)
 """Those of `CHANGES` that are measured of every segment that a search begins with."""
 
 
-def with_share(place: int, eighths: int, target_graph: Unit, gene: Gene) -> Gene:
+def with_share(place: int, eighths: int, target_graph: TargetGraph, gene: Gene) -> Gene:
     """So many eighths more, or fewer, of a segment's depthwise convolution at a place among those, on VECTOR; all other tilings stay."""
     every = divisible(target_graph, gene.start, gene.stop)
     able = [at for at, planes in enumerate(every) if planes]
@@ -109,23 +109,23 @@ def with_share(place: int, eighths: int, target_graph: Unit, gene: Gene) -> Gene
     return changed._replace(pinned=(*gene.pinned[: PINS * len(every)], *pins_of([share.tiling for share in plan.on_vector])))
 
 
-def _one_slot(target_graph: Unit, gene: Gene) -> Gene:
+def _one_slot(target_graph: TargetGraph, gene: Gene) -> Gene:
     return gene._replace(prefetch=1) if iterations(target_graph, gene) > 1 else gene
 
 
-def _twice_the_blocks(target_graph: Unit, gene: Gene) -> Gene:
+def _twice_the_blocks(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of what is in blocks at all: those of one block are far from the next."""
     twice = 2 * gene.blocks
     return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(target_graph, gene.start, gene.stop)[-1] else gene
 
 
-def _strip(target_graph: Unit, gene: Gene) -> StripBlocks | Infeasible:
+def _strip(target_graph: TargetGraph, gene: Gene) -> StripBlocks | Infeasible:
     """What fits for it fits for all of the gene's segment."""
-    together = grouped(target_graph, gene.images)
+    together = tile_batch(target_graph, gene.images)
     return together if isinstance(together, Infeasible) else largest_strip(together, outline(target_graph, gene))
 
 
-def _little_behind(target_graph: Unit, gene: Gene) -> Gene:
+def _little_behind(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of the last product the tiling that leaves least to do when its weights, if they stay, have come: DDR has nothing to do then."""
     plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1 or gene.input_passes > 1:
@@ -142,25 +142,25 @@ def _little_behind(target_graph: Unit, gene: Gene) -> Gene:
     return gene
 
 
-def _overtaking(target_graph: Unit, gene: Gene) -> Gene:
+def _overtaking(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Loads that need not wait go before those that do: where DDR is fast."""
     del target_graph
     return gene._replace(overtake=True)
 
 
-def _far_ahead(target_graph: Unit, gene: Gene) -> Gene:
+def _far_ahead(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Chains that begin many records later go on beside those of now: where a segment has branches."""
     del target_graph
     return gene._replace(lookahead=_FAR)
 
 
-def _as_emitted(target_graph: Unit, gene: Gene) -> Gene:
+def _as_emitted(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of what can begin, an engine takes what was emitted first, not what most has to follow on: where loads come in that order."""
     del target_graph
     return gene._replace(urgent=False)
 
 
-def _vector_tiles(place: int, target_graph: Unit, gene: Gene) -> Gene:
+def _vector_tiles(place: int, target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of everything that VECTOR does: the slots at a place of `gene.UB_SLOTS`."""
     chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
     for at, spec in enumerate(target_graph.operators[gene.start : gene.stop]):
@@ -169,7 +169,7 @@ def _vector_tiles(place: int, target_graph: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-def _fed_pools(target_graph: Unit, gene: Gene) -> Gene:
+def _fed_pools(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Pools that convolutions of the segment can feed, in the highest tiles that fit: MTE1 need not bring what they read."""
     able = [
         k for k in range(gene.start, gene.stop) if target_graph.operators[k].runs_on != "CUBE" and not refusal(target_graph, gene.start, k)
@@ -184,29 +184,29 @@ def _fed_pools(target_graph: Unit, gene: Gene) -> Gene:
     return gene
 
 
-def _fed_pools_alive(target_graph: Unit, gene: Gene) -> Gene:
+def _fed_pools_alive(target_graph: TargetGraph, gene: Gene) -> Gene:
     """The same with four blocks alive at once, for which there is room where tensors that pools read are not in L1."""
     fed = _fed_pools(target_graph, gene)
     changed = gene if fed == gene else four_alive(target_graph, fed)
     return changed if changed not in (fed, gene) and _feeds(target_graph, changed) else gene
 
 
-def _feeds(target_graph: Unit, gene: Gene) -> bool:
+def _feeds(target_graph: TargetGraph, gene: Gene) -> bool:
     plan = decode(target_graph, gene)
     return plan is not None and any(isinstance(tiling, VectorTiling) and tiling.fed for tiling in plan.tilings)
 
 
-def _large_vector_tiles(target_graph: Unit, gene: Gene) -> Gene:
+def _large_vector_tiles(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Fewer, longer instructions."""
     return _vector_tiles(_TWICE, target_graph, gene)
 
 
-def _small_vector_tiles(target_graph: Unit, gene: Gene) -> Gene:
+def _small_vector_tiles(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Operators have places in UB of their own, so that none waits for another's last tile, and the first tile is there sooner."""
     return _vector_tiles(_HALF, target_graph, gene)
 
 
-def _channels_first(target_graph: Unit, gene: Gene) -> Gene:
+def _channels_first(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of products with weights that stay: a depthwise convolution or VECTOR may go on with the first channels while others are made."""
     plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1:
@@ -219,7 +219,7 @@ def _channels_first(target_graph: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-def _first_of_channels(target_graph: Unit, product: ConvSpec, rows: int) -> int:
+def _first_of_channels(target_graph: TargetGraph, product: ConvSpec, rows: int) -> int:
     """The place of the best tiling by estimate that makes some channels of all pixels before others; 0 where there is none."""
     for place in range(KEPT):
         t = conv_tiling(target_graph, product, rows, True, True, 0, place)
@@ -228,7 +228,7 @@ def _first_of_channels(target_graph: Unit, product: ConvSpec, rows: int) -> int:
     return 0
 
 
-def _tiles_of_pixels(target_graph: Unit, gene: Gene) -> Gene:
+def _tiles_of_pixels(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of products whose pixels are one tile the best tiling of several: who reads them, and FIXPIPE, begin earlier."""
     plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned:
@@ -247,29 +247,29 @@ def _tiles_of_pixels(target_graph: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-def _more_images(target_graph: Unit, gene: Gene) -> Gene:
+def _more_images(target_graph: TargetGraph, gene: Gene) -> Gene:
     """All rows of more images in a block, as few more as there can be: weights that do not stay come less often."""
     count = next((count for count in counts_together(target_graph) if count > gene.images), 0)
     return recut(gene, blocks=1, cached=0, images=count) if count and gene.split == "rows" else gene
 
 
-def _fewer_images(target_graph: Unit, gene: Gene) -> Gene:
+def _fewer_images(target_graph: TargetGraph, gene: Gene) -> Gene:
     """One of them is made while the next is loaded."""
     return recut(gene, images=max(count for count in counts_together(target_graph) if count < gene.images)) if gene.images > 1 else gene
 
 
-def _in_passes(least: int, target_graph: Unit, gene: Gene) -> Gene:
+def _in_passes(least: int, target_graph: TargetGraph, gene: Gene) -> Gene:
     """Of what is in passes, so many at least, with the tilings that it has: VECTOR makes a pass while CUBE multiplies that before it."""
     count = next((count for count in pass_counts(target_graph, gene.start, gene.stop) if count >= least), 0) if gene.passes > 1 else 0
     plan = decode(target_graph, gene) if count > gene.passes else None
     return gene if plan is None else gene._replace(passes=count, pinned=pins_of(plan.tilings))
 
 
-def _six_passes(target_graph: Unit, gene: Gene) -> Gene:
+def _six_passes(target_graph: TargetGraph, gene: Gene) -> Gene:
     return _in_passes(6, target_graph, gene)
 
 
-def _twelve_passes(target_graph: Unit, gene: Gene) -> Gene:
+def _twelve_passes(target_graph: TargetGraph, gene: Gene) -> Gene:
     return _in_passes(12, target_graph, gene)
 
 

@@ -142,7 +142,7 @@ FLAGS, KEYS, KEYS_SINCE, TAKEN = range(4)  # of `Seen.all`
 _NONE = np.iinfo(np.int64).max
 
 
-class Seen(NamedTuple):
+class EngineDrift(NamedTuple):
     """How far instructions that were there in the pass before differ from what they were then; int64 [6], by engine.
 
     known: the last one whose clock does, or -1.  shift: by how many cycles the last one ends later; since: the first of those that all do.
@@ -156,13 +156,13 @@ class Seen(NamedTuple):
     all: Ints
 
 
-def nothing_seen() -> Seen:
+def nothing_seen() -> EngineDrift:
     """Room, to be filled by `forget_seen`."""
     known, shift, since = np.zeros((3, ENGINES), np.int64)
-    return Seen(known, shift, since, np.zeros(4, np.int64))
+    return EngineDrift(known, shift, since, np.zeros(4, np.int64))
 
 
-def forget_seen(seen: Seen) -> None:
+def forget_seen(seen: EngineDrift) -> None:
     """Nothing was there before."""
     seen.known[:], seen.shift[:] = -1, _NONE
     seen.all[:] = -1, _NONE, 0, 0
@@ -205,7 +205,7 @@ def scan(
     piece: Ints32,
     remote: Remote,
     r: RecordRows,
-    seen: Seen,
+    seen: EngineDrift,
     again: bool,
 ) -> None:
     """Hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer.
@@ -337,7 +337,7 @@ def scan(
 @njit(cache=True)
 def advance(
     part: Part, latency: int, core: int, first: int, q: Queues, ddr: Ints32, past: Intervals, pieces: int, out: Intervals, piece: Ints32,
-    remote: Remote, r: RecordRows, seen: Seen, again: bool,
+    remote: Remote, r: RecordRows, seen: EngineDrift, again: bool,
 ) -> int:  # fmt: skip
     """`scan` of one part on a core, from its past to the next one, into `ddr` and `out`; returns how many pieces that has."""
     enter(part.bound, part.touched, ddr.shape[0], past, pieces, piece)

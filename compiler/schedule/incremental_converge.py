@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from compiler.schedule.hazards import CoreStates, Queues, RecordRows, Seen, queues_in, queues_of
+from compiler.schedule.hazards import CoreStates, EngineDrift, Queues, RecordRows, queues_in, queues_of
 from compiler.schedule.incremental_checkpoint import NEVER, PAST, Borders
 from compiler.schedule.local_dependences import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.segment_accesses import Ints
@@ -37,13 +37,13 @@ def _of_border(b: Borders, k: int, s: CoreStates) -> Queues:
 
 
 @njit(cache=True)
-def _settled(x: int, engine: int, used: int, tail: int, shift: int, seen: Seen) -> bool:
+def _settled(x: int, engine: int, used: int, tail: int, shift: int, seen: EngineDrift) -> bool:
     """Whether an instruction, of those that both programs have behind what differs, has the same clock and ends `shift` cycles later."""
     return bool(used >> engine & 1) and x >= tail and x > seen.known[engine] and x >= seen.since[engine] and seen.shift[engine] == shift
 
 
 @njit(cache=True)
-def _memories_meet(s: CoreStates, b: Borders, k: int, base: Ints, used: int, tail: int, shift: int, seen: Seen, low: Ints) -> bool:
+def _memories_meet(s: CoreStates, b: Borders, k: int, base: Ints, used: int, tail: int, shift: int, seen: EngineDrift, low: Ints) -> bool:
     """Whether what was last done to memories on chip is the same.  base: int64 [6], of every engine what all know of.
 
     low: int64 [6], lowered to the first of each engine that somebody may wait for.
@@ -96,8 +96,8 @@ def _counts_meet(q: Queues, then: Queues, its: int, me: int, least: int, middle:
 
 
 @njit(cache=True)
-def meets(
-    s: CoreStates, b: Borders, k: int, used: int, moving: int, middle: int, tail: int, latency: int, r: RecordRows, seen: Seen
+def converges(
+    s: CoreStates, b: Borders, k: int, used: int, moving: int, middle: int, tail: int, latency: int, r: RecordRows, seen: EngineDrift
 ) -> int:
     """By how many cycles a pass is later than the one before was at border `k`, or `NEVER` where it is not where that was.
 
@@ -166,7 +166,7 @@ def follow(s: CoreStates, b: Borders, k: int, used: int, r: RecordRows) -> None:
 
 
 @njit(cache=True)
-def take_over(first: int, count: int, edge: int, edges: int, tail: int, shift: int, r: RecordRows) -> None:
+def adopt(first: int, count: int, edge: int, edges: int, tail: int, shift: int, r: RecordRows) -> None:
     """Instructions of a part are what they were, `shift` cycles later, and wait again for those before `tail`: edges `edge` .. `edges`."""
     for i in range(first, first + count):
         r.end[i] += shift

@@ -9,7 +9,7 @@ from numba import njit
 
 from compiler.schedule.access_history import Intervals, leave, leave_again, wipe
 from compiler.schedule.cross_core import CrossCore, forget, waits
-from compiler.schedule.hazards import FLAGS, KEYS, KEYS_SINCE, TAKEN, CoreStates, RecordRows, Remote, Seen, advance, begin, queues_of
+from compiler.schedule.hazards import FLAGS, KEYS, KEYS_SINCE, TAKEN, CoreStates, EngineDrift, RecordRows, Remote, advance, begin, queues_of
 from compiler.schedule.incremental_checkpoint import (
     BORDERS,
     COUNT,
@@ -23,7 +23,7 @@ from compiler.schedule.incremental_checkpoint import (
     mark_changed,
     next_keys,
 )
-from compiler.schedule.incremental_converge import follow, go_on_as, meets, take_over
+from compiler.schedule.incremental_converge import adopt, converges, follow, go_on_as
 from compiler.schedule.instruction_numbers import EDGES
 from compiler.schedule.segment_accesses import Ints, Ints32
 from compiler.schedule.segment_table import RECORDS, USED, part_of
@@ -69,7 +69,7 @@ def rewind(
 @njit(cache=True)
 def sweep(
     parts: Ints, cores: Ints, number: Ints, part_from: int, stop: int, every: int, latency: int, limit: int, s: CoreStates, c: CrossCore,
-    piece: Ints32, remote: Remote, r: RecordRows, b: Borders, tail: int, middle: int, moving: int, later: Borders, seen: Seen,
+    piece: Ints32, remote: Remote, r: RecordRows, b: Borders, tail: int, middle: int, moving: int, later: Borders, seen: EngineDrift,
 ) -> bool:  # fmt: skip
     """Parts `part_from` .. `stop`; returns whether there were numbers for all edges.
 
@@ -127,12 +127,12 @@ def _stretch(parts: Ints, p: int, stop: int, k: int, later: Borders) -> tuple[in
 @njit(cache=True)
 def _ahead(
     parts: Ints, number: Ints, p: int, stop: int, s: CoreStates, r: RecordRows, b: Borders, k: int, later: Borders, middle: int, tail: int,
-    moving: int, latency: int, seen: Seen,
+    moving: int, latency: int, seen: EngineDrift,
 ) -> int:  # fmt: skip
     """The part behind those, from `p` on, of which all is known that the program before found; border k is in front of it.  Its borders are
     left.  tail: the first instruction behind those that are others."""
     used, end = _stretch(parts, p, stop, k, later)
-    shift = meets(s, later, k, used, moving, middle, tail, latency, r, seen)
+    shift = converges(s, later, k, used, moving, middle, tail, latency, r, seen)
     if shift == NEVER:
         return p
     follow(s, later, k, used, r)
@@ -144,7 +144,7 @@ def _ahead(
         for t in range(p, end):
             part, at = part_of(parts[t]), number[t, 0]
             seen.all[TAKEN] += parts[t, RECORDS]
-            take_over(at, parts[t, RECORDS], EDGES * at, number[t, 1], first, shift, r)
+            adopt(at, parts[t, RECORDS], EDGES * at, number[t, 1], first, shift, r)
             mine, free = s.at[0], s.at[s.at.shape[0] - 1]
             past, out = Intervals(s.bound[mine], s.last[mine]), Intervals(s.bound[free], s.last[free])
             s.pieces[0] = leave(part.bound, part.touched, part.inside.last, at, s.ddr[0], past, s.pieces[0], out)

@@ -20,7 +20,7 @@ from compiler.schedule.local_dependences import Inside, inside
 from compiler.schedule.scratch import Scratch
 from compiler.schedule.segment_table import Part, part_row
 from compiler.target.capabilities import least_slot
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import CostTables, Price, cost_tables, cycle_rows, latency_cycles, port_units, price_rows
@@ -93,7 +93,7 @@ class Footprint:
 
 
 @lru_cache(maxsize=16)
-def row_granules(target_graph: Unit) -> Ints32:
+def row_granules(target_graph: TargetGraph) -> Ints32:
     """int32 [blocks of DDR behind the constants], ascending from 0: the granule of each block, a row of a tensor.
 
     Blocks of a segment are rows and parts are planes, so what one core stores and what another reads are told apart without a remainder.
@@ -261,7 +261,7 @@ def _made(
 class Footprints:
     """Makes footprints for one unit."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         machine = target_graph.machine
         self.machine = machine
         self.constant_blocks = target_graph.memory.constant_blocks

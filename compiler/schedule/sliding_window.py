@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 
 from compiler.cost.ddr_traffic import ddr_rates, load_row_blocks
 from compiler.segment.blocks import Blocks
-from compiler.target.storage import Piece
-from compiler.target.target_graph import Unit
+from compiler.target.storage import TensorSlice
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import BLOCK_BYTES, Engine
 
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
@@ -53,7 +53,7 @@ class Timetable(NamedTuple):
     end: Ints
 
 
-def edges(target_graph: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
+def edges(target_graph: TargetGraph, blocks: Blocks, slots: dict[int, int]) -> Ints:
     """int64 [e, 4] of (before, after, distance, kind).  slots: of every staged storage (`segment.memory_plan.slot_counts`)."""
     start, count = blocks.start, blocks.stop - blocks.start
     rows = [(k, k, 1, FIRST) for k in range(count)]
@@ -75,13 +75,13 @@ def _operators(bits: int) -> list[int]:
     return [k for k in range(bits.bit_length()) if bits >> k & 1]
 
 
-def load_readers(target_graph: Unit, blocks: Blocks) -> NDArray[np.bool_]:
+def load_readers(target_graph: TargetGraph, blocks: Blocks) -> NDArray[np.bool_]:
     """bool [loads, operators]: who reads what a load brings; the first of them in the order issues it.
 
     Not who streams the same tensor in chunks of its own: it waits for no slot.
     """
     specs = target_graph.operators[blocks.start : blocks.stop]
-    pieces = [Piece(load.storage, load.plane, load.planes) for load in blocks.loads]
+    pieces = [TensorSlice(load.storage, load.plane, load.planes) for load in blocks.loads]
     staged = [blocks.allocations[load.storage].readers for load in blocks.loads]
     rows = [
         [bool(readers >> k & 1) and any(piece.overlaps(read) for read in spec.reads) for k, spec in enumerate(specs)]
@@ -90,7 +90,7 @@ def load_readers(target_graph: Unit, blocks: Blocks) -> NDArray[np.bool_]:
     return np.array(rows, np.bool_).reshape(len(pieces), len(specs))
 
 
-def load_cycles(target_graph: Unit, blocks: Blocks, iterations: range) -> Ints:
+def load_cycles(target_graph: TargetGraph, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
     rate, _ = ddr_rates(target_graph.machine, 1)
     blocks_per_row = [load_row_blocks(target_graph, load) * target_graph.together for load in blocks.loads]

@@ -34,7 +34,7 @@ from compiler.schedule.segment_accesses import Footprint, Footprints, Ints
 from compiler.schedule.segment_table import part_table
 from compiler.schedule.shared_memory_allocator import NOWHERE, Resident, SharedPlaces
 from compiler.schedule.stream_writer import Schedule, find_places, write
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import tag_of
 from simulator.npu.parts import DMAS, Engine
@@ -52,7 +52,7 @@ class Synchroniser:
     Where a program on one core comes to where the one before was, what is left is that one's (`again`).
     """
 
-    def __init__(self, target_graph: Unit, footprints: Footprints | None = None) -> None:
+    def __init__(self, target_graph: TargetGraph, footprints: Footprints | None = None) -> None:
         """footprints: of the unit, of another one's; None: it makes its own."""
         machine = target_graph.machine
         self.footprints = footprints or Footprints(target_graph)

@@ -17,16 +17,16 @@ from dataclasses import replace
 from functools import lru_cache
 
 from compiler.plan.plan import Infeasible
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
 @lru_cache(maxsize=64)
-def counts_together(target_graph: Unit) -> tuple[int, ...]:
+def counts_together(target_graph: TargetGraph) -> tuple[int, ...]:
     """How many of a unit's images can be worked on together: the divisors of their number."""
     return tuple(count for count in range(1, target_graph.images + 1) if target_graph.images % count == 0)
 
 
-def grouped(target_graph: Unit, together: int) -> Unit | Infeasible:
+def tile_batch(target_graph: TargetGraph, together: int) -> TargetGraph | Infeasible:
     """The unit of groups of so many images; itself where that is one."""
     if together == 1:
         return target_graph
@@ -36,6 +36,6 @@ def grouped(target_graph: Unit, together: int) -> Unit | Infeasible:
 
 
 @lru_cache(maxsize=512)
-def _grouped(target_graph: Unit, together: int) -> Unit:
+def _grouped(target_graph: TargetGraph, together: int) -> TargetGraph:
     storages = tuple(replace(storage, n=storage.n // together) for storage in target_graph.storages)
     return replace(target_graph, storages=storages, together=together)

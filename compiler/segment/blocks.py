@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from compiler.ir.reach import demanded
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.segment.operator_run import Load, reads, ring_storages, run_of, worked
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec, rounded
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp, rounded
 
 Share = tuple[int, int]  # (i, m): part i of m
 Ints = NDArray[np.int64]
@@ -140,7 +140,7 @@ def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
-def needed(target_graph: Unit) -> tuple[Rows, ...]:
+def needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
     """Rows of every operator's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
     out = [EMPTY] * len(target_graph.operators)
     main = [EMPTY] * len(target_graph.operators)
@@ -155,7 +155,7 @@ def needed(target_graph: Unit) -> tuple[Rows, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _needed(target_graph: Unit) -> Ints:
+def _needed(target_graph: TargetGraph) -> Ints:
     """`needed`, int64 [kernels, 2]."""
     found = np.array(needed(target_graph), np.int64)
     found.flags.writeable = False
@@ -163,13 +163,13 @@ def _needed(target_graph: Unit) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def _main_rows(spec: OperatorSpec, rows: Rows) -> Rows:
+def _main_rows(spec: TargetOp, rows: Rows) -> Rows:
     """Rows of its main input that an operator reads for rows of its output."""
     return demand(spec.operator, rows, spec.in_h)
 
 
 @lru_cache(maxsize=1 << 16)
-def operand_rows(target_graph: Unit, kernel: int) -> tuple[Rows, ...]:
+def operand_rows(target_graph: TargetGraph, kernel: int) -> tuple[Rows, ...]:
     """Rows of every operand that an operator reads for the rows of its output that are needed."""
     spec, rows = target_graph.operators[kernel], needed(target_graph)[kernel]
     main = _main_rows(spec, rows)
@@ -187,7 +187,7 @@ def _begins(blocks: int, images: int, cores: int) -> Ints:
 
 @lru_cache(maxsize=1 << 14)
 def cut(
-    target_graph: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0, fed: int = 0
+    target_graph: TargetGraph, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0, fed: int = 0
 ) -> Blocks:  # fmt: skip
     """Rows and residences of operators [start, stop) in `count` blocks.
 
@@ -204,7 +204,7 @@ def cut(
 
 @lru_cache(maxsize=4096)
 def _laid_out(
-    target_graph: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int, fed: int
+    target_graph: TargetGraph, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int, fed: int
 ) -> Blocks:  # fmt: skip
     """rings: which of the storages that stay are kept in rings."""
     run = run_of(target_graph, start, stop, streamed, held, fed)
@@ -236,7 +236,7 @@ def _laid_out(
     return Blocks(start, stop, count, streamed, computed, own, highest, sizes, run.inside, carried, allocations, run.loads, fed, until)
 
 
-def _rows_of_all(target_graph: Unit, storage: int) -> int:
+def _rows_of_all(target_graph: TargetGraph, storage: int) -> int:
     """Rows of a plane of all images."""
     return target_graph.storages[storage].n * target_graph.storages[storage].h
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.segment.strips import leaves
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
 class BorderTensor(NamedTuple):
@@ -18,13 +18,13 @@ class BorderTensor(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def hidden(target_graph: Unit) -> frozenset[str]:
+def hidden(target_graph: TargetGraph) -> frozenset[str]:
     """Tensors that nobody but the unit's operators sees."""
     return frozenset(buffer.name for buffer in target_graph.memory.of_kind("scratch"))
 
 
 @lru_cache(maxsize=1 << 14)
-def border_tensors(target_graph: Unit, start: int, stop: int) -> tuple[BorderTensor, ...]:
+def border_tensors(target_graph: TargetGraph, start: int, stop: int) -> tuple[BorderTensor, ...]:
     """Of operators [start, stop), in the order of the tensors in DDR; those that the host sees, and constants, are not among them."""
     found: dict[int, list[int]] = {}
     for k in range(start, stop):
@@ -44,6 +44,6 @@ def border_tensors(target_graph: Unit, start: int, stop: int) -> tuple[BorderTen
 
 
 @lru_cache(maxsize=1 << 14)
-def border_names(target_graph: Unit, start: int, stop: int) -> frozenset[str]:
+def border_names(target_graph: TargetGraph, start: int, stop: int) -> frozenset[str]:
     """Their names."""
     return frozenset(each.name for each in border_tensors(target_graph, start, stop))

@@ -6,19 +6,19 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import Kind, kind_of
+from compiler.ops.cost_class import CostClass, kind_of
 from compiler.ops.tile_counts import l0_blocks
 from compiler.plan.plan import ConvTiling, Tiling
 from compiler.target.capabilities import room_blocks, writes_l1
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec, UbBuffers
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp, UbBuffers
 from simulator.npu.parts import Memory
 
 POOLED = "arriving", "expanded"  # kinds of buffers that all operators of a segment have together
 OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
 
 
-class Claim(NamedTuple):
+class BufferDemand(NamedTuple):
     """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
 
     tile: blocks of L0A, L0B and L0C of a product's tile, which fits half of each where `fits`, in whole planes of the result; of others ().
@@ -35,13 +35,13 @@ class Claim(NamedTuple):
     pools: bool
 
 
-def asked_of(target_graph: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Claim:
+def asked_of(target_graph: TargetGraph, spec: TargetOp, tiling: Tiling, inside: bool) -> BufferDemand:
     """Of an operator of the unit.  inside: its results stay on chip."""
     return asking(kind_of(target_graph, spec), tiling, inside)
 
 
 @lru_cache(maxsize=1 << 16)
-def asking(kind: Kind, tiling: Tiling, inside: bool) -> Claim:
+def asking(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand:
     """What an operator asks for with a tiling."""
     target_graph, spec = kind.target_graph, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(target_graph, inside), target_graph.type_of(spec.y))
@@ -53,9 +53,9 @@ def asking(kind: Kind, tiling: Tiling, inside: bool) -> Claim:
         cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
         fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
     size, pools = sum([each.slots * each.size for each in buffers]), any(each.kind in POOLED for each in buffers)
-    return Claim(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
+    return BufferDemand(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
 
 
-def through_ub(target_graph: Unit, inside: bool) -> bool:
+def through_ub(target_graph: TargetGraph, inside: bool) -> bool:
     """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
     return not (inside and writes_l1(target_graph.machine))

@@ -39,14 +39,14 @@ from compiler.ops.conv import ConvSpec
 from compiler.ops.quantised_conv import QuantisedConvSpec
 from compiler.ops.softmax import SoftmaxSpec
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.target.storage import Piece, StorageSpec
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.storage import StorageSpec, TensorSlice
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from simulator.npu.parts import DataType
 
 _FAR = 16  # operators before a product, at most, that its hidden ones are among
 _PRODUCTS = (ConvSpec, QuantisedConvSpec)
-Parts = dict[int, tuple[OperatorSpec, ...]]  # operator -> its part in every pass
+Parts = dict[int, tuple[TargetOp, ...]]  # operator -> its part in every pass
 
 
 class Passes(NamedTuple):
@@ -55,7 +55,7 @@ class Passes(NamedTuple):
     loaded: storages, as bits, of which input passes load runs from DDR, so that they cannot be held.
     """
 
-    target_graph: Unit
+    target_graph: TargetGraph
     order: tuple[int, ...]
     loaded: int
 
@@ -81,13 +81,13 @@ class Passes(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def pass_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
+def pass_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
     """Into how many passes operators [start, stop) can be divided, 1 not among them."""
     found = _product(target_graph, start, stop)
     return _result_counts(target_graph, start, stop) if found is None else found[1]
 
 
-def _result_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
+def _result_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
     """In how many passes over the channels of their results."""
     operators = target_graph.operators[start:stop]
     inside = [[(p, target_graph.operators[p].y) for p in target_graph.producers[spec.index] if p >= start] for spec in operators]
@@ -103,12 +103,12 @@ def _result_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]
     return tuple(count for count in _divisors(min(spec.y.planes for spec in operators)) if apart(count))
 
 
-def sums_hidden(target_graph: Unit, start: int, stop: int) -> bool:
+def sums_hidden(target_graph: TargetGraph, start: int, stop: int) -> bool:
     """Whether a product of operators [start, stop) can be made in passes over channels that others of them make."""
     return _product(target_graph, start, stop) is not None
 
 
-def halos_of_passes(target_graph: Unit, start: int, stop: int, count: int) -> int:
+def halos_of_passes(target_graph: TargetGraph, start: int, stop: int, count: int) -> int:
     """Operators of [start, stop), as bits, that read hidden channels of so many passes through a window."""
     found = _product(target_graph, start, stop)
     if found is None:
@@ -119,14 +119,14 @@ def halos_of_passes(target_graph: Unit, start: int, stop: int, count: int) -> in
 
 
 @lru_cache(maxsize=1 << 14)
-def input_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
+def input_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
     """In how many input passes some product of operators [start, stop) can be made, 1 not among them."""
     inside = tuple(spec.y for spec in target_graph.operators[start:stop])
     found = {count for spec in target_graph.operators[start:stop] for count in _input_counts(spec, inside)}
     return tuple(sorted(found))
 
 
-def _input_counts(spec: OperatorSpec, inside: Sequence[Piece]) -> tuple[int, ...]:
+def _input_counts(spec: TargetOp, inside: Sequence[TensorSlice]) -> tuple[int, ...]:
     """Of one operator.  inside: what the segment makes."""
     if not _sums_up(spec) or any(spec.reads[0].overlaps(made) for made in inside):
         return ()
@@ -134,7 +134,7 @@ def _input_counts(spec: OperatorSpec, inside: Sequence[Piece]) -> tuple[int, ...
 
 
 @lru_cache(maxsize=64)
-def runs_with_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
+def runs_with_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
     """Runs that end with a product and begin with a hidden operator of its, or with the one before these."""
     found = []
     for spec in target_graph.operators:
@@ -146,7 +146,7 @@ def runs_with_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=64)
-def runs_with_result_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
+def runs_with_result_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
     """Runs with a product that can be made in passes over the channels of their results."""
     found = []
     for spec in target_graph.operators:
@@ -159,7 +159,7 @@ def runs_with_result_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=64)
-def runs_with_input_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
+def runs_with_input_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
     """Runs that begin with a product that can be made in input passes, and end with it or with one of the next two products."""
     found = []
     for start, stop in runs_of_products(target_graph):
@@ -169,13 +169,13 @@ def runs_with_input_passes(target_graph: Unit) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=64)
-def runs_of_products(target_graph: Unit) -> tuple[tuple[int, int], ...]:
+def runs_of_products(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
     """Runs that begin with a product, and end with it or with one of the next two."""
     products = [spec.index for spec in target_graph.operators if isinstance(spec, ConvSpec)]
     return tuple((start, last + 1) for at, start in enumerate(products) for last in products[at : at + 3] if last - start < _FAR)
 
 
-def _product(target_graph: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
+def _product(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
     """The product that is made in passes, and in how many it can be: of those that can the one that sums over the most, the last of
     equals."""
     found = []
@@ -188,7 +188,7 @@ def _product(target_graph: Unit, start: int, stop: int) -> tuple[int, tuple[int,
 
 
 @lru_cache(maxsize=1 << 14)
-def _able(target_graph: Unit, product: int) -> tuple[tuple[int, int], ...]:
+def _able(target_graph: TargetGraph, product: int) -> tuple[tuple[int, int], ...]:
     """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
     spec = target_graph.operators[product]
     if not _sums_up(spec):
@@ -203,7 +203,7 @@ def _divisors(channels: int) -> tuple[int, ...]:
     return tuple(count for count in range(2, channels + 1) if channels % count == 0)
 
 
-def _sums_up(spec: OperatorSpec) -> TypeGuard[ConvSpec]:
+def _sums_up(spec: TargetOp) -> TypeGuard[ConvSpec]:
     """Whether it can be made in passes, as far as it alone says so."""
     return isinstance(spec, ConvSpec) and type(spec) in _PRODUCTS and _is_dense(spec) and _adds_up(spec)
 
@@ -213,18 +213,18 @@ def _is_dense(spec: ConvSpec) -> bool:
     return spec.groups == 1 and spec.expansion is None and not spec.needed.size and spec.lanes == spec.fractal.lanes
 
 
-def _adds_up(spec: OperatorSpec) -> bool:
+def _adds_up(spec: TargetOp) -> bool:
     """Whether FIXPIPE can add sums to a product: it has one residual, and that of integers is added to what they have become."""
     return not isinstance(spec.operator, QuantisedConv) or len(spec.reads) == 1
 
 
-def _main(target_graph: Unit, hidden: Parts, product: int) -> int | None:
+def _main(target_graph: TargetGraph, hidden: Parts, product: int) -> int | None:
     """The hidden operator whose result the product sums over."""
     return next((k for k in hidden if target_graph.operators[k].y == target_graph.operators[product].reads[0]), None)
 
 
 @lru_cache(maxsize=1 << 14)
-def _hidden(target_graph: Unit, product: int, count: int) -> Parts:
+def _hidden(target_graph: TargetGraph, product: int, count: int) -> Parts:
     """The hidden operators before a product, in their order; of a segment those that it has."""
     found: Parts = {}
     for k in range(product - 1, max(0, product - _FAR) - 1, -1):
@@ -242,7 +242,7 @@ def _hidden(target_graph: Unit, product: int, count: int) -> Parts:
 
 
 @lru_cache(maxsize=1 << 14)
-def _divided(target_graph: Unit, k: int, count: int) -> tuple[OperatorSpec, ...]:
+def _divided(target_graph: TargetGraph, k: int, count: int) -> tuple[TargetOp, ...]:
     """An operator's parts of as many channels each; none where it has no such."""
     spec, dtype = target_graph.operators[k], target_graph.type_of(target_graph.operators[k].y)
     step, wide = spec.channel_step(count, dtype), spec.y.planes // count
@@ -254,13 +254,13 @@ def _divided(target_graph: Unit, k: int, count: int) -> tuple[OperatorSpec, ...]
     return found if len(found) == count and alike else ()
 
 
-def _own(read: Piece, whole: Piece, made: Piece) -> bool:
+def _own(read: TensorSlice, whole: TensorSlice, made: TensorSlice) -> bool:
     """Whether all that a part reads of an operator's result is what the same pass makes of it."""
     return read == made or not read.overlaps(whole)
 
 
 @lru_cache(maxsize=1024)
-def passes(target_graph: Unit, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False) -> Passes | Infeasible:
+def passes(target_graph: TargetGraph, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False) -> Passes | Infeasible:
     """Operators [start, stop) in so many passes, over channels that they make and over those of inputs; why not where that cannot be.
 
     beside: whether passes over results are made two at a time.
@@ -290,23 +290,23 @@ def passes(target_graph: Unit, start: int, stop: int, count: int, inputs: int = 
     return Passes(with_operators(target_graph, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
 
 
-Made = list[tuple[int, OperatorSpec]]  # operators, each with the number of that which it is a part of
+Made = list[tuple[int, TargetOp]]  # operators, each with the number of that which it is a part of
 
 
-def _added(storages: list[StorageSpec], like: Piece, name: str, planes: int, **changes: Any) -> Piece:
+def _added(storages: list[StorageSpec], like: TensorSlice, name: str, planes: int, **changes: Any) -> TensorSlice:
     """A new storage like that of a piece."""
     storage = storages[like.storage]
     storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, **changes))
-    return Piece(len(storages) - 1, 0, planes)
+    return TensorSlice(len(storages) - 1, 0, planes)
 
 
-def _run_of(storages: list[StorageSpec], read: Piece, name: str) -> Piece:
+def _run_of(storages: list[StorageSpec], read: TensorSlice, name: str) -> TensorSlice:
     """Planes of a tensor in DDR as a tensor of their own."""
     of = storages[read.storage]
     return _added(storages, read, name, read.planes, address=of.address + read.plane * of.plane_blocks, whole=of.whole or of.planes)
 
 
-def _run_by_run(target_graph: Unit, start: int, stop: int, made: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
+def _run_by_run(target_graph: TargetGraph, start: int, stop: int, made: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
     """Products that read their own run of a loaded tensor have no more of it in L1; and such tensors, as bits."""
     readers: dict[int, list[bool]] = {}
     for k, spec in made:
@@ -315,7 +315,7 @@ def _run_by_run(target_graph: Unit, start: int, stop: int, made: Made, storages:
             readers.setdefault(read.storage, []).append(read in _multiplied(spec) and read.planes < of.planes)
     inside = {spec.y.storage for _, spec in made}
     able = {storage for storage, own in readers.items() if all(own) and storage not in inside}
-    found, runs = Made(), dict[Piece, Piece]()
+    found, runs = Made(), dict[TensorSlice, TensorSlice]()
     for k, spec in made:
         for read in spec.reads:
             if read.storage in able and read not in runs:
@@ -324,7 +324,7 @@ def _run_by_run(target_graph: Unit, start: int, stop: int, made: Made, storages:
     return found, sum(1 << storage for storage in able)
 
 
-def _multiplied(spec: OperatorSpec) -> tuple[Piece, ...]:
+def _multiplied(spec: TargetOp) -> tuple[TensorSlice, ...]:
     """Tensors that are operands of a product."""
     if spec.runs_on != "CUBE":
         return ()
@@ -337,7 +337,7 @@ def _in_place(made: Made, storages: Sequence[StorageSpec], own: int) -> Made:
     own: the first storage that passes have added.  Every tile is read before it is written, at the same place.  Chains have another place:
     they are made while CUBE works on the next pass, which would wait.
     """
-    found, instead, readers = Made(), dict[Piece, Piece](), dict[int, int]()
+    found, instead, readers = Made(), dict[TensorSlice, TensorSlice](), dict[int, int]()
     for _, spec in made:
         for storage in {read.storage for read in spec.reads}:
             readers[storage] = readers.get(storage, 0) + 1
@@ -353,7 +353,7 @@ def _in_place(made: Made, storages: Sequence[StorageSpec], own: int) -> Made:
     return found
 
 
-def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True) -> Piece:
+def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True) -> TensorSlice:
     """Where a product's sums lie: where its result will, if that is of their type.
 
     stays: whether that is in L1 at all, or is all of its tensor, so that no more than its sums is there.
@@ -364,7 +364,7 @@ def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True)
     return _added(storages, product.y, "sums", product.y.planes * product.result_lanes // kind.lanes, dtype=kind)
 
 
-def _over_hidden(target_graph: Unit, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
+def _over_hidden(target_graph: TargetGraph, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
     found = _product(target_graph, start, stop)
     assert found is not None
     at_product, _ = found
@@ -376,7 +376,7 @@ def _over_hidden(target_graph: Unit, start: int, stop: int, count: int, storages
     sums = _sums_of(product, storages)
     made = [(k, target_graph.operators[k]) for k in range(start, at_product) if k not in hidden]
     for at in range(count):
-        mine: dict[Piece, Piece] = {}
+        mine: dict[TensorSlice, TensorSlice] = {}
         for k, parts in hidden.items():
             part = parts[at]
             mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes)
@@ -385,12 +385,12 @@ def _over_hidden(target_graph: Unit, start: int, stop: int, count: int, storages
     return made + [(k, target_graph.operators[k]) for k in range(at_product + 1, stop)]
 
 
-def _over_results(target_graph: Unit, start: int, stop: int, count: int, storages: list[StorageSpec], beside: bool) -> Made:
+def _over_results(target_graph: TargetGraph, start: int, stop: int, count: int, storages: list[StorageSpec], beside: bool) -> Made:
     """What nobody else reads is a tensor of its pass; the rest is made where it lies."""
     made, parts = Made(), {k: _divided(target_graph, k, count) for k in range(start, stop)}
     hidden = {k for k in parts if k not in target_graph.escapes and all(start <= reader < stop for reader in target_graph.consumers[k])}
     for at in range(count):
-        mine: dict[Piece, Piece] = {}
+        mine: dict[TensorSlice, TensorSlice] = {}
         for k, mine_of in parts.items():
             part = mine_of[at]
             y = mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes) if k in hidden else part.y
@@ -398,7 +398,7 @@ def _over_results(target_graph: Unit, start: int, stop: int, count: int, storage
     return _beside(made, stop - start) if beside else made
 
 
-def behind_vector(operators: Sequence[OperatorSpec]) -> int:
+def behind_vector(operators: Sequence[TargetOp]) -> int:
     """Where in a run of operators the products begin that wait for the last of VECTOR which waits for products itself; 0 where none do."""
     products = [at for at, spec in enumerate(operators) if spec.runs_on == "CUBE"]
     between = (at for at in range(len(operators) - 1, -1, -1) if operators[at].runs_on == "VECTOR" and products)
@@ -433,19 +433,19 @@ def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[M
         sums = [_sums_of(product, storages, _stays(product.y, storages, behind)) for _, product in together]
         wide = x.planes // count
         for run in range(count):
-            mine = _run_of(storages, Piece(x.storage, x.plane + run * wide, wide), f"run {at}.{run}")
+            mine = _run_of(storages, TensorSlice(x.storage, x.plane + run * wide, wide), f"run {at}.{run}")
             parts = ((k, _part_of_product(product, mine, summed, run, count)) for (k, product), summed in zip(together, sums, strict=True))
             found += parts
         at += len(together)
     return found, loaded
 
 
-def _stays(y: Piece, storages: Sequence[StorageSpec], reads: Sequence[Piece]) -> bool:
+def _stays(y: TensorSlice, storages: Sequence[StorageSpec], reads: Sequence[TensorSlice]) -> bool:
     """Whether a result takes no more of L1 than its sums do if they lie in its place."""
     return y.planes == storages[y.storage].planes or any(read.overlaps(y) for read in reads)
 
 
-def _together(made: Made, inside: Sequence[Piece], count: int) -> list[tuple[int, ConvSpec]]:
+def _together(made: Made, inside: Sequence[TensorSlice], count: int) -> list[tuple[int, ConvSpec]]:
     """Products at the beginning of a list that can be made in so many input passes, all of the same input, none of another's result.
 
     Not another part of one of them: it is in a pass of its own so that sums of both need not be there at once.
@@ -462,7 +462,7 @@ def _together(made: Made, inside: Sequence[Piece], count: int) -> list[tuple[int
     return found
 
 
-def _part_of_product(product: ConvSpec, run: Piece, sums: Piece, at: int, count: int) -> ConvSpec:
+def _part_of_product(product: ConvSpec, run: TensorSlice, sums: TensorSlice, at: int, count: int) -> ConvSpec:
     """Of one pass."""
     c1, k1, last, operator = product.c1 // count, product.k1 // count, at == count - 1, product.operator
     changes: dict[str, Any] = {"c1": c1, "k1": k1, "run_of_k1": product.run_of_k1 or product.k1}
@@ -483,12 +483,12 @@ def _part_of_product(product: ConvSpec, run: Piece, sums: Piece, at: int, count:
 
 
 @lru_cache(maxsize=64)  # as many operators more are those of many runs in some passes
-def _moved(target_graph: Unit, more: int) -> tuple[OperatorSpec, ...]:
+def _moved(target_graph: TargetGraph, more: int) -> tuple[TargetOp, ...]:
     """A unit's operators, as many places further on."""
     return tuple([replace(spec, index=spec.index + more, named=spec.tag) for spec in target_graph.operators])
 
 
-def with_operators(target_graph: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
+def with_operators(target_graph: TargetGraph, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> TargetGraph:
     """The unit with these operators in place of [start, stop)."""
     more = len(made) - (stop - start)
     last = {(k, spec.y): start + at for at, (k, spec) in enumerate(made)}
@@ -503,7 +503,7 @@ def with_operators(target_graph: Unit, start: int, stop: int, made: Made, storag
     operators = (*target_graph.operators[:start], *new, *_moved(target_graph, more)[stop:])
     outside = ((k, sources) for k, sources in target_graph.producers.items() if not start <= k < stop)
     producers = {places([k])[0]: tuple(places(sources)) for k, sources in outside}
-    makers: dict[int, list[OperatorSpec]] = {}  # by their storages
+    makers: dict[int, list[TargetOp]] = {}  # by their storages
     for (k, _), spec in zip(made, new, strict=True):
         before = [target_graph.operators[s] for s in target_graph.producers[k] if s < start]
         sources = before + [source for storage in sorted({read.storage for read in spec.reads}) for source in makers.get(storage, ())]

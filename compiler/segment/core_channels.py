@@ -13,13 +13,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 from compiler.plan.plan import Infeasible
-from compiler.target.storage import Piece
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.storage import TensorSlice
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 
 
 @lru_cache(maxsize=1024)
-def channel_parts(target_graph: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
+def channel_parts(target_graph: TargetGraph, start: int, stop: int, count: int) -> tuple[TargetGraph, ...] | Infeasible:
     """`count` units, in each of which the operators [start, stop) are a part of what they were; why not where that cannot be.
 
     A part may not read what another part of the same segment makes: that would be on another core.
@@ -45,18 +45,18 @@ def channel_parts(target_graph: Unit, start: int, stop: int, count: int) -> tupl
     )
 
 
-def can_split(target_graph: Unit, start: int, stop: int, count: int) -> bool:
+def can_split(target_graph: TargetGraph, start: int, stop: int, count: int) -> bool:
     """Whether `channel_parts` finds some."""
     return not isinstance(channel_parts(target_graph, start, stop, count), Infeasible)
 
 
 @lru_cache(maxsize=1024)
-def largest(parts: tuple[Unit, ...], start: int, stop: int) -> Unit:
+def largest(parts: tuple[TargetGraph, ...], start: int, stop: int) -> TargetGraph:
     """The part with the most planes of results, the first of equals: what fits for it fits for all."""
     return max(parts, key=lambda target_graph: sum(spec.y.planes for spec in target_graph.operators[start:stop]))
 
 
-def _own(part: OperatorSpec, whole: Piece, made: Piece) -> bool:
+def _own(part: TargetOp, whole: TensorSlice, made: TensorSlice) -> bool:
     """Whether all that a part reads of what an operator makes is in that operator's own part."""
     for read in part.reads:
         if read.overlaps(whole):
@@ -67,7 +67,7 @@ def _own(part: OperatorSpec, whole: Piece, made: Piece) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _cut(target_graph: Unit, kernel: int, count: int) -> list[OperatorSpec] | str:
+def _cut(target_graph: TargetGraph, kernel: int, count: int) -> list[TargetOp] | str:
     """The parts of an operator, the same ones in every segment that has it, or what is in the way."""
     spec = target_graph.operators[kernel]
     step = spec.channel_step(count, target_graph.type_of(spec.y))

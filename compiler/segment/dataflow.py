@@ -33,8 +33,8 @@ from compiler.ops.tile_counts import counts, counts_of_panels, cut_in, pieces, p
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.target.capabilities import L0
 from compiler.target.loop_nest import Nest
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from compiler.target.zero_blocks import Ints, panels_of
 from simulator.npu.machine import Machine
 from simulator.npu.parts import SUM_BYTES, Memory
@@ -63,7 +63,7 @@ class Stage(NamedTuple):
         return f"{self.engine} {self.source.name}->{self.buffer.name}" if moves else self.engine
 
 
-def nest_of(unit: Unit, spec: OperatorSpec, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
+def nest_of(unit: TargetGraph, spec: TargetOp, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
     """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
     return spec.nest(unit.type_of(spec.y), unit.storages, spec.out_h if rows is None else rows, kept, inside)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 
 MATRIX, VECTOR = 0, 1
 
 
-def lane(spec: OperatorSpec) -> int:
+def lane(spec: TargetOp) -> int:
     """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
     return MATRIX if spec.runs_on == "CUBE" else VECTOR
 
 
-def lanes(target_graph: Unit, start: int, stop: int) -> NDArray[np.int64]:
+def lanes(target_graph: TargetGraph, start: int, stop: int) -> NDArray[np.int64]:
     """int64 [operators], of [start, stop)."""
     return np.array([lane(spec) for spec in target_graph.operators[start:stop]], np.int64)

@@ -14,15 +14,15 @@ from compiler.ops.conv import ConvSpec
 from compiler.ops.depthwise import DepthwiseSpec, is_divisible
 from compiler.plan.plan import Infeasible, SegmentPlan, VectorShare, VectorTiling
 from compiler.segment.channel_splits import with_operators
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 
 
 class Divided(NamedTuple):
     """unit: operators from `start` on are those of all engines.  order: the place in the segment of the operator that each of them is (a
     part of); planes: how many of its planes VECTOR makes, where it is that part, else 0."""
 
-    target_graph: Unit
+    target_graph: TargetGraph
     order: tuple[int, ...]
     planes: tuple[int, ...]
 
@@ -65,9 +65,9 @@ def planes_of(plan: SegmentPlan) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def divided(target_graph: Unit, start: int, planes: tuple[int, ...]) -> Divided | Infeasible:
+def divided(target_graph: TargetGraph, start: int, planes: tuple[int, ...]) -> Divided | Infeasible:
     """Operators from `start` on, of so many planes of which VECTOR makes the first ones; why not where it cannot."""
-    made, parts = list[tuple[int, OperatorSpec]](), []
+    made, parts = list[tuple[int, TargetOp]](), []
     for k, mine in enumerate(planes, start):
         spec = target_graph.operators[k]
         if mine:
@@ -90,6 +90,6 @@ def divided(target_graph: Unit, start: int, planes: tuple[int, ...]) -> Divided 
     )
 
 
-def divisible(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
+def divisible(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
     """Of every operator its planes where VECTOR can make some of them, else 0."""
     return tuple([target_graph.operators[k].y.planes if is_divisible(target_graph, k) else 0 for k in range(start, stop)])

@@ -8,10 +8,10 @@ from compiler.segment.persistent import Held
 from compiler.segment.segment import Segment
 from compiler.target.capabilities import room_blocks
 from compiler.target.level_limits import l1_grants, within_l1
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
-def fits_l1(target_graph: Unit, plan: SegmentPlan, start: int, held: Held | None = None) -> bool:
+def fits_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Held | None = None) -> bool:
     """Whether every core's buffers fit the unit's L1 (and UB).  held: see `Segment.memory`."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
@@ -21,7 +21,7 @@ def fits_l1(target_graph: Unit, plan: SegmentPlan, start: int, held: Held | None
     return not any(isinstance(places, Infeasible) for places in every)
 
 
-def least_l1(target_graph: Unit, plan: SegmentPlan, start: int) -> int:
+def least_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
     """The least of `l1_grants` in which the segment fits; all of L1 also where it does not fit that.
 
     As `fits_l1` says of each, but what a segment asks for is the same in all of them, and is worked out once; not what is held, whose

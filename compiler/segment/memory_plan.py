@@ -39,12 +39,12 @@ from compiler.ops.tile_counts import partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
 from compiler.segment.allocator import Apart, Buffer, BufferRequest, fit, fitting, live
 from compiler.segment.blocks import BlockAllocation, Blocks
-from compiler.segment.buffer_demand import OF_PRODUCTS, POOLED, Claim, asked_of
+from compiler.segment.buffer_demand import OF_PRODUCTS, POOLED, BufferDemand, asked_of
 from compiler.segment.engine_lanes import lanes
 from compiler.segment.operator_run import can_stream
 from compiler.segment.persistent import NOTHING, Held
 from compiler.target.capabilities import region_blocks, room_blocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import UbBuffers, rounded
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
@@ -56,7 +56,7 @@ _WHAT = {"weights": "weights of {}", "constants": "constants of {}", "out": "til
 _WHAT |= {"overlaid": "overlaid weights of {}", "arriving": "weights to be expanded", "expanded": "expanded weights"}
 
 
-def shortage(target_graph: Unit, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
+def shortage(target_graph: TargetGraph, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
     """`need` blocks of a memory are asked for by `requests`, `have` are there beside what is held over cuts."""
     step, live = peak(requests)
     total = sum(request.size for request in live)
@@ -84,7 +84,7 @@ def peak(requests: Sequence[BufferRequest]) -> tuple[int, list[BufferRequest]]:
     return step, live[step]
 
 
-def _called(target_graph: Unit, blocks: Blocks, buffer: Buffer) -> str:
+def _called(target_graph: TargetGraph, blocks: Blocks, buffer: Buffer) -> str:
     """A buffer by its tensor."""
     if buffer.kind == "tensor":
         return f"tensor {target_graph.storages[buffer.of].name}"
@@ -94,13 +94,13 @@ def _called(target_graph: Unit, blocks: Blocks, buffer: Buffer) -> str:
 Matrix = NDArray[np.bool_]
 
 
-def apart(target_graph: Unit, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
+def apart(target_graph: TargetGraph, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
     """bool [n, n]: pairs that must not overlap.  one_block: the window holds one block, so that edges order its nodes."""
     return _apart(target_graph, blocks.start, blocks.stop, tuple([request.touched for request in requests]), one_block)
 
 
 @lru_cache(maxsize=1 << 10)  # a gene asks whether its buffers fit, and then a segment for their places
-def _apart(target_graph: Unit, start: int, stop: int, steps: tuple[int, ...], one_block: bool) -> Matrix:
+def _apart(target_graph: TargetGraph, start: int, stop: int, steps: tuple[int, ...], one_block: bool) -> Matrix:
     """steps: see `BufferRequest.touched`."""
     if not steps:
         return np.zeros((0, 0), np.bool_)
@@ -135,12 +135,12 @@ class _Order(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _order(target_graph: Unit, start: int, stop: int) -> _Order:
+def _order(target_graph: TargetGraph, start: int, stop: int) -> _Order:
     count, after = stop - start, _descendants(target_graph, start, stop)
     return _Order(lanes(target_graph, start, stop), _words([(1 << count) - 1 & ~mask for mask in after], count))
 
 
-def _descendants(target_graph: Unit, start: int, stop: int) -> list[int]:
+def _descendants(target_graph: TargetGraph, start: int, stop: int) -> list[int]:
     """Of every operator those that come after it along the edges of the graph, as bits."""
     after = [0] * (stop - start)
     for k in range(stop - start - 1, -1, -1):
@@ -174,7 +174,7 @@ def named(plan: SegmentPlan) -> str:
 
 
 def place(
-    strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False, told: bool = True, held: Held = NOTHING
+    strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan, flip: bool = False, told: bool = True, held: Held = NOTHING
 ) -> Places | Infeasible:
     """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
 
@@ -218,7 +218,7 @@ def _absent(machine: Machine) -> tuple[str, ...]:
     return tuple([memory.name for memory in (*OF_PRODUCTS, Memory.L1, Memory.UB) if not machine.has(memory)])
 
 
-def asked(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
+def asked(strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
     """By memory whether what `place` asks of it fits so many blocks; None where it refuses the plan whatever room there is."""
     every = [wanted for target_graph, blocks in strips if not isinstance(wanted := _wanted(target_graph, plan, blocks), str)]
     if len(every) < len(strips):
@@ -229,7 +229,7 @@ def asked(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> dict[Memo
 
 
 def _requests(
-    strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, asked: Sequence[Sequence[Claim]]
+    strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan, asked: Sequence[Sequence[BufferDemand]]
 ) -> Iterator[tuple[Memory, list[BufferRequest]]]:
     """What a segment asks for in L1, and then in UB.  asked: by its operators in every strip."""
     every = [(*strip, each) for strip, each in zip(strips, asked, strict=True)]
@@ -258,9 +258,9 @@ def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
     return requests[0] if len(requests) == 1 else [max(alike, key=lambda request: request.size) for alike in zip(*requests, strict=True)]
 
 
-def _wanted(target_graph: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Claim] | str:
+def _wanted(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks) -> list[BufferDemand] | str:
     """What every operator's tiling asks for; or what makes the plan illegal whatever its addresses."""
-    found, operators, start = list[Claim](), target_graph.operators, blocks.start
+    found, operators, start = list[BufferDemand](), target_graph.operators, blocks.start
     for k, (tiling, name, inside) in enumerate(zip(plan.tilings, plan.operators, blocks.inside, strict=True)):
         spec = operators[start + k]
         product = product_of(spec)
@@ -279,7 +279,7 @@ def _wanted(target_graph: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Claim
     return found
 
 
-def _not_fitting(target_graph: Unit, product: ConvSpec, tiling: ConvTiling, asked: Claim) -> str:
+def _not_fitting(target_graph: TargetGraph, product: ConvSpec, tiling: ConvTiling, asked: BufferDemand) -> str:
     """Why a product's tile does not fit."""
     for memory, need, axes in zip(OF_PRODUCTS, asked.tile, ("m k1", "n1 k1", "m n1"), strict=True):
         half = room_blocks(target_graph.machine, memory) // 2
@@ -291,7 +291,7 @@ def _not_fitting(target_graph: Unit, product: ConvSpec, tiling: ConvTiling, aske
     return f": {what} {n1}: {step} n1 are a plane of its result, so accepted: multiples of {step}"
 
 
-def _not_streamed(target_graph: Unit, product: ConvSpec, tiling: ConvTiling, blocks: Blocks, k: int) -> str:
+def _not_streamed(target_graph: TargetGraph, product: ConvSpec, tiling: ConvTiling, blocks: Blocks, k: int) -> str:
     """What keeps operator k of a segment from a right operand that comes in chunks, or ''."""
     if product.right is not None and not can_stream(target_graph, blocks.start, k, blocks.held):
         return ": its right operand lies in L1 as a whole, made in this segment or held: weights must be resident"
@@ -303,33 +303,33 @@ def _not_streamed(target_graph: Unit, product: ConvSpec, tiling: ConvTiling, blo
     return ""
 
 
-def _l0_peaks(asked: Sequence[Claim]) -> dict[str, int]:
+def _l0_peaks(asked: Sequence[BufferDemand]) -> dict[str, int]:
     tiles = [each.tile for each in asked if each.tile] or [(0, 0, 0)]
     a, b, c = tiles[0] if len(tiles) == 1 else map(max, zip(*tiles, strict=True))
     return {"L0A": 2 * BLOCK_BYTES * a, "L0B": 2 * BLOCK_BYTES * b, "L0C": 2 * BLOCK_BYTES * c}
 
 
-def _iterations(target_graph: Unit, blocks: Blocks) -> int:
+def _iterations(target_graph: TargetGraph, blocks: Blocks) -> int:
     """Every block of every image, in every strip."""
     return blocks.count * target_graph.storages[target_graph.operators[blocks.start].y.storage].n * target_graph.strips
 
 
-def repeated(target_graph: Unit, blocks: Blocks) -> bool:
+def repeated(target_graph: TargetGraph, blocks: Blocks) -> bool:
     """Whether a segment's operators run more than once."""
     return _iterations(target_graph, blocks) > 1
 
 
-def apart_rule(target_graph: Unit, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
+def apart_rule(target_graph: TargetGraph, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
     """What `fit` needs to know of a segment's order beside the buffers' lifetimes."""
     return _sliding_rule(target_graph, blocks, window == 1) if sliding else None
 
 
 @lru_cache(maxsize=4096)  # one object for one rule, so that what is known of it is found again
-def _sliding_rule(target_graph: Unit, blocks: Blocks, one_block: bool) -> Apart:
+def _sliding_rule(target_graph: TargetGraph, blocks: Blocks, one_block: bool) -> Apart:
     return lambda requests: apart(target_graph, blocks, requests, one_block)
 
 
-def slot_counts(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
+def slot_counts(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
     """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations; 1 if it is held,
     or a run of planes that input passes load.
 
@@ -349,7 +349,9 @@ def slot_counts(target_graph: Unit, blocks: Blocks, prefetch: int, window: Windo
     return found
 
 
-def l1_requests(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window, asked: Sequence[Claim]) -> list[BufferRequest]:
+def l1_requests(
+    target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window, asked: Sequence[BufferDemand]
+) -> list[BufferRequest]:
     """Buffers in L1 of tensors and of weights."""
     requests, again, last = (
         list(tensor_requests(target_graph, blocks, prefetch, window)),
@@ -361,14 +363,14 @@ def l1_requests(target_graph: Unit, blocks: Blocks, prefetch: int, window: Windo
     return requests
 
 
-def slot_blocks(target_graph: Unit, allocation: BlockAllocation, slots: int) -> int:
+def slot_blocks(target_graph: TargetGraph, allocation: BlockAllocation, slots: int) -> int:
     """Size of one of a storage's slots, or of the ring that holds all of them."""
     storage = target_graph.storages[allocation.storage]
     return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks * target_graph.together, _L1_ALIGN)
 
 
 @lru_cache(maxsize=4096)
-def tensor_requests(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[BufferRequest, ...]:
+def tensor_requests(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots).
 
     A run of planes that an input pass loads is there for that pass, and with more slots for as many passes before it.
@@ -396,7 +398,7 @@ def tensor_requests(target_graph: Unit, blocks: Blocks, prefetch: int, window: W
 
 
 @lru_cache(maxsize=4096)
-def tensor_blocks(target_graph: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[list[int], int]:
+def tensor_blocks(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> tuple[list[int], int]:
     """Blocks of `tensor_requests` that are live at each of a segment's operators, and of all of them."""
     requests = tensor_requests(target_graph, blocks, prefetch, window)
     return live(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
@@ -407,7 +409,7 @@ def stays(slots: int, again: bool) -> bool:
     return again and slots == 1
 
 
-def weight_requests(target_graph: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
+def weight_requests(target_graph: TargetGraph, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of operator k's weights."""
     slots, size = target_graph.operators[blocks.start + k].weight_slots(tiling)
     last = blocks.stop - blocks.start - 1 if stays(slots, repeated(target_graph, blocks)) else -1
@@ -429,7 +431,7 @@ def _scratch(k: int, until: int) -> tuple[int, int, int]:
     return k, until, 1 << k | 1 << until
 
 
-def ub_requests(target_graph: Unit, blocks: Blocks, asked: Sequence[Claim]) -> list[BufferRequest]:
+def ub_requests(target_graph: TargetGraph, blocks: Blocks, asked: Sequence[BufferDemand]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     last = blocks.stop - blocks.start - 1
     kept = last if repeated(target_graph, blocks) else -1
@@ -437,7 +439,7 @@ def ub_requests(target_graph: Unit, blocks: Blocks, asked: Sequence[Claim]) -> l
     return pooled(requests, last) if any(each.pools for each in asked) else requests
 
 
-def own_requests(target_graph: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
+def own_requests(target_graph: TargetGraph, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in UB of operator k, before what it has together with others is `pooled`."""
     asked = asked_of(target_graph, target_graph.operators[blocks.start + k], tiling, blocks.inside[k])
     return ub_requests_of(k, asked.buffers, blocks.stop - blocks.start - 1 if repeated(target_graph, blocks) else -1, blocks.until[k])

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.plan.plan import ConvTiling, Tiling
-from compiler.target.storage import Piece
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.storage import TensorSlice
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 
 Ints = NDArray[np.int64]
 
@@ -72,13 +72,13 @@ class OperatorRun:
     loads: tuple[Load, ...]
 
 
-def reads(target_graph: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
+def reads(target_graph: TargetGraph, reader: int, piece: TensorSlice) -> tuple[bool, bool, int]:
     """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
     return _reads(target_graph.operators[reader], piece, target_graph.storages[piece.storage].h)
 
 
 @lru_cache(maxsize=1 << 16)
-def _reads(spec: OperatorSpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
+def _reads(spec: TargetOp, piece: TensorSlice, height: int) -> tuple[bool, bool, int]:
     # by the operator, not by the unit: units of parts (`segment.core_channels`) share most of theirs
     first, *others = spec.reads
     other = any(read.overlaps(piece) for read in others)
@@ -86,7 +86,7 @@ def _reads(spec: OperatorSpec, piece: Piece, height: int) -> tuple[bool, bool, i
     return first.overlaps(piece), other, height if serves_all else 0
 
 
-def streamed_rights(target_graph: Unit, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
+def streamed_rights(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
     """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), where it can."""
     found = 0
     for k, tiling in enumerate(tilings):
@@ -95,7 +95,7 @@ def streamed_rights(target_graph: Unit, start: int, tilings: Sequence[Tiling], h
     return found
 
 
-def can_stream(target_graph: Unit, start: int, k: int, held: int = 0) -> bool:
+def can_stream(target_graph: TargetGraph, start: int, k: int, held: int = 0) -> bool:
     """Whether the right operand of operator k of a segment may come in chunks: one that is made in the segment, or held, lies in L1."""
     spec = target_graph.operators[start + k]
     right = spec.right
@@ -107,7 +107,7 @@ def can_stream(target_graph: Unit, start: int, k: int, held: int = 0) -> bool:
 
 
 @lru_cache(maxsize=1 << 16)
-def ring_storages(target_graph: Unit, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
+def ring_storages(target_graph: TargetGraph, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
     """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
     operators = target_graph.operators[start:stop]
     readers = (spec for k, spec in enumerate(operators) if halo >> k & 1)
@@ -116,7 +116,7 @@ def ring_storages(target_graph: Unit, start: int, stop: int, halo: int, streamed
 
 
 @lru_cache(maxsize=4096)
-def run_of(target_graph: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
+def run_of(target_graph: TargetGraph, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
 
     streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: storages, as bits, that lie whole in L1
@@ -131,8 +131,8 @@ def run_of(target_graph: Unit, start: int, stop: int, streamed: int = 0, held: i
         for spec, mine in zip(operators, readers, strict=True)
     ]
     inside = tuple(bool(mine) or bool(held >> spec.y.storage & 1) for spec, mine in zip(operators, readers, strict=True))
-    used: dict[int, list[tuple[int, Piece]]] = {}
-    made: dict[int, list[tuple[int, Piece]]] = {}
+    used: dict[int, list[tuple[int, TensorSlice]]] = {}
+    made: dict[int, list[tuple[int, TensorSlice]]] = {}
     kept, rights = set[int](), set[int]()
     for k, spec in enumerate(operators):
         whole = () if fed >> k & 1 else spec.reads[:1] if streamed >> k & 1 else spec.reads
@@ -178,7 +178,7 @@ def run_of(target_graph: Unit, start: int, stop: int, streamed: int = 0, held: i
     )
 
 
-def worked(target_graph: Unit, start: int, stop: int, fed: int) -> tuple[int, ...]:
+def worked(target_graph: TargetGraph, start: int, stop: int, fed: int) -> tuple[int, ...]:
     """Of every operator of [start, stop) the place of the one with whose records its own come: itself, or that which it feeds."""
     found = list(range(stop - start))
     for k in range(stop - start):
@@ -194,7 +194,7 @@ def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tupl
     return np.array([0, *accumulate(map(len, rows))], np.int64), flat.reshape(-1, width) if width > 1 else flat
 
 
-def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[Allocation, list[Load]]:
+def _stay(storage: int, made: list[tuple[int, TensorSlice]], used: list[tuple[int, TensorSlice]]) -> tuple[Allocation, list[Load]]:
     """What of a storage stays, and what of it has to be loaded."""
     pieces = [piece for _, piece in made + used]
     plane = min(p.plane for p in pieces)
@@ -204,13 +204,13 @@ def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Pie
     return Allocation(storage, plane, planes, birth, max(k for k, _ in used), *_who(made, used)), loads
 
 
-def _who(made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[int, int]:
+def _who(made: list[tuple[int, TensorSlice]], used: list[tuple[int, TensorSlice]]) -> tuple[int, int]:
     """Makers and readers, as bits."""
     makers, readers = (sum(1 << k for k in {k for k, _ in some}) for some in (made, used))
     return makers, readers
 
 
-def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> list[Load]:
+def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, TensorSlice]], used: list[tuple[int, TensorSlice]]) -> list[Load]:
     """Runs of planes that are read but not made here; those with the same first reader are loaded together."""
     step = [-1] * planes
     for k, piece in reversed(used):

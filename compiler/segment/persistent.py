@@ -18,7 +18,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.allocator import Buffer, BufferRequest, first_fit, size_order
 from compiler.segment.border_tensors import border_names, hidden
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import rounded
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
@@ -36,13 +36,13 @@ class Held(NamedTuple):
 NOTHING = Held(0, ())
 
 
-def held_blocks(target_graph: Unit, storage: int) -> int:
+def held_blocks(target_graph: TargetGraph, storage: int) -> int:
     """Blocks of L1 that a tensor takes while it is held."""
     found = target_graph.storages[storage]
     return rounded(found.n * found.planes * found.h * found.row_blocks, L1_ALIGN_BLOCKS)
 
 
-def held_storages(target_graph: Unit, plan: SegmentPlan, start: int) -> int | Infeasible:
+def held_storages(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int | Infeasible:
     """What a segment makes or reads of what is held, as bits; why not where it cannot."""
     if not plan.held:
         return 0
@@ -59,19 +59,19 @@ def held_storages(target_graph: Unit, plan: SegmentPlan, start: int) -> int | In
 
 
 @lru_cache(maxsize=1024)
-def storage_numbers(target_graph: Unit) -> dict[str, int]:
+def storage_numbers(target_graph: TargetGraph) -> dict[str, int]:
     """Of storages by their names."""
     return {storage.name: at for at, storage in enumerate(target_graph.storages)}
 
 
 @lru_cache(maxsize=1 << 14)
-def _touched(target_graph: Unit, start: int, stop: int) -> frozenset[int]:
+def _touched(target_graph: TargetGraph, start: int, stop: int) -> frozenset[int]:
     """Storages that operators [start, stop) make or read."""
     return frozenset(piece.storage for spec in target_graph.operators[start:stop] for piece in (*spec.reads, spec.y))
 
 
 @lru_cache(maxsize=4096)
-def alone(target_graph: Unit, storages: int) -> Held:
+def alone(target_graph: TargetGraph, storages: int) -> Held:
     """Of a segment without others: what it makes or reads, at the top of L1."""
     if not storages:
         return NOTHING
@@ -84,7 +84,7 @@ def alone(target_graph: Unit, storages: int) -> Held:
     return Held(have - top, tuple(at))
 
 
-def lives_in_order(target_graph: Unit, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
+def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
     """Storages that one core holds in segments (first, last), in the order in which they take places, and int64 [n, 3] for `hold`."""
     asked = [BufferRequest(Buffer("tensor", storage), held_blocks(target_graph, storage), *life) for storage, life in lives.items()]
     asked.sort(key=size_order)
@@ -109,7 +109,7 @@ def hold(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside:
             beside[segment] = max(beside[segment], room - at)
 
 
-def placed(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
+def placed(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
     """Where the segments of a program, each with its first operator, have what is held; None of each where nothing is.
 
     Infeasible where a segment has in DDR what another one holds, or holds what is its own, where they run on several cores, or where it

@@ -16,13 +16,13 @@ from compiler.ops.conv import ConvSpec
 from compiler.ops.pool import PoolSpec
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling, VectorTiling
 from compiler.target.capabilities import writes_l1
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Memory
 
 
 @lru_cache(maxsize=1 << 14)
-def refusal(target_graph: Unit, start: int, k: int) -> str:
+def refusal(target_graph: TargetGraph, start: int, k: int) -> str:
     """Why operator k cannot be fed in a segment that begins with operator `start`, or ''."""
     pool, sources = target_graph.operators[k], target_graph.producers[k]
     if not isinstance(pool, PoolSpec) or not pool.can_be_fed:
@@ -48,7 +48,7 @@ def _has_paths(machine: Machine) -> bool:
     return by_ub is not None and (by_l1 is None or not writes_l1(machine) or by_l1.engine == by_ub.engine)
 
 
-def unlike(target_graph: Unit, start: int, tilings: Sequence[Tiling], k: int) -> str:
+def unlike(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], k: int) -> str:
     """What of the tilings of a segment keeps its operator k, which can be fed, from it, or ''."""
     pool, tiling = target_graph.operators[start + k], tilings[k]
     if not isinstance(tiling, VectorTiling) or tiling.tile_planes < pool.y.planes or tiling.tile_columns:
@@ -61,7 +61,7 @@ def unlike(target_graph: Unit, start: int, tilings: Sequence[Tiling], k: int) ->
     return ""
 
 
-def fed_of(target_graph: Unit, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
+def fed_of(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
     """Operators, as bits by their place, that are fed; or why one cannot be.
 
     divided: whether the segment has parts of its channels, or strips.  held: storages, as bits.

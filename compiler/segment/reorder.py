@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from compiler.plan.plan import Infeasible
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
-def permuted_to(target_graph: Unit, names: Sequence[str]) -> Unit | Infeasible:
+def permuted_to(target_graph: TargetGraph, names: Sequence[str]) -> TargetGraph | Infeasible:
     """The unit with its operators in the order of their names; why not where these are others, or none after what it reads."""
     known = _numbers(target_graph)
     order = [known.get(name, -1) for name in names]
@@ -38,13 +38,13 @@ def permuted_to(target_graph: Unit, names: Sequence[str]) -> Unit | Infeasible:
 
 
 @lru_cache(maxsize=256)
-def _numbers(target_graph: Unit) -> dict[str, int]:
+def _numbers(target_graph: TargetGraph) -> dict[str, int]:
     """Of operators by their names."""
     return {spec.name: k for k, spec in enumerate(target_graph.operators)}
 
 
 @lru_cache(maxsize=256)
-def permuted(target_graph: Unit, order: tuple[int, ...]) -> Unit:
+def permuted(target_graph: TargetGraph, order: tuple[int, ...]) -> TargetGraph:
     """A unit whose k-th operator is operator order[k] of this one.  The order has to be a topological one."""
     place = {old: new for new, old in enumerate(order)}
 

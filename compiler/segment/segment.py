@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment.batch_tiles import grouped
+from compiler.segment.batch_tiles import tile_batch
 from compiler.segment.blocks import Blocks, cut, dealt
 from compiler.segment.channel_splits import passes
 from compiler.segment.core_channels import channel_parts, largest
@@ -30,7 +30,7 @@ from compiler.segment.operator_run import streamed_rights
 from compiler.segment.persistent import Held, alone, held_storages
 from compiler.segment.pool_fusion import fed_of
 from compiler.segment.strips import strips, widest
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
 class Outline(NamedTuple):
@@ -49,7 +49,7 @@ class Outline(NamedTuple):
     halo: int = 0
     held: int = 0
 
-    def blocks_of(self, strip: Unit, streamed: int = 0, fed: int = 0) -> Blocks:
+    def blocks_of(self, strip: TargetGraph, streamed: int = 0, fed: int = 0) -> Blocks:
         """The blocks of a strip.
 
         streamed: operators, as bits, whose right operand comes in chunks.  fed: those that are (`segment.pool_fusion`).
@@ -60,7 +60,7 @@ class Outline(NamedTuple):
 class StripBlocks(NamedTuple):
     """A strip of a segment, all of it where rows are whole: the unit of its tensors and operators, and its blocks."""
 
-    target_graph: Unit
+    target_graph: TargetGraph
     blocks: Blocks
 
     def residence(self, k: int) -> tuple[tuple[bool, bool], ...]:
@@ -83,7 +83,7 @@ class CoreShare(NamedTuple):
     iterations: range
 
 
-def largest_strip(target_graph: Unit, outline: Outline) -> StripBlocks | Infeasible:
+def largest_strip(target_graph: TargetGraph, outline: Outline) -> StripBlocks | Infeasible:
     """The largest part as wide as its widest strip, all right operands in L1: what fits for it fits for all."""
     start, stop, channels, *_ = outline
     parts = channel_parts(target_graph, start, stop, channels)
@@ -101,12 +101,12 @@ class Segment(NamedTuple):
 
     plan: SegmentPlan
     outline: Outline
-    parts: tuple[Unit, ...]
-    cuts: tuple[tuple[Unit, ...], ...]
+    parts: tuple[TargetGraph, ...]
+    cuts: tuple[tuple[TargetGraph, ...], ...]
     fed: int = 0
 
     @classmethod
-    def of(cls, target_graph: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
+    def of(cls, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """The segment whose first operator is `start`; why not where its channels or columns cannot be split so."""
         if plan.images > 1:
             together = _of_images(target_graph, plan)
@@ -177,16 +177,16 @@ class Segment(NamedTuple):
         return place(share.strips, self.plan, flip, told, held or alone(share.strips[0].target_graph, self.outline.held))
 
 
-def _of_images(target_graph: Unit, plan: SegmentPlan) -> Unit | Infeasible:
+def _of_images(target_graph: TargetGraph, plan: SegmentPlan) -> TargetGraph | Infeasible:
     """The unit of the images of a block."""
     for what, there in ((f"{plan.blocks} blocks", plan.blocks > 1), ("tensors held", bool(plan.held))):
         if there:
             return Infeasible(named(plan), f"{plan.images} images in a block and {what}: one of the two is accepted")
-    found = grouped(target_graph, plan.images)
+    found = tile_batch(target_graph, plan.images)
     return _refused(plan, found) if isinstance(found, Infeasible) else found
 
 
-def _in_passes(target_graph: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
+def _in_passes(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> tuple[TargetGraph, SegmentPlan] | Infeasible:
     """The unit and the plan of all passes."""
     for what, there in (
         ("channels shared by cores", plan.channels > 1),
@@ -204,7 +204,7 @@ def _in_passes(target_graph: Unit, plan: SegmentPlan, start: int) -> tuple[Unit,
     return found.target_graph, found.unrolled(plan)
 
 
-def _on_engines(target_graph: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
+def _on_engines(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> tuple[TargetGraph, SegmentPlan] | Infeasible:
     """The unit and the plan of all parts."""
     for what, there in (("channels shared by cores", plan.channels > 1), ("staged weights", bool(plan.staged))):
         if there:
@@ -215,8 +215,8 @@ def _on_engines(target_graph: Unit, plan: SegmentPlan, start: int) -> tuple[Unit
 
 @lru_cache(maxsize=4096)
 def _cut(
-    target_graph: Unit, start: int, stop: int, channels: int, columns: int
-) -> tuple[tuple[Unit, ...], tuple[tuple[Unit, ...], ...]] | Infeasible:
+    target_graph: TargetGraph, start: int, stop: int, channels: int, columns: int
+) -> tuple[tuple[TargetGraph, ...], tuple[tuple[TargetGraph, ...], ...]] | Infeasible:
     """Parts, and the strips of each."""
     parts = channel_parts(target_graph, start, stop, channels)
     if isinstance(parts, Infeasible):

@@ -17,20 +17,20 @@ from compiler.ir.operators import COLUMNS
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import share
-from compiler.target.storage import Piece, StorageSpec
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec, Strip
+from compiler.target.storage import StorageSpec, TensorSlice
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import Strip, TargetOp
 
 Columns = Rows  # the same interval along the other axis
 
 
-def strips(target_graph: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
+def strips(target_graph: TargetGraph, start: int, stop: int, count: int) -> tuple[TargetGraph, ...] | Infeasible:
     """`count` units, in each of which operators [start, stop) make a run of the columns of what leaves them; why not where that is so."""
     return (target_graph,) if count == 1 else _strips(target_graph, start, stop, count)
 
 
 @lru_cache(maxsize=256)
-def _strips(target_graph: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...] | Infeasible:
+def _strips(target_graph: TargetGraph, start: int, stop: int, count: int) -> tuple[TargetGraph, ...] | Infeasible:
     for k in range(start, stop):
         refusal = _refusal(target_graph, k, stop, count)
         if refusal:
@@ -44,13 +44,13 @@ def _strips(target_graph: Unit, start: int, stop: int, count: int) -> tuple[Unit
     return tuple(found)
 
 
-def widest(target_graph: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
+def widest(target_graph: TargetGraph, start: int, stop: int, count: int) -> TargetGraph | Infeasible:
     """A unit in which every tensor and operator is as wide as in the strip where it is widest: what fits for it fits for all."""
     return target_graph if count == 1 else _widest(target_graph, start, stop, count)
 
 
 @lru_cache(maxsize=256)
-def _widest(target_graph: Unit, start: int, stop: int, count: int) -> Unit | Infeasible:
+def _widest(target_graph: TargetGraph, start: int, stop: int, count: int) -> TargetGraph | Infeasible:
     cut = _strips(target_graph, start, stop, count)
     if isinstance(cut, Infeasible):
         return cut
@@ -63,7 +63,7 @@ def _widest(target_graph: Unit, start: int, stop: int, count: int) -> Unit | Inf
     return replace(target_graph, storages=storages, operators=tuple(operators), strips=count)
 
 
-def row_blocks_read(target_graph: Unit, spec: OperatorSpec, operand: int) -> tuple[int, int]:
+def row_blocks_read(target_graph: TargetGraph, spec: TargetOp, operand: int) -> tuple[int, int]:
     """(first, count) of the blocks of every row of operand i that an operator reads."""
     storage = target_graph.storages[spec.reads[operand].storage]
     if spec.strip is None or spec.pixels_only[operand]:
@@ -73,22 +73,22 @@ def row_blocks_read(target_graph: Unit, spec: OperatorSpec, operand: int) -> tup
     return spec.strip.read, -(-spec.in_w // spec.pixels_per_block)
 
 
-def row_blocks_made(target_graph: Unit, spec: OperatorSpec) -> tuple[int, int]:
+def row_blocks_made(target_graph: TargetGraph, spec: TargetOp) -> tuple[int, int]:
     """(first, count) of the blocks of every row of its result that an operator makes."""
     return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.made, spec.out_w)
 
 
-def row_blocks_stored(target_graph: Unit, spec: OperatorSpec) -> tuple[int, int]:
+def row_blocks_stored(target_graph: TargetGraph, spec: TargetOp) -> tuple[int, int]:
     """(first, count) of the blocks of every row of its result that an operator hands out, where it does."""
     return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.own, spec.strip.owned)
 
 
-def leaves(target_graph: Unit, k: int, stop: int) -> bool:
+def leaves(target_graph: TargetGraph, k: int, stop: int) -> bool:
     """Whether the result of operator k leaves a segment that ends in front of `stop`."""
     return k in target_graph.escapes or any(reader >= stop for reader in target_graph.consumers[k])
 
 
-def _refusal(target_graph: Unit, k: int, stop: int, count: int) -> str:
+def _refusal(target_graph: TargetGraph, k: int, stop: int, count: int) -> str:
     """What keeps an operator from being cut into strips, or ''."""
     spec = target_graph.operators[k]
     if spec.strip_refusal:
@@ -98,12 +98,12 @@ def _refusal(target_graph: Unit, k: int, stop: int, count: int) -> str:
     return ""
 
 
-def _strip(target_graph: Unit, start: int, stop: int, at: int, count: int) -> Unit | Infeasible:
+def _strip(target_graph: TargetGraph, start: int, stop: int, at: int, count: int) -> TargetGraph | Infeasible:
     """Strip `at` of `count`."""
     operators, storages, touched = list(target_graph.operators), list(target_graph.storages), dict[int, Columns]()
     made, main = dict[int, Columns](), dict[int, Columns]()
 
-    def touch(piece: Piece, columns: Columns) -> None:
+    def touch(piece: TensorSlice, columns: Columns) -> None:
         touched[piece.storage] = touched.get(piece.storage, EMPTY).hull(columns)
 
     for k in range(stop - 1, start - 1, -1):
@@ -129,7 +129,7 @@ def _strip(target_graph: Unit, start: int, stop: int, at: int, count: int) -> Un
     return replace(target_graph, storages=tuple(storages), operators=tuple(operators), strips=count)
 
 
-def _read(target_graph: Unit, reader: int, piece: Piece, main: Columns, made: Columns) -> Columns:
+def _read(target_graph: TargetGraph, reader: int, piece: TensorSlice, main: Columns, made: Columns) -> Columns:
     """Columns of a piece that a reader needs for columns `made` of its result, and `main` of its main input."""
     spec = target_graph.operators[reader]
     found = EMPTY

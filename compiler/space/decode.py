@@ -16,13 +16,13 @@ from typing import NamedTuple
 from compiler.cost.features import operator_cycles
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import Kind, kind_of
+from compiler.ops.cost_class import CostClass, kind_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.sliding_window import load_cycles
 from compiler.segment.allocator import fits, packed
-from compiler.segment.batch_tiles import grouped
+from compiler.segment.batch_tiles import tile_batch
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffer_demand import Claim, asking
+from compiler.segment.buffer_demand import BufferDemand, asking
 from compiler.segment.channel_splits import Passes, passes
 from compiler.segment.engine_lanes import lanes
 from compiler.segment.engine_split import Divided, divided
@@ -60,8 +60,8 @@ from compiler.space.gene import (
 from compiler.space.persistent import FREE, Space, spaces
 from compiler.space.shared_memory import with_shared
 from compiler.target.capabilities import room_blocks
-from compiler.target.level_limits import memory_grants, within
-from compiler.target.target_graph import Unit
+from compiler.target.level_limits import limited_to, memory_grants
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import Memory
 
 
@@ -82,7 +82,7 @@ def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling],
 
 
 @lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
-def decode(target_graph: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPlan | None:
+def decode(target_graph: TargetGraph, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPlan | None:
     """The plan of a gene; None where L1 or UB cannot hold it.
 
     held: storages, as bits, that it makes or reads where they lie whole in L1.  beside: blocks of L1 that are not its own, those of these
@@ -99,7 +99,7 @@ def decode(target_graph: Unit, gene: Gene, held: int = 0, beside: int = 0) -> Se
         plan = decode(target_graph, gene._replace(same_end=False), held, beside)
         return None if plan is None else plan.model_copy(update={"same_end": True})
     if gene.images > 1:
-        together = grouped(target_graph, gene.images)
+        together = tile_batch(target_graph, gene.images)
         if isinstance(together, Infeasible) or gene.blocks > 1 or held:
             return None
         plan = decode(together, gene._replace(images=1), held, beside)
@@ -110,7 +110,7 @@ def decode(target_graph: Unit, gene: Gene, held: int = 0, beside: int = 0) -> Se
         parts = on_engines(target_graph, gene)
         plan = None if parts is None else decode(parts[0].target_graph, parts[1], held, beside)
         return None if parts is None or plan is None else parts[0].joined(plan)
-    target_graph = within(target_graph, memory_grants(target_graph.machine)[gene.grant])
+    target_graph = limited_to(target_graph, memory_grants(target_graph.machine)[gene.grant])
     if gene.pinned:
         return _pinned(target_graph, gene, held, beside)
     if gene.passes == gene.input_passes == 1:
@@ -120,7 +120,7 @@ def decode(target_graph: Unit, gene: Gene, held: int = 0, beside: int = 0) -> Se
     return None if found is None or plan is None else found[0].rolled(plan, gene.passes, gene.input_passes)
 
 
-def on_engines(target_graph: Unit, gene: Gene) -> tuple[Divided, Gene] | None:
+def on_engines(target_graph: TargetGraph, gene: Gene) -> tuple[Divided, Gene] | None:
     """The parts of the operators of a gene of which VECTOR makes some channels, and the gene of all of them; None where it cannot."""
     found = divided(target_graph, gene.start, gene.on_vector)
     divided_otherwise = gene.passes > 1 or gene.input_passes > 1 or (gene.split == "channels" and len(gene.cores) > 1)
@@ -135,7 +135,7 @@ def on_engines(target_graph: Unit, gene: Gene) -> tuple[Divided, Gene] | None:
     return found, inside
 
 
-def in_passes(target_graph: Unit, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:
+def in_passes(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:
     """The passes of a gene, and the gene of all of them; None where there cannot be so many.
 
     held: see `decode`; what lies whole in L1 is not loaded run by run.
@@ -153,7 +153,7 @@ def _halos(gene: Gene) -> tuple[bool, ...]:
     return tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
 
 
-def _fitting(target_graph: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: int) -> SegmentPlan | None:
+def _fitting(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held: int, beside: int) -> SegmentPlan | None:
     """leaders: of every operator the one whose tiling it has."""
     divided = outline(target_graph, gene, held)
     strip = largest_strip(target_graph, divided)
@@ -182,7 +182,7 @@ def _fitting(target_graph: Unit, gene: Gene, leaders: Sequence[int], held: int, 
     return None
 
 
-def _fed(target_graph: Unit, gene: Gene, divided: Outline, leaders: Sequence[int], held: int) -> int:
+def _fed(target_graph: TargetGraph, gene: Gene, divided: Outline, leaders: Sequence[int], held: int) -> int:
     """Operators, as bits, that the gene wants fed and that can be."""
     undivided = divided.channels == divided.columns == 1 and tuple(leaders) == tuple(range(len(leaders)))
     if max(gene.choices, default=0) < len(UB_SLOTS) or not undivided:
@@ -200,7 +200,7 @@ def _unfed(gene: Gene, fed: int) -> Gene:
     return gene._replace(choices=choices if any(choices) else ())
 
 
-def _pinned(target_graph: Unit, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
+def _pinned(target_graph: TargetGraph, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
     """To the letter, where that is legal and fits every core."""
     tilings = pinned_tilings(gene.pinned)
     for window in _windows(target_graph, gene, tilings, held, beside):
@@ -210,7 +210,7 @@ def _pinned(target_graph: Unit, gene: Gene, held: int, beside: int) -> SegmentPl
     return None
 
 
-def _windows(target_graph: Unit, gene: Gene, tilings: Sequence[Tiling], held: int, beside: int) -> tuple[Window, ...]:
+def _windows(target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], held: int, beside: int) -> tuple[Window, ...]:
     """What a gene's window may be: that of the formula only where it fits."""
     if gene.window != FORMULA:
         return ("all" if gene.window == ALL else gene.window,)
@@ -219,7 +219,7 @@ def _windows(target_graph: Unit, gene: Gene, tilings: Sequence[Tiling], held: in
     return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings, have), 1)
 
 
-def _in_chunks(target_graph: Unit, gene: Gene, leaders: Sequence[int], held: int) -> Iterator[int]:
+def _in_chunks(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held: int) -> Iterator[int]:
     """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ...
 
     Those of one leader, which have its tiling, do so together.
@@ -236,7 +236,7 @@ def _in_chunks(target_graph: Unit, gene: Gene, leaders: Sequence[int], held: int
 
 
 @lru_cache(maxsize=1 << 16)
-def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int, fed: bool) -> Claim | None:
+def _asked(kind: CostClass, rows: int, inside: bool, whole: bool, budget: int, choice: int, fed: bool) -> BufferDemand | None:
     """The tiling of an operator at place `choice` for blocks of so many rows; None where there is none.
 
     inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
@@ -264,7 +264,7 @@ class _Fitting:
         self.run = _run(target_graph, gene.start, gene.stop)
         self.have = room_blocks(target_graph.machine, Memory.L1) - beside
         self.repeated = repeated(target_graph, layout)
-        self.taken: dict[int, Claim] = {}  # in the operators' order
+        self.taken: dict[int, BufferDemand] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
     def _slots(self, window: Window) -> None:
@@ -349,7 +349,7 @@ class _Fitting:
         self.taken = taken
         return True
 
-    def _fits_l1(self, taken: dict[int, Claim]) -> bool:
+    def _fits_l1(self, taken: dict[int, BufferDemand]) -> bool:
         """Mostly clear from sums: of everything, or of what is live at one step whatever shares with what."""
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
@@ -366,7 +366,7 @@ class _Fitting:
         ]
         return packed((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 
-    def _asked(self, k: int, resident: bool, budget: int) -> Claim | None:
+    def _asked(self, k: int, resident: bool, budget: int) -> BufferDemand | None:
         gene, of = self.gene, self.leaders[k]
         feeds = self.layout.until[of] != of
         whole = resident or feeds or not (of in self.run.weighted or self.layout.streamed >> of & 1)
@@ -382,7 +382,9 @@ class _Fitting:
         )
 
 
-def _planned(target_graph: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool], held: int) -> SegmentPlan:
+def _planned(
+    target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool], held: int
+) -> SegmentPlan:
     return _run(target_graph, gene.start, gene.stop).plain.model_copy(
         update={
             "blocks": gene.blocks,
@@ -426,12 +428,12 @@ class _Run(NamedTuple):
     weighted: tuple[int, ...]
     sizes: tuple[_Weights, ...]
     least: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[CostClass, ...]
     plain: SegmentPlan
 
 
 @lru_cache(maxsize=4096)
-def _run(target_graph: Unit, start: int, stop: int) -> _Run:
+def _run(target_graph: TargetGraph, start: int, stop: int) -> _Run:
     operators = target_graph.operators[start:stop]
     least = [product.fractal.weight_blocks for product in map(product_of, operators) if product is not None]
     sizes = {
@@ -451,7 +453,7 @@ def _run(target_graph: Unit, start: int, stop: int) -> _Run:
     )
 
 
-def _caching(target_graph: Unit, gene: Gene, layout: Blocks) -> list[bool]:
+def _caching(target_graph: TargetGraph, gene: Gene, layout: Blocks) -> list[bool]:
     """Per operator, whether it caches a halo that there is: plans do not name others, so that equal plans are spelt alike."""
     mask = bits(gene)
     if not mask:
@@ -463,7 +465,7 @@ def _caching(target_graph: Unit, gene: Gene, layout: Blocks) -> list[bool]:
     ]
 
 
-def plan_of(target_graph: Unit, segments: list[SegmentPlan]) -> Plan:
+def plan_of(target_graph: TargetGraph, segments: list[SegmentPlan]) -> Plan:
     """A plan of a unit from its segments in order."""
     return Plan.model_construct(
         version=1,
@@ -474,22 +476,24 @@ def plan_of(target_graph: Unit, segments: list[SegmentPlan]) -> Plan:
     )
 
 
-def sharing(target_graph: Unit, genes: Sequence[Gene]) -> Unit:
+def sharing(target_graph: TargetGraph, genes: Sequence[Gene]) -> TargetGraph:
     """The unit within the shared memory that a program of these genes divides: the least that one of them names."""
     grants = memory_grants(target_graph.machine)
     if len(grants) == 1:
         return target_graph
-    return within(target_graph, target_graph.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes])))
+    return limited_to(
+        target_graph, target_graph.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes]))
+    )
 
 
-def spaces_of(target_graph: Unit, genome: Genome) -> list[Space]:
+def spaces_of(target_graph: TargetGraph, genome: Genome) -> list[Space]:
     """What every segment of a program has of tensors that are held."""
     if all(not gene.held for gene in genome):
         return [FREE] * len(genome)
     return spaces(target_graph, genome, lambda gene, space: decode(target_graph, gene, *space) is not None)
 
 
-def decode_all(target_graph: Unit, genome: Genome) -> Plan | Infeasible:
+def decode_all(target_graph: TargetGraph, genome: Genome) -> Plan | Infeasible:
     """The plan of a genome, or the first segment that does not fit."""
     segments = []
     for index, (gene, space) in enumerate(zip(genome, spaces_of(target_graph, genome), strict=True)):

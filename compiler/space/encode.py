@@ -11,7 +11,7 @@ from itertools import accumulate
 from compiler.cost.ranking import CHUNK_BUDGETS, conv_place
 from compiler.ops.conv import product_of
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling, VectorTiling
-from compiler.segment.batch_tiles import grouped
+from compiler.segment.batch_tiles import tile_batch
 from compiler.segment.engine_split import planes_of
 from compiler.segment.persistent import NOTHING, Held, placed
 from compiler.segment.segment import largest_strip
@@ -19,10 +19,10 @@ from compiler.space.decode import decode, in_passes, on_engines
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, choice_count, outline, pins_of, vector_choice, whole_or, with_weights
 from compiler.space.persistent import cut_tensors, holding
 from compiler.space.shared_memory import without_shared
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
-def genome_of(target_graph: Unit, plan: Plan) -> Genome | None:
+def genome_of(target_graph: TargetGraph, plan: Plan) -> Genome | None:
     """The genome that `decode_all` makes this plan of; None where that is not of these operators in their order, or does not fit."""
     genes: list[Gene] = []
     starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
@@ -36,7 +36,7 @@ def genome_of(target_graph: Unit, plan: Plan) -> Genome | None:
     if isinstance(held, Infeasible):
         return None
     for (segment, start), mine in zip(segments, held, strict=True):
-        gene = gene_of(target_graph, segment, start, mine or NOTHING)
+        gene = encode(target_graph, segment, start, mine or NOTHING)
         if gene is None:
             return None
         genes.append(gene)
@@ -50,7 +50,7 @@ def genome_of(target_graph: Unit, plan: Plan) -> Genome | None:
     )
 
 
-def gene_of(target_graph: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> Gene | None:
+def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Held = NOTHING) -> Gene | None:
     """The gene of operators from `start` on that `decode` makes this plan of; None where that is not of these, or does not fit.
 
     held: what lies whole in L1 beside it; the gene does not ask for any of it.
@@ -86,11 +86,11 @@ def gene_of(target_graph: Unit, plan: SegmentPlan, start: int, held: Held = NOTH
     return next((g for g in (usual, named, named._replace(pinned=pins)) if decode(target_graph, g, *space) == plan), None)
 
 
-def _named(target_graph: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
+def _named(target_graph: TargetGraph, plan: SegmentPlan, gene: Gene) -> Gene:
     """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
     at, inside = [*range(len(plan.tilings))], gene
     if gene.images > 1:
-        together = grouped(target_graph, gene.images)
+        together = tile_batch(target_graph, gene.images)
         if isinstance(together, Infeasible):
             return gene
         return _named(together, plan, gene._replace(images=1))._replace(images=gene.images)
@@ -127,7 +127,7 @@ def _named(target_graph: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
     return with_weights(target_graph, gene._replace(chunk=chunk, choices=places if any(places) else ()), kept)
 
 
-def _place(target_graph: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int:
+def _place(target_graph: TargetGraph, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int:
     spec = target_graph.operators[k]
     product = product_of(spec)
     if product is not None:

@@ -18,7 +18,7 @@ from compiler.segment.allocator import Apart, BufferRequest, fit
 from compiler.segment.blocks import Blocks
 from compiler.segment.memory_plan import own_requests, peak, pooled
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import DataType, Memory
 
 _ALIGN = 8  # blocks
@@ -28,7 +28,7 @@ _BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
 
 
 def fitted(
-    target_graph: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None, leaders: Sequence[int]
+    target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None, leaders: Sequence[int]
 ) -> list[Tiling] | None:  # fmt: skip
     """Tilings in place of those that UB cannot hold; None where not even granules fit.  leaders: operators that have the same one have
     equal tilings.
@@ -65,7 +65,7 @@ def fitted(
 class _Asking:
     """Tilings while some are exchanged, and what all of them ask for: that of an operator is looked at again when its tiling changes."""
 
-    def __init__(self, target_graph: Unit, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
+    def __init__(self, target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
         self.target_graph, self.layout, self.leaders, self.tilings = target_graph, layout, leaders, list(tilings)
         self._own = [own_requests(target_graph, layout, k, tiling) for k, tiling in enumerate(tilings)]
         self._pool()
@@ -129,7 +129,7 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
     return -max(tiles)[1] if tiles else None
 
 
-def _smaller(target_graph: Unit, layout: Blocks, k: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
+def _smaller(target_graph: TargetGraph, layout: Blocks, k: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
     """A tiling, legal of the leader, with which operator k's tile takes no more than `room` blocks of UB; None where there is none."""
     spec, rows = target_graph.operators[layout.start + k], layout.rows(k)
     product, first = product_of(spec), product_of(target_graph.operators[layout.start + leader])

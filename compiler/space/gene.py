@@ -27,8 +27,8 @@ from compiler.segment.core_channels import can_split
 from compiler.segment.pool_fusion import refusal
 from compiler.segment.segment import Outline
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
 PINS = 6  # of an operator
@@ -75,7 +75,7 @@ FED_ROWS = (4, 2, 1)  # of a tile of a pool that is fed, at most
 _FED_PART = 5  # of two parts of UB in so many is the most that one of its two slots takes
 
 
-def ahead_sizes(target_graph: Unit) -> tuple[int, ...]:
+def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
     """KiB of weights that a gene may have come before its first tensor: none, or 16 and its doubles up to half of L1."""
     most = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
     return 0, *(16 << i for i in range((most // 16).bit_length()))
@@ -139,14 +139,14 @@ def bare(gene: Gene) -> Gene:
     return gene._replace(held=0, ahead_kib=0, same_end=False)
 
 
-def choice_count(target_graph: Unit, kernel: int) -> int:
+def choice_count(target_graph: TargetGraph, kernel: int) -> int:
     """How many tilings of an operator a gene can name."""
     if target_graph.operators[kernel].runs_on == "CUBE":
         return KEPT
     return len(UB_SLOTS) + (0 if refusal(target_graph, 0, kernel) else len(FED_ROWS))
 
 
-def vector_choice(target_graph: Unit, spec: OperatorSpec, rows: int, choice: int, fed: bool) -> VectorTiling | None:
+def vector_choice(target_graph: TargetGraph, spec: TargetOp, rows: int, choice: int, fed: bool) -> VectorTiling | None:
     """The tiling that a gene names by a choice, of blocks of so many rows; fed: where those behind `UB_SLOTS` are legal.
 
     Else these are as the first ones.
@@ -158,12 +158,12 @@ def vector_choice(target_graph: Unit, spec: OperatorSpec, rows: int, choice: int
     return vector_tiling(target_graph, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
 
 
-def working_cores(target_graph: Unit, gene: Gene) -> tuple[int, ...]:
+def working_cores(target_graph: TargetGraph, gene: Gene) -> tuple[int, ...]:
     """The cores of a gene that get an iteration, or some of its channels; all that a pinned one names."""
     return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: _dealt(target_graph, gene)]
 
 
-def _dealt(target_graph: Unit, gene: Gene) -> int:
+def _dealt(target_graph: TargetGraph, gene: Gene) -> int:
     """Iterations that cores can share: blocks of all images."""
     return gene.blocks * (target_graph.images // gene.images)
 
@@ -186,29 +186,29 @@ def tiling_count(gene: Gene) -> int:
     return gene.stop - gene.start + sum(planes > 0 for planes in gene.on_vector)
 
 
-def outline(target_graph: Unit, gene: Gene, held: int = 0) -> Outline:
+def outline(target_graph: TargetGraph, gene: Gene, held: int = 0) -> Outline:
     """How a gene's segment is divided.  held: storages, as bits, that lie whole in L1."""
     cores = len(working_cores(target_graph, gene))
     channels = cores if gene.split == "channels" else 1
     return Outline(gene.start, gene.stop, channels, gene.columns, gene.blocks, cores // channels, bits(gene), held)
 
 
-def iterations(target_graph: Unit, gene: Gene) -> int:
+def iterations(target_graph: TargetGraph, gene: Gene) -> int:
     """Every block of every image, in every strip."""
     return _dealt(target_graph, gene) * gene.columns
 
 
-def keeps_weights(target_graph: Unit, gene: Gene) -> bool:
+def keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
     """Whether weights stay while L1 holds them."""
     return gene.weights == "resident" or (gene.weights == "reused" and iterations(target_graph, gene) > 1)
 
 
-def with_weights(target_graph: Unit, gene: Gene, kept: bool) -> Gene:
+def with_weights(target_graph: TargetGraph, gene: Gene, kept: bool) -> Gene:
     """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
     return gene._replace(weights="reused" if kept == (iterations(target_graph, gene) > 1) else "resident" if kept else "streamed")
 
 
-def splits(target_graph: Unit, gene: Gene, width: int) -> list[Split]:
+def splits(target_graph: TargetGraph, gene: Gene, width: int) -> list[Split]:
     """How a gene's work can be split over so many cores."""
     ways: list[Split] = []
     if _dealt(target_graph, gene) >= width:
@@ -218,7 +218,7 @@ def splits(target_graph: Unit, gene: Gene, width: int) -> list[Split]:
     return ways
 
 
-def widths(target_graph: Unit) -> list[int]:
+def widths(target_graph: TargetGraph) -> list[int]:
     """Numbers of cores worth trying: powers of two, all of the machine's, and as many as a level grants."""
     machine = target_graph.machine
     granted = (machine.granted(level).cores for level in machine.contention)
@@ -236,7 +236,7 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=1024)
-def most_blocks(target_graph: Unit) -> tuple[int, ...]:
+def most_blocks(target_graph: TargetGraph) -> tuple[int, ...]:
     """Per operator the most blocks of a run in which nobody reads it: as many as it has rows; as what it reads where that has far more.
 
     A pool of all pixels makes nothing in most of these, and what it sums up never leaves the chip.
@@ -247,27 +247,27 @@ def most_blocks(target_graph: Unit) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1 << 14)
-def block_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
+def block_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
     """Block counts worth trying for operators [start, stop): up to `_height`."""
     height = _height(target_graph, start, stop)
     return tuple([count for count in BLOCK_COUNTS if count <= height])
 
 
-def lower_counts(target_graph: Unit, start: int, stop: int) -> tuple[int, ...]:
+def lower_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
     """Those of `block_counts` whose highest block of `_height` is lower than with any fewer blocks: 28 of 56 rows, but not 32."""
     height = _height(target_graph, start, stop)
     return tuple([count for count in block_counts(target_graph, start, stop) if -(-height // -(-height // count)) == count])
 
 
 @lru_cache(maxsize=1 << 14)
-def _height(target_graph: Unit, start: int, stop: int) -> int:
+def _height(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Rows of the lowest output that one of operators [start, stop) reads, or `most_blocks` of another where that is less."""
     rows, most = needed(target_graph), most_blocks(target_graph)
     read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in target_graph.consumers[k])}
     return max(1, min([rows[k].size if k in read else most[k] for k in range(start, stop)]))
 
 
-def has_halos(target_graph: Unit, start: int, stop: int) -> bool:
+def has_halos(target_graph: TargetGraph, start: int, stop: int) -> bool:
     """Whether blocks of operators [start, stop) share rows at all."""
     return any(spec.operator.has_halo for spec in target_graph.operators[start:stop])
 

@@ -8,12 +8,12 @@ from compiler.segment.blocks import needed
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, block_counts, recut, splits, widths
 from compiler.space.strips import fewest_strips
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 _PREFETCH = (2, 1)
 
 
-def single_operators(target_graph: Unit) -> Genome | Infeasible:
+def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
     """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts.
 
     On one core; one of which not even a row fits there, on all cores by channels, or else in strips: as few as L1 wants, and twice as many
@@ -40,13 +40,13 @@ def single_operators(target_graph: Unit) -> Genome | Infeasible:
     return tuple(genes)
 
 
-def spread(target_graph: Unit, genome: Genome) -> Genome:
+def spread(target_graph: TargetGraph, genome: Genome) -> Genome:
     """Every segment over all cores of the machine, in the fewest blocks that give each of them work; split as it says, or else as it can
     be; as it is where none of that fits."""
     return tuple(on_cores(target_graph, gene, target_graph.machine.cores) or gene for gene in genome)
 
 
-def everywhere(target_graph: Unit, gene: Gene, width: int) -> Gene:
+def everywhere(target_graph: TargetGraph, gene: Gene, width: int) -> Gene:
     """The gene on the first `width` cores, an operator alone on fewer where it has neither rows nor channels for all.
 
     What fits nowhere so is in blocks enough for all of them: whoever repairs it cuts it.
@@ -60,14 +60,14 @@ def everywhere(target_graph: Unit, gene: Gene, width: int) -> Gene:
     return recut(gene, cores=cores, blocks=max(gene.blocks, len(cores)))
 
 
-def on_cores(target_graph: Unit, gene: Gene, width: int) -> Gene | None:
+def on_cores(target_graph: TargetGraph, gene: Gene, width: int) -> Gene | None:
     """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; split as it says, or else
     as it can be; None where none of that fits."""
     ways: tuple[Split, ...] = ("channels", "rows") if gene.split == "channels" else ("rows", "channels")
     return next(filter(None, (over(target_graph, gene, width, split) for split in ways)), None)
 
 
-def on_all_cores(target_graph: Unit, gene: Gene) -> Gene | None:
+def on_all_cores(target_graph: TargetGraph, gene: Gene) -> Gene | None:
     """The gene over all cores, in the fewest blocks from its own on that give each of them rows, else by channels; None where neither
     is possible.  It may not fit."""
     cores = target_graph.machine.cores
@@ -81,7 +81,7 @@ def on_all_cores(target_graph: Unit, gene: Gene) -> Gene | None:
     return recut(wide, split="channels") if "channels" in splits(target_graph, wide, cores) else None
 
 
-def over(target_graph: Unit, gene: Gene, width: int, split: Split) -> Gene | None:
+def over(target_graph: TargetGraph, gene: Gene, width: int, split: Split) -> Gene | None:
     """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; None where no such fits."""
     wider = recut(gene, cores=tuple(range(width)), split=split)
     counts = sorted({gene.blocks, *block_counts(target_graph, gene.start, gene.stop)})
@@ -89,7 +89,7 @@ def over(target_graph: Unit, gene: Gene, width: int, split: Split) -> Gene | Non
     return next((g for g in tries if split in splits(target_graph, g, width) and decode(target_graph, g) is not None), None)
 
 
-def layer_by_layer(target_graph: Unit) -> Plan | Infeasible:
+def layer_by_layer(target_graph: TargetGraph) -> Plan | Infeasible:
     """`single_operators`, each over as many cores as look fastest, as a plan: what `compile` does without a plan."""
     genome = single_operators(target_graph)
     if isinstance(genome, Infeasible):

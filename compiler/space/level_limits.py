@@ -10,17 +10,17 @@ from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome
 from compiler.space.initial import single_operators
 from compiler.target.level_limits import at_level, memory_grants
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
 @lru_cache(maxsize=1 << 14)
-def l1_of(target_graph: Unit, gene: Gene) -> int | None:
+def l1_of(target_graph: TargetGraph, gene: Gene) -> int | None:
     """The least of `l1_grants` in which the gene's segment fits; None where it fits nowhere."""
     plan = decode(target_graph, gene)
     return None if plan is None else least_l1(target_graph, plan, gene.start)
 
 
-def within_level(target_graph: Unit, gene: Gene, level: str) -> Gene:
+def within_level(target_graph: TargetGraph, gene: Gene, level: str) -> Gene:
     """The gene where it fits the memories that a level leaves, else the one that is decoded within those; cores as they are.
 
     The shared memory is divided among all segments of a program, so what they may have of it is what they were decoded for.
@@ -36,12 +36,12 @@ def within_level(target_graph: Unit, gene: Gene, level: str) -> Gene:
     return gene._replace(grant=wanted)
 
 
-def grant_of(target_graph: Unit, level: str) -> int:
+def grant_of(target_graph: TargetGraph, level: str) -> int:
     """The place in `memory_grants` of what a level leaves."""
     return memory_grants(target_graph.machine).index(target_graph.machine.granted(level)._replace(cores=target_graph.machine.cores))
 
 
-def single_operators_at(target_graph: Unit, level: str) -> Genome | Infeasible:
+def single_operators_at(target_graph: TargetGraph, level: str) -> Genome | Infeasible:
     """`single_operators` within what a level leaves."""
     genome, grant = single_operators(at_level(target_graph, level)), grant_of(target_graph, level)
     return genome if isinstance(genome, Infeasible) else tuple(gene._replace(grant=grant) for gene in genome)

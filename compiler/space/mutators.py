@@ -38,13 +38,13 @@ from compiler.space.gene import (
 )
 from compiler.space.persistent import cut_tensors, holding, wanted
 from compiler.space.strips import fewest_strips, nearest_strips
-from compiler.target.level_limits import memory_grants, within
-from compiler.target.target_graph import Unit
+from compiler.target.level_limits import limited_to, memory_grants
+from compiler.target.target_graph import TargetGraph
 
 _SPLITS: tuple[Split, ...] = ("rows", "channels")
 _MOST_PASSED = 128  # operators of all passes that are drawn: what has more takes tenths of a second to lay out, and is hardly ever faster
 
-Move = Callable[[Unit, Genome, np.random.Generator], Genome | None]
+Move = Callable[[TargetGraph, Genome, np.random.Generator], Genome | None]
 
 
 def _pick(genome: Genome, rng: np.random.Generator) -> int:
@@ -68,8 +68,8 @@ def _turned(gene: Gene) -> Gene:
     return gene._replace(same_end=not gene.same_end)
 
 
-def _granted(target_graph: Unit, gene: Gene) -> Unit:
-    return within(target_graph, memory_grants(target_graph.machine)[gene.grant])
+def _granted(target_graph: TargetGraph, gene: Gene) -> TargetGraph:
+    return limited_to(target_graph, memory_grants(target_graph.machine)[gene.grant])
 
 
 def _over(gene: Gene, each: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def _over(gene: Gene, each: tuple[int, ...], start: int, stop: int) -> tuple[int
     return kept if any(kept) else ()
 
 
-def resized(target_graph: Unit, gene: Gene, start: int, stop: int) -> Gene:
+def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gene:
     """The gene over other operators.
 
     Choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block count is lowered where there are
@@ -103,7 +103,7 @@ def resized(target_graph: Unit, gene: Gene, start: int, stop: int) -> Gene:
     return recut(resized, cached=whole_or(resized, cached), cores=working_cores(target_graph, resized))
 
 
-def split_segment(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def split_segment(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Insert a DDR write and read: cut a segment in two."""
     longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
     if not longer:
@@ -114,12 +114,12 @@ def split_segment(target_graph: Unit, genome: Genome, rng: np.random.Generator) 
     return _swap(genome, i, *_cut(target_graph, gene, at))
 
 
-def _cut(target_graph: Unit, gene: Gene, at: int) -> tuple[Gene, Gene]:
+def _cut(target_graph: TargetGraph, gene: Gene, at: int) -> tuple[Gene, Gene]:
     """The second part lies at the other end."""
     return resized(target_graph, gene, gene.start, at), resized(target_graph, gene, at, gene.stop)._replace(same_end=False)
 
 
-def merge_segments(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def merge_segments(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Remove a DDR write and read: join two neighbours, with the block count of either."""
     if len(genome) < 2:
         return None
@@ -130,7 +130,7 @@ def merge_segments(target_graph: Unit, genome: Genome, rng: np.random.Generator)
     return _swap(genome, i, joined, width=2)
 
 
-def shift_border(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def shift_border(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Hand the operators next to a border over to the other segment."""
     if len(genome) < 2:
         return None
@@ -142,7 +142,7 @@ def shift_border(target_graph: Unit, genome: Genome, rng: np.random.Generator) -
     return _swap(genome, i, resized(target_graph, a, a.start, at), resized(target_graph, b, at, b.stop), width=2)
 
 
-def toggle_held(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def toggle_held(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Hold a tensor over cuts, or not any more: of those of a random segment; or all of them, or none."""
     tensors = cut_tensors(target_graph, genome)
     if not tensors:
@@ -156,7 +156,7 @@ def toggle_held(target_graph: Unit, genome: Genome, rng: np.random.Generator) ->
     return holding(genome, [each for each in tensors if (each in asked) != (each == one)])
 
 
-def cut_on_chip(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def cut_on_chip(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Cut a segment in two, and hold what goes from one to the other: a change of blocks and tiles without DDR."""
     cut = split_segment(target_graph, genome, rng)
     if cut is None:
@@ -167,7 +167,7 @@ def cut_on_chip(target_graph: Unit, genome: Genome, rng: np.random.Generator) ->
     return holding(cut, found)
 
 
-def change_blocks(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Another block count: a neighbour mostly, any sometimes; of a segment in strips, or another number of these; or blocks of more images,
     or of fewer."""
     i = _pick(genome, rng)
@@ -193,7 +193,7 @@ def change_blocks(target_graph: Unit, genome: Genome, rng: np.random.Generator) 
     return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
 
 
-def toggle_halo(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def toggle_halo(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Cache the halo where it was recomputed, or the other way round: of one operator; of those whose rows are not longer than some
     operator's (a ring takes L1 by the row); or of all."""
     cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
@@ -212,7 +212,7 @@ def toggle_halo(target_graph: Unit, genome: Genome, rng: np.random.Generator) ->
     return None if cached == gene.cached else _swap(genome, i, recut(gene, cached=cached))
 
 
-def thin_operators(target_graph: Unit, gene: Gene, rng: np.random.Generator) -> int:
+def thin_operators(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> int:
     """Bits of the operators whose input has no more blocks in a row, over all planes, than a random one of them."""
     reads = [spec.reads[0] for spec in target_graph.operators[gene.start : gene.stop]]
     sizes = [read.planes * target_graph.storages[read.storage].row_blocks for read in reads]
@@ -220,7 +220,7 @@ def thin_operators(target_graph: Unit, gene: Gene, rng: np.random.Generator) -> 
     return sum(1 << k for k, size in enumerate(sizes) if size <= limit)
 
 
-def change_window(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_window(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Blocks one after the other, or list-scheduled in a window of another width."""
     longer = [i for i, g in enumerate(genome) if g.stop - g.start > 1]
     if not longer:
@@ -234,7 +234,7 @@ def change_window(target_graph: Unit, genome: Genome, rng: np.random.Generator) 
     return _swap(genome, i, gene._replace(window=window, sliding=sliding))
 
 
-def change_prefetch(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """A slot more or less for what is loaded; loads that overtake or do not; what is urgent first or not; or other places of loads."""
     i = _pick(genome, rng)
     gene = genome[i]
@@ -248,7 +248,7 @@ def change_prefetch(target_graph: Unit, genome: Genome, rng: np.random.Generator
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 
 
-def change_ahead(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_ahead(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More or less of a segment's weights before its first tensor; the first segment has nobody to run ahead of."""
     if len(genome) == 1:
         return None
@@ -259,7 +259,7 @@ def change_ahead(target_graph: Unit, genome: Genome, rng: np.random.Generator) -
     return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
 
 
-def change_end(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_end(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """The other end of L1 and UB, of a segment or of all from one on; the first segment has nobody before it."""
     if len(genome) == 1:
         return None
@@ -268,7 +268,7 @@ def change_end(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> 
     return _swap(genome, i, turned) if rng.random() < 0.5 else (*genome[:i], turned, *genome[i + 1 :])
 
 
-def change_weights(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_weights(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Larger or smaller chunks of streamed weights, or weights that stay instead of being streamed, or the other way round."""
     i = _pick(genome, rng)
     gene = genome[i]
@@ -278,7 +278,7 @@ def change_weights(target_graph: Unit, genome: Genome, rng: np.random.Generator)
     return None if chunk == gene.chunk else _swap(genome, i, gene._replace(chunk=chunk, pinned=()))
 
 
-def change_tiling(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_tiling(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Another tiling of one operator, mostly one that the estimate likes; or more or fewer channels of a depthwise one on VECTOR."""
     i = _pick(genome, rng)
     gene = genome[i]
@@ -299,7 +299,7 @@ def change_tiling(target_graph: Unit, genome: Genome, rng: np.random.Generator) 
     return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else (), pinned=()))
 
 
-def drawn_passes(target_graph: Unit, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
+def drawn_passes(target_graph: TargetGraph, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
     """Into how many passes of each kind a gene is divided by chance, beside what it is now; 1 not among them."""
     counts = pass_counts(target_graph, gene.start, gene.stop), input_counts(target_graph, gene.start, gene.stop)
     most = _MOST_PASSED // (gene.stop - gene.start)
@@ -310,7 +310,7 @@ def drawn_passes(target_graph: Unit, gene: Gene) -> dict[Literal["passes", "inpu
     return {"passes": passes, "input_passes": inputs}
 
 
-def change_passes(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_passes(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More passes over hidden channels or over those of inputs, or fewer; in fewer blocks where these are more than one, as passes make
     room for them."""
     able = []
@@ -328,7 +328,7 @@ def change_passes(target_graph: Unit, genome: Genome, rng: np.random.Generator) 
     return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
 
 
-def change_cores(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More cores, fewer, or others.  Where they share rows, blocks follow if there are too few to go around; where there are too few rows,
     they share channels."""
     count = target_graph.machine.cores
@@ -354,7 +354,7 @@ def change_cores(target_graph: Unit, genome: Genome, rng: np.random.Generator) -
     return _swap(genome, i, recut(found, cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else found.split))
 
 
-def change_split(target_graph: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Channels instead of rows for each core of a segment, or the other way round; a segment on one core goes to several for it."""
     if target_graph.machine.cores == 1:
         return None
@@ -404,7 +404,7 @@ def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
     return _swap(a, first, *theirs, width=width)
 
 
-def random_genome(target_graph: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
+def random_genome(target_graph: TargetGraph, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
     """Random block splits, random cores and random DDR writes and reads over the topological order."""
     genes, start = [], 0
     while start < len(target_graph.operators):
@@ -416,7 +416,7 @@ def random_genome(target_graph: Unit, rng: np.random.Generator, mean_length: flo
     return tuple(genes)
 
 
-def on_random_cores(target_graph: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
+def on_random_cores(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> Gene:
     """The gene on any number of neighbouring cores that it has work for; as it is (and nothing drawn) where the machine has one."""
     if target_graph.machine.cores == 1:
         return gene
@@ -425,7 +425,7 @@ def on_random_cores(target_graph: Unit, gene: Gene, rng: np.random.Generator) ->
     return gene._replace(cores=tuple(sorted((first + c) % target_graph.machine.cores for c in range(width))), split=split)
 
 
-def repaired(target_graph: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
+def repaired(target_graph: TargetGraph, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
     """Segments that do not fit are cut in half until they do; None where a single operator does not."""
     at = 0
     while at < len(genome):
@@ -438,7 +438,7 @@ def repaired(target_graph: Unit, genome: Genome, fits: Callable[[Gene], bool]) -
     return genome
 
 
-def _parts_that_fit(target_graph: Unit, gene: Gene, fits: Callable[[Gene], bool]) -> Genome | None:
+def _parts_that_fit(target_graph: TargetGraph, gene: Gene, fits: Callable[[Gene], bool]) -> Genome | None:
     """Of a gene; itself, if it does."""
     if fits(gene):
         return (gene,)
@@ -455,7 +455,7 @@ def _parts_that_fit(target_graph: Unit, gene: Gene, fits: Callable[[Gene], bool]
     return tuple(found)
 
 
-def verify(target_graph: Unit, genome: Genome) -> None:
+def verify(target_graph: TargetGraph, genome: Genome) -> None:
     """Raise ValueError where the genes do not cover the operators once and in order."""
     at = 0
     for gene in genome:

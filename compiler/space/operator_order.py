@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from compiler.segment.reorder import permuted
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 Order = Literal["file", "depth"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 
-def ordered(target_graph: Unit, order: Order) -> Unit:
+def ordered(target_graph: TargetGraph, order: Order) -> TargetGraph:
     """The unit with its operators in such an order, whichever it has them in."""
     if order == "file":
         found = sorted(range(len(target_graph.operators)), key=lambda k: target_graph.operators[k].tag)
@@ -25,7 +25,7 @@ def ordered(target_graph: Unit, order: Order) -> Unit:
     return target_graph if found == list(range(len(found))) else permuted(target_graph, tuple(found))
 
 
-def _depth_first(target_graph: Unit) -> list[int]:
+def _depth_first(target_graph: TargetGraph) -> list[int]:
     """Of the operators whose operands are made, the one that reads the result made last; of equals the one with the longest tail, then the
     first in the file."""
     waits, tails = [len(target_graph.producers[k]) for k in range(len(target_graph.operators))], _tails(target_graph)
@@ -45,7 +45,7 @@ def _depth_first(target_graph: Unit) -> list[int]:
     return order
 
 
-def _tails(target_graph: Unit) -> list[int]:
+def _tails(target_graph: TargetGraph) -> list[int]:
     """Of the branch that begins with an operator, the blocks of results that VECTOR makes behind its last product.
 
     More than any other where there is none: it keeps CUBE from nothing.  0 where VECTOR begins a branch with products, since it does so at

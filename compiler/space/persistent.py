@@ -19,7 +19,7 @@ from compiler.segment.border_tensors import border_tensors
 from compiler.segment.persistent import Ints, held_blocks, hold, lives_in_order, storage_numbers
 from compiler.space.gene import Gene, Genome, working_cores
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import Memory
 
 Space = tuple[int, int]  # of a segment: storages, as bits, that it makes or reads where they are held; blocks of L1 that are not its own
@@ -46,12 +46,12 @@ class CutTensor(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def first_makers(target_graph: Unit) -> dict[int, int]:
+def first_makers(target_graph: TargetGraph) -> dict[int, int]:
     """Storage -> the operator that makes its first part."""
     return {spec.y.storage: spec.index for spec in reversed(target_graph.operators)}
 
 
-def cut_tensors(target_graph: Unit, genome: Genome) -> list[CutTensor]:
+def cut_tensors(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
     """Those of segments that are on one core, the same for all that make or read one, and have whole rows; in the order of their births."""
     lives: dict[int, tuple[int, int]] = {}
     saved: dict[int, int] = {}
@@ -72,7 +72,7 @@ def cut_tensors(target_graph: Unit, genome: Genome) -> list[CutTensor]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _crossing(target_graph: Unit, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+def _crossing(target_graph: TargetGraph, start: int, stop: int) -> tuple[tuple[int, int], ...]:
     """(storage, blocks that operators [start, stop) store of it, and that they load, each once) of what crosses their borders."""
     number, found, operators = storage_numbers(target_graph), [], target_graph.operators[start:stop]
     for name, stored, _ in border_tensors(target_graph, start, stop):
@@ -84,7 +84,7 @@ def _crossing(target_graph: Unit, start: int, stop: int) -> tuple[tuple[int, int
     return tuple(found)
 
 
-def wanted(target_graph: Unit, genome: Genome) -> list[CutTensor]:
+def wanted(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
     """Those that its genes ask for."""
     starts = [gene.start for gene in genome]
 
@@ -108,7 +108,7 @@ def holding(genome: Genome, tensors: Sequence[CutTensor]) -> Genome:
 class HeldLayout:
     """Tensors that may be held in a genome, and what its segments have of those that are."""
 
-    def __init__(self, target_graph: Unit, genome: Genome, tensors: Sequence[CutTensor]) -> None:
+    def __init__(self, target_graph: TargetGraph, genome: Genome, tensors: Sequence[CutTensor]) -> None:
         cores = [working_cores(target_graph, gene) for gene in genome]
         crossing = [_crossing_storages(target_graph, gene.start, gene.stop) for gene in genome]
         self._room, self._segments = room_blocks(target_graph.machine, Memory.L1), len(genome)
@@ -136,12 +136,12 @@ class HeldLayout:
 
 
 @lru_cache(maxsize=1 << 14)
-def _crossing_storages(target_graph: Unit, start: int, stop: int) -> frozenset[int]:
+def _crossing_storages(target_graph: TargetGraph, start: int, stop: int) -> frozenset[int]:
     """What operators [start, stop) make and read beyond them."""
     return frozenset(at for at, _ in _crossing(target_graph, start, stop))
 
 
-def spaces(target_graph: Unit, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:
+def spaces(target_graph: TargetGraph, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:
     """What every segment has of the tensors that genes ask for, as many as fit.  fits: whether a gene does, with its space."""
     asked = sorted(wanted(target_graph, genome), key=lambda each: each.rank)
     layout = HeldLayout(target_graph, genome, asked)

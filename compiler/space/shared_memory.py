@@ -25,7 +25,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
 from compiler.segment.allocator import Buffer, BufferRequest, allocate
 from compiler.segment.border_tensors import border_tensors
 from compiler.segment.reorder import permuted_to
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, Memory
@@ -43,7 +43,7 @@ class _Candidate(NamedTuple):
     saved: int
 
 
-def with_shared(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[SegmentPlan]:
+def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[SegmentPlan]:
     """The segments, each with its first operator, in their order; with what stays in the shared memory, where the machine has one."""
     plans = [plan for plan, _ in segments]
     if target_graph.machine.shared is None:
@@ -65,7 +65,7 @@ def with_shared(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]])
     return found
 
 
-def settled(target_graph: Unit, plan: Plan) -> Plan:
+def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
     """The plan with what stays by the rules, in the order of its segments, which need not be the unit's.
 
     Raises `BadInputError` where it names other operators.
@@ -84,7 +84,7 @@ def without_shared(plan: SegmentPlan) -> SegmentPlan:
     return plan.model_copy(update={"shared": (), "staged": ()}) if plan.shared or plan.staged else plan
 
 
-def _tensors(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
+def _tensors(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
     storages = {storage.name: storage for storage in target_graph.storages}
     found: dict[str, _Candidate] = {}
     for index, (plan, start) in enumerate(segments):
@@ -98,7 +98,7 @@ def _tensors(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) ->
     return list(found.values())
 
 
-def _weights(target_graph: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
+def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
     """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
     found = []
     for index, (plan, start) in enumerate(segments):

@@ -17,15 +17,15 @@ from compiler.segment.operator_run import run_of
 from compiler.segment.segment import Outline, largest_strip
 from compiler.segment.strips import leaves, strips
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec, rounded
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import TargetOp, rounded
 from simulator.npu.parts import L1_ALIGN_BLOCKS, Memory
 
 _NARROWEST = 8  # columns of a strip of several operators: of narrower ones the halo is more than the result
 
 
 @lru_cache(maxsize=1 << 16)
-def fewest_strips(target_graph: Unit, start: int, stop: int) -> int:
+def fewest_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
     """The smallest number of strips in which operators [start, stop) fit L1, in the finest blocks of rows; 1 where rows alone fit, or where
     no strips do."""
     if _fits(target_graph, start, stop, 1):
@@ -40,13 +40,13 @@ def fewest_strips(target_graph: Unit, start: int, stop: int) -> int:
     return enough
 
 
-def most_strips(target_graph: Unit, start: int, stop: int) -> int:
+def most_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
     """As many strips as are looked at."""
     narrowest = min(target_graph.operators[k].out_w for k in range(start, stop) if leaves(target_graph, k, stop))
     return max(1, min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST)))
 
 
-def nearest_strips(target_graph: Unit, start: int, stop: int, wanted: int) -> int:
+def nearest_strips(target_graph: TargetGraph, start: int, stop: int, wanted: int) -> int:
     """`wanted` strips where rows alone do not fit, as far as so many fit and there can be so many; 1 where rows do."""
     fewest = fewest_strips(target_graph, start, stop)
     if wanted <= fewest or fewest == 1:
@@ -54,14 +54,14 @@ def nearest_strips(target_graph: Unit, start: int, stop: int, wanted: int) -> in
     return fewest if isinstance(strips(target_graph, start, stop, min(wanted, MAX_STRIPS)), Infeasible) else min(wanted, MAX_STRIPS)
 
 
-def _fits(target_graph: Unit, start: int, stop: int, columns: int) -> bool:
+def _fits(target_graph: TargetGraph, start: int, stop: int, columns: int) -> bool:
     """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights: mostly clear from sums."""
     return (columns == 1 and _most(target_graph, start, stop) <= room_blocks(target_graph.machine, Memory.L1)) or _has_places(
         target_graph, start, stop, columns
     )
 
 
-def _has_places(target_graph: Unit, start: int, stop: int, columns: int) -> bool:
+def _has_places(target_graph: TargetGraph, start: int, stop: int, columns: int) -> bool:
     finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in needed(target_graph)[start:stop])))
     found = largest_strip(target_graph, finest)
     if isinstance(found, Infeasible):
@@ -74,7 +74,7 @@ def _has_places(target_graph: Unit, start: int, stop: int, columns: int) -> bool
     return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)
 
 
-def _most(target_graph: Unit, start: int, stop: int) -> int:
+def _most(target_graph: TargetGraph, start: int, stop: int) -> int:
     """What the run keeps of tensors in one block, and all of its smallest chunks at once, in blocks of L1: never less than what
     `_has_places` looks for a place for."""
     kept = run_of(target_graph, start, stop).allocations.values()
@@ -83,7 +83,7 @@ def _most(target_graph: Unit, start: int, stop: int) -> int:
     return sum(tensors) + sum(map(_smallest_chunks, target_graph.operators[start:stop]))
 
 
-def _smallest_chunks(spec: OperatorSpec) -> int:
+def _smallest_chunks(spec: TargetOp) -> int:
     """Blocks of L1 that two chunks of an operator's weights take at least; 0 where it has none."""
     product = product_of(spec)
     return 0 if product is None else min(spec.weight_blocks, 2 * product.fractal.weight_blocks)

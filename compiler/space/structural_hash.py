@@ -8,13 +8,13 @@ from functools import lru_cache
 from compiler.segment.blocks import needed
 from compiler.segment.border_tensors import hidden
 from compiler.space.gene import EVERY_LENGTH, Gene, Key, bare, has_halos, iterations, keeps_weights, with_weights, working_cores
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 
 
 class Structures:
     """Names the computation of every run of operators, so that equal segments of a network (and of other networks) share their tasks."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
         self._signatures = [_short(spec.signature(target_graph.storages)) for spec in target_graph.operators]
         self._digest = lru_cache(maxsize=1 << 16)(self._structure)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
 
@@ -28,7 +28,7 @@ def l1_grants(machine: Machine) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def within(target_graph: Unit, grant: Grant) -> Unit:
+def limited_to(target_graph: TargetGraph, grant: Grant) -> TargetGraph:
     """The unit on a machine that has no more than this; that itself where it is all."""
     if grant == target_graph.machine.whole:
         return target_graph
@@ -40,11 +40,11 @@ def within(target_graph: Unit, grant: Grant) -> Unit:
     return replace(target_graph, machine=Machine.model_validate(values))
 
 
-def within_l1(target_graph: Unit, l1_bytes: int) -> Unit:
+def within_l1(target_graph: TargetGraph, l1_bytes: int) -> TargetGraph:
     """The unit within so much of L1."""
-    return within(target_graph, target_graph.machine.whole._replace(l1_bytes=l1_bytes))
+    return limited_to(target_graph, target_graph.machine.whole._replace(l1_bytes=l1_bytes))
 
 
-def at_level(target_graph: Unit, level: str) -> Unit:
+def at_level(target_graph: TargetGraph, level: str) -> TargetGraph:
     """The unit within what a level leaves."""
-    return within(target_graph, target_graph.machine.granted(level))
+    return limited_to(target_graph, target_graph.machine.granted(level))

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from simulator.npu.parts import DataType
 
 
-class Piece(NamedTuple):
+class TensorSlice(NamedTuple):
     """Planes [plane, plane + planes) of a storage."""
 
     storage: int
     plane: int
     planes: int
 
-    def overlaps(self, other: Piece) -> bool:
+    def overlaps(self, other: TensorSlice) -> bool:
         return self.storage == other.storage and self.plane < other.plane + other.planes and other.plane < self.plane + self.planes
 
 

@@ -12,15 +12,15 @@ from functools import cached_property
 
 from compiler.ir.graph import Graph
 from compiler.ir.layout import Layout
-from compiler.target.storage import Piece, StorageSpec
-from compiler.target.target_op import OperatorSpec
+from compiler.target.storage import StorageSpec, TensorSlice
+from compiler.target.target_op import TargetOp
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import MemoryMap
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class TargetGraph:
     """A model on a machine in a data type, without its weights' values: all that planning, emission and timing need.
 
     So it is small: every worker is sent one, and what is remembered of units does not keep their models.  The values are packed beside
@@ -34,7 +34,7 @@ class Unit:
     machine: Machine
     dtype: DataType
     storages: tuple[StorageSpec, ...]
-    operators: tuple[OperatorSpec, ...]
+    operators: tuple[TargetOp, ...]
     memory: MemoryMap
     producers: dict[int, tuple[int, ...]]  # operator -> operators whose output it reads
     consumers: dict[int, tuple[int, ...]]  # operator -> operators that read its output
@@ -42,11 +42,11 @@ class Unit:
     strips: int = 1
     together: int = 1
 
-    def type_of(self, tensor: Piece) -> DataType:
+    def type_of(self, tensor: TensorSlice) -> DataType:
         """Of a tensor's values: every operand, result and constant has its own."""
         return self.storages[tensor.storage].dtype
 
-    def dtypes_of(self, spec: OperatorSpec) -> tuple[DataType, ...]:
+    def dtypes_of(self, spec: TargetOp) -> tuple[DataType, ...]:
         """Of an operator's operands, and of its result."""
         return tuple([self.type_of(piece) for piece in (*spec.reads, spec.y)])
 

@@ -18,7 +18,7 @@ from compiler.ir.operators import Operator
 from compiler.ir.region import Rows
 from compiler.plan.plan import Infeasible, Tiling
 from compiler.target.loop_nest import Nest
-from compiler.target.storage import Piece, StorageSpec
+from compiler.target.storage import StorageSpec, TensorSlice
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
 
@@ -45,7 +45,7 @@ class UbBuffers(NamedTuple):
     kept: bool = False
 
 
-class Given(NamedTuple):
+class EmitInputs(NamedTuple):
     """What a segment gives an operator that is emitted: first blocks of its buffers, a slot after the other.
 
     weights: in L1; all that follows it: in UB (`segment.memory_plan`).  inside: whether its result stays on chip.
@@ -76,7 +76,7 @@ class Fetch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class OperatorSpec(ABC):
+class TargetOp(ABC):
     """What every operator has.  reads[0] is the main input; `signature` says what its cost depends on.
 
     index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`segment.reorder`), or -1.
@@ -89,8 +89,8 @@ class OperatorSpec(ABC):
     index: int
     name: str
     operator: Operator
-    reads: tuple[Piece, ...]
-    y: Piece
+    reads: tuple[TensorSlice, ...]
+    y: TensorSlice
     in_h: int
     in_w: int
     out_h: int
@@ -138,7 +138,7 @@ class OperatorSpec(ABC):
         return (False,) * len(self.reads)
 
     @property
-    def right(self) -> Piece | None:
+    def right(self) -> TensorSlice | None:
         """A tensor that is read whole for any of the result, from L1 or in chunks: the right operand of a product."""
         return None
 
@@ -205,10 +205,10 @@ class OperatorSpec(ABC):
     # its records
 
     @abstractmethod
-    def job(self, given: Given) -> tuple[int, ...]:
+    def job(self, given: EmitInputs) -> tuple[int, ...]:
         """What its emitter is told: a NamedTuple of numbers, of a type that the table of kinds has an emitter for."""
 
-    def job_row(self, given: Given) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
+    def job_row(self, given: EmitInputs) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
         """The type of its job, and the numbers in it."""
         job = self.job(given)
         return type(job), np.array(job, np.int64)
@@ -217,7 +217,7 @@ class OperatorSpec(ABC):
         """What its emitter reads beside its job, at most three."""
         return []
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def fetches(self, given: EmitInputs) -> list[Fetch]:
         """Its constants, those that do not come with tiles."""
         return []
 

@@ -17,7 +17,7 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 
 
 class _Durable(Protocol):
-    """What is asked of a file or folder here: `DurablePath`, `tuner.platform.files.Place`."""
+    """What is asked of a file or folder here: `DurablePath`, `tuner.platform.files.AnyPath`."""
 
     @property
     def name(self) -> str: ...

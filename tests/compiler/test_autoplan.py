@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.autoplan import _changed, _Timed, _turned, _with, quick_genomes, quick_plans
 from compiler.build import default_by_level, measure, segment_cycles
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import ConvTiling, Infeasible, Plan
 from compiler.planner.segmentation import by_estimate, segmentations
 from compiler.planner.tweaks import CHANGES, SLIDING, Change
@@ -22,7 +22,7 @@ from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, lower_counts
 from compiler.space.operator_order import ordered
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate
 from tests.graphs import conv, target_graph
@@ -30,8 +30,8 @@ from tests.piece_models import piece_model
 from tuner.zoo.load import open_network
 
 
-def read(machine: str) -> Opened:
-    return open_network(Source(Path("made:mobilenet_v2-small"), load_machine(machine), random_weights=0))
+def read(machine: str) -> LoweredModel:
+    return open_network(ModelSpec(Path("made:mobilenet_v2-small"), load_machine(machine), random_weights=0))
 
 
 opened = cache(read)
@@ -125,7 +125,7 @@ def test_segments_lie_at_the_same_end_as_the_one_before_where_that_is_faster() -
 
 def test_what_is_whole_on_chip_begins_in_blocks() -> None:
     """Where that is faster: the tensor behind stays in L1, and those behind it are one block still."""
-    model = open_network(Source(Path("light:squeezenet,quantised=qdq"), load_machine("edge")))
+    model = open_network(ModelSpec(Path("light:squeezenet,quantised=qdq"), load_machine("edge")))
     target_graph = ordered(model.target_graph, "depth")
     first, *others = quick_genomes(model.compiler, target_graph, by_estimate(target_graph), ["none"])["none"][0]
     assert first.sliding
@@ -139,7 +139,7 @@ def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     target_graph = ordered(opened("edge").target_graph, "depth")
     some = (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1), Gene(len(target_graph.operators) - 4, len(target_graph.operators)))
     some += tuple(Gene(start, stop, passes=pass_counts(target_graph, start, stop)[0]) for start, stop in runs_with_passes(target_graph))
-    pools = ordered(open_network(Source(Path("light:squeezenet"), load_machine("edge"), random_weights=0)).target_graph, "depth")
+    pools = ordered(open_network(ModelSpec(Path("light:squeezenet"), load_machine("edge"), random_weights=0)).target_graph, "depth")
     firsts = {k: min(pools.producers[k], default=k) for k in range(len(pools.operators))}
     fed = tuple(Gene(first, k + 1, 6) for k, first in firsts.items() if not refusal(pools, first, k))
     batch = replace(target_graph, storages=tuple(replace(storage, n=4) for storage in target_graph.storages))
@@ -191,7 +191,7 @@ def test_more_passes_have_the_same_tilings() -> None:
 
 
 def test_every_piece_has_a_plan() -> None:
-    model = open_source(Source(Path("model"), load_machine("edge")), piece_model("chain"))
+    model = lower_model(ModelSpec(Path("model"), load_machine("edge")), piece_model("chain"))
     plans = quick_plans(model)
     assert len(model.names) > 1
     for plan in plans.values():
@@ -203,10 +203,10 @@ def test_the_first_of_equal_segments_says_for_all(monkeypatch: pytest.MonkeyPatc
     """Of eight equal convolutions: a change that the first loses with is tried of no other."""
     tried = list[list[int]]()
 
-    def faster(target_graph: Unit, gene: Gene) -> Gene:
+    def faster(target_graph: TargetGraph, gene: Gene) -> Gene:
         return gene._replace(chunk=1)
 
-    def slower(target_graph: Unit, gene: Gene) -> Gene:
+    def slower(target_graph: TargetGraph, gene: Gene) -> Gene:
         return gene._replace(chunk=2)
 
     def measured(genome: Genome) -> NDArray[np.int64] | None:

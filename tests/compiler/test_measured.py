@@ -15,7 +15,7 @@ from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import FORMULA, Gene, Genome, block_counts
 from compiler.space.initial import single_operators
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.timing import simulate_levels
@@ -24,7 +24,7 @@ from tests.models import SMALL_MODELS, small_model
 HEADER = "# plan: cycles at each level.  Where a line changes and its plan does not, raise simulator.VERSION.\n"
 
 
-def fused(target_graph: Unit) -> Genome:
+def fused(target_graph: TargetGraph) -> Genome:
     """Runs of three operators in a few blocks in a sliding window, where that fits, else operators alone."""
     singles = single_operators(target_graph)
     assert not isinstance(singles, Infeasible)

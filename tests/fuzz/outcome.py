@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compiler.frontend.partition.partition import AllOnHostError
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Infeasible
 from simulator.exact_onnxruntime import REFUSALS, exact_session
 from simulator.npu.container import ContainerError
@@ -58,7 +58,7 @@ def judge(sample: Sample, target: Target, seed: int = 0) -> Outcome:
             expected = expected_of(sample)
         except REFUSALS as error:  # it took the nodes one by one: its inference knows another size behind a pool with ceil_mode
             return found._replace(kind="undefined", what="onnxruntime does not load the model", message=str(error))
-        opened = open_source(Source(Path("fuzz.onnx"), target.machine, target.dtype), sample.model)
+        opened = lower_model(ModelSpec(Path("fuzz.onnx"), target.machine, target.dtype), sample.model)
         found = found._replace(place=_place(opened), pairs=_pairs(opened))
         if not all(np.isfinite(value).all() for value in expected.values() if value.dtype.kind == "f"):
             return found._replace(kind="undefined", what="not finite")
@@ -112,13 +112,13 @@ def expected_of(sample: Sample) -> dict[str, Array]:
 # --- what is said of it ----------------------------------------------------------------------------------------------
 
 
-def _place(opened: Opened) -> str:
+def _place(opened: LoweredModel) -> str:
     if not opened.part.pieces:
         return "host"
     return "partly" if any(node.op_type not in _ENDS for node in opened.part.host) else "npu"
 
 
-def _pairs(opened: Opened) -> tuple[tuple[str, str], ...]:
+def _pairs(opened: LoweredModel) -> tuple[tuple[str, str], ...]:
     """Producer and consumer among the nodes of a piece; inputs and outputs of it are such as well, and integers between two are not."""
     found = set[tuple[str, str]]()
     for piece in opened.part.pieces:

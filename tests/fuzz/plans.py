@@ -6,13 +6,13 @@ import numpy as np
 
 from compiler.autoplan import quick_genomes
 from compiler.build import plans_of_pieces
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.planner.segmentation import by_estimate
 from compiler.space.decode import decode, decode_all
 from compiler.space.mutators import random_genome, repaired
 from compiler.space.operator_order import ordered
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.program import Program
 from tests.plans import random_plan
 
@@ -23,7 +23,7 @@ def plan_names(genomes: int, predicted: bool = True) -> tuple[str, ...]:
     return (LAYERWISE, *(["predicted"] if predicted else []), *(f"genome {k}" for k in range(genomes)))
 
 
-def programs_of(opened: Opened, name: str, level: str, seed: int) -> dict[str, Program] | Infeasible:
+def programs_of(opened: LoweredModel, name: str, level: str, seed: int) -> dict[str, Program] | Infeasible:
     """Piece -> its program by a plan of one of the other names.  seed: of drawn ones."""
     plan = _plan(opened, name, level, seed)
     if isinstance(plan, Infeasible):
@@ -37,7 +37,7 @@ def programs_of(opened: Opened, name: str, level: str, seed: int) -> dict[str, P
     return found
 
 
-def _plan(opened: Opened, name: str, level: str, seed: int) -> Plan | Infeasible:
+def _plan(opened: LoweredModel, name: str, level: str, seed: int) -> Plan | Infeasible:
     plans = {}
     for at, (piece, compiler) in enumerate(zip(opened.names, opened.compilers, strict=True)):
         rng = np.random.default_rng([seed, at, int(name.partition(" ")[2] or 0)])
@@ -54,7 +54,7 @@ def _plan(opened: Opened, name: str, level: str, seed: int) -> Plan | Infeasible
     return joined(plans)
 
 
-def _random_plan(target_graph: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
+def _random_plan(target_graph: TargetGraph, rng: np.random.Generator) -> Plan | Infeasible | None:
     """A genome as a search begins with, or any legal plan: those that no search would try as well."""
     if rng.integers(2):
         return random_plan(target_graph, rng, strips=True)

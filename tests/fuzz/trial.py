@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import tests.inline_reference
 from compiler.build import containers_of, default_plans, measure
 from compiler.frontend.partition.partition import Partition
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.package import onnx_bytes
 from compiler.plan.plan import Infeasible
 from simulator.compiled import CompiledPiece
@@ -96,7 +96,7 @@ def check_on_host(part: Partition, expected: Mapping[str, Array], sample: Sample
 class Trial:
     """A compiled model, executed with one set of programs after the other.  layerwise: those of the file."""
 
-    def __init__(self, sample: Sample, expected: Mapping[str, Array], opened: Opened, target: Target) -> None:
+    def __init__(self, sample: Sample, expected: Mapping[str, Array], opened: LoweredModel, target: Target) -> None:
         self.sample, self.expected, self.opened = sample, expected, opened
         self.level = next(iter(target.machine.contention))
         measured = measure(opened, {self.level: default_plans(opened, self.level)})

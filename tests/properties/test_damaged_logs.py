@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compiler.model import open_source
+from compiler.model import lower_model
 from compiler.plan.plan import Plan, parse_plan
 from simulator.npu.errors import TilefarmError
 from tests.rows import write_part
@@ -27,7 +27,7 @@ from tuner.log.part import part_name, read_part
 from tuner.log.part_counts import FILE as COUNTS
 from tuner.log.read import read_log, read_tasks
 from tuner.log.writer import Origin, RunLog
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.checkpoint import Checkpoint
 from tuner.runs.folder import read_json
@@ -143,7 +143,7 @@ def rename(run: Path, rng: random.Random) -> None:
 
 def replace(run: Path, rng: random.Random) -> None:
     path = any_part(run, rng)
-    table = read_part(LocalPlace(path)).table
+    table = read_part(LocalPath(path)).table
     path.unlink()
     kind = rng.randrange(9)
     if kind == 0:
@@ -200,7 +200,7 @@ class Farm:
         quick(model, self.run, 8)
         shutil.copytree(self.run, self.good)
         quick(model, self.other, 4, seed=1)
-        opened = open_source(read_source(LocalPlace(self.run)).source)
+        opened = lower_model(read_source(LocalPath(self.run)).source)
         self.target_graph, self.levels = opened.target_graph, tuple(opened.machine.contention)
         programs = read_tasks(self.run).query("kind == 'program'")["payload"]
         kept = {parse_plan(path.read_text()).digest for path in (self.run / "plans").rglob("*.json")}
@@ -258,8 +258,8 @@ class Farm:
 
     def resume(self) -> str:
         """All that a run that goes on reads of its log."""
-        with RunLog(LocalPlace(self.run), REAL, self.origin, FEATURE_SETS) as log:
-            found = Checkpoint(LocalPlace(self.run / "checkpoint"), log).load()
+        with RunLog(LocalPath(self.run), REAL, self.origin, FEATURE_SETS) as log:
+            found = Checkpoint(LocalPath(self.run / "checkpoint"), log).load()
             lost = "rows were lost" if log.lost else ""
             return f"{log.numbers.beyond([])} {found} {lost}"
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import compiler.segment.segment
 import tests.inline_reference
 from compiler.frontend import lower
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.ops.lower_graph import pack_unit
 from compiler.package import write_body
 from compiler.pipeline import Compiler
@@ -29,7 +29,7 @@ from compiler.segment import memory_plan
 from compiler.segment.blocks import Blocks
 from compiler.segment.memory_plan import Places
 from compiler.segment.persistent import Held
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine_file import load_machine
@@ -54,7 +54,9 @@ class Overlap:
         self.seen = 0
         self.planted = False
 
-    def __call__(self, strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool, told: bool, held: Held) -> Places | Infeasible:
+    def __call__(
+        self, strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan, flip: bool, told: bool, held: Held
+    ) -> Places | Infeasible:
         places = PLACE(strips, plan, flip, told, held)
         assert isinstance(places, Places)
         if self.seen == self.at:
@@ -95,7 +97,7 @@ class Count:
 
 def expected(path: Path, feeds: dict[str, Floats]) -> ReferenceValues:
     """As `run --check` has it."""
-    opened = open_source(Source(path, EDGE))
+    opened = lower_model(ModelSpec(path, EDGE))
     body = path.with_suffix(".body.onnx")
     write_body(opened.part, body)
     names = [buffer.name for buffer in opened.target_graph.memory.buffers if buffer.kind != "constant"]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
-from compiler.pipeline import Compiler, CorePart
+from compiler.pipeline import Compiler, ScheduledShare
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.bench_evaluate import mutations
 from simulator import incremental_timing
 from simulator.incremental_timing import Entries, ResumingRuns
@@ -166,7 +166,7 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(taken)
 
 
-def parts_of(compiler: Compiler, target_graph: Unit, genome: Genome) -> list[CorePart]:
+def parts_of(compiler: Compiler, target_graph: TargetGraph, genome: Genome) -> list[ScheduledShare]:
     plan = decode_all(target_graph, genome)
     assert not isinstance(plan, Infeasible)
     parts = compiler.parts(plan)

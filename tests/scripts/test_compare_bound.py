@@ -18,7 +18,7 @@ from scripts.traffic import Traffic, traffic
 from simulator.npu.parts import DataType
 from tests.scripting import run_script
 from tuner.config import load_config
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -60,7 +60,7 @@ def test_programs_for_speed_have_two_slots() -> None:
     target_graph = make_unit(
         lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 16, DataType.float16)[0], DataType.float16
     )
-    rules = [kind(target_graph, ("none",), load_config(), {}) for kind in (Rules, Doubled)]
+    rules = [kind(target_graph, ("none",), load_config(), {}) for kind in (SearchLimits, Doubled)]
     assert [each.permitted(Gene(0, 2, prefetch=1)).prefetch for each in rules] == [1, 2]
     assert [each.permitted(Gene(0, 2, prefetch=0)).prefetch for each in rules] == [0, 0]
 

@@ -23,7 +23,7 @@ from tuner.config import load_config
 from tuner.log.schema import RESULTS
 from tuner.measure.request import Measurement, Request
 from tuner.search.ask_tell import answered
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.strategy import StrategyContext
 from tuner.testing.strategy import StrategyContract
 
@@ -102,7 +102,7 @@ def walked(strategy: type[search_strategies.Walk], answer: Callable[[int], float
         def space(self) -> Line:
             return Line()
 
-    context, state, asked = StrategyContext(Rules(UNIT, ("none",), load_config(), {}), 0, 3), None, list[list[int]]()
+    context, state, asked = StrategyContext(SearchLimits(UNIT, ("none",), load_config(), {}), 0, 3), None, list[list[int]]()
 
     def measured(requests: Sequence[Request]) -> list[Measurement]:
         values = np.zeros((1, len(RESULTS)), np.int64)

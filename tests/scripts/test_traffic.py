@@ -11,7 +11,7 @@ from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.traffic import Traffic, traffic
 from simulator.npu.level import ALONE
 from simulator.npu.machine_file import load_machine
@@ -21,7 +21,7 @@ from simulator.timing import simulate
 from tests.models import Builder, small_model
 
 
-def layer_by_layer(model: ModelProto, machine: str = "edge") -> tuple[Unit, Program]:
+def layer_by_layer(model: ModelProto, machine: str = "edge") -> tuple[TargetGraph, Program]:
     target_graph = make_unit(lower(model), load_machine(machine), DataType.float16)
     program = Compiler(target_graph).compile(default_plan(target_graph))
     assert not isinstance(program, Infeasible)

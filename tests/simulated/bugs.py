@@ -60,7 +60,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "count(self.numbers) + np.arange(len(at))",
         ),
     ),
-    "ahead-left-out": (Edit("tuner.farm.search_run:OneSearch._resume", "if not lost:", "if False:"),),
+    "ahead-left-out": (Edit("tuner.farm.search_run:SearchRun._resume", "if not lost:", "if False:"),),
     "ahead-counted-twice": (Edit("tuner.farm.commit_log:Ledger._logged", "name not in self.ahead.tasks for", "True for"),),
     "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),
     "late-result-of-the-dead": (

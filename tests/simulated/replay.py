@@ -17,8 +17,8 @@ from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.cost_model.model_file import Models, Trained
 from tuner.farm.jobs import EpochResult, Job, JobRunner, JobRunnerSpec, Training, Update
-from tuner.farm.pool import Lone
-from tuner.measure.budgeted import Enough
+from tuner.farm.pool import SingleItemMessage
+from tuner.measure.budgeted import BudgetExhausted
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Measurer, Request
 from tuner.platform.actors import Message
@@ -51,7 +51,7 @@ class Recording:
     def seconds(self, message: Message) -> float:
         """That a message takes an actor of usual speed."""
         told = pickle.loads(message.packed)
-        return 0.05 if isinstance(told, Lone) else self.seconds_of(told.job)
+        return 0.05 if isinstance(told, SingleItemMessage) else self.seconds_of(told.job)
 
     def seconds_of(self, job: Job | Training) -> float:
         """That a job takes, or is given."""
@@ -78,7 +78,7 @@ def _whole_s(job: Job) -> float:
 def lone_item(message: Message) -> bytes | None:
     """What a message says is to be tried alone; None for a job."""
     told = pickle.loads(message.packed)
-    return told.item if isinstance(told, Lone) else None
+    return told.item if isinstance(told, SingleItemMessage) else None
 
 
 def job_digest(job: Job | Training, heard: str) -> str:
@@ -170,7 +170,7 @@ class RecordingJobRunner(JobRunner):
         def measurer(requests: Sequence[Request]) -> Iterator[Measurement]:
             for request in requests:
                 if (found := next(left, None)) is None:
-                    raise Enough
+                    raise BudgetExhausted
                 assert found[0] == request
                 yield found[1]
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tests.simulated.actors import Dies
@@ -34,7 +34,7 @@ from tuner.farm.initial_model import packaged_prior
 from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
 from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS
-from tuner.farm.search_run import OneSearch
+from tuner.farm.search_run import SearchRun
 from tuner.log.drift import Drift
 from tuner.log.read import read_table
 from tuner.log.schema import ORIGIN, log_schema, task_schema
@@ -180,7 +180,7 @@ def rows_of(disk: SimDisk) -> tuple[pa.Table, pa.Table]:
     return plain_table(read_table(run, "log").table, VOLATILE), plain_table(read_table(run, "tasks").table, VOLATILE)
 
 
-def _ahead(made: list[RecordingSpec], run: OneSearch) -> None:
+def _ahead(made: list[RecordingSpec], run: SearchRun) -> None:
     """What islands could be at when the end is reached, where others are slower: in other worlds it is begun, and never committed."""
     jobs = run.conductor.jobs
     if not isinstance(jobs, ActorPool):
@@ -274,7 +274,7 @@ def _earlier() -> Path:
 
 
 def _search(scenario: Scenario) -> Search:
-    opened = open_source(Source(Path("m.onnx"), load_machine("edge")), small_model(scenario.model), "m")
+    opened = lower_model(ModelSpec(Path("m.onnx"), load_machine("edge")), small_model(scenario.model), "m")
     request = TuneRequest(
         Path("m.onnx"),
         "edge",

@@ -9,9 +9,9 @@ from functools import cache, cached_property
 from typing import Any
 from unittest import mock
 
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.space.gene import Genome
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tests.simulated.actors import SimActors
 from tests.simulated.disk import SimDisk, SimPlace, SimUrl
 from tests.simulated.kernel import Kernel, Process
@@ -21,7 +21,7 @@ from tuner.config import TuneConfig
 from tuner.farm import store_client, warm_start
 from tuner.farm.initial_model import Prior
 from tuner.farm.initial_plans import compiled_genomes
-from tuner.farm.search_run import OneSearch
+from tuner.farm.search_run import SearchRun
 from tuner.platform.actors import Worker
 from tuner.request import TuneRequest
 from tuner.run_session import MakeSpec, Surroundings, session
@@ -35,7 +35,7 @@ STORE = ("bucket", "STORE")
 class Search:
     """What a user asks for; `--resume` always, whatever has happened."""
 
-    opened: Opened
+    opened: LoweredModel
     config: TuneConfig
     request: TuneRequest
     prior: Prior | None = None
@@ -76,7 +76,7 @@ _read_once = cache(warm_start.read_warm_start)
 _compiled = dict[str, dict[Genome, str]]()
 
 
-def _compiled_once(target_graph: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
+def _compiled_once(target_graph: TargetGraph, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
     """Of every model; all scenarios have one machine."""
     found = _compiled.get(target_graph.graph.digest)
     if found is None:
@@ -92,7 +92,7 @@ def searched(
     kernel: Kernel,
     process: Process,
     struck: set[bytes],
-    after: Callable[[OneSearch], None] = lambda run: None,
+    after: Callable[[SearchRun], None] = lambda run: None,
 ) -> Ended:
     """A new run, or one that goes on.  after: called at its end."""
 

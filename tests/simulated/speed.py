@@ -18,8 +18,8 @@ from tests.simulated.actors import SimActors
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import US, Kernel, Process
 from tests.simulated.world import simulated_world
-from tuner.farm.commit_log import Place, RunBudget
-from tuner.farm.coordinator import Conductor
+from tuner.farm.commit_log import Order, RunBudget
+from tuner.farm.coordinator import Coordinator
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import EpochResult
 from tuner.farm.pool import ActorPool
@@ -67,7 +67,7 @@ class _Counting:
     def spent(self) -> bool:
         return len(self.tasks) >= self.jobs
 
-    def commit(self, measured: object, epoch: int) -> Place:
+    def commit(self, measured: object, epoch: int) -> Order:
         self.tasks.append(measured)
         return "here"
 
@@ -98,7 +98,7 @@ def used(workers: int, islands: int, epochs: int) -> float:
                 begun_us.append(kernel.now_us)
 
         counting = _Counting(1 + islands * (epochs + 1))
-        conductor = Conductor(pool, schedule, counting, None, committed)  # type: ignore[arg-type]
+        conductor = Coordinator(pool, schedule, counting, None, committed)  # type: ignore[arg-type]
         conductor.begin(())
         conductor.run()
         actors.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.simulated.kernel import EPOCH_US, US, Kernel, Process, Task
-from tuner.platform.interfaces import World
+from tuner.platform.interfaces import Platform
 
 R = TypeVar("R")
 
@@ -103,6 +103,6 @@ class SimThreads:
                 self._kernel.call("apart, done")
 
 
-def simulated_world(kernel: Kernel, process: Process) -> World:
+def simulated_world(kernel: Kernel, process: Process) -> Platform:
     """What a driver that runs as this process lives in."""
-    return World(SimClock(kernel), SimThreads(kernel, process))
+    return Platform(SimClock(kernel), SimThreads(kernel, process))

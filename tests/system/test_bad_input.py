@@ -18,7 +18,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.build import default_plan
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.machine_file import configs_folder
 from simulator.onnx_container import read_container
 from tests.models import small_model
@@ -68,7 +68,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cut.onnx").write_bytes(compiled[:middle])
 
     for name, machine in (("edge", "edge"), ("elsewhere", "ascend310")):
-        plan = default_plan(open_source(Source(folder / "good.onnx", _machine(machine))).target_graph)
+        plan = default_plan(lower_model(ModelSpec(folder / "good.onnx", _machine(machine))).target_graph)
         (folder / f"plan_{name}.json").write_text(plan.to_json())
     raw = json.loads((folder / "plan_edge.json").read_text())
     (folder / "plan_text.json").write_text("{not json")

@@ -12,7 +12,7 @@ from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
 from compiler.space.initial import layer_by_layer
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine, preset_names
 from simulator.npu.parts import DataType, Engine
@@ -35,7 +35,7 @@ SHAPED = {
 }
 
 
-def compiled(target_graph: Unit) -> tuple[Plan, Program]:
+def compiled(target_graph: TargetGraph) -> tuple[Plan, Program]:
     plan = layer_by_layer(target_graph)
     assert isinstance(plan, Plan), plan
     program = Compiler(target_graph).compile(plan)
@@ -43,7 +43,7 @@ def compiled(target_graph: Unit) -> tuple[Plan, Program]:
     return plan, program
 
 
-def check_clock(target_graph: Unit, program: Program) -> None:
+def check_clock(target_graph: TargetGraph, program: Program) -> None:
     """Times are within their bounds, and levels are for telling programs apart: each of them is felt on one core."""
     roofline, found = Roofline(target_graph), simulate_levels(program, target_graph.machine)
     for level, timing in found.items():

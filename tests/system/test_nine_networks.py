@@ -13,7 +13,7 @@ from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode, decode_all
 from compiler.space.initial import layer_by_layer, single_operators, spread
 from compiler.space.mutators import random_genome, repaired
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -27,7 +27,7 @@ FAST = ("squeezenet", "shufflenet")
 LIMITS = {DataType.float16: 7e-3, DataType.float32: 1e-5}
 
 
-def fused(target_graph: Unit, seed: int) -> Plan:
+def fused(target_graph: TargetGraph, seed: int) -> Plan:
     """Long segments at random, cut where they do not fit."""
     genome = repaired(
         target_graph, random_genome(target_graph, np.random.default_rng(seed), 6.0), lambda gene: decode(target_graph, gene) is not None

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan, parse_plan
 from compiler.space.mutators import MOVES
 from simulator.npu.container import Container
@@ -61,8 +61,8 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opened(model: Path) -> Opened:
-    return open_source(Source(model, load_machine("edge"), DataType.float16))
+def opened(model: Path) -> LoweredModel:
+    return lower_model(ModelSpec(model, load_machine("edge"), DataType.float16))
 
 
 # the same run
@@ -281,7 +281,7 @@ def test_equal_tasks_have_equal_results(whole: Path) -> None:
     assert (log.groupby(["task", "level"], observed=True)["cycles"].nunique(dropna=False) == 1).all()
 
 
-def test_payloads_of_programs_compile_again_to_the_same_cycles(whole: Path, opened: Opened) -> None:
+def test_payloads_of_programs_compile_again_to_the_same_cycles(whole: Path, opened: LoweredModel) -> None:
     log, tasks = read_log(whole), read_tasks(whole)
     programs = tasks[tasks["kind"] == "program"]
     assert len(programs) > N // 2
@@ -296,7 +296,7 @@ def container(run: Path) -> Container:
     return decode(read_container(run / "best.onnx"))
 
 
-def test_plans_compile_again_to_the_containers_bytes(whole: Path, opened: Opened) -> None:
+def test_plans_compile_again_to_the_containers_bytes(whole: Path, opened: LoweredModel) -> None:
     summary = Summary.model_validate(read_json(whole / "summary.json"))
     packed = container(whole)
     for level, row in summary.levels.items():

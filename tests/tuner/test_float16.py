@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -46,7 +46,7 @@ def as_kind(model: ModelProto, kind: int) -> ModelProto:
 
 def compiled(model: ModelProto, folder: Path, dtype: DataType = DataType.float16, style: str = "function") -> Path:
     onnx.save(model, folder / "m.onnx")
-    opened = open_source(Source(folder / "m.onnx", EDGE, dtype))
+    opened = lower_model(ModelSpec(folder / "m.onnx", EDGE, dtype))
     containers = [build_variants(packed, dict.fromkeys(EDGE.contention, default_plan(packed.target_graph))) for packed in opened.packed]
     package(opened, containers, folder / "out.onnx", style)  # type: ignore[arg-type]
     return folder / "out.onnx"

@@ -18,7 +18,7 @@ from onnx import ModelProto
 
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend.onnx_io.load import prepare
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
@@ -43,7 +43,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def write(name: str, folder: Path) -> None:
     onnx.save(partial_model(name), folder / "model.onnx")
-    opened = open_source(Source(folder / "model.onnx", EDGE))
+    opened = lower_model(ModelSpec(folder / "model.onnx", EDGE))
     container = build_variants(opened.packed[0], dict.fromkeys(EDGE.contention, default_plan(opened.target_graph)))
     package(opened, [container], folder / "function.onnx", "function")
     package(opened, [container], folder / "epcontext.onnx", "epcontext")
@@ -88,7 +88,7 @@ def test_check_passes_and_the_container_is_what_is_checked(name: str, tmp_path: 
     container = decode(read_container(tmp_path / "function.onnx"))
     constants = np.frombuffer(container.constants, np.uint8).copy()
     constants[: constants.size // 2] = 0
-    opened = open_source(Source(tmp_path / "model.onnx", EDGE))
+    opened = lower_model(ModelSpec(tmp_path / "model.onnx", EDGE))
     package(opened, [decode(encode(replace(container, constants=constants)))], tmp_path / "changed.onnx")
     (changed, *_) = check_file(tmp_path / "changed.onnx", ["none"])
     assert any("max|out-ref|" in fault for fault in changed.faults)

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 from tuner.audit.report_types import Raced, Timed
 from tuner.config import TuneConfig
 from tuner.farm.board_finals import FinalsSpec, farm_of_finals, read
-from tuner.farm.subgraph_searches import Searched
+from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.drift import DRIFTED
 from tuner.log.read import read_log, read_tasks
 from tuner.measure.runners import runner_spec
@@ -40,7 +40,7 @@ class RacesFound(NamedTuple):
 class _Entered:
     """Of one search.  programs: all of its programs, by number.  of: level -> numbers, the champion's first, the baseline's last."""
 
-    search: Searched
+    search: SearchedSubgraph
     programs: Sequence[Contender]
     of: Mapping[str, tuple[int, ...]]
 
@@ -50,7 +50,7 @@ class _Entered:
 
 
 def race_again(
-    run: Any, opened: Opened, found: Sequence[Searched], summary: Mapping[str, Any], config: TuneConfig, own: Mapping[str, Plan],
+    run: Any, opened: LoweredModel, found: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig, own: Mapping[str, Plan],
     baselines: Mapping[str, Plan], most: int, races: int, address: str | None, say: Callable[[str], None],
 ) -> RacesFound:  # fmt: skip
     """run: its folder.  most: readings, of which at least two rounds are taken.  races: at most.  Raises `TilefarmError`."""
@@ -68,7 +68,7 @@ def race_again(
 
 
 def _entered(
-    opened: Opened, search: Searched, log: Any, tasks: Any, own: Mapping[str, Plan], baselines: Mapping[str, Plan], count: int
+    opened: LoweredModel, search: SearchedSubgraph, log: Any, tasks: Any, own: Mapping[str, Plan], baselines: Mapping[str, Plan], count: int
 ) -> _Entered:
     piece = search.pieces[0]
     plans: dict[str, Plan] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import simulator
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.space.operator_order import ordered
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
@@ -23,14 +23,14 @@ from tuner.cost_model.trainer import PRIOR
 from tuner.driver import searched
 from tuner.farm.recorder import Facts
 from tuner.farm.store_client import Storing
-from tuner.farm.subgraph_searches import Searched
+from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log
 from tuner.log.writer import Origin
 from tuner.measure.grants import same_grants
 from tuner.measure.reading_cost import repeats_of
 from tuner.measure.runners import runner_name
 from tuner.measure.store_lookup import WORKER, checked
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.request import STORE, Backend, TuneRequest
 from tuner.runs.anytime_curve import COLUMNS, best_after, readings_for
 from tuner.runs.folder import SETTINGS
@@ -64,7 +64,7 @@ class Again:
     def beginning(self) -> int:
         """Readings of what any seed measures first: until the run knew another program than those of single operators."""
         grants = len(same_grants(self.saved.source.machine, self.levels))
-        return readings_for(read_log(self.run, COLUMNS), copies(LocalPlace(self.run)), grants + 1)
+        return readings_for(read_log(self.run, COLUMNS), copies(LocalPath(self.run)), grants + 1)
 
     @property
     def answered(self) -> int:
@@ -94,11 +94,13 @@ class Again:
         """By level, of the best model after so many readings of the search, by its log; None where there was none.  count: all."""
         log = read_log(folder, COLUMNS)
         count = int(log["readings"].sum()) if count is None else count
-        found = best_after(log, copies(LocalPlace(folder)), self.levels, [count])[:, 0]
+        found = best_after(log, copies(LocalPath(folder)), self.levels, [count])[:, 0]
         return [None if np.isnan(cycles) else int(cycles) for cycles in found]
 
 
-def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequence[Searched], say: Callable[[str], None]) -> Seeds | None:
+def seeds_spread(
+    again: Again, opened: LoweredModel, left: int, most: int, known: Sequence[SearchedSubgraph], say: Callable[[str], None]
+) -> Seeds | None:
     """Searches with the next seeds, `most` at most, of `left` readings together; None where these are too few for one.
 
     known: the run's searches, whose log answers what it has; () where that is not this simulator's.  Raises as `tuner.driver.tune`.
@@ -134,7 +136,7 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
     return Seeds(readings, taken, seeds, dict(zip(again.levels, own, strict=True)), dict(others))
 
 
-def _store_log(again: Again, opened: Opened, known: Sequence[Searched], store: Path) -> None:
+def _store_log(again: Again, opened: LoweredModel, known: Sequence[SearchedSubgraph], store: Path) -> None:
     """What the run measured, where the searches look."""
     store.mkdir()
     for search in known:
@@ -142,7 +144,7 @@ def _store_log(again: Again, opened: Opened, known: Sequence[Searched], store: P
         machine, seed, tag = opened.machine.name, int(again.identity["seed"]), str(again.identity["tag"])
         origin = Origin(search.run, opened.name, machine, simulator.VERSION, again.clock, seed, tag)
         facts = Facts(origin, target_graph, again.levels, repeats_of(again.config))
-        Storing(LocalPlace(store), LocalPlace(again.run), facts, lambda _: None).close()
+        Storing(LocalPath(store), LocalPath(again.run), facts, lambda _: None).close()
 
 
 def search_longer(again: Again, readings: int, say: Callable[[str], None]) -> Longer:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compiler.build import MeasuredModel, default_by_level, measure
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 from simulator.compiled import Compiled, read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError
@@ -19,7 +19,7 @@ from tuner.config import BUILT_IN
 from tuner.log.read import read_log
 from tuner.measure.grants import same_grants
 from tuner.measure.reopen import plans_of
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.runs.anytime_curve import COLUMNS, best_after
 from tuner.runs.folder import OWN
 from tuner.runs.list_runs import RunEntry
@@ -50,7 +50,7 @@ def own_cycles(summary: Mapping[str, Any], level: str) -> int:
     return int(summary["levels"][level]["cycles"] if robust is None else robust["own_cycles"][level])
 
 
-def time_files(run: Path, entry: RunEntry, opened: Opened, same_simulator: bool) -> FilesTimed:
+def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator: bool) -> FilesTimed:
     """Raises `BadInputError` where a plan is missing or is none."""
     summary, machine = entry.summary, opened.machine
     assert summary is not None
@@ -99,7 +99,7 @@ def time_files(run: Path, entry: RunEntry, opened: Opened, same_simulator: bool)
     return FilesTimed(own, baselines, now[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
 
 
-def _baselines(run: Path, opened: Opened) -> dict[str, Plan]:
+def _baselines(run: Path, opened: LoweredModel) -> dict[str, Plan]:
     """Level -> that of what it grants."""
     levels = tuple(opened.machine.contention)
     found = dict[str, Plan]()
@@ -110,7 +110,7 @@ def _baselines(run: Path, opened: Opened) -> dict[str, Plan]:
     return {level: found[level] for level in levels}
 
 
-def _timed(opened: Opened, plans: Mapping[str, Plan]) -> dict[str, MeasuredModel | str]:
+def _timed(opened: LoweredModel, plans: Mapping[str, Plan]) -> dict[str, MeasuredModel | str]:
     """Each at its level; why not, where there is no program of it."""
     found: dict[str, MeasuredModel | str] = {}
     for level, plan in plans.items():
@@ -123,7 +123,7 @@ def _timed(opened: Opened, plans: Mapping[str, Plan]) -> dict[str, MeasuredModel
 
 def _fastest_of_log(run: Path, levels: tuple[str, ...], said: Mapping[str, int]) -> Iterator[str]:
     """A champion that is not the fastest program that the log has."""
-    log, place = read_log(run, COLUMNS), LocalPlace(run)
+    log, place = read_log(run, COLUMNS), LocalPath(run)
     best = best_after(log, copies(place), levels, [int(log["readings"].sum())])
     for level, cycles in zip(levels, best[:, 0], strict=True):
         if not np.isnan(cycles) and int(cycles) != said[level]:
@@ -131,7 +131,7 @@ def _fastest_of_log(run: Path, levels: tuple[str, ...], said: Mapping[str, int])
 
 
 def _file(
-    run: Path, opened: Opened, compiled: Mapping[str, MeasuredModel | str], rows: Mapping[str, Any], same_simulator: bool
+    run: Path, opened: LoweredModel, compiled: Mapping[str, MeasuredModel | str], rows: Mapping[str, Any], same_simulator: bool
 ) -> Iterator[str]:
     """What is wrong with `best.onnx`.  compiled: from the plans that ship, today."""
     path = run / "best.onnx"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import simulator
 from compiler.build import measure_plans
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.audit.report_types import Audit, LevelAudit, Raced, Rivals, Timed
@@ -17,7 +17,7 @@ from tuner.audit.rerun import Again, search_longer, seeds_spread
 from tuner.audit.retime import clock_of, own_cycles, time_files
 from tuner.config import BUILT_IN, TuneConfig, load_config
 from tuner.farm.plugin_identity import plugged
-from tuner.farm.subgraph_searches import Searched, searches
+from tuner.farm.subgraph_searches import SearchedSubgraph, searches
 from tuner.log.read import read_log, read_tasks
 from tuner.measure.reopen import open_tuned
 from tuner.request import Backend
@@ -99,7 +99,9 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     return Audit(what, (then, now), runner, found_levels, tuple(faults), tuple(notes), seeds, longer, taken, used)
 
 
-def _rivals(run: Path, opened: Opened, found: Sequence[Searched], own: Mapping[str, Plan], config: TuneConfig) -> dict[str, Rivals]:
+def _rivals(
+    run: Path, opened: LoweredModel, found: Sequence[SearchedSubgraph], own: Mapping[str, Plan], config: TuneConfig
+) -> dict[str, Rivals]:
     """By level the next best programs of the log as this simulator times them, beside the champion; of a search that has the fastest."""
     log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
     tasks = read_tasks(run, ("task", "payload"))

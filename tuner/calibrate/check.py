@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.model import Source
+from compiler.model import ModelSpec
 from compiler.ops.lower_graph import Packed
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -18,7 +18,7 @@ from compiler.space.gene import Gene
 from compiler.space.initial import single_operators
 from compiler.space.mutators import MOVES
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
@@ -93,7 +93,7 @@ def _segments(machine: Machine, networks: Sequence[str], count: int, seed: int) 
     """Predicted cycles by level, and what a runner takes: of all networks in turn, until none has another."""
     rng = np.random.default_rng([seed, 5])
     dtype = machine.matrix.data_types[0]
-    packed = [one for name in networks for one in open_network(Source.named(Path(name), machine, dtype, {}, None)).packed]
+    packed = [one for name in networks for one in open_network(ModelSpec.named(Path(name), machine, dtype, {}, None)).packed]
     left = [_of_unit(one, -(-2 * count // len(packed)), rng) for one in packed]
     while left:
         found = [(stream, next(stream, None)) for stream in left]
@@ -116,7 +116,7 @@ def _of_unit(packed: Packed, count: int, rng: np.random.Generator) -> _Segments:
         yield cycles, encoded(packed, "segment", program, (plan,), cycles)
 
 
-def _genes(target_graph: Unit, count: int, rng: np.random.Generator) -> list[Gene]:
+def _genes(target_graph: TargetGraph, count: int, rng: np.random.Generator) -> list[Gene]:
     """Different ones: of single operators and of runs of them, in any blocks, tiles, cores and orders that moves and chance make."""
     start = single_operators(target_graph)
     if isinstance(start, Infeasible):

@@ -21,7 +21,7 @@ from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import ddr_text, print_json, print_pace, print_pieces, print_table
 
 if TYPE_CHECKING:
-    from compiler.model import Opened
+    from compiler.model import LoweredModel
     from simulator.onnx_names import Style
     from tuner.cli.checking import FileCheck
     from tuner.cli.write_file import CompiledReport
@@ -69,7 +69,7 @@ def compile_(
 ) -> int:
     keep_freed_memory()
     from compiler.frontend.partition.partition import AllOnHostError
-    from compiler.model import Source
+    from compiler.model import ModelSpec
     from compiler.plan.plan import Plan
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
@@ -89,7 +89,7 @@ def compile_(
     npu = load_machine(machine)
     files = parse_plans(plan or (), tuple(npu.contention), npu.name)
     read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
-    source = Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights, in_run)
+    source = ModelSpec(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights, in_run)
     try:
         opened = open_network(source)
     except AllOnHostError as nothing:
@@ -125,7 +125,7 @@ def compile_(
     return 0 if found is None or found.ok else 1
 
 
-def _checked(opened: Opened, out: Path, style: Style) -> FileCheck:
+def _checked(opened: LoweredModel, out: Path, style: Style) -> FileCheck:
     """The file that was just written, with random inputs."""
     from compiler.package import file_with_body
     from simulator.session import InferenceSession

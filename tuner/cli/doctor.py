@@ -179,11 +179,11 @@ def _ray(address: str | None) -> CheckResult:
 def _log(run: Path) -> CheckResult:
     """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
     from tuner.log.dataset import DATASETS, whole
-    from tuner.platform.local_files import LocalPlace
+    from tuner.platform.local_files import LocalPath
     from tuner.runs.list_runs import open_run
 
     open_run(run)
-    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(LocalPlace(run / name), name, ()).parts]
+    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(LocalPath(run / name), name, ()).parts]
     size = sum(part.st_size for part in parts)
     last = max(part.st_mtime for part in parts)
     recent = [part for part in parts if last - part.st_mtime <= RATE_S]
@@ -236,7 +236,7 @@ def _whole_way() -> CheckResult:
     from onnx import TensorProto, helper, numpy_helper, save_model
 
     from compiler.build import build_variants, default_plan, package
-    from compiler.model import Source, open_source
+    from compiler.model import ModelSpec, lower_model
     from simulator.npu.machine_file import load_machine
     from tuner.verify.check import check_file
 
@@ -247,7 +247,7 @@ def _whole_way() -> CheckResult:
     with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
         model, out = Path(folder) / "conv.onnx", Path(folder) / "out.onnx"
         save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
-        opened = open_source(Source(model, load_machine("tiny")))
+        opened = lower_model(ModelSpec(model, load_machine("tiny")))
         plan = default_plan(opened.target_graph)
         package(opened, [build_variants(opened.packed[0], dict.fromkeys(opened.machine.contention, plan))], out)
         checked = check_file(out)

@@ -13,7 +13,7 @@ from simulator.terminal import print_line, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compiler.model import Opened
+    from compiler.model import LoweredModel
     from compiler.plan.plan import Plan
 
 ALL = "all"
@@ -38,7 +38,7 @@ def parse_stages(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(stage for stage in STAGES if stage in wanted or ALL in wanted)
 
 
-def texts_of(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[Text]:
+def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[Text]:
     """Texts in the order of the stages, each made when its turn comes, so that a plan that does not fit is shown up to there.
 
     plans: level -> its plan.  names: of the plans' files, by level, for errors.  Raises `BadInputError`, `InfeasibleError`.
@@ -65,7 +65,7 @@ def texts_of(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str]
                 yield Text(stage, piece, whose, _of_plan(opened, stage, k, part, where))
 
 
-def _of_piece(opened: Opened, stage: str, k: int) -> list[str]:
+def _of_piece(opened: LoweredModel, stage: str, k: int) -> list[str]:
     from compiler.dump.graph import graph_lines
     from compiler.dump.target_graph import unit_lines
     from compiler.frontend.lower import lower
@@ -76,7 +76,7 @@ def _of_piece(opened: Opened, stage: str, k: int) -> list[str]:
     return graph_lines(lower(opened.part.pieces[k].npu, opened.digest, opened.part.data))
 
 
-def _of_plan(opened: Opened, stage: str, k: int, plan: Plan, where: str) -> Iterable[str]:
+def _of_plan(opened: LoweredModel, stage: str, k: int, plan: Plan, where: str) -> Iterable[str]:
     from compiler.build import check_plan, compile_plan
     from compiler.dump.records import record_lines
     from compiler.dump.segments import segment_lines

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from compiler.build import measure
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 from simulator.build_controller_table import with_rule
 from simulator.bundle.write import write_bundle
@@ -89,7 +89,7 @@ def robust_plan(run: Path) -> Plan:
     return Plan.load(path)
 
 
-def few_plans(run: Path, opened: Opened, count: int | None, insure: float | None = None) -> Mapping[str, Plan]:
+def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float | None = None) -> Mapping[str, Plan]:
     """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants --insure` ships them.
 
     Raises `BadInputError` where a board measured: the cycles that it would be decided by are not here.

@@ -13,7 +13,7 @@ from tuner.cli.text import path_below, print_json, print_table
 from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.platform.files import Place
+    from tuner.platform.files import AnyPath
     from tuner.runs.list_runs import RunEntry
 
 app = new_app()
@@ -39,7 +39,7 @@ def ls(
     print_table(columns, [_row(above, run) for run in runs])
 
 
-def _row(folder: Place, run: RunEntry) -> tuple[object, ...]:
+def _row(folder: AnyPath, run: RunEntry) -> tuple[object, ...]:
     gains = programs = readings = None
     if run.summary is not None:
         gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())

@@ -17,7 +17,7 @@ from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json
 
 if TYPE_CHECKING:
-    from compiler.model import Source
+    from compiler.model import ModelSpec
     from compiler.plan.diff import Change, PlanDiff
     from compiler.plan.plan import Plan
 
@@ -86,25 +86,25 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
 
 def _source(
     path: Path, plan: Plan, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None
-) -> Source:
+) -> ModelSpec:
     """What the plan was made for: as given, or as the run knows in whose folder it lies."""
-    from compiler.model import Source
+    from compiler.model import ModelSpec
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
-    from tuner.platform.local_files import LocalPlace
+    from tuner.platform.local_files import LocalPath
     from tuner.runs.model_source import SOURCE, read_source
 
     if model is not None and machine is not None:
-        return Source(model, load_machine(machine), DataType[plan.dtype], parse_shapes(shape_texts), random_weights)
+        return ModelSpec(model, load_machine(machine), DataType[plan.dtype], parse_shapes(shape_texts), random_weights)
     if model is not None or machine is not None:
         raise BadInputError("--model and --machine go together")
     run = next((folder for folder in path.resolve().parents[1:3] if (folder / SOURCE).is_file()), None)  # of plans/ or plans/own/
     if run is None:
         raise BadInputError(f"{path}: lies in no run folder, so give --model and --machine")
-    return read_source(LocalPlace(run)).source
+    return read_source(LocalPath(run)).source
 
 
-def _print_primitives(plan: Plan, source: Source, where: str, as_json: bool) -> None:
+def _print_primitives(plan: Plan, source: ModelSpec, where: str, as_json: bool) -> None:
     from compiler.build import check_plan, plans_of_pieces
     from compiler.dump.primitives import primitives
     from tuner.zoo.load import open_network

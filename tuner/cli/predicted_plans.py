@@ -11,15 +11,15 @@ from pathlib import Path
 
 from compiler.autoplan import quick_plans
 from compiler.build import default_by_level
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Plan, joined
-from compiler.planner.segmentation import Floats, Told
+from compiler.planner.segmentation import Floats, Progress
 from simulator.terminal import say
 
 _LINE_EVERY_S = 10.0
 
 
-def _now_and_then() -> Told:
+def _now_and_then() -> Progress:
     """Says what it is told, but for lines that follow too soon on the last one, or on the beginning."""
     last = time.monotonic()
 
@@ -33,7 +33,7 @@ def _now_and_then() -> Told:
     return told
 
 
-def unmeasured_plans(opened: Opened, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
+def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
     """Level -> plan.  model: of `tilefarm train`; None for the estimate.  Raises `BadInputError`, `InfeasibleError`."""
     if model is None:
         return default_by_level(opened) if layerwise else quick_plans(opened, told=_now_and_then())

@@ -15,7 +15,7 @@ from tuner.cli.options import Json
 from tuner.cli.text import print_json
 
 if TYPE_CHECKING:
-    from tuner.platform.files import Place
+    from tuner.platform.files import AnyPath
 
 app = new_app()
 
@@ -28,12 +28,12 @@ def report(
 ) -> None:
     from simulator.npu.files import atomic_write
     from simulator.outputs import check_out
-    from tuner.platform.local_files import LocalPlace
+    from tuner.platform.local_files import LocalPath
     from tuner.platform.remote_files import place
 
     path = place(folder)
     if out is None:
-        if not isinstance(path, LocalPlace):
+        if not isinstance(path, LocalPath):
             raise BadInputError(f"{path}: only read from there; say with --out where the page goes")
         out = path / "report.html"
     text = _page(path)
@@ -46,15 +46,15 @@ def report(
         print_line(f"{out}: {size:,} bytes, opens in any browser, offline")
 
 
-def _page(folder: Place) -> str:
-    from tuner.platform.local_files import LocalPlace
+def _page(folder: AnyPath) -> str:
+    from tuner.platform.local_files import LocalPath
     from tuner.runs.list_runs import kind_of
 
     kind = kind_of(folder)
     if kind == "study":
         from tuner.report.study_page import study_page
 
-        if not isinstance(folder, LocalPlace):
+        if not isinstance(folder, LocalPath):
             raise BadInputError(f"{folder}: a study; its page is made where its folder is")
         return study_page(folder)
     if kind == "sweep":

@@ -14,7 +14,7 @@ from tuner.cli.text import path_below, print_json, print_pairs, print_table
 from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.platform.files import Place
+    from tuner.platform.files import AnyPath
 
 app = new_app()
 
@@ -32,7 +32,7 @@ def status(
     {"run": _run, "sweep": _sweep, "study": _study}[kind_of(path)](path, as_json)
 
 
-def _run(path: Place, as_json: bool) -> None:
+def _run(path: AnyPath, as_json: bool) -> None:
     from tuner.report.standing_rows import BEST, age_s_of, best_rows, standing_rows
     from tuner.runs.list_runs import baseline_of, open_run
     from tuner.runs.progress import standing
@@ -55,7 +55,7 @@ def _run(path: Place, as_json: bool) -> None:
         print_table(BEST, best_rows(now, base))
 
 
-def _sweep(path: Place, as_json: bool) -> None:
+def _sweep(path: AnyPath, as_json: bool) -> None:
     from tuner.report.standing_rows import programs_text, time_text
     from tuner.runs.folder import IDENTITY, read_json
     from tuner.runs.sweep_progress import sweep_standing
@@ -84,7 +84,7 @@ def _sweep(path: Place, as_json: bool) -> None:
         )
 
 
-def _study(path: Place, as_json: bool) -> None:
+def _study(path: AnyPath, as_json: bool) -> None:
     from tuner.runs.list_runs import state_of
     from tuner.runs.study_summary import study_summary
 

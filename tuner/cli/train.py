@@ -40,7 +40,7 @@ def train(
     from tuner.config import load_config
     from tuner.cost_model.offline_training import model_of_runs
     from tuner.cost_model.training_rows import read_logged
-    from tuner.platform.local_files import LocalPlace
+    from tuner.platform.local_files import LocalPath
     from tuner.runs.folder import write_json
 
     settings = load_config(config, overrides or ()).model
@@ -48,8 +48,8 @@ def train(
     if not quiet:
         say(f"{len(logged.rows.cycles):,} rows of {len(logged.runs)} runs, {logged.tasks:,} segments")
     made = model_of_runs(logged, settings, seed, trials, (lambda _: None) if quiet else say)
-    write_json(LocalPlace(out.with_name(out.name + CARD)), made.card)
-    write_whole(LocalPlace(out), [made.kept.model.encoded(made.kept.kind)])
+    write_json(LocalPath(out.with_name(out.name + CARD)), made.card)
+    write_whole(LocalPath(out), [made.kept.model.encoded(made.kept.kind)])
     if as_json:
         print_json(made.card)
         return

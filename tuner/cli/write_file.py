@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
 from compiler.diagnostics.float_range import beyond_lines
 from compiler.frontend.partition.partition import Partition
-from compiler.model import Opened, Source
+from compiler.model import LoweredModel, ModelSpec
 from compiler.package.onnx_out import write_packed
 from compiler.plan.plan import Plan
 from simulator.compiled import Compiled, CompiledPiece
@@ -30,7 +30,7 @@ class CompiledReport(NamedTuple):
 
 
 def write_compiled(
-    opened: Opened, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
+    opened: LoweredModel, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
 ) -> CompiledReport:
     """Write the file that runs a plan at every level; without `out` there is none.  names: of the plans' files, by level, for errors."""
     measured = measure(opened, plans, names)
@@ -62,7 +62,7 @@ def write_compiled(
     return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
 
 
-def write_for_host(part: Partition, source: Source, why: str, out: Path) -> CompiledReport:
+def write_for_host(part: Partition, source: ModelSpec, why: str, out: Path) -> CompiledReport:
     """Write a model of which nothing runs on the NPU, as it is.  why: of it."""
     write_packed([], part, out)
     values: dict[str, Any] = {
@@ -73,7 +73,7 @@ def write_for_host(part: Partition, source: Source, why: str, out: Path) -> Comp
     return CompiledReport(Compiled(()), values, (f"{why}; the file is the model itself, run by the host", *host_lines(host_nodes(part))))
 
 
-def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
+def _levels(opened: LoweredModel, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
     machine, same_as = opened.machine, same_programs(measured)
     return {
         level: {

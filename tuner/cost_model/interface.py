@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.context import condition_of, under
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.config import ModelSettings
 from tuner.plugins import COST_MODELS, find
 
@@ -96,7 +96,7 @@ class CostModel(Protocol):
 Conditions = Mapping[str, NDArray[np.float32]]  # level -> [C]
 
 
-def conditions_of(target_graph: Unit, levels: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+def conditions_of(target_graph: TargetGraph, levels: Sequence[str]) -> dict[str, NDArray[np.float32]]:
     """Of levels of a unit's machine."""
     return {level: condition_of(target_graph.machine, target_graph.dtype, level) for level in levels}
 

@@ -26,7 +26,7 @@ from tuner.cost_model.log_columns import columns_read
 from tuner.cost_model.messages import Proposer
 from tuner.cost_model.metrics import Metrics
 from tuner.log.digests import canonical_json, digest
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.plugins import COST_MODELS, offered_names
 from tuner.runs.folder import Readable
 
@@ -81,7 +81,7 @@ class TrainedModel:
         }
         return b"".join([MAGIC, canonical_json(facts).encode(), b"\n", self.raw, self.judge])
 
-    def save(self, path: Place, kind: str) -> None:
+    def save(self, path: AnyPath, kind: str) -> None:
         write_whole(path, [self.encoded(kind)])
 
 

@@ -22,22 +22,22 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts, choice_count
 from compiler.space.shared_memory import settled
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 from tuner.cost_model.interface import AtLevel, Predictor, conditions_of
 from tuner.cost_model.model_file import load_trained
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 
 SHORTLIST = 256
 Models = Mapping[str, Predictor]  # by level
 
 
-def load_models(path: Path, target_graph: Unit) -> Models:
+def load_models(path: Path, target_graph: TargetGraph) -> Models:
     """What a model expects at every level of the unit's machine.  path: of `tilefarm train`, or of a run's `models/`.
 
     Raises `BadInputError` where there is none, or it was made for other features, another simulator or another schema.
     """
-    loaded = load_trained(LocalPlace(path)).load(f"--model {path}")
+    loaded = load_trained(LocalPath(path)).load(f"--model {path}")
     return {level: AtLevel(loaded, each) for level, each in conditions_of(target_graph, tuple(target_graph.machine.contention)).items()}
 
 
@@ -77,12 +77,12 @@ def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
     return chosen
 
 
-def single_block_counts(target_graph: Unit, k: int) -> list[int]:
+def single_block_counts(target_graph: TargetGraph, k: int) -> list[int]:
     """Block counts of operator k alone: those worth trying, and one row at a time."""
     return sorted({*block_counts(target_graph, k, k + 1), needed(target_graph)[k].size})
 
 
-def shortlist(target_graph: Unit, space: OperatorSpace, levels: Sequence[str], size: int = SHORTLIST) -> NDArray[np.int64]:
+def shortlist(target_graph: TargetGraph, space: OperatorSpace, levels: Sequence[str], size: int = SHORTLIST) -> NDArray[np.int64]:
     """int64 [<= levels * size]: points with the best estimates at any of the levels, without repeats."""
     found: dict[int, None] = {}
     for level in levels:
@@ -91,12 +91,12 @@ def shortlist(target_graph: Unit, space: OperatorSpace, levels: Sequence[str], s
     return np.array(list(found), np.int64)
 
 
-def _conv_plans(target_graph: Unit, k: int, levels: Sequence[str]) -> list[SegmentPlan]:
+def _conv_plans(target_graph: TargetGraph, k: int, levels: Sequence[str]) -> list[SegmentPlan]:
     space = operator_space(target_graph, k, single_block_counts(target_graph, k))
     return [space.plan(int(i)) for i in shortlist(target_graph, space, levels)]
 
 
-def _other_plans(target_graph: Unit, k: int) -> list[SegmentPlan]:
+def _other_plans(target_graph: TargetGraph, k: int) -> list[SegmentPlan]:
     """Every gene of an operator that is no convolution: there are few."""
     genes = (
         Gene(k, k + 1, blocks, prefetch, choices=(choice,))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tuner.config import ModelSettings
 from tuner.cost_model.messages import Proposer, judgement
 from tuner.cost_model.model_file import SUFFIX, KeptModel, Models, Trained, TrainedModel, load_trained
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import write_json
 
 PRIOR = f"prior{SUFFIX}"
@@ -36,7 +36,7 @@ class Trainer:
     prior first where there is one.
     """
 
-    def __init__(self, folder: Place, settings: ModelSettings) -> None:
+    def __init__(self, folder: AnyPath, settings: ModelSettings) -> None:
         self.folder, self.settings = folder, settings
         self.measured = self.trained_at = 0
         self.asked_at: list[int] = []  # segments measured when each training was asked for; of a prior 0

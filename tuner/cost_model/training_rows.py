@@ -28,7 +28,7 @@ from tuner.cost_model.metrics import usable
 from tuner.log.columns import from_bytes, schema_of, to_bytes
 from tuner.log.drift import boards_of
 from tuner.log.read import each_part
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.runs.list_runs import open_run
 from tuner.runs.model_source import read_source
 
@@ -57,7 +57,7 @@ class _Source(NamedTuple):
     seqs: ascending numbers of the tasks that count; None: all.  boards: that measured.
     """
 
-    where: Place
+    where: AnyPath
     run: str
     name: str
     conditions: NDArray[np.float32]
@@ -65,7 +65,7 @@ class _Source(NamedTuple):
     boards: tuple[str, ...] = ()
 
 
-def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> LoggedRows:
+def read_logged(paths: Sequence[AnyPath | Path | str], limit: int = MAX_ROWS) -> LoggedRows:
     """Segments of these runs that ran, at every level.
 
     Raises `BadInputError`: a folder that is no run, a damaged log, another version of simulator, features or schema, or no rows.
@@ -77,7 +77,7 @@ def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> L
     return _read(sources, limit)._replace(machines=machines)
 
 
-def rows_of_search(where: Place, run: str, seqs: NDArray[np.int64], conditions: NDArray[np.float32]) -> TrainingRows:
+def rows_of_search(where: AnyPath, run: str, seqs: NDArray[np.int64], conditions: NDArray[np.float32]) -> TrainingRows:
     """Of one search of a run that goes on, those of the tasks with these numbers, ascending.  run: its id in the log.
 
     conditions: float32 [levels, C].  Raises `BadInputError` as `read_logged`.
@@ -120,7 +120,7 @@ def _of_one_board(sources: Sequence[_Source]) -> None:
         raise BadInputError(f"{there}: measured by board {other}, {where} by {first}; a model learns from one board: train them apart")
 
 
-def _opened(path: Place | Path | str) -> _Source:
+def _opened(path: AnyPath | Path | str) -> _Source:
     entry = open_run(path)
     source = read_source(entry.path).source
     conditions = [condition_of(source.machine, source.dtype, level) for level in entry.levels]

@@ -12,7 +12,7 @@ DEATHS_ALONE = 2  # of workers that had the item alone, which make it a crash: t
 
 
 @dataclass(frozen=True)
-class Care:
+class RetryPolicy:
     """How errands of a kind are looked after.
 
     silence_s: with nothing finished for so long it hangs; None: never.  announces: it has items, and can say which one it is about to try.
@@ -30,7 +30,7 @@ class Care:
     tries: int = DEATHS_ALONE
 
 
-class Errand(NamedTuple):
+class WorkItem(NamedTuple):
     """A piece of work, to be done once.
 
     number: its own.  rank: of those that wait the least is wanted first.  home: slot that does it best.  until_s: it stops by itself then,
@@ -38,7 +38,7 @@ class Errand(NamedTuple):
     """
 
     number: int
-    kind: Care
+    kind: RetryPolicy
     home: int | None = None
     until_s: float | None = None
     rank: tuple[int, int] = (0, 0)

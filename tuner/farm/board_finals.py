@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, get_args
 
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Plan, SegmentPlan
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import TilefarmError
 from tuner.config import TuneConfig
-from tuner.farm.isolated_map import Each, each_here, each_on_ray
+from tuner.farm.isolated_map import IsolatedMap, each_here, each_on_ray
 from tuner.farm.measurement_budget import Spending
-from tuner.farm.subgraph_searches import Searched
+from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log, read_tasks
 from tuner.measure.grants import same_grants
 from tuner.measure.runner_api import Bench, Encoded
@@ -30,7 +30,7 @@ from tuner.selection.finals_journal import Readings
 from tuner.selection.race import FAILED, TOLERANCE, Turn
 from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary, rounded_pace
 
-Finals = Each[Turn, list[int]]
+Finals = IsolatedMap[Turn, list[int]]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def read(farm: Finals, turns: Sequence[Turn]) -> Iterator[list[int]]:
 
 
 def verdicts(
-    opened: Opened,
-    found: Sequence[Searched],
+    opened: LoweredModel,
+    found: Sequence[SearchedSubgraph],
     places: Sequence[SearchFolder],
     baselines: Mapping[str, Sequence[Plan]],
     config: TuneConfig,
@@ -161,7 +161,7 @@ def farm_of_finals(spec: FinalsSpec, config: TuneConfig, address: str | None) ->
     return each_on_ray(spec, 1, address, config.farm.wait_s, "finals", config.farm.resource)
 
 
-def plan_for(plan: Plan, of: Unit, target_graph: Unit) -> Plan:
+def plan_for(plan: Plan, of: TargetGraph, target_graph: TargetGraph) -> Plan:
     """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
     names = {a.name: b.name for a, b in zip(of.operators, target_graph.operators, strict=True)}
     tensors = {a.name: b.name for a, b in zip(of.storages, target_graph.storages, strict=True)}
@@ -174,7 +174,9 @@ def plan_for(plan: Plan, of: Unit, target_graph: Unit) -> Plan:
     return plan.model_copy(update={"model": target_graph.graph.digest, "segments": tuple(map(named, plan.segments))})
 
 
-def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]) -> dict[str, int]:
+def cycles_read(
+    found: Sequence[SearchedSubgraph], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]
+) -> dict[str, int]:
     """Of a plan of the model what the board said, by level at which all of it ran: a sum over pieces.
 
     chosen: of every search a finalist, or a baseline.
@@ -189,7 +191,7 @@ def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequ
 
 
 def levels_read(
-    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], opened: Opened
+    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], opened: LoweredModel
 ) -> dict[str, LevelSummary]:
     """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`."""
     out = {}
@@ -209,7 +211,7 @@ def levels_read(
 
 
 def pieces_read(
-    simulated: Sequence[PieceSummary], found: Sequence[Searched], said: Sequence[Verdict], shipped: Mapping[str, Sequence[Plan]]
+    simulated: Sequence[PieceSummary], found: Sequence[SearchedSubgraph], said: Sequence[Verdict], shipped: Mapping[str, Sequence[Plan]]
 ) -> tuple[PieceSummary, ...]:
     """Pieces with the board's cycles.  shipped: level -> of every search what ships there."""
     number = {search.run: at for at, search in enumerate(found)}
@@ -221,7 +223,7 @@ def pieces_read(
     return tuple(out)
 
 
-def runner_summary(config: TuneConfig, found: Sequence[Searched], said: Sequence[Verdict]) -> RunnerSummary:
+def runner_summary(config: TuneConfig, found: Sequence[SearchedSubgraph], said: Sequence[Verdict]) -> RunnerSummary:
     """What measured, how often, and what it said in the finals."""
     rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, *verdict.baselines)]
     return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
@@ -232,7 +234,7 @@ def readings_taken(said: Sequence[Verdict]) -> int:
     return sum(sum(each.readings.values()) for verdict in said for each in (*verdict.finalists, *verdict.baselines))
 
 
-def _row(search: Searched, finalist: Finalist) -> FinalistSummary:
+def _row(search: SearchedSubgraph, finalist: Finalist) -> FinalistSummary:
     contender = finalist.contender
     return FinalistSummary(
         search=search.run,

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.encode import genome_of
 from compiler.space.gene import Genome
 from compiler.space.operator_order import ordered
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from tuner.config import BudgetSettings, TuneConfig
 from tuner.farm.store_client import Scopes
 from tuner.farm.subgraph_searches import searches
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY, began_with
 from tuner.store.champions import Champion, StoredChampions, read_champions
 from tuner.store.packs import Conditions
@@ -38,7 +38,9 @@ class KnownChampions(NamedTuple):
         return self.genomes[search] if self.genomes else ()
 
 
-def read_known(root: Place, opened: Opened, config: TuneConfig, conditions: Conditions, out: Place, resume: bool) -> KnownChampions:
+def read_known(
+    root: AnyPath, opened: LoweredModel, config: TuneConfig, conditions: Conditions, out: AnyPath, resume: bool
+) -> KnownChampions:
     """Champions for every search of a model, or none.  Raises `BadInputError` where a run that is resumed began with others."""
     began = began_with(out, "champions") if resume and (out / IDENTITY).is_file() else None
     if began == ():
@@ -92,7 +94,7 @@ def _rank(champion: Champion, level: str) -> tuple[int, str]:
     return champion.cycles[level], champion.plan.digest
 
 
-def _genome(target_graph: Unit, plan: Plan) -> Genome | None:
+def _genome(target_graph: TargetGraph, plan: Plan) -> Genome | None:
     """None where it is no plan of this unit, or does not fit."""
     genome = genome_of(target_graph, plan)
     return None if genome is None or isinstance(decode_all(target_graph, genome), Infeasible) else genome

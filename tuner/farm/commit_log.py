@@ -22,7 +22,7 @@ from tuner.log.schema import RESULTS, STATUSES
 from tuner.log.task_numbers import Ranges, add, count
 from tuner.log.writer import OpenedBatch, RunLog
 from tuner.measure.reading_cost import readings_of_each
-from tuner.measure.request import CYCLES, told
+from tuner.measure.request import CYCLES, with_never
 from tuner.platform.interfaces import Clock
 from tuner.search.champions import Champions
 from tuner.search.epoch_report import PROGRAM
@@ -64,7 +64,7 @@ class RunBudget:
         return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0 or (self.readings is not None and readings >= self.readings))
 
 
-Place = Literal["here", "later", "otherwise"]
+Order = Literal["here", "later", "otherwise"]
 """Of a result: its tasks have their place; it was stopped early, or the budget ends within it; or it has another reading than the log."""
 
 
@@ -124,7 +124,7 @@ class Ledger:
         tasks = count(self.numbers) + len(self.ahead.tasks)
         return Tally(champions, self.failures + self.ahead.failures, tasks, self.readings + self.ahead.readings)
 
-    def commit(self, result: EpochResult, epoch: int) -> Place:
+    def commit(self, result: EpochResult, epoch: int) -> Order:
         """The next result in the order, of this epoch.  Where it is not placed, it has to come again."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
@@ -197,7 +197,7 @@ class Ledger:
         singles, programs = epoch["singles"], np.cumsum(epoch["kind"] == PROGRAM) - 1
         for at in fits:
             place, task = int(opened.places[at]), opened.names[at]
-            cycles, program = told(values[place, :, CYCLES]), int(programs[place])
+            cycles, program = with_never(values[place, :, CYCLES]), int(programs[place])
             if champions.gains(cycles, task, bool(singles[program])):
                 genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
                 champions.note(Individual(unpack_genome(genomes, program), cycles, task))

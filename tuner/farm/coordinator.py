@@ -135,7 +135,7 @@ class SerialJobs:
             yield measurement
 
 
-class Conductor:
+class Coordinator:
     """began: findings that the run begins with.  on_commit: after every result that has come to its place, with its findings.
 
     show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.

@@ -17,7 +17,7 @@ from simulator.npu.errors import BadInputError
 from tuner.farm.actions import DEATHS_ALONE, DIED
 from tuner.farm.jobs import FailingItem
 from tuner.measure.request import Request
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Clock
 
 FILE = "attempts.jsonl"
@@ -31,7 +31,7 @@ class Attempts:
     failing: requests in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
     """
 
-    def __init__(self, folder: Place, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, folder: AnyPath, clock: Clock, timeout_s: float) -> None:
         self.path, self._clock, self._timeout_s = folder / FILE, clock, timeout_s
         with self._written():
             earlier = self.path.read_bytes() if self.path.is_file() else b""

@@ -17,7 +17,7 @@ from tuner.config import TuneConfig
 from tuner.cost_model.model_file import KeptModel, decoded_model
 from tuner.cost_model.packaged import NAME, packaged_model
 from tuner.cost_model.trainer import PRIOR
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY, read_identity
 
 NONE = Path("none")  # as `--model`: the estimate alone
@@ -34,12 +34,12 @@ class Prior(NamedTuple):
     def said(self) -> str:
         return hashlib.sha256(self.data).hexdigest()[:32]
 
-    def copy(self, models: Place) -> None:
+    def copy(self, models: AnyPath) -> None:
         """To a run's folder."""
         write_whole(models / PRIOR, [self.data])
 
 
-def read_prior(path: Path | None, config: TuneConfig, out: Place | Path, resume: bool, say: Callable[[str], None]) -> Prior | None:
+def read_prior(path: Path | None, config: TuneConfig, out: AnyPath | Path, resume: bool, say: Callable[[str], None]) -> Prior | None:
     """The model that a run begins with, None where there is none.  A run that is resumed has a copy of its own.
 
     path: that a person named; None for the one that comes along.  say: takes a line where that was made for something else.
@@ -92,7 +92,7 @@ def proposer_line(config: TuneConfig, prior: Prior | None) -> str:
     return f"what to measure is said by {prior.name} ({prior.said[:8]}); {judged}"
 
 
-def _of_resumed(out: Place | Path, began: str) -> Prior:
+def _of_resumed(out: AnyPath | Path, began: str) -> Prior:
     """The copy; the one that comes along where the run was stopped before there was one."""
     where = out / "models" / PRIOR
     if not where.is_file():
@@ -102,7 +102,7 @@ def _of_resumed(out: Place | Path, began: str) -> Prior:
     return _read(where, f"the run's own copy {where}")
 
 
-def _read(path: Place | Path, name: str) -> Prior:
+def _read(path: AnyPath | Path, name: str) -> Prior:
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from compiler.autoplan import quick_genomes
 from compiler.build import compile_plan, plans_of_pieces
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
 from compiler.planner.segmentation import by_estimate
@@ -24,10 +24,10 @@ from compiler.space.encode import genome_of
 from compiler.space.gene import Genome
 from compiler.space.initial import everywhere
 from compiler.space.operator_order import ORDERS, Order, ordered
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.config import NPU, TuneConfig
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY, began_with
 
 _PREDICTION = "prediction"
@@ -50,7 +50,7 @@ class Start(NamedTuple):
             yield f"start: {where}: {len(pinned)} segments, {sum(pinned)} with tilings that no rank names; it is measured first"
 
 
-def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place | Path, resume: bool) -> Start:
+def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: AnyPath | Path, resume: bool) -> Start:
     """What plan files, each of all of the model, say of it in the order of the search; of equal plans the first.
 
     Raises `BadInputError` (no plan, a plan of something else or in another order, other plans than those that a resumed run began with) and
@@ -73,7 +73,7 @@ def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place |
     return Start(began, genomes)
 
 
-def compiled_genomes(target_graph: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
+def compiled_genomes(target_graph: TargetGraph, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
     """Of every level what `compile` chooses from -> `prediction`, in the order of the search; on all cores where nothing is placed on
     some of them.
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from simulator import terminal
-from tuner.farm.actions import DIED, Blame, Care, Deliver, Errand, Failed, Send
-from tuner.farm.supervisor_loop import Crew
+from tuner.farm.actions import DIED, Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
+from tuner.farm.supervisor_loop import SupervisorLoop
 from tuner.platform.actors import Actors, Announce
 from tuner.platform.crash import one_line
 from tuner.platform.interfaces import Clock
@@ -25,26 +25,26 @@ R = TypeVar("R")
 POLL_S = 1.0
 
 
-class Tried(NamedTuple, Generic[R]):
+class Outcome(NamedTuple, Generic[R]):
     """value: what the function returned, None where `error` says why not."""
 
     value: R | None
     error: str | None
 
 
-Each = Callable[[Iterable[T]], Iterator[Tried[R]]]
+IsolatedMap = Callable[[Iterable[T]], Iterator[Outcome[R]]]
 Make = Callable[[], Callable[[T], R]]
 
 
-def _tried(call: Callable[[T], R], item: T) -> Tried[R]:
+def _tried(call: Callable[[T], R], item: T) -> Outcome[R]:
     try:
-        return Tried(call(item), None)
+        return Outcome(call(item), None)
     except Exception as error:  # noqa: BLE001  one item must not end the others
-        return Tried(None, one_line(error))
+        return Outcome(None, one_line(error))
 
 
 @contextmanager
-def each_here(make: Make[T, R]) -> Iterator[Each[T, R]]:
+def each_here(make: Make[T, R]) -> Iterator[IsolatedMap[T, R]]:
     """In this process, one after the other; a process that dies or hangs is not survived."""
     yield partial(map, partial(_tried, make()))
 
@@ -52,7 +52,7 @@ def each_here(make: Make[T, R]) -> Iterator[Each[T, R]]:
 @contextmanager
 def each_on_ray(
     make: Make[T, R], workers: int | None, address: str | None, wait_s: float, run_id: str, resource: str | None = None
-) -> Iterator[Each[T, R]]:
+) -> Iterator[IsolatedMap[T, R]]:
     """On actors of Ray, as `RayActors` takes them."""
     from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import
 
@@ -87,21 +87,21 @@ class EachOn(Generic[T, R]):
     """`Each` on actors that were made with `EachSpec`: one item at a time each, as long as it takes.  say: takes a line for a person."""
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None]) -> None:
-        self._crew = Crew(actors, clock, self, say, None)
+        self._crew = SupervisorLoop(actors, clock, self, say, None)
         self._items: dict[int, T] = {}
-        self._tried: dict[int, Tried[R]] = {}
+        self._tried: dict[int, Outcome[R]] = {}
         self._number = 0
 
-    def __call__(self, items: Iterable[T]) -> Iterator[Tried[R]]:
+    def __call__(self, items: Iterable[T]) -> Iterator[Outcome[R]]:
         numbers = []
         for item in items:
             numbers.append(self._number)
             self._items[self._number] = item
-            self._crew.submit(Errand(self._number, Care()))
+            self._crew.submit(WorkItem(self._number, RetryPolicy()))
             self._number += 1
         return self._in_order(numbers)
 
-    def _in_order(self, numbers: Sequence[int]) -> Iterator[Tried[R]]:
+    def _in_order(self, numbers: Sequence[int]) -> Iterator[Outcome[R]]:
         for number in numbers:
             while number not in self._tried:
                 self._crew.turn(POLL_S)
@@ -116,7 +116,7 @@ class EachOn(Generic[T, R]):
 
     def failed(self, failed: Failed) -> None:
         del self._items[failed.work]
-        self._tried[failed.work] = Tried(None, DIED)
+        self._tried[failed.work] = Outcome(None, DIED)
 
     def blamed(self, blame: Blame) -> None:
         raise AssertionError(f"an item is all that there is: {blame}")

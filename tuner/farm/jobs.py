@@ -20,7 +20,7 @@ from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from compiler.space.gene import FORMULA, Gene, Genome, ahead_sizes, block_counts
 from compiler.space.initial import single_operators
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.kernel_cache import compiling
 from simulator.kernel_list import compile_beside
 from tuner.config import BUILT_IN, TuneConfig
@@ -32,11 +32,11 @@ from tuner.farm.reading_conflicts import FirstReadings
 from tuner.farm.recorder import Facts, Recorder
 from tuner.log.columns import INTS, schema_of, to_bytes
 from tuner.log.writer import Batch
-from tuner.measure.budgeted import Limit, Listener, Session
+from tuner.measure.budgeted import Limit, Listener, MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.reading_cost import readings_of
-from tuner.measure.replay import Answer, answers
+from tuner.measure.replay import KnownResult, answers
 from tuner.measure.request import Measurement, Measurer, Request
 from tuner.measure.store_lookup import NAMED, WORKER, Memo
 from tuner.platform.cpus import usable_cpus
@@ -44,7 +44,7 @@ from tuner.platform.crash import one_line
 from tuner.search.epoch import FIRST, LAG, exchanges, first_programs, run_epoch
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.packing import pack_genomes
 from tuner.search.placement import Placer
 from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
@@ -171,7 +171,7 @@ class JobRunnerSpec:
     config: TuneConfig
     weights: Mapping[str, float]
     seed: int
-    rules: type[Rules] = Rules
+    rules: type[SearchLimits] = SearchLimits
     strategy: type[SearchStrategy] | None = None
 
     def __call__(self) -> JobRunner:
@@ -196,7 +196,7 @@ class JobRunner:
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
-        self._told: dict[str, Answer] = {}  # of earlier sessions
+        self._told: dict[str, KnownResult] = {}  # of earlier sessions
         self._heard: FirstReadings | None = FirstReadings(len(facts.levels)) if facts.differs else None
 
     def warm(self, whole: bool) -> None:
@@ -263,7 +263,7 @@ class JobRunner:
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
         recorder, collector = Recorder(spec.facts, job.island, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
-        paid: ChainMap[str, Answer] = ChainMap()
+        paid: ChainMap[str, KnownResult] = ChainMap()
         if self._heard is not None:
             mine, paid = self._answering(job, self._heard)
             listeners.append(mine)
@@ -272,7 +272,7 @@ class JobRunner:
             return 0 if measurement.task in paid else readings_of(measurement, len(spec.facts.levels), spec.facts.repeats)
 
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds, job.readings, cost)
-        session = Session(self._spared(measurer or self._here, failing), listeners, limit)
+        session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
             for own in job.own:
@@ -299,7 +299,7 @@ class JobRunner:
             () if memo is None else memo.reported(),
         )
 
-    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Answer]]:
+    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, KnownResult]]:
         """What the job has a reading of is not read again, whatever genes ask for it: as the log has it, as it heard, as it read itself.
 
         Returns what notes its own, and of which tasks others have taken the readings."""
@@ -351,7 +351,7 @@ class JobRunner:
         return found
 
 
-def _of_every_kind(target_graph: Unit, singles: Genome) -> Iterator[Genome]:
+def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:
     """Programs with a segment of two operators, the first that fits, in each of the ways that have kernels of their own."""
     pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(target_graph, k, k + 2) if blocks > 1)
     pair = next((gene for gene in pairs if decode(target_graph, gene) is not None), None)

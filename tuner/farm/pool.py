@@ -14,17 +14,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tuner.cost_model.model_file import Models, Trained
-from tuner.farm.actions import Blame, Care, Deliver, Errand, Failed, Send
+from tuner.farm.actions import Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
 from tuner.farm.coordinator import Key
 from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, JobRunner, Training, Update
-from tuner.farm.supervisor_loop import Crew
+from tuner.farm.supervisor_loop import SupervisorLoop
 from tuner.measure.request import Measurement, Request
 from tuner.platform.actors import Actor, Actors, Announce, FarmError
 from tuner.platform.interfaces import Clock
 from tuner.search.epoch import EVOLVING
 
 
-class Told(NamedTuple):
+class JobMessage(NamedTuple):
     """A job, for an actor of this name.  first: as of `News`, the rest of which is shared: models, answers, stored, then epochs."""
 
     name: str
@@ -32,7 +32,7 @@ class Told(NamedTuple):
     first: int
 
 
-class Lone(NamedTuple):
+class SingleItemMessage(NamedTuple):
     """A request, packed, that is tried alone."""
 
     name: str
@@ -55,7 +55,7 @@ class JobWorker:
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
         told = pickle.loads(packed)
         self.job_runner.worker = told.name
-        if isinstance(told, Lone):
+        if isinstance(told, SingleItemMessage):
             self.job_runner.measure(pickle.loads(told.item))
             return b""
 
@@ -97,10 +97,10 @@ class ActorPool:
         self._done: list[tuple[Key, EpochResult | Trained]] = []
         self.failing: dict[Request, FailingItem] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
-        self._first = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._first = RetryPolicy(silence_s, announces=True, pure=True, follows=True, followed=True)
         self._evolving = replace(self._first, alike=True)  # those before are shorter, or longer
-        self._training = Care(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
-        self._crew = Crew(actors, clock, self, say, item_timeout_s)
+        self._training = RetryPolicy(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
+        self._crew = SupervisorLoop(actors, clock, self, say, item_timeout_s)
 
     # the side of the conductor
 
@@ -146,12 +146,12 @@ class ActorPool:
         number, self._number = self._number, self._number + 1
         if isinstance(job, Training):
             self._jobs[number] = _Begun(key, job, None)
-            self._crew.submit(Errand(number, self._training, rank=key))
+            self._crew.submit(WorkItem(number, self._training, rank=key))
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _Begun(key, job, until_s)
         care = self._evolving if job.epoch >= EVOLVING else self._first
-        self._crew.submit(Errand(number, care, self._home(job.island), until_s, key))
+        self._crew.submit(WorkItem(number, care, self._home(job.island), until_s, key))
 
     def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
         clock = self._crew.clock
@@ -166,14 +166,14 @@ class ActorPool:
 
     def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
         if send.item is not None:
-            return pickle.dumps(Lone(send.name, send.item)), ()
+            return pickle.dumps(SingleItemMessage(send.name, send.item)), ()
         _, job, until_s = self._jobs[send.work]
         update = self._broadcast.update(job, self._heard.get(send.actor, (0, 0)))
         self._heard[send.actor] = (job.version, job.models or self._heard.get(send.actor, (0, 0))[1])
         if isinstance(job, Job):
             seconds = None if until_s is None else max(0.0, until_s - self._crew.clock.monotonic_s())
             job = job._replace(seconds=seconds, failing=tuple(self.failing.items()))
-        return pickle.dumps(Told(send.name, job, update.first)), (update.models, update.answers, update.stored, *update.epochs)
+        return pickle.dumps(JobMessage(send.name, job, update.first)), (update.models, update.answers, update.stored, *update.epochs)
 
     def delivered(self, done: Deliver) -> None:
         self._done.append((self._jobs.pop(done.work).key, pickle.loads(done.result)))

@@ -17,7 +17,7 @@ from tuner.log.columns import Columns, from_bytes
 from tuner.log.schema import RESULTS, STATUSES
 from tuner.log.wire_format import EPOCH
 from tuner.log.writer import OpenedBatch
-from tuner.measure.replay import Answer, answers, packed_answers
+from tuner.measure.replay import KnownResult, answers, packed_answers
 from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import LAG
 
@@ -27,7 +27,7 @@ class FirstReadings:
 
     def __init__(self, levels: int) -> None:
         self._levels = levels
-        self.of: dict[str, Answer] = {}
+        self.of: dict[str, KnownResult] = {}
 
     def learn(self, findings: bytes) -> None:
         epoch = from_bytes(findings, EPOCH)
@@ -39,7 +39,7 @@ class FirstReadings:
         task = measurement.task
         if task and request.measure and task not in self.of:
             values = measurement.values
-            self.of[task] = Answer(
+            self.of[task] = KnownResult(
                 STATUSES.index(measurement.status),
                 measurement.error,
                 measurement.attempt,
@@ -52,7 +52,7 @@ class LoggedReadings:
 
     def __init__(self, levels: int, packed: bytes | None = None) -> None:
         self._levels = levels
-        self._of: dict[str, Answer] = {} if packed is None else answers(packed, levels)
+        self._of: dict[str, KnownResult] = {} if packed is None else answers(packed, levels)
         self._epochs: dict[int, list[str]] = {}  # of the last ones: tasks that were placed in them
 
     def note(self, opened: OpenedBatch, tasks: Collection[int]) -> None:
@@ -81,16 +81,16 @@ class LoggedReadings:
         found = {name: self._of[name] for name in names if name in self._of}
         return packed_answers(found) if found else b""
 
-    def _told(self, opened: OpenedBatch, tasks: Collection[int]) -> Iterator[Answer]:
+    def _told(self, opened: OpenedBatch, tasks: Collection[int]) -> Iterator[KnownResult]:
         return _answers(opened.epoch, opened.places[list(tasks)], self._levels)
 
 
-def _answers(epoch: Columns, places: Collection[int] | NDArray[np.intp], levels: int) -> Iterator[Answer]:
+def _answers(epoch: Columns, places: Collection[int] | NDArray[np.intp], levels: int) -> Iterator[KnownResult]:
     """Measurements at these places."""
     values, status = epoch["values"].reshape(-1, levels, len(RESULTS)), epoch["status"]
     for at in places:
-        yield Answer(int(status[at]), None, 0, values[at].copy())  # not the whole message
+        yield KnownResult(int(status[at]), None, 0, values[at].copy())  # not the whole message
 
 
-def _same(one: Answer, other: Answer) -> bool:
+def _same(one: KnownResult, other: KnownResult) -> bool:
     return one.status == other.status and (one.status != 0 or np.array_equal(one.values, other.values))

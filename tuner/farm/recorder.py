@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURE_SET, FEATURES
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.level import GRANTED
 from tuner.config import BUILT_IN
 from tuner.log.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
@@ -33,7 +33,7 @@ class Facts:
     """What is the same in all rows of a run.  repeats: readings of a task at a level."""
 
     origin: Origin
-    target_graph: Unit
+    target_graph: TargetGraph
     levels: tuple[str, ...]
     repeats: int = 1
 

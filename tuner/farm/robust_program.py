@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from compiler.plan.plan import Plan
-from tuner.farm.subgraph_searches import Searched
+from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log, read_table
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.runs.dataframes import program_cycles
 from tuner.selection.robust import robust
 
 
-def robust_plans(folder: Place, found: Sequence[Searched], levels: Sequence[str]) -> list[Plan] | None:
+def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Sequence[str]) -> list[Plan] | None:
     """Of every search, by its own cycles; None where one has no program that fits every level.
 
     Of a model in pieces these are robust together: a sum loses no more than the part of it that loses most.  folder: of the run, whose log

@@ -23,7 +23,7 @@ from tuner.cost_model.trainer import Trainer
 from tuner.cost_model.training_rows import packed_rows, rows_of_search
 from tuner.farm.board_drift import BoardWatch
 from tuner.farm.commit_log import Ledger, RunBudget
-from tuner.farm.coordinator import Conductor, Jobs
+from tuner.farm.coordinator import Coordinator, Jobs
 from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.progress import ProgressBar
@@ -38,8 +38,8 @@ from tuner.log.writer import RunLog
 from tuner.measure.grants import same_grants
 from tuner.measure.replay import read_published
 from tuner.measure.runners import named_by
-from tuner.platform.files import Place
-from tuner.platform.interfaces import World
+from tuner.platform.files import AnyPath
+from tuner.platform.interfaces import Platform
 from tuner.request import Snapshot, TuneRequest
 from tuner.runs.checkpoint import Checkpoint
 from tuner.runs.folder import SearchFolder
@@ -48,7 +48,7 @@ from tuner.search.epoch_report import Collector
 from tuner.search.population import Individual
 
 
-def durable_rows(folder: Place, ledger: Ledger, facts: Facts, tasks: int) -> bytes:
+def durable_rows(folder: AnyPath, ledger: Ledger, facts: Facts, tasks: int) -> bytes:
     """Of so many tasks, the first in their order, packed.  folder: of the run, whose log is published first.
 
     Raises `BadInputError` where it cannot be written or read.
@@ -66,7 +66,7 @@ class SearchEnd(NamedTuple):
     baselines: tuple[Individual, ...]
 
 
-class OneSearch:
+class SearchRun:
     """The search of one run, its log, its checkpoints and what a person sees of it.
 
     said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: makes the genomes that it begins with, where it
@@ -75,7 +75,7 @@ class OneSearch:
     """
 
     def __init__(
-        self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
+        self, world: Platform, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
         budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
         prior: KeptModel | None = None,
         storing: Storing | None = None,
@@ -91,7 +91,7 @@ class OneSearch:
         trainer = self.trainer if config.use.cost_model else None
         rows = partial(durable_rows, place.path, self.ledger, facts)
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
-        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)
+        self.conductor = Coordinator(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)
         if storing is not None:
             if storing.packed:
                 jobs.tell_stored(storing.packed)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from compiler.plan.plan import Plan
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.farm.recorder import Facts
 from tuner.log.digests import digest
 from tuner.log.read import each_part
 from tuner.log.schema import RESULTS
 from tuner.measure.store_lookup import WORKER
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.store.champions import Champion, StoredChampions, put_champions
 from tuner.store.pack_store import PACK_BYTES, PackStore
 from tuner.store.packs import Conditions, Measured, keys, words
@@ -40,7 +40,7 @@ class Scopes:
     A segment's task names how its operators are wired, a program's does not: two networks may have operators of the same names and sizes.
     """
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self._structures = Structures(target_graph)
         names = [spec.name for spec in target_graph.operators]
         self.whole = int(digest([target_graph.digest, self._structures.structure(0, len(names)), names])[:16], 16)
@@ -65,7 +65,7 @@ class Storing:
     Raises `BadInputError` where the store cannot be used.
     """
 
-    def __init__(self, root: Place, folder: Place, facts: Facts, say: Callable[[str], None]) -> None:
+    def __init__(self, root: AnyPath, folder: AnyPath, facts: Facts, say: Callable[[str], None]) -> None:
         origin, machine = facts.origin, facts.target_graph.machine
         conditions = Conditions(machine.name, machine.digest, facts.levels, origin.simulator, origin.runner, facts.repeats)
         self._store, self._folder, self._facts, self._say = PackStore(root, conditions), folder, facts, say

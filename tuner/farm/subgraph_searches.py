@@ -15,37 +15,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.build import default_plan, measure_plans
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
-from tuner.platform.files import Place
+from compiler.target.target_graph import TargetGraph
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import write_json
 from tuner.runs.subgraph_runs import FILE
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedSubgraph:
     """A search of a run.  run: its id in the log.  pieces: numbers of the pieces that it serves; the first one is measured."""
 
     run: str
     pieces: tuple[int, ...]
 
 
-def searches(opened: Opened, run: str) -> tuple[Searched, ...]:
+def searches(opened: LoweredModel, run: str) -> tuple[SearchedSubgraph, ...]:
     """One for each piece that differs from those before it.  run: id of the whole run, and that of the search of a model in one piece."""
     if len(opened.target_graphs) == 1:
-        return (Searched(run, (0,)),)
+        return (SearchedSubgraph(run, (0,)),)
     groups: dict[str, list[int]] = {}
     for k, target_graph in enumerate(opened.target_graphs):
         groups.setdefault(_structure(target_graph), []).append(k)
-    return tuple(Searched(f"{run}.{opened.names[members[0]]}", tuple(members)) for members in groups.values())
+    return tuple(SearchedSubgraph(f"{run}.{opened.names[members[0]]}", tuple(members)) for members in groups.values())
 
 
-def _structure(target_graph: Unit) -> str:
+def _structure(target_graph: TargetGraph) -> str:
     return Structures(target_graph).structure(0, len(target_graph.operators))
 
 
-def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:
+def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[int]:
     """What each search's pieces take layer by layer, in cycles, summed over the levels.  Raises `InfeasibleError`."""
     machine, weights = opened.machine, []
     levels = {machine.granted(level): level for level in machine.contention}  # one of each grant
@@ -67,7 +67,7 @@ def dealt(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
     return shares
 
 
-def write_searches(folder: Place, opened: Opened, found: Sequence[Searched]) -> None:
+def write_searches(folder: AnyPath, opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> None:
     """RUN/pieces.json, where there are several pieces: which search of the log serves which of them."""
     if len(opened.names) > 1:
         rows = [{"run": search.run, "pieces": [opened.names[k] for k in search.pieces]} for search in found]

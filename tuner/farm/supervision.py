@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
+from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
 from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
 DEPTH = 2  # pieces of work that lie with an actor
@@ -48,7 +48,7 @@ class _Tracked:
     lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
     """
 
-    work: Errand
+    work: WorkItem
     announces: bool = False
     tried: bytes | None = None
     item: bytes | None = None
@@ -156,7 +156,7 @@ class Supervision:
             self._start(slot, now_s)
         return self._decided(now_s)
 
-    def submit(self, work: Errand, now_s: float) -> list[Action]:
+    def submit(self, work: WorkItem, now_s: float) -> list[Action]:
         self._wait(_Tracked(work))
         return self._decided(now_s)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from tuner.farm.actions import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
+from tuner.farm.actions import Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
 from tuner.farm.supervision import Supervision
 from tuner.platform.actors import Actors, Message
 from tuner.platform.interfaces import Clock
@@ -25,7 +25,7 @@ class Client(Protocol):
     def blamed(self, blame: Blame) -> None: ...
 
 
-class Crew:
+class SupervisorLoop:
     """say: takes a line for a person.  item_timeout_s: as of `Supervision`."""
 
     def __init__(self, actors: Actors, clock: Clock, client: Client, say: Callable[[str], None], item_timeout_s: float | None) -> None:
@@ -33,7 +33,7 @@ class Crew:
         self.supervision = Supervision(actors.count, item_timeout_s)
         self._do(self.supervision.begin(clock.monotonic_s()))
 
-    def submit(self, work: Errand) -> None:
+    def submit(self, work: WorkItem) -> None:
         self._do(self.supervision.submit(work, self.clock.monotonic_s()))
 
     def turn(self, patience_s: float) -> None:

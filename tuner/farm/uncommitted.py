@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from compiler.plan.plan import Plan
 from compiler.space.encode import genome_of
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.log.read import read_table
-from tuner.measure.request import told
-from tuner.platform.files import Place
+from tuner.measure.request import with_never
+from tuner.platform.files import AnyPath
 from tuner.search.champions import Champions
 from tuner.search.population import Individual
 
@@ -56,7 +56,7 @@ class Ahead:
         return Counter(task.status for task in self.tasks.values() if task.status != "ok")
 
 
-def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], target_graph: Unit, champions: Champions) -> Ahead:
+def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_graph: TargetGraph, champions: Champions) -> Ahead:
     """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name.  champions: of none."""
     found, levels = Ahead(champions), len(champions.best)
     if not numbers:
@@ -76,11 +76,11 @@ def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], target_graph
     for task, seq, kind, status, mine, taken in zip(*each.values(), cycles, readings.tolist(), strict=True):
         found.tasks[task] = AheadTask(seq, kind == "program", status, taken)
         if kind == "program" and status == "ok":
-            _note(found.champions, target_graph, task, told(np.array(mine, np.int64)), payloads[task])
+            _note(found.champions, target_graph, task, with_never(np.array(mine, np.int64)), payloads[task])
     return found
 
 
-def _note(champions: Champions, target_graph: Unit, task: str, cycles: np.ndarray, payload: str) -> None:
+def _note(champions: Champions, target_graph: TargetGraph, task: str, cycles: np.ndarray, payload: str) -> None:
     plan = Plan.model_validate(json.loads(payload)["plan"])
     if champions.gains(cycles, task, all(len(segment.operators) == 1 for segment in plan.segments)):
         genome = genome_of(target_graph, plan)

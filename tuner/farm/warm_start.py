@@ -26,14 +26,14 @@ from pydantic import ValidationError
 
 import simulator
 from compiler.plan.plan import Plan, SegmentPlan
-from compiler.space.encode import gene_of, genome_of
+from compiler.space.encode import encode, genome_of
 from compiler.space.gene import Gene, Genome
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from tuner.log.digests import task_digest, text_digest
 from tuner.log.read import read_log, read_rows
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY, began_with
 from tuner.runs.list_runs import RunEntry, open_run
 from tuner.search.epoch_report import pack_segments
@@ -93,7 +93,7 @@ class WarmStart:
         return pack_segments(self.genes, self.cycles, self.moved_bytes, programs)
 
 
-def sources(paths: Sequence[Path], out: Place | Path, resume: bool) -> tuple[str, ...]:
+def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[str, ...]:
     """What `run.json` of a run in `out` has to say of the runs that it begins with: a line each, its id and a digest of its log.
 
     A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
@@ -120,7 +120,7 @@ def _log_digest(run: RunEntry) -> str:
 
 
 def taken(
-    paths: Sequence[Path], said: Sequence[str], target_graph: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+    paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart | None:
     """What a search begins with; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
 
@@ -138,7 +138,7 @@ def taken(
 
 
 def read_warm_start(
-    paths: Sequence[Path], target_graph: Unit, levels: tuple[str, ...], elites: int, runner: str = "simulator"
+    paths: Sequence[Path], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart:
     """The usable tasks of earlier runs, in their order; of equal tasks the first.  Raises `BadInputError`."""
     readers = [_Reader(open_run(path), target_graph, levels, elites, runner) for path in paths]
@@ -169,7 +169,7 @@ class _Segment:
 class _Reader:
     """One earlier run."""
 
-    def __init__(self, run: RunEntry, target_graph: Unit, levels: tuple[str, ...], elites: int, runner: str) -> None:
+    def __init__(self, run: RunEntry, target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str) -> None:
         self.target_graph, self.levels, self.elites, self.runner = target_graph, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
@@ -217,7 +217,7 @@ class _Reader:
             if place is None:
                 return "elsewhere"
             names = tuple(spec.name for spec in self.target_graph.operators[slice(*place)])
-            return gene_of(self.target_graph, SegmentPlan.model_validate({**content["plan"], "operators": names}), place[0]) or "unnamed"
+            return encode(self.target_graph, SegmentPlan.model_validate({**content["plan"], "operators": names}), place[0]) or "unnamed"
         except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
             return "unnamed"
 

@@ -21,7 +21,7 @@ from simulator.npu.errors import BadInputError
 from tuner.log.part import Mark, PartError, PartFile, encoded, part_name, part_number, read_part
 from tuner.log.part_counts import Count, read_counts
 from tuner.log.schema import READABLE, SCHEMA_VERSION, log_schema
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import is_url
 
 DATASETS = ("tasks", "log")
@@ -43,7 +43,7 @@ class Dataset:
     count: of `parts.json`.  faults: all others, by name, then what is missing.
     """
 
-    folder: Place
+    folder: AnyPath
     name: str
     schema: pa.Schema | None
     parts: tuple[PartFile, ...]
@@ -69,12 +69,12 @@ class Dataset:
         return pa.concat_tables([part.table for part in self.parts])
 
 
-def part_numbers(folder: Place) -> list[int]:
+def part_numbers(folder: AnyPath) -> list[int]:
     """Numbers of the published parts, ascending; none where there is no folder."""
     return sorted(number for path in _files(folder) if (number := part_number(path.name)) is not None)
 
 
-def _files(folder: Place) -> list[Place]:
+def _files(folder: AnyPath) -> list[AnyPath]:
     """What readers of a folder look at: they pass over hidden names."""
     try:
         found = [*folder.iterdir()] if folder.is_dir() else []
@@ -83,7 +83,7 @@ def _files(folder: Place) -> list[Place]:
     return sorted((path for path in found if not path.name.startswith((".", "_"))), key=lambda path: path.name)
 
 
-def examine(folder: Place, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
+def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
     """Every file of a dataset, and what is missing.  counts: in place of those of `parts.json`.
 
     Raises `BadInputError` where the folder cannot be read, or is a dataset of another version.
@@ -135,7 +135,7 @@ def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
     return found
 
 
-def _schema(folder: Place, name: str, parts: Sequence[PartFile], others: Sequence[pa.Schema]) -> pa.Schema | None:
+def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], others: Sequence[pa.Schema]) -> pa.Schema | None:
     """That of the parts.  others: of files that have no mark, as parts of earlier versions."""
     if not parts:
         for schema in others:
@@ -145,7 +145,7 @@ def _schema(folder: Place, name: str, parts: Sequence[PartFile], others: Sequenc
     return parts[0].schema
 
 
-def whole(folder: Place, name: str, columns: Sequence[str] | None = None) -> Dataset:
+def whole(folder: AnyPath, name: str, columns: Sequence[str] | None = None) -> Dataset:
     """A dataset without a fault.  columns: of its parts' tables, all unless given.
 
     Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
@@ -175,7 +175,7 @@ def part_tables(found: Dataset, columns: Sequence[str] | None = None) -> Iterato
         yield table
 
 
-def schema_version(schema: pa.Schema, folder: Place) -> int:
+def schema_version(schema: pa.Schema, folder: AnyPath) -> int:
     """The version that a dataset's schema names; `BadInputError` where it names none."""
     try:
         return int((schema.metadata or {})[b"schema_version"])
@@ -191,7 +191,7 @@ def completed(table: pa.Table, name: str, columns: Sequence[str] | None) -> pa.T
     return table
 
 
-def check_version(schema: pa.Schema, folder: Place) -> None:
+def check_version(schema: pa.Schema, folder: AnyPath) -> None:
     """Refuse what is newer than today's version, or lacks more than `completed` knows."""
     version = schema_version(schema, folder)
     if version > SCHEMA_VERSION:
@@ -206,7 +206,7 @@ class DatasetWriter:
     columns: of the rows that are there already, for `earlier`.  lost: rows that were there and are not.
     """
 
-    def __init__(self, folder: Place, schema: pa.Schema, tmp: Place, columns: Sequence[str] = ()) -> None:
+    def __init__(self, folder: AnyPath, schema: pa.Schema, tmp: AnyPath, columns: Sequence[str] = ()) -> None:
         self.folder, self.schema, self.tmp = folder, schema, tmp
         try:
             tmp.mkdir(parents=True, exist_ok=True)
@@ -266,13 +266,13 @@ class DatasetWriter:
         self._rows += table.num_rows
 
 
-def write_empty_part(folder: Place, number: int, schema: pa.Schema, tmp: Place) -> None:
+def write_empty_part(folder: AnyPath, number: int, schema: pa.Schema, tmp: AnyPath) -> None:
     """A part without rows, where there is none."""
     tmp.mkdir(parents=True, exist_ok=True)
     _publish(folder, number, schema.empty_table(), tmp)
 
 
-def _publish(folder: Place, number: int, table: pa.Table, tmp: Place) -> None:
+def _publish(folder: AnyPath, number: int, table: pa.Table, tmp: AnyPath) -> None:
     """Not beside the part, as other files are written: whoever lists a dataset's folder finds parts alone."""
     staged = tmp / f"{folder.name}-{part_name(number)}"
     staged.put([encoded(table, Mark(folder.name, number))])

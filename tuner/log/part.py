@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 SUFFIX = ".parquet"
 _KEY = "tilefarm_part"
@@ -87,7 +87,7 @@ def _parquet(table: pa.Table, mark: bytes) -> bytearray:
     return bytearray(sink.getvalue())
 
 
-def read_part(path: Place, columns: Sequence[str] | None = None) -> PartFile:
+def read_part(path: AnyPath, columns: Sequence[str] | None = None) -> PartFile:
     """A file whose every byte is as it was written.  Raises `PartError`; what it read until then was never parsed as Parquet."""
     try:
         if not path.is_file():  # a pipe would be waited for

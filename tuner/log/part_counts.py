@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from tuner.log.digests import canonical_json, text_digest
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 FILE = "parts.json"
 VERSION = 1
@@ -26,7 +26,7 @@ class Count(NamedTuple):
     rows: int = 0
 
 
-def read_counts(run: Place) -> dict[str, Count] | None:
+def read_counts(run: AnyPath) -> dict[str, Count] | None:
     """By dataset; None where there is no such file, as beside a dataset that was copied alone.  Raises `BadInputError`."""
     path = run / FILE
     if not path.is_file():
@@ -44,7 +44,7 @@ def read_counts(run: Place) -> dict[str, Count] | None:
     raise BadInputError(f"{path}: {what}")
 
 
-def write_counts(run: Place, counts: Mapping[str, Count]) -> None:
+def write_counts(run: AnyPath, counts: Mapping[str, Count]) -> None:
     """Raises `BadInputError` where it cannot be written."""
     datasets = {name: list(count) for name, count in counts.items()}
     text = canonical_json({"version": VERSION, "datasets": datasets, "digest": text_digest(canonical_json(datasets))})

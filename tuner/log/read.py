@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from tuner.log.dataset import completed, part_tables, whole
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 
 if TYPE_CHECKING:  # Arrow imports it where a frame is asked for
@@ -31,7 +31,7 @@ class Table(NamedTuple):
     lost: int
 
 
-def read_log(folder: Place | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_log(folder: AnyPath | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """All rows of `RUN/log` (give the run folder or the dataset, or its URL), in the order in which they were published.
 
     columns: all unless given.  Raises `BadInputError` where a part is missing, or not as it was written.
@@ -39,31 +39,31 @@ def read_log(folder: Place | Path | str, columns: Sequence[str] | None = None) -
     return read_rows(folder, "log", columns).frame
 
 
-def read_tasks(folder: Place | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_tasks(folder: AnyPath | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """All rows of `RUN/tasks`, as `read_log`."""
     return read_rows(folder, "tasks", columns).frame
 
 
-def read_rows(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
+def read_rows(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
     """Of the dataset `name`, as `read_log`."""
     found = read_table(where, name, columns)
     return LogRows(found.table.to_pandas(), found.lost)
 
 
-def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
+def read_table(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Of the dataset `name`, as `read_log`."""
     found = whole(_dataset(where, name), name, columns)
     return Table(completed(found.table, name, columns), found.lost)
 
 
-def each_part(where: Place | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
+def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
     """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
     found = whole(_dataset(where, name), name, ())
     for table in part_tables(replace(found, parts=found.parts[skipped:]), columns):
         yield completed(table, name, columns)
 
 
-def _dataset(where: Place | Path | str, name: str) -> Place:
+def _dataset(where: AnyPath | Path | str, name: str) -> AnyPath:
     path = place(where)
     within = path / name
     return within if within.is_dir() or (path / "run.json").is_file() else path

@@ -21,8 +21,8 @@ from tuner.log.part_counts import write_counts
 from tuner.log.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
 from tuner.log.task_numbers import TaskNumbers
 from tuner.log.wire_format import EPOCH, apart, gathered
-from tuner.platform.files import Place
-from tuner.platform.interfaces import World
+from tuner.platform.files import AnyPath
+from tuner.platform.interfaces import Platform
 
 PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
 PUBLISH_ROWS = 65_536
@@ -95,7 +95,7 @@ class RunLog:
     """
 
     def __init__(
-        self, run_folder: Place, world: World, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()
+        self, run_folder: AnyPath, world: Platform, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()
     ) -> None:
         self.origin, self._clock, self._threads = origin, world.clock, world.threads
         self._lock = self._threads.lock()  # of what waits

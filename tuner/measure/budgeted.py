@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from tuner.measure.request import Measurement, Measurer, Request
 
 
-class Enough(Exception):
+class BudgetExhausted(Exception):
     """Raised by a `Session` that may measure no more: no error, the job returns what it has."""
 
 
@@ -31,7 +31,7 @@ class Listener(Protocol):
     def heard(self, request: Request, measurement: Measurement) -> None: ...
 
 
-class Session:
+class MeasureBudget:
     """Puts requests to a measurer, as far as the limit allows, and tells the listeners of each measurement.
 
     programs: tasks of programs so far; readings: of all tasks.  Other genes may be the same plan: that takes nothing off the limit.
@@ -48,7 +48,7 @@ class Session:
         found: list[Measurement] = []
         while True:
             if self._spent():
-                raise Enough
+                raise BudgetExhausted
             part = requests[len(found) :]
             if not part:
                 return found
@@ -62,7 +62,7 @@ class Session:
                 for listener in self.listeners:
                     listener.heard(request, measurement)
                 if (self.limit.deadline is not None or self.limit.readings is not None) and self._spent():
-                    raise Enough
+                    raise BudgetExhausted
 
     def _count(self, measurement: Measurement) -> None:
         if self.limit.cost is not None and measurement.task and measurement.task not in self._counted:

@@ -24,13 +24,13 @@ from compiler.space.initial import single_operators
 from compiler.space.persistent import FREE, Space
 from compiler.space.shared_memory import with_shared
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.config import NPU
 from tuner.log.digests import canonical_json
 from tuner.log.drift import NOTHING_SAID, BoardSaid
 from tuner.log.schema import RESULTS, STATUSES
 from tuner.measure.npu_target import Npu
-from tuner.measure.replay import Answer
+from tuner.measure.replay import KnownResult
 from tuner.measure.request import Measurement, Request
 from tuner.measure.roofline import Roofline
 from tuner.measure.runner_api import Reading
@@ -76,7 +76,7 @@ class EvaluatorSpec:
     board: of the NPU, None for the simulator alone.  target: its name, see `find_target`.
     """
 
-    target_graph: Unit
+    target_graph: TargetGraph
     levels: tuple[str, ...]
     board: Board | None = None
     target: str = NPU
@@ -107,7 +107,7 @@ class Evaluator:
     memo: what other runs measured, of the NPU alone: what others time is their own.  published: see `answer_by`.
     """
 
-    def __init__(self, target_graph: Unit, levels: tuple[str, ...], target: Target | None = None) -> None:
+    def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], target: Target | None = None) -> None:
         self.target_graph, self.levels = target_graph, levels
         self.target: Target = Npu(target_graph, levels) if target is None else target
         self.structures = Structures(target_graph)
@@ -116,7 +116,7 @@ class Evaluator:
         self._digest = target_graph.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(target_graph, []).model_dump(mode="json")})
         self.memo: Memo | None = None
-        self.published: Mapping[str, Answer] = {}
+        self.published: Mapping[str, KnownResult] = {}
         self._died = False
 
     def measure(self, request: Request) -> Measurement:
@@ -158,7 +158,7 @@ class Evaluator:
         values = plan if isinstance(plan, Infeasible) else self.target.simulated(plan)
         return Measurement("infeasible", str(values)) if isinstance(values, Infeasible) else Measurement("ok", values=values)
 
-    def _answered(self, known: Answer, task: str, payload: str, raw: NDArray[np.float64] | None) -> Measurement:
+    def _answered(self, known: KnownResult, task: str, payload: str, raw: NDArray[np.float64] | None) -> Measurement:
         values = known.values if known.status == 0 else None
         return Measurement(STATUSES[known.status], known.error if known.status else None, task, payload, raw, values, attempt=known.attempt)
 
@@ -171,7 +171,7 @@ class Evaluator:
         """The measurement of what raised, or took its worker along."""
         return Measurement(status, error, request.task(request.without_plan(self._digest)))
 
-    def answer_by(self, published: Mapping[str, Answer], died: bool | None = None) -> None:
+    def answer_by(self, published: Mapping[str, KnownResult], died: bool | None = None) -> None:
         """Measure nothing of this again, which the run has, by task.  died: whether some of it took its worker along; None: look."""
         if died is None:
             died = any(STATUSES[each.status] in ("crash", "timeout") for each in published.values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compiler.frontend.partition.macs import model_macs
 from compiler.frontend.partition.partition import Partition
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from simulator.npu.errors import InfeasibleError
 from tuner.measure.host_lines import host_lines
 from tuner.summary import HostNodeSummary
@@ -74,14 +74,14 @@ def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
     )
 
 
-def work_lines(opened: Opened) -> list[str]:
+def work_lines(opened: LoweredModel) -> list[str]:
     """What was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
     share = mac_share(opened.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
     return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened.part))]
 
 
-def check_share(opened: Opened, least: float | None) -> None:
+def check_share(opened: LoweredModel, least: float | None) -> None:
     """Raise `InfeasibleError` where the NPU does less than `least` of the multiply-accumulates, or nobody can tell."""
     found = mac_share(opened.part)
     if least is None or (found.share is not None and found.share >= least):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.pipeline import Compiler, CorePart
+from compiler.pipeline import Compiler, ScheduledShare
 from compiler.schedule.stream_writer import Schedule
 from compiler.schedule.synchronize import Synchroniser
 from simulator.incremental_timing import ResumingRuns, Times
@@ -46,20 +46,20 @@ class Timer:
         self._synchroniser = Synchroniser(compiler.target_graph, compiler.synchroniser.footprints)
         self._preparer = Preparer()
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
-        self._parts: list[CorePart] = []
+        self._parts: list[ScheduledShare] = []
         self.instructions = 0  # of the last program
 
-    def alike(self, parts: Sequence[CorePart]) -> int:
+    def alike(self, parts: Sequence[ScheduledShare]) -> int:
         """Instructions with which a program begins and ends as the last one does."""
         begin, same = _begin_alike(parts, self._parts)
         _, behind = _begin_alike(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
         return same + behind
 
-    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
+    def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
         return self.simulated(self.scheduled(parts), levels)
 
-    def scheduled(self, parts: list[CorePart]) -> Schedule:
+    def scheduled(self, parts: list[ScheduledShare]) -> Schedule:
         """Valid until the next call."""
         if not self._resuming:
             self._synchroniser.forget_borders()
@@ -88,7 +88,7 @@ class Timer:
         return found
 
 
-def _begin_alike(parts: Sequence[CorePart], others: Sequence[CorePart]) -> tuple[int, int]:
+def _begin_alike(parts: Sequence[ScheduledShare], others: Sequence[ScheduledShare]) -> tuple[int, int]:
     """With how many parts, and instructions of these, both begin."""
     count = same = 0
     for new, old in zip(parts, others, strict=False):
@@ -98,7 +98,7 @@ def _begin_alike(parts: Sequence[CorePart], others: Sequence[CorePart]) -> tuple
     return count, same
 
 
-def _instructions(parts: Sequence[CorePart]) -> int:
+def _instructions(parts: Sequence[ScheduledShare]) -> int:
     return sum([part.lowered.records for part in parts])
 
 
@@ -113,14 +113,14 @@ class Timers:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._timers = list[Timer]()  # the one that was asked last is last
 
-    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
+    def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """As `Timer.times`."""
         found = self.chosen(parts).times(parts, levels)
         while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
             self._timers.pop(0)
         return found
 
-    def chosen(self, parts: list[CorePart]) -> Timer:
+    def chosen(self, parts: list[ScheduledShare]) -> Timer:
         """The one that times a program."""
         timer = self._of(parts)
         if timer in self._timers:
@@ -128,7 +128,7 @@ class Timers:
         self._timers.append(timer)
         return timer
 
-    def _of(self, parts: list[CorePart]) -> Timer:
+    def _of(self, parts: list[ScheduledShare]) -> Timer:
         alike = [timer.alike(parts) for timer in self._timers]
         if max(alike, default=0) > _ALIKE * _instructions(parts):
             return self._timers[alike.index(max(alike))]

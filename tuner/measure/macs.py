@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto
 
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.program import Program
 
 
-def npu_macs(target_graph: Unit, model: ModelProto) -> int:
+def npu_macs(target_graph: TargetGraph, model: ModelProto) -> int:
     """Of the model's products that the unit computes.  The banded product of an LRN is not one of them: it is how we add up a window."""
     windows = {f"{node.name or node.output[0]}.window" for node in model.graph.node if node.op_type == "LRN"}
     return sum(spec.macs for spec in target_graph.operators if spec.name not in windows) * target_graph.storages[0].n

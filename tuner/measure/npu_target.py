@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ops.lower_graph import Packed
-from compiler.pipeline import Compiler, CorePart, needs_of
+from compiler.pipeline import Compiler, ScheduledShare, needs_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from tuner.log.drift import NOTHING_SAID, BoardSaid
@@ -37,7 +37,7 @@ class Npu:
 
     def __init__(
         self,
-        target_graph: Unit,
+        target_graph: TargetGraph,
         levels: tuple[str, ...],
         cache_bytes: int = 128 << 20,
         records: bool = False,
@@ -91,7 +91,7 @@ class Npu:
         granting = self._fits("program", parts)
         return granting if isinstance(granting, Infeasible) else self._simulated(self._described, parts, *granting)
 
-    def _fits(self, kind: Kind, parts: list[CorePart]) -> tuple[list[str], int] | Infeasible:
+    def _fits(self, kind: Kind, parts: list[ScheduledShare]) -> tuple[list[str], int] | Infeasible:
         """Levels that grant what it needs, and what it needs of the shared memory."""
         needs = needs_of(parts)
         fits = [level for level in self.levels if needs.fits(self._granted[level])]
@@ -99,7 +99,7 @@ class Npu:
             return Infeasible(kind, f"{needs.beyond(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
         return fits, needs.shared_bytes
 
-    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> Timed:
+    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[ScheduledShare] | Infeasible) -> Timed:
         """By the simulator, and then by the runner."""
         if isinstance(parts, Infeasible):
             return parts
@@ -120,7 +120,7 @@ class Npu:
             values[at, 0] = found
         return values
 
-    def _simulated(self, timers: Timer | Timers, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
+    def _simulated(self, timers: Timer | Timers, parts: list[ScheduledShare], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
         """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
         timings = timers.times(parts, fits)
         moved = np.concatenate([part.lowered.moved for part in parts]).reshape(len(parts), -1).sum(0).tolist()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.runs.folder import IDENTITY, read_json
 from tuner.runs.model_source import SavedSource, read_source
 from tuner.zoo.load import open_network
 from tuner.zoo.names import is_made
 
 
-def open_tuned(run: Path) -> tuple[Opened, SavedSource]:
+def open_tuned(run: Path) -> tuple[LoweredModel, SavedSource]:
     """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
-    saved = read_source(LocalPlace(run))
+    saved = read_source(LocalPath(run))
     if not is_made(saved.source.model) and not saved.source.model.is_file():
         raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
     opened = open_network(saved.source)

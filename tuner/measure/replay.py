@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from tuner.log.columns import from_bytes, schema_of, to_bytes
 from tuner.log.read import each_part
 from tuner.log.schema import RESULTS, STATUSES
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 _SCHEMA = schema_of(task=pa.string(), status=pa.int8(), error=pa.string(), attempt=pa.int64(), values=pa.int64())
 _LOG = ("run", "task", "level_index", "status", "error", "attempt", *RESULTS)
 
 
-class Answer(NamedTuple):
+class KnownResult(NamedTuple):
     """Of a task.  status: place in `STATUSES`.  values: int64 [levels, len(RESULTS)], zeros at a level that it does not fit."""
 
     status: int
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     values: NDArray[np.int64]
 
 
-def read_published(folder: Place, run: str, names: Collection[str], levels: int) -> bytes:
+def read_published(folder: AnyPath, run: str, names: Collection[str], levels: int) -> bytes:
     """Rows of these tasks in the log of a folder, packed.  run: whose they are.  Raises `BadInputError` where the log is damaged."""
     wanted, parts = pa.array(names, pa.string()), []
     for part in each_part(folder, "log", _LOG) if names else ():
@@ -54,7 +54,7 @@ def read_published(folder: Place, run: str, names: Collection[str], levels: int)
     return to_bytes(columns, _SCHEMA)
 
 
-def packed_answers(known: Mapping[str, Answer]) -> bytes:
+def packed_answers(known: Mapping[str, KnownResult]) -> bytes:
     """What `answers` gives again."""
     each = known.values()
     columns = {
@@ -67,9 +67,9 @@ def packed_answers(known: Mapping[str, Answer]) -> bytes:
     return to_bytes(columns, _SCHEMA)
 
 
-def answers(packed: bytes, levels: int) -> dict[str, Answer]:
+def answers(packed: bytes, levels: int) -> dict[str, KnownResult]:
     """Task -> what `read_published` found of it."""
     columns = from_bytes(packed, _SCHEMA)
     values = columns["values"].reshape(-1, levels, len(RESULTS))
     rows = zip(columns.texts("task"), columns["status"].tolist(), columns.texts("error"), columns["attempt"].tolist(), values, strict=True)
-    return {task: Answer(*row) for task, *row in rows}
+    return {task: KnownResult(*row) for task, *row in rows}

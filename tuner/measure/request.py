@@ -20,7 +20,7 @@ CYCLES = RESULTS.index("cycles")
 MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
-def told(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
+def with_never(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
     """As the search has them: `NEVER` in the place of 0, which stands for what does not fit a level, so that the least is what runs."""
     return np.where(cycles > 0, cycles, NEVER)
 
@@ -110,7 +110,7 @@ class Measurement:
     @property
     def cycles(self) -> NDArray[np.int64] | None:
         """Per level, `NEVER` where it does not fit what the level grants; None where nothing was measured."""
-        return None if self.values is None else told(self.values[:, CYCLES])
+        return None if self.values is None else with_never(self.values[:, CYCLES])
 
     @property
     def moved_bytes(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compiler.ir.operators import Concat, Convolution, Operator, Shuffle
 from compiler.ir.region import EMPTY, Rows
 from compiler.segment.blocks import needed, operand_rows
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.parts import DataType
@@ -19,7 +19,7 @@ class Roofline:
     Of rows that somebody reads.
     """
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
         self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
         self._known: dict[tuple[tuple[int, ...], str], int] = {}

@@ -21,7 +21,7 @@ from tuner.log.columns import from_bytes
 from tuner.log.drift import BoardSaid
 from tuner.log.schema import RESULTS
 from tuner.measure.grants import NEVER
-from tuner.measure.request import CYCLES, Request, told
+from tuner.measure.request import CYCLES, Request, with_never
 from tuner.store.pack_store import STORED
 
 AGAIN = 100  # one hit of so many is measured again
@@ -82,12 +82,12 @@ class Memo:
             return False
         if all(gene.stop - gene.start == 1 for gene in request.genome):
             return True
-        return any((cycles, task) < best for cycles, best in zip(told(values[:, CYCLES]).tolist(), self._best, strict=True))
+        return any((cycles, task) < best for cycles, best in zip(with_never(values[:, CYCLES]).tolist(), self._best, strict=True))
 
     def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
         """What came of a measurement here; None where it failed.  stored: what was known of it."""
         if request.kind == "program" and values is not None:
-            found = [(cycles, task) for cycles in told(values[:, CYCLES]).tolist()]
+            found = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
             self._best = list(map(min, self._best, found))
         if stored is not None and not self._alike(values, stored.values):
             self.refused.add(stored.pack)

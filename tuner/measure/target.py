@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.log.schema import RESULTS
 from tuner.measure.runner_api import Reading
 from tuner.plugins import TARGETS, find
@@ -44,7 +44,7 @@ class Target(Protocol):
 class MakesTarget(Protocol):
     """A class of targets."""
 
-    def __call__(self, target_graph: Unit, levels: tuple[str, ...]) -> Target: ...
+    def __call__(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> Target: ...
 
 
 def find_target(name: str) -> MakesTarget:

@@ -19,8 +19,8 @@ class LockedError(OSError):
     """Somebody else holds the lock; the text says who."""
 
 
-class Place(Protocol):
-    """Has as much of `pathlib.Path` as the store uses, and durability beside it.  `tuner.platform.local_files.LocalPlace` is a `Path`.
+class AnyPath(Protocol):
+    """Has as much of `pathlib.Path` as the store uses, and durability beside it.  `tuner.platform.local_files.LocalPath` is a `Path`.
 
     All methods raise OSError.  What was written or renamed outlives a crash of the computer only when `fsync` of the file, and of the
     folder for its name, has returned.  `simulator.npu.files.write_whole` does that in its order.

@@ -49,7 +49,7 @@ class Threads(Protocol):
 
 
 @dataclass(frozen=True)
-class World:
+class Platform:
     """What a driver lives in."""
 
     clock: Clock

@@ -11,8 +11,8 @@ from simulator.npu.files import DurablePath
 from tuner.platform.files import Lock, LockedError
 
 
-class LocalPlace(DurablePath):
-    """A path that is a `tuner.platform.files.Place`, too: it passes wherever a Path is wanted."""
+class LocalPath(DurablePath):
+    """A path that is a `tuner.platform.files.AnyPath`, too: it passes wherever a Path is wanted."""
 
     def mapped(self) -> memoryview:
         """Not read: a file may be as large as it likes before anybody looks at it."""

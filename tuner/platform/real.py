@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from tuner.platform.interfaces import World
+from tuner.platform.interfaces import Platform
 
 R = TypeVar("R")
 
@@ -65,4 +65,4 @@ class RealThreads:
             return aside.submit(call).result()
 
 
-REAL = World(RealClock(), RealThreads())
+REAL = Platform(RealClock(), RealThreads())

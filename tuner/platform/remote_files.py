@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 from simulator.npu.errors import BadInputError
-from tuner.platform.files import Place, matches
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.files import AnyPath, matches
+from tuner.platform.local_files import LocalPath
 
 if TYPE_CHECKING:  # the command line answers without pyarrow
     import pyarrow.fs as pafs
@@ -25,9 +25,9 @@ _RENAMES = ("local", "hdfs")  # file systems where a file appears before it is w
 
 
 @dataclass(frozen=True, eq=False)
-class UrlPlace:
-    """A `tuner.platform.files.Place`.  at: its path on the file system.  shown: its URL, without user and options.  listed: what its folder
-    said of it, if it was found there, so that a folder is asked once.
+class RemotePath:
+    """A `tuner.platform.files.AnyPath`.  at: its path on the file system.  shown: its URL, without user and options.  listed: what its
+    folder said of it, if it was found there, so that a folder is asked once.
 
     Looking (`is_file`, `iterdir`, ...) raises `BadInputError` where the file system does not answer.  It cannot be asked to make a file
     durable, nor to lock one.
@@ -41,8 +41,8 @@ class UrlPlace:
     def __str__(self) -> str:
         return self.shown
 
-    def __truediv__(self, name: str) -> UrlPlace:
-        return UrlPlace(self.filesystem, f"{self.at.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(self.filesystem, f"{self.at.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
 
     @property
     def name(self) -> str:
@@ -50,11 +50,11 @@ class UrlPlace:
         return PurePosixPath(self.at).name
 
     @property
-    def parent(self) -> UrlPlace:
+    def parent(self) -> RemotePath:
         """The folder that it is in."""
-        return UrlPlace(self.filesystem, str(PurePosixPath(self.at).parent), self.shown.rstrip("/").rpartition("/")[0])
+        return RemotePath(self.filesystem, str(PurePosixPath(self.at).parent), self.shown.rstrip("/").rpartition("/")[0])
 
-    def resolve(self) -> UrlPlace:
+    def resolve(self) -> RemotePath:
         """Itself."""
         return self
 
@@ -102,11 +102,11 @@ class UrlPlace:
             raise FileNotFoundError(f"{self}: no file there")
         return info.mtime_ns, info.size
 
-    def iterdir(self) -> Iterator[UrlPlace]:
+    def iterdir(self) -> Iterator[RemotePath]:
         """What lies in this folder."""
         return self._below(recursive=False)
 
-    def glob(self, pattern: str) -> Iterator[UrlPlace]:
+    def glob(self, pattern: str) -> Iterator[RemotePath]:
         """One question for all of a folder, where the pattern has `**`."""
         fixed = pattern.split("/")[:-1]
         folder, rest = self, pattern
@@ -116,14 +116,14 @@ class UrlPlace:
             found = folder._below(recursive="/" in rest)
             yield from (one for one in found if matches(str(PurePosixPath(one.at).relative_to(folder.at)), rest))
 
-    def _below(self, recursive: bool) -> Iterator[UrlPlace]:
+    def _below(self, recursive: bool) -> Iterator[RemotePath]:
         from pyarrow.fs import FileSelector
 
         with self._looking():
             found = self.filesystem.get_file_info(FileSelector(self.at, recursive=recursive))
         for info in found:
             below = PurePosixPath(info.path).relative_to(self.at)
-            yield UrlPlace(self.filesystem, info.path, f"{self.shown.rstrip('/')}/{below}", info)
+            yield RemotePath(self.filesystem, info.path, f"{self.shown.rstrip('/')}/{below}", info)
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Nothing, where there are no folders but those that names begin with."""
@@ -134,7 +134,7 @@ class UrlPlace:
         with _os_errors():
             self.filesystem.create_dir(self.at, recursive=parents)
 
-    def beside(self) -> UrlPlace:
+    def beside(self) -> RemotePath:
         """Always the same one: one process writes there, and takes what it left when it was killed."""
         if self.filesystem.type_name not in _RENAMES:
             return self
@@ -151,7 +151,7 @@ class UrlPlace:
     def fsync(self) -> None:
         """Nothing: a file that was closed is as durable there as it gets."""
 
-    def replace(self, to: UrlPlace) -> None:
+    def replace(self, to: RemotePath) -> None:
         """Rename."""
         with _os_errors():
             self.filesystem.move(self.at, to.at)
@@ -187,21 +187,21 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
-def place(where: str | Path | Place) -> Place:
+def place(where: str | Path | AnyPath) -> AnyPath:
     """What a user named: a path on this computer, or a URL.  Raises `BadInputError` for a URL that no file system takes."""
-    if isinstance(where, LocalPlace) or not isinstance(where, str | Path):
+    if isinstance(where, LocalPath) or not isinstance(where, str | Path):
         return where
-    return LocalPlace(where) if isinstance(where, Path) or not is_url(where) else url_place(where)
+    return LocalPath(where) if isinstance(where, Path) or not is_url(where) else url_place(where)
 
 
-def store_place(where: str) -> Place:
+def store_place(where: str) -> AnyPath:
     """What `--store` names: a folder, or a URL, of which `file://` is a folder: what is written there is made durable, and appears in one
     instant.  Raises `BadInputError` for a URL that no file system takes."""
-    found = place(where) if is_url(where) else LocalPlace(where)
-    return LocalPlace(found.at) if isinstance(found, UrlPlace) and found.filesystem.type_name == "local" else found
+    found = place(where) if is_url(where) else LocalPath(where)
+    return LocalPath(found.at) if isinstance(found, RemotePath) and found.filesystem.type_name == "local" else found
 
 
-def url_place(text: str) -> UrlPlace:
+def url_place(text: str) -> RemotePath:
     """What is behind a URL.  Raises `BadInputError` where no file system takes it."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
@@ -213,7 +213,7 @@ def url_place(text: str) -> UrlPlace:
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         why = " ".join(str(error).replace(text, shown).split())
         raise BadInputError(f"{shown}: {why}; expected a path, or a URL such as file:///folder or s3://bucket/folder") from None
-    return UrlPlace(filesystem, at, shown)
+    return RemotePath(filesystem, at, shown)
 
 
 def url_below(url: str, name: str) -> str:

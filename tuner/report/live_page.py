@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.report.html import Figures, document, section, table
 from tuner.report.run_page import run_page
 from tuner.report.search_figures import curves
@@ -20,7 +20,7 @@ _STANDING = "By the rows that the run has published."
 _BEST = "The baseline runs every fused operator on its own, tuned by the same search."
 
 
-def live_page(path: Place) -> str:
+def live_page(path: AnyPath) -> str:
     """The whole page.  Raises `BadInputError` where there is no run, or its log cannot be read."""
     run = open_run(path)
     if run.summary is not None:

@@ -16,7 +16,7 @@ from simulator.npu.errors import BadInputError
 from tuner.config import Choice, Range
 from tuner.cost_model.optuna_ranges import distribution
 from tuner.measure.merit import speedup
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.runs.study_summary import setting_text, study_summary
@@ -40,7 +40,7 @@ _AXIS = "speed-up over the untuned plan"
 _SETTINGS = "Every setting on its own, later trials darker: a trend that the other settings hide shows as a cloud."
 
 
-def study_page(folder: Place) -> str:
+def study_page(folder: AnyPath) -> str:
     """The whole page of a study's folder.  Raises `BadInputError` where no trial has ended yet."""
     summary = study_summary(folder)
     ran = [trial for trial in summary["trials"] if trial["value"] is not None]
@@ -219,5 +219,5 @@ def _failures(trials: list[dict[str, Any]]) -> str:
     return table(("trial", "<why"), rows) if rows else "<p>None.</p>"
 
 
-def _yaml(folder: Place) -> str:
+def _yaml(folder: AnyPath) -> str:
     return preformatted((folder / "best.yaml").read_bytes().decode())

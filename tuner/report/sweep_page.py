@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
 from tuner.measure.merit import speedup
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.report.html import Figures, as_text, counted, document, error_text, section, table, tabs
 from tuner.report.style import color, figure
 from tuner.runs.list_runs import ENDED
@@ -21,7 +21,7 @@ _LEFT = "`tilefarm sweep` with --resume runs what is left. Unconfirmed: a run ha
 _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be from another with the same budget."
 
 
-def sweep_page(folder: Place) -> str:
+def sweep_page(folder: AnyPath) -> str:
     """The whole page of a sweep's folder.  Raises `BadInputError` where no cell has ended yet."""
     index = read_index(folder)
     done = index[index["state"].isin(ENDED)]

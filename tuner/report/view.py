@@ -16,8 +16,8 @@ from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline
 from tuner.log.read import read_rows
-from tuner.platform.files import Place
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.files import AnyPath
+from tuner.platform.local_files import LocalPath
 from tuner.platform.remote_files import place
 from tuner.runs.dataframes import asked_programs, champions, over_time
 from tuner.runs.folder import read_json
@@ -34,7 +34,7 @@ _LOG_COLUMNS = [
 class RunView:
     """A finished run.  levels: in the order of the summary, the least contended first.  lost: rows that its log had once."""
 
-    path: Place
+    path: AnyPath
     summary: dict[str, Any]
     config: str
     history: list[dict[str, Any]]
@@ -94,7 +94,7 @@ class RunView:
         return self.operator(first) if first == last else f"{self.operator(first)} .. {self.operator(last)}"
 
 
-def open_view(where: Place | str) -> RunView:
+def open_view(where: AnyPath | str) -> RunView:
     """Read a run folder, or the URL of one.  Raises `BadInputError` where it is none, or its run has not ended."""
     path = place(where) if isinstance(where, str) else where
     run = open_run(path)
@@ -103,12 +103,12 @@ def open_view(where: Place | str) -> RunView:
     models = path / "models"
     histories = [(models / name if name else models) / "history.json" for name in search_folders(path)]
     best = path / "best.onnx"
-    view = read_file(best) if isinstance(best, LocalPlace) else memoryview(best.read_bytes())
+    view = read_file(best) if isinstance(best, LocalPath) else memoryview(best.read_bytes())
     return RunView(
         path,
         run.summary,
         (path / "config.yaml").read_bytes().decode(),
         [row for history in histories if history.is_file() for row in read_json(history)],
         *read_rows(path, "log", _LOG_COLUMNS),
-        compiled_of(view, str(path / "best.onnx"), path if isinstance(path, LocalPlace) else None),
+        compiled_of(view, str(path / "best.onnx"), path if isinstance(path, LocalPath) else None),
     )

@@ -16,7 +16,7 @@ from simulator.npu.files import write_whole
 from tuner.log.digests import canonical_json, text_digest
 from tuner.log.writer import RunLog
 from tuner.runs.folder import read_json
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 VERSION = 17
 FILE = "state.json"
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("<Q")
 class Checkpoint:
     """Of one run.  folder: `RUN/checkpoint`."""
 
-    def __init__(self, folder: Place, log: RunLog) -> None:
+    def __init__(self, folder: AnyPath, log: RunLog) -> None:
         self.folder, self.log = folder, log
         self._size, self._digest = 0, hashlib.sha256()
 

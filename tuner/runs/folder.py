@@ -16,7 +16,7 @@ from simulator.npu.files import leftover_of, make_folder, remove_leftovers, writ
 from tuner.plugins import Plugin
 from tuner.log.part_counts import FILE as COUNTS
 from tuner.log.digests import digest
-from tuner.platform.files import Lock, LockedError, Place
+from tuner.platform.files import Lock, LockedError, AnyPath
 
 IDENTITY = "run.json"
 LOCK = ".lock"
@@ -28,7 +28,7 @@ FOLDERS = ("plans", f"plans/{OWN}", "checkpoint", "models", TMP)
 _RESULTS = ("log/*[1-9].parquet", "*/log/*[1-9].parquet", "batches/*.json")
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=AnyPath)
 
 
 class Readable(Protocol):
@@ -71,7 +71,7 @@ class RunIdentity(Identity):
         return f"{plain(f'{self.model}-{self.machine}')[:60]}-s{self.seed}-{digest(asdict(self))[:8]}"
 
 
-def write_json(path: Place, value: Any) -> None:
+def write_json(path: AnyPath, value: Any) -> None:
     """One value, readable by people, whole or not at all."""
     write_whole(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
 
@@ -86,7 +86,7 @@ def read_json(path: Readable) -> Any:
         raise BadInputError(f"{path}: not JSON: {error}") from None
 
 
-def read_identity(folder: Place | Path) -> dict[str, Any]:
+def read_identity(folder: AnyPath | Path) -> dict[str, Any]:
     """What a folder's `run.json` says.  Raises `BadInputError` where it is not of a run, a study or a sweep."""
     path = folder / IDENTITY
     there = read_json(path)
@@ -95,7 +95,7 @@ def read_identity(folder: Place | Path) -> dict[str, Any]:
     return there
 
 
-def began_with(folder: Place | Path, field: str) -> tuple[str, ...]:
+def began_with(folder: AnyPath | Path, field: str) -> tuple[str, ...]:
     """Lines of an identity that say what a run began with.  Raises `BadInputError`."""
     lines = read_identity(folder).get(field, [])
     if not isinstance(lines, list):
@@ -112,17 +112,17 @@ def plain(name: str) -> str:
 class SearchFolder:
     """Where one search of a run keeps what is its own.  path: of the run, whose log it shares.  resumed: the run was there before."""
 
-    path: Place
-    models: Place
-    checkpoint: Place
+    path: AnyPath
+    models: AnyPath
+    checkpoint: AnyPath
     resumed: bool
 
 
-def _names(folder: Place) -> list[str]:
+def _names(folder: AnyPath) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def _there(folder: Place) -> None:
+def _there(folder: AnyPath) -> None:
     """Made, if it is not there, and its name outlives a crash.  Raises `BadInputError`."""
     try:
         if folder.is_dir():

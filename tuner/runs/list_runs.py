@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from simulator.npu.errors import BadInputError
 from tuner.runs.folder import IDENTITY, LOCK, SETTINGS, read_json
 from tuner.runs.subgraph_runs import copies, search_folders
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 
 SUMMARY = "summary.json"
@@ -29,7 +29,7 @@ class RunEntry:
     which a URL does not tell.
     """
 
-    path: Place
+    path: AnyPath
     identity: dict[str, Any]
     summary: dict[str, Any] | None
     state: State
@@ -39,7 +39,7 @@ class RunEntry:
         return tuple(self.identity["levels"])
 
 
-def kind_of(path: Place) -> Kind:
+def kind_of(path: AnyPath) -> Kind:
     """What a folder's identity is of.  Raises `BadInputError` where there is none."""
     if not (path / IDENTITY).is_file():
         raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
@@ -49,7 +49,7 @@ def kind_of(path: Place) -> Kind:
     return "study" if isinstance(identity, dict) and "study_digest" in identity else "run"
 
 
-def open_run(where: Place | Path | str) -> RunEntry:
+def open_run(where: AnyPath | Path | str) -> RunEntry:
     """Raises `BadInputError` where there is no run, or one whose summary is of another version."""
     path = place(where)
     kind = kind_of(path)
@@ -65,7 +65,7 @@ def open_run(where: Place | Path | str) -> RunEntry:
     return RunEntry(path, identity, summary, summary["status"] if summary is not None and state == "done" else state)
 
 
-def _read_summary(path: Place) -> dict[str, Any]:
+def _read_summary(path: AnyPath) -> dict[str, Any]:
     summary = read_json(path)
     version = summary.get("schema_version") if isinstance(summary, dict) else None
     if version != SUMMARY_VERSION:
@@ -73,7 +73,7 @@ def _read_summary(path: Place) -> dict[str, Any]:
     return dict(summary)
 
 
-def find_runs(where: Place | Path | str) -> Iterator[RunEntry]:
+def find_runs(where: AnyPath | Path | str) -> Iterator[RunEntry]:
     """Every run in a folder or below it, by path."""
     folder = place(where)
     if not folder.is_dir():
@@ -85,7 +85,7 @@ def find_runs(where: Place | Path | str) -> Iterator[RunEntry]:
             continue  # a study's identity, somebody else's file of that name, or a run of another version
 
 
-def state_of(path: Place, ended: bool) -> State:
+def state_of(path: AnyPath, ended: bool) -> State:
     """Whether a driver holds the lock."""
     held = (path / LOCK).is_locked()
     if held:
@@ -118,7 +118,7 @@ class AskedBudget(NamedTuple):
     measurements: int | None = None
 
 
-def budget_of(path: Place) -> AskedBudget:
+def budget_of(path: AnyPath) -> AskedBudget:
     """As the folder's settings say."""
     import yaml
 

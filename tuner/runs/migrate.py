@@ -23,7 +23,7 @@ from tuner.log.part_counts import read_counts
 from tuner.log.dataset import DATASETS, part_numbers, schema_version, whole
 from tuner.log.part import part_name
 from tuner.log.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 
 Value = Callable[[pa.Table], pa.Array] | str | int | float | None
@@ -94,7 +94,7 @@ class Migrated(NamedTuple):
     rows: int
 
 
-def migrate(run: Place | Path | str, out: Place | Path | str, steps: Steps = STEPS) -> dict[str, Migrated]:
+def migrate(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Steps = STEPS) -> dict[str, Migrated]:
     """Write both datasets of `run` to the new folder `out` with today's schemas; `run` stays as it is.
 
     Raises `BadInputError` where `out` exists, a part cannot be read, a dataset is newer than this program, or no step leads here, and
@@ -115,7 +115,7 @@ def migrate(run: Place | Path | str, out: Place | Path | str, steps: Steps = STE
     return {name: Migrated(version, rows[name]) for name, (version, *_) in plans.items()}
 
 
-def _plan(folder: Place, name: str, steps: Steps) -> tuple[int, list[MigrationStep], pa.Schema]:
+def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[MigrationStep], pa.Schema]:
     """(version, steps from it to today's, today's schema)."""
     numbers = part_numbers(folder)
     if not numbers:
@@ -134,7 +134,7 @@ def _plan(folder: Place, name: str, steps: Steps) -> tuple[int, list[MigrationSt
     return version, [steps[name][number] for number in range(version, SCHEMA_VERSION)], _today(there, folder, name)
 
 
-def _today(there: pa.Schema, folder: Place, name: str) -> pa.Schema:
+def _today(there: pa.Schema, folder: AnyPath, name: str) -> pa.Schema:
     if name == "log":
         return log_schema()
     try:
@@ -144,7 +144,7 @@ def _today(there: pa.Schema, folder: Place, name: str) -> pa.Schema:
     return task_schema([FeatureSet(key, tuple(features)) for key, features in sets.items()])
 
 
-def _walked(folder: Place, path: list[MigrationStep], schema: pa.Schema) -> Iterator[pa.Table]:
+def _walked(folder: AnyPath, path: list[MigrationStep], schema: pa.Schema) -> Iterator[pa.Table]:
     for number in part_numbers(folder):
         table = _read(folder, number)
         for step in path:
@@ -161,7 +161,7 @@ def _walked(folder: Place, path: list[MigrationStep], schema: pa.Schema) -> Iter
             raise BadInputError(f"{folder / part_name(number)}: {' '.join(str(error).split())}") from None
 
 
-def _read(folder: Place, number: int) -> pa.Table:
+def _read(folder: AnyPath, number: int) -> pa.Table:
     path = folder / part_name(number)
     try:
         if path.is_file():  # a pipe would be waited for

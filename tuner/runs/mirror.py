@@ -18,9 +18,9 @@ from tuner.log.part_counts import Count, read_counts
 from tuner.log.dataset import part_numbers
 from tuner.log.part import part_name
 from tuner.runs.folder import IDENTITY, read_json
-from tuner.platform.files import Place
-from tuner.platform.remote_files import UrlPlace, is_url, url_place
-from tuner.platform.interfaces import World
+from tuner.platform.files import AnyPath
+from tuner.platform.remote_files import RemotePath, is_url, url_place
+from tuner.platform.interfaces import Platform
 
 POLL_S = 1.0
 MOST_S = 60.0  # between tries while it cannot be written
@@ -48,7 +48,7 @@ class _File(NamedTuple):
     data: bytes
 
 
-def mirror_place(url: str) -> UrlPlace:
+def mirror_place(url: str) -> RemotePath:
     """What `--mirror` names.  Raises `BadInputError` for what is no URL, or one that no file system takes."""
     if not is_url(url):
         raise BadInputError(f"--mirror {url}: expected a URL such as s3://bucket/folder or file:///folder")
@@ -64,9 +64,9 @@ class Mirror:
 
     def __init__(
         self,
-        folder: Place,
-        to: Place,
-        world: World,
+        folder: AnyPath,
+        to: AnyPath,
+        world: Platform,
         say: Callable[[str], None],
         datasets: tuple[str, ...] = RUN_DATASETS,
         files: tuple[str, ...] = RUN_FILES,
@@ -173,7 +173,7 @@ class Mirror:
         put_whole(to, [data])
 
 
-def _sizes(folder: Place) -> dict[str, int]:
+def _sizes(folder: AnyPath) -> dict[str, int]:
     """Bytes of the files in it by name; {} where there is no folder."""
     return {path.name: path.version()[1] for path in folder.iterdir() if path.is_file()} if folder.is_dir() else {}
 

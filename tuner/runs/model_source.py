@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from compiler.model import Source
+from compiler.model import ModelSpec
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import Machine
@@ -24,7 +24,7 @@ from simulator.npu.validation import validation_line
 from simulator.onnx_names import Style
 from tuner.zoo.names import is_made
 from tuner.runs.folder import read_json, write_json
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 SOURCE, MACHINE = "source.json", "machine.yaml"
 
@@ -47,12 +47,12 @@ class _Saved(BaseModel):
 class SavedSource:
     """A source as a run folder holds it.  model_digest: of the unit's graph (weights and shapes included)."""
 
-    source: Source
+    source: ModelSpec
     model_digest: str
     style: Style
 
 
-def write_source(run: Place, source: Source, model_digest: str, style: Style = "function") -> None:
+def write_source(run: AnyPath, source: ModelSpec, model_digest: str, style: Style = "function") -> None:
     """Keep in `run` what its plans were made for."""
     saved = _Saved(
         model=str(source.model if is_made(source.model) else source.model.resolve()),
@@ -68,7 +68,7 @@ def write_source(run: Place, source: Source, model_digest: str, style: Style = "
     write_json(run / SOURCE, saved.model_dump(mode="json"))
 
 
-def read_source(run: Place) -> SavedSource:
+def read_source(run: AnyPath) -> SavedSource:
     """What a run's plans were made for.  Raises `BadInputError` where the folder is no run or the file is damaged."""
     if not run.is_dir():
         raise BadInputError(f"{run}: no such run folder")
@@ -80,7 +80,7 @@ def read_source(run: Place) -> SavedSource:
     except ValidationError as error:
         raise BadInputError(f"{path}: {validation_line(error)}") from None
     machine = _machine(run / MACHINE, saved.machine_digest)
-    source = Source(Path(saved.model), machine, DataType[saved.dtype], saved.shapes, saved.random_weights, saved.frames)
+    source = ModelSpec(Path(saved.model), machine, DataType[saved.dtype], saved.shapes, saved.random_weights, saved.frames)
     return SavedSource(source, saved.model_digest, saved.style)
 
 
@@ -90,7 +90,7 @@ def _written(machine: Machine) -> bytes:
     return yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False, allow_unicode=True).encode()
 
 
-def _machine(path: Place, digest: str) -> Machine:
+def _machine(path: AnyPath, digest: str) -> Machine:
     try:
         text = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -22,14 +22,14 @@ from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, 
 from tuner.log.part import PartFile
 from tuner.runs.list_runs import state_of
 from tuner.log.schema import RESULTS
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 
 ASIDE = "aside"
 COMPACT_ROWS = 1 << 20
 
 
-def verify(run: Place | Path | str) -> list[Fault]:
+def verify(run: AnyPath | Path | str) -> list[Fault]:
     """Read every part of `tasks/` and `log/` and check what the format promises; an empty list when all of it holds.
 
     Raises `BadInputError` where `run` is no run folder, or its datasets are of another version.
@@ -41,7 +41,7 @@ def verify(run: Place | Path | str) -> list[Fault]:
     return faults + _rows(found["log"], found["tasks"])
 
 
-def lost_rows(run: Place | Path | str) -> dict[str, int]:
+def lost_rows(run: AnyPath | Path | str) -> dict[str, int]:
     """By dataset, where rows were there and are not any more."""
     run = place(run)
     counts, _ = _counts(run)
@@ -49,7 +49,7 @@ def lost_rows(run: Place | Path | str) -> dict[str, int]:
     return {name: lost for name, lost in found.items() if lost}
 
 
-def repair(run: Place | Path | str) -> list[Fault]:
+def repair(run: AnyPath | Path | str) -> list[Fault]:
     """Move files that are not right parts to `RUN/aside/`, those that are parts under a wrong name from there to the right one, and put
     an empty part where one is missing; returns what was done.
 
@@ -77,7 +77,7 @@ def repair(run: Place | Path | str) -> list[Fault]:
     return done
 
 
-def compact(run: Place | Path | str, out: Place | Path | str) -> dict[str, int]:
+def compact(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[str, int]:
     """Write both datasets to the new folder `out` in parts of up to 2^20 rows; returns rows by dataset.
 
     Raises `BadInputError` where `out` exists or the run does not verify.
@@ -90,7 +90,7 @@ def compact(run: Place | Path | str, out: Place | Path | str) -> dict[str, int]:
     return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, read_counts(run) or {})
 
 
-def write_datasets(out: Place, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
+def write_datasets(out: AnyPath, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
     """New datasets in the new folder `out`, in parts of up to 2^20 rows and a bit; returns rows by dataset.
 
     before: of the datasets that they are made from; what those had lost is lost here.
@@ -102,7 +102,7 @@ def write_datasets(out: Place, tables: Mapping[str, tuple[pa.Schema, Iterable[pa
     return {name: count.rows for name, count in counts.items()}
 
 
-def _write(folder: Place, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Place) -> Count:
+def _write(folder: AnyPath, schema: pa.Schema, parts: Iterable[pa.Table], tmp: AnyPath) -> Count:
     writer = DatasetWriter(folder, schema, tmp)
     waiting: list[pa.Table] = []
     for part in parts:
@@ -116,13 +116,13 @@ def _write(folder: Place, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Pla
     return writer.count
 
 
-def _parts(folder: Place) -> tuple[pa.Schema, Iterator[pa.Table]]:
+def _parts(folder: AnyPath) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Of a dataset that was verified: its schema, and its parts one after the other."""
     found = whole(folder, folder.name, ())
     return found.schema, part_tables(found)
 
 
-def _counts(run: Place) -> tuple[dict[str, Count], list[Fault]]:
+def _counts(run: AnyPath) -> tuple[dict[str, Count], list[Fault]]:
     """What `parts.json` says, or what is wrong with it."""
     try:
         return read_counts(run) or {}, []
@@ -130,14 +130,14 @@ def _counts(run: Place) -> tuple[dict[str, Count], list[Fault]]:
         return {}, [Fault(COUNTS, "damaged")]
 
 
-def _examined(run: Place, name: str, counts: dict[str, Count]) -> Dataset:
+def _examined(run: AnyPath, name: str, counts: dict[str, Count]) -> Dataset:
     found = examine(run / name, name, None, counts)
     if not found.parts and not found.faults and not found.count.rows:
         raise BadInputError(f"{run / name}: no {name} here; expected a run folder")
     return found
 
 
-def _aside(run: Place, fault: Fault) -> Place:
+def _aside(run: AnyPath, fault: Fault) -> AnyPath:
     """Where a file was moved to: what an earlier repair moved stays."""
     wanted = run / ASIDE / fault.file
     if not wanted.parent.is_dir():
@@ -150,12 +150,12 @@ def _aside(run: Place, fault: Fault) -> Place:
     return to
 
 
-def _taken(path: Place) -> bool:
+def _taken(path: AnyPath) -> bool:
     """Also by a link that leads nowhere."""
     return any(other.name == path.name for other in path.parent.iterdir())
 
 
-def _put_back(run: Place, part: PartFile, path: Place, found: Mapping[str, Dataset]) -> bool:
+def _put_back(run: AnyPath, part: PartFile, path: AnyPath, found: Mapping[str, Dataset]) -> bool:
     """A part that lay elsewhere, to its place if that is free; returns whether it is there now."""
     of = found.get(part.mark.dataset)
     to = run / part.mark.file
@@ -166,7 +166,7 @@ def _put_back(run: Place, part: PartFile, path: Place, found: Mapping[str, Datas
     return True
 
 
-def _fill(run: Place, found: Dataset) -> None:
+def _fill(run: AnyPath, found: Dataset) -> None:
     """An empty part for each that is missing; no folder where nobody can say what its parts were like."""
     folder = run / found.name
     if found.schema is None:

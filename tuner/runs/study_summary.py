@@ -7,12 +7,12 @@ from typing import Any
 from simulator.npu.errors import BadInputError
 from tuner.runs.folder import read_json
 from tuner.runs.list_runs import SUMMARY
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 VERSION = 3  # of batches and summary
 
 
-def study_summary(path: Place) -> dict[str, Any]:
+def study_summary(path: AnyPath) -> dict[str, Any]:
     """Its summary.json.  Raises `BadInputError` where there is none, or one of another version."""
     file = path / SUMMARY
     if not file.is_file():

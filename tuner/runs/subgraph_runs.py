@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.npu.errors import BadInputError
 from tuner.runs.folder import read_json
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 FILE = "pieces.json"
 
 
-def copies(folder: Place) -> dict[str, int]:
+def copies(folder: AnyPath) -> dict[str, int]:
     """Id of a search in a run's log -> how many pieces it serves; {} for a model in one piece.  Raises `BadInputError`."""
     return {run: len(pieces) for run, pieces in _searches(folder).items()}
 
 
-def search_folders(folder: Place) -> list[str]:
+def search_folders(folder: AnyPath) -> list[str]:
     """Names of the searches' folders in `models/` and `checkpoint/`; '' for a model in one piece, which needs none."""
     return [pieces[0] for pieces in _searches(folder).values()] or [""]
 
 
-def _searches(folder: Place) -> dict[str, list[str]]:
+def _searches(folder: AnyPath) -> dict[str, list[str]]:
     path = folder / FILE
     if not path.is_file():
         return {}

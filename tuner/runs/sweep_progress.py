@@ -11,8 +11,8 @@ from simulator.npu.errors import BadInputError
 from tuner.log.part import Mark, PartError, read_part
 from tuner.runs.folder import IDENTITY
 from tuner.runs.list_runs import ENDED, INDEX, RunEntry, State, open_run, state_of
-from tuner.runs.progress import Standing, standing
-from tuner.platform.files import Place
+from tuner.runs.progress import Progress, standing
+from tuner.platform.files import AnyPath
 
 INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
 
@@ -27,7 +27,7 @@ class SweepStanding:
 
     state: State
     runs: dict[str, int]
-    begun: tuple[tuple[RunEntry, Standing], ...]
+    begun: tuple[tuple[RunEntry, Progress], ...]
     left_s: float | None
 
     @property
@@ -40,7 +40,7 @@ class SweepStanding:
         return sum(self.runs[state] for state in ENDED)
 
 
-def read_index(path: Place, columns: list[str] | None = None) -> pd.DataFrame:
+def read_index(path: AnyPath, columns: list[str] | None = None) -> pd.DataFrame:
     """The table of a sweep's folder.  Raises `BadInputError` where it is not there, or not as it was written."""
     try:
         part = read_part(path / INDEX, columns)
@@ -52,7 +52,7 @@ def read_index(path: Place, columns: list[str] | None = None) -> pd.DataFrame:
     raise BadInputError(f"{path / INDEX}: {what}; take it away, and `tilefarm sweep --resume` writes it anew")
 
 
-def sweep_standing(path: Place) -> SweepStanding:
+def sweep_standing(path: AnyPath) -> SweepStanding:
     """Raises `BadInputError` where the table is not there or cannot be read."""
     index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
     counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}
@@ -65,7 +65,7 @@ def sweep_standing(path: Place) -> SweepStanding:
     return SweepStanding(state, counts, begun, left_s if state == "running" else None)
 
 
-def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[Standing]) -> float | None:
+def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[Progress]) -> float | None:
     """What a run takes is the mean of those that are done, else of what the running ones are on the way to."""
     each_s = took_s or [now.left_s / (1 - now.share) for now in begun if now.left_s is not None]
     if not each_s or not begun:

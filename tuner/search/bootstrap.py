@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.planner.segmentation import Covers, Floats, by_estimate
+from compiler.planner.segmentation import Floats, SegmentationSearch, by_estimate
 from compiler.planner.tweaks import CHANGES, SLIDING, where_it_fits
 from compiler.space.gene import Gene, Genome
 from tuner.measure.grants import NEVER
@@ -26,7 +26,7 @@ _NEAR = 0.005  # by which share another has to promise to be cheaper than the ch
 _TURNS = 2  # from one operator that is changed alone to the next: programs come first
 
 
-class Beginning:
+class Bootstrap:
     """Segmentations of every level: by prediction, and by what is measured of them.
 
     covers: of every group of levels that grant the same.  asked: their genes that were measured.
@@ -40,13 +40,13 @@ class Beginning:
         def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
             return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
 
-        self.covers = [Covers(context.target_graph, [levels[at] for at in group], predict) for group in context.table.groups]
+        self.covers = [SegmentationSearch(context.target_graph, [levels[at] for at in group], predict) for group in context.table.groups]
         self.asked = [set[Gene]() for _ in self.covers]
 
     def measured(self) -> Asking[list[Genome]]:
         """The cheapest measured ones, after what lies on the cheapest was measured, as it is and sliding."""
         context, found = self.context, dict[int, Genome]()
-        self._cheapest(found, Covers.cheapest)  # what there is where nothing of some operator turns out to fit
+        self._cheapest(found, SegmentationSearch.cheapest)  # what there is where nothing of some operator turns out to fit
         for _ in range(_ROUNDS):
             new = [self._open(covers, asked) for covers, asked in zip(self.covers, self.asked, strict=True)]
             if not any(new):
@@ -61,14 +61,14 @@ class Beginning:
         self._cheapest(found, lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
         return [found[at] for at in range(len(found))]
 
-    def _cheapest(self, found: dict[int, Genome], chosen: Callable[[Covers, int], tuple[Genome, float] | None]) -> None:
+    def _cheapest(self, found: dict[int, Genome], chosen: Callable[[SegmentationSearch, int], tuple[Genome, float] | None]) -> None:
         """Level -> genome, where there is one."""
         for group, covers in zip(self.context.table.groups, self.covers, strict=True):
             for place, at in enumerate(group):
                 if (cover := chosen(covers, place)) is not None:
                     found[at] = self.context.permitted(cover[0], at)
 
-    def _open(self, covers: Covers, asked: set[Gene]) -> list[Gene]:
+    def _open(self, covers: SegmentationSearch, asked: set[Gene]) -> list[Gene]:
         """What is to be measured next; added to what was asked."""
         found: dict[Gene, None] = {}
         for place in range(len(covers.levels)):

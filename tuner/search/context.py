@@ -19,14 +19,14 @@ from compiler.target.level_limits import memory_grants
 from simulator.npu.grant import Grant
 from tuner.cost_model.interface import Predictor, predict_at
 from tuner.measure.grants import NEVER
-from tuner.measure.request import CYCLES, Proposal, Request, told
+from tuner.measure.request import CYCLES, Proposal, Request, with_never
 from tuner.search.ask_tell import Asking
 from tuner.search.explore import unknown
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.placement import Placer, one_after_another
 from tuner.search.population import Individual
-from tuner.search.sharding import Share
+from tuner.search.sharding import Shard
 
 
 class SearchContext:
@@ -35,10 +35,10 @@ class SearchContext:
     What measures is a generator (`tuner.search.ask_tell`); `known` hears of what comes of it.
     """
 
-    def __init__(self, rules: Rules, known: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
+    def __init__(self, rules: SearchLimits, known: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
         self.rules, self.known, self.island, self.epoch = rules, known, island, epoch
         self.target_graph, self.table, self.config = rules.target_graph, known.table, rules.config
-        self.share = Share(known.structures, rules.islands, island)
+        self.share = Shard(known.structures, rules.islands, island)
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, where nothing better is expected
         self.wide = rules.wide
@@ -197,7 +197,7 @@ class SearchContext:
         """What a program is expected to take at a level: by the simulator of the machine as it is described, where there is one."""
         (found,) = yield [Request("program", genome, False, proposal=self.proposal(genome))]
         if found.values is not None:
-            return float(told(found.values[:, CYCLES])[level])
+            return float(with_never(found.values[:, CYCLES])[level])
         if found.status != "ok":
             return float(NEVER)
         return float(self.expected([genome])[0][level])

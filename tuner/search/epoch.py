@@ -16,13 +16,13 @@ from compiler.plan.plan import Infeasible
 from compiler.space.gene import Genome
 from compiler.space.level_limits import single_operators_at
 from simulator.npu.errors import InfeasibleError
-from tuner.measure.budgeted import Enough, Session
+from tuner.measure.budgeted import BudgetExhausted, MeasureBudget
 from tuner.measure.grants import NEVER, refusal
 from tuner.measure.request import BASELINE, Measurement, Proposal, Request
 from tuner.search.ask_tell import Asking, answered
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.overlap_saving import border_of
 from tuner.search.population import Individual
 from tuner.search.validate import check_requests
@@ -31,7 +31,7 @@ FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; from the last one on islands do 
 LAG = 1  # epochs of others that an island need not have heard of, from there on: a rule of the search, its results follow from it
 
 
-def run_epoch(asking: Asking[None], session: Session, known: Knowledge, collector: Collector) -> bool:
+def run_epoch(asking: Asking[None], session: MeasureBudget, known: Knowledge, collector: Collector) -> bool:
     """Whether it came to its end: else there was enough, and it was closed.  known, collector: listen to the session.
 
     Raises `TilefarmError` for requests of what is not there.
@@ -48,12 +48,12 @@ def run_epoch(asking: Asking[None], session: Session, known: Knowledge, collecto
 
     try:
         answered(asking, measured)
-    except Enough:
+    except BudgetExhausted:
         return False
     return True
 
 
-def first_programs(rules: Rules, collector: Collector, begun: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
+def first_programs(rules: SearchLimits, collector: Collector, begun: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
     """The first epoch: a program of single operators for each of the machine's grants.  What it measured are the first island's elites.
 
     begun: what the run began with -> where it is from, measured next where anything can be; what does not fit without what a switch rules

@@ -13,10 +13,10 @@ from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, whole_or, w
 from compiler.space.initial import on_all_cores, on_cores
 from compiler.space.mutators import Move, drawn_passes, on_random_cores, thin_operators
 from compiler.space.strips import fewest_strips
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.config import Segments
 from tuner.measure.request import RANDOM
-from tuner.search.sharding import Share
+from tuner.search.sharding import Shard
 from tuner.search.table import SegmentTable
 
 Within = Callable[[Gene], Gene]  # a gene, to the one that fits what a level leaves of L1
@@ -29,7 +29,7 @@ _OF_SEGMENTATION = 0.5
 _DRAWS = 4  # at most, for each gene that is wanted and each island
 
 
-def first_genes(target_graph: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
+def first_genes(target_graph: TargetGraph, table: SegmentTable, caching: bool) -> list[Gene]:
     """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
 
     caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: in block
@@ -64,7 +64,7 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
 
 
 def propose(
-    target_graph: Unit,
+    target_graph: TargetGraph,
     table: SegmentTable,
     segmentations: Sequence[Genome],
     count: int,
@@ -72,7 +72,7 @@ def propose(
     moves: dict[str, Move],
     shares: Segments,
     width: int | None = None,
-    share: Share | None = None,
+    share: Shard | None = None,
     fits: Sequence[Within] | None = None,
 ) -> dict[Gene, str]:
     """`count` genes (or fewer) of a share that are not measured yet -> what proposed them, from the segmentations (one per level).
@@ -81,7 +81,7 @@ def propose(
     width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  share: None for everything.
     fits: what makes a gene near each of the segmentations fit its level; None: as it is.
     """
-    share = share or Share(table.structures)
+    share = share or Shard(table.structures)
     out: dict[object, tuple[Gene, str]] = {}
     own = {name: moves[name] for name in _OWN if name in moves}
     every = {name: move for name, move in moves.items() if name != "change_ahead"}  # which changes nothing of a segment alone
@@ -112,7 +112,7 @@ def propose(
     return dict(out.values())
 
 
-def _random(target_graph: Unit, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
+def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
     """A run of the segmentation, or one beside it, in any way: what the moves reach only step by step, over ways that are worse."""
     if rng.random() < _OF_SEGMENTATION:
         start, stop, *_ = segmentation[int(rng.integers(len(segmentation)))]
@@ -148,7 +148,7 @@ def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
     return max(min(gene.start + steps, gene.stop - 1), 0), gene.stop
 
 
-def _moved(target_graph: Unit, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
+def _moved(target_graph: TargetGraph, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
     """Genes that are new after one or two moves, and the moves' names."""
     changed, names, made = genome, list(moves), list[str]()
     for _ in range(1 + int(rng.random() < 0.3)):

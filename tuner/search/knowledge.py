@@ -18,7 +18,7 @@ from compiler.space.structural_hash import Structures
 from tuner.log.columns import from_bytes
 from tuner.log.schema import RESULTS
 from tuner.log.wire_format import EPOCH
-from tuner.measure.request import CYCLES, MOVED, Measurement, Request, told
+from tuner.measure.request import CYCLES, MOVED, Measurement, Request, with_never
 from tuner.search.epoch_report import SEGMENTS
 from tuner.search.hashing import genome_name
 from tuner.search.packing import unpack_genomes, unpack_individuals
@@ -63,7 +63,7 @@ class Knowledge:
         good = epoch["status"][segments] == 0
         features = epoch["features"].reshape(count, -1)[segments] if len(epoch["features"]) else np.zeros((len(genes), 0), np.float32)
         for gene, fits, each, bytes_, look in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
-            self.table.add(gene, told(each) if fits else None, bytes_, look.tobytes() if fits else b"")
+            self.table.add(gene, with_never(each) if fits else None, bytes_, look.tobytes() if fits else b"")
         self.add_programs(epoch["programs"].tolist())
         if len(border := epoch["border"]):
             self.add_border(border)

@@ -8,11 +8,11 @@ import numpy as np
 
 from compiler.space.gene import Gene, Genome, recut, widths
 from compiler.space.mutators import MOVES, Move
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.config import TuneConfig
 
 
-class Rules:
+class SearchLimits:
     """moves: those that make children.  several: numbers of cores that a segment may run on.  placing: whether placement proposes.
 
     wide: whether every segment is on all cores, always.
@@ -21,7 +21,7 @@ class Rules:
     less: whether some level leaves less than all.
     """
 
-    def __init__(self, target_graph: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
+    def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
         self.target_graph, self.levels, self.config = target_graph, levels, config
         use, several = config.use, target_graph.machine.cores > 1 and config.use.cores
         self.islands = config.islands

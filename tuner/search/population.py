@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.config import SearchSettings
 
 
@@ -23,7 +23,7 @@ class Individual:
     cycles: NDArray[np.int64]
     task: str
 
-    def plan(self, target_graph: Unit) -> Plan:
+    def plan(self, target_graph: TargetGraph) -> Plan:
         """The plan that was measured."""
         plan = decode_all(target_graph, self.genome)
         if isinstance(plan, Infeasible):

@@ -17,7 +17,7 @@ from compiler.space.gene import Gene, Genome
 from tuner.cost_model.interface import Predictor
 from tuner.measure.request import BASELINE, SHORTEST_PATH, Proposal
 from tuner.search.ask_tell import Asking
-from tuner.search.bootstrap import Beginning, changed_operators, corrected, operators_alone
+from tuner.search.bootstrap import Bootstrap, changed_operators, corrected, operators_alone
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
 from tuner.search.explore import first_genes, unknown
@@ -73,7 +73,7 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     yield from _measure_programs(context, island, [*given])
     context.proposer = SHORTEST_PATH
     if context.island == 0 and context.config.use.segmentations:
-        found = yield from corrected(context, (yield from Beginning(context).measured()))
+        found = yield from corrected(context, (yield from Bootstrap(context).measured()))
         yield from _measure_programs(context, island, found)
         yield from _measure_programs(context, island, [context.held(genome, level) for level, genome in enumerate(found)])
 

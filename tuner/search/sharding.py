@@ -12,7 +12,7 @@ from compiler.space.structural_hash import Structures
 from tuner.search.hashing import key_name
 
 
-class Share:
+class Shard:
     """What one of so many islands looks for."""
 
     def __init__(self, structures: Structures, islands: int = 1, island: int = 0) -> None:

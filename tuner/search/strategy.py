@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.config import TuneConfig
 from tuner.cost_model.interface import Predictor
 from tuner.plugins import STRATEGIES, find
 from tuner.search.ask_tell import Asking
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.population import Individual
 
 
@@ -25,12 +25,12 @@ from tuner.search.population import Individual
 class StrategyContext:
     """Whose island it is.  rules: what the configuration permits.  island: of `islands`, from 0.  seed: of the run."""
 
-    rules: Rules
+    rules: SearchLimits
     island: int
     seed: int
 
     @property
-    def target_graph(self) -> Unit:
+    def target_graph(self) -> TargetGraph:
         return self.rules.target_graph
 
     @property

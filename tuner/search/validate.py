@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from compiler.plan.plan import MAX_LOOKAHEAD
 from compiler.space.gene import PINS, Gene, tiling_count
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import TilefarmError
 from tuner.measure.request import Request
 
 
-def check_requests(target_graph: Unit, requests: Sequence[Request]) -> None:
+def check_requests(target_graph: TargetGraph, requests: Sequence[Request]) -> None:
     """Raises `TilefarmError`: a strategy that asks for something else is wrong, and no measurement."""
     for request in requests:
         why = fault(target_graph, request)
@@ -19,7 +19,7 @@ def check_requests(target_graph: Unit, requests: Sequence[Request]) -> None:
             raise TilefarmError(f"the strategy asked for a {request.kind} of genes {[list(gene) for gene in request.genome]!r:.200}: {why}")
 
 
-def fault(target_graph: Unit, request: Request) -> str | None:
+def fault(target_graph: TargetGraph, request: Request) -> str | None:
     """Why a request cannot be measured, whatever fits; None where it can."""
     count, genome = len(target_graph.operators), request.genome
     if request.kind not in ("segment", "stage", "program"):
@@ -37,7 +37,7 @@ def fault(target_graph: Unit, request: Request) -> str | None:
     return f"it ends at operator {at - 1}; the model has {count}" if request.kind == "program" and at != count else None
 
 
-def _fault_of_gene(target_graph: Unit, gene: Gene) -> str | None:
+def _fault_of_gene(target_graph: TargetGraph, gene: Gene) -> str | None:
     operators, cores, count = len(target_graph.operators), target_graph.machine.cores, gene.stop - gene.start
     if not 0 <= gene.start < gene.stop <= operators:
         return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{operators - 1}"

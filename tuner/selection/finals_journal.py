@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from simulator.npu.errors import BadInputError
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.selection.race import Turn
 
 FILE = "finals.jsonl"
@@ -21,7 +21,7 @@ VERSION = 2
 class Readings:
     """folder: of the search's checkpoints.  plans: digests of the programs, by their numbers in a turn.  most: readings of the finals."""
 
-    def __init__(self, folder: Place, plans: Sequence[str], most: int | None = None) -> None:
+    def __init__(self, folder: AnyPath, plans: Sequence[str], most: int | None = None) -> None:
         self.path = folder / FILE
         self._head = json.dumps({"version": VERSION, "plans": list(plans), "most": most}).encode() + b"\n"
         self._end = 0  # bytes that count

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.build import MeasuredModel
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from tuner.config import BUILT_IN, NPU
 from tuner.selection.out_of_sample import CONDITIONS, out_of_sample
 from tuner.selection.robust import Floats, Serves, best_variants, losses, served_loss
@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Shipment:
+class ShippedVariants:
     """variants: level -> what ships there.  robust: what it costs to have one for all; None where no program fits every level."""
 
     variants: dict[str, MeasuredModel]
@@ -46,9 +46,9 @@ class Shipment:
 
 
 def shipment(
-    opened: Opened, candidates: Candidates, count: int | None = None, cycles: Cycles | None = None, not_judged: str | None = None,
+    opened: LoweredModel, candidates: Candidates, count: int | None = None, cycles: Cycles | None = None, not_judged: str | None = None,
     insure: float | None = None,
-) -> Shipment:  # fmt: skip
+) -> ShippedVariants:  # fmt: skip
     """count: of variants at most; None for the champion of every level.  cycles: None for the simulator's.
 
     not_judged: why the simulator is not the clock, where it is not.  insure: see `settled`; None for `TOLERANCE`.
@@ -70,7 +70,7 @@ def shipment(
         serves, displaced = settled(serves, times, most, TOLERANCE if insure is None else insure)
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or at is None:
-        return Shipment(variants, None)
+        return ShippedVariants(variants, None)
     pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, serves, bool(displaced))
     # by what they cost: a level may leave more of the bandwidth and answer later
     lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
@@ -96,7 +96,7 @@ def shipment(
         pays=pays,
         says=says,
     )
-    return Shipment(variants, summary)
+    return ShippedVariants(variants, summary)
 
 
 def not_judged(runner: str, target: str) -> str | None:

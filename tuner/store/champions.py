@@ -18,7 +18,7 @@ from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import put_whole
 from tuner.log.digests import canonical_json, text_digest
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 
 SUFFIX = ".champions"
 MOST_BYTES = 1 << 26
@@ -47,13 +47,13 @@ class StoredChampions(BaseModel):
     robust: Plan | None = None
 
 
-def put_champions(folder: Place, computation: int, found: StoredChampions) -> None:
+def put_champions(folder: AnyPath, computation: int, found: StoredChampions) -> None:
     """Raises OSError."""
     text = canonical_json(found.model_dump(mode="json"))
     put_whole(folder / f"{computation:016x}-{text_digest(text)}{SUFFIX}", [text.encode()])
 
 
-def read_champions(folder: Place, computation: int) -> Iterator[tuple[str, StoredChampions]]:
+def read_champions(folder: AnyPath, computation: int) -> Iterator[tuple[str, StoredChampions]]:
     """By name; what is damaged is left out.  Raises `BadInputError` where the folder cannot be read."""
     try:
         paths = sorted(folder.glob(f"{computation:016x}-*{SUFFIX}"), key=str)
@@ -64,7 +64,7 @@ def read_champions(folder: Place, computation: int) -> Iterator[tuple[str, Store
             yield path.name.removesuffix(SUFFIX), found
 
 
-def champions_in(path: Place) -> StoredChampions | None:
+def champions_in(path: AnyPath) -> StoredChampions | None:
     """What a file says; None where it is damaged."""
     try:
         if path.version()[1] > MOST_BYTES:

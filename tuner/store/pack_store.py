@@ -21,7 +21,7 @@ import simulator
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_whole
 from tuner.log.columns import schema_of, to_bytes
-from tuner.platform.files import Place
+from tuner.platform.files import AnyPath
 from tuner.store import champions
 from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name
 
@@ -63,7 +63,7 @@ def whose_line(whose: Mapping[str, str]) -> str:
 class PackStore:
     """The packs of some conditions.  Raises `BadInputError` where it cannot be used, and makes its folder."""
 
-    def __init__(self, root: Place, conditions: Conditions) -> None:
+    def __init__(self, root: AnyPath, conditions: Conditions) -> None:
         self.root, self.conditions, self.folder = root, conditions, root / conditions.folder
         self.whose: dict[str, str] = {}  # of packs that were read, by name: lines for a person
         try:
@@ -127,7 +127,7 @@ class PackStore:
         put_whole(self.folder / f"{name}{DROPPED}", [f"{why}\n".encode()])
 
 
-def entries(root: Place) -> Iterator[Entry]:
+def entries(root: AnyPath) -> Iterator[Entry]:
     """What lies in a store, by name.  Raises `BadInputError` where it cannot be read."""
     if not root.is_dir():
         raise BadInputError(f"{root}: no store there")
@@ -142,14 +142,14 @@ def entries(root: Place) -> Iterator[Entry]:
                 yield _entry(folder.name, paths[name], name.removesuffix(SUFFIX) + DROPPED in paths)
 
 
-def _champions(folder: str, path: Place) -> Entry:
+def _champions(folder: str, path: AnyPath) -> Entry:
     name, size, found = f"{folder}/{path.name}", path.version()[1], champions.champions_in(path)
     if found is None:
         return Entry(name, "damaged", size, why="half written, or changed since")
     return Entry(name, "champions", size, why=f"run {found.run} of {found.model}, {found.programs:,} programs")
 
 
-def _entry(folder: str, path: Place, dropped: bool) -> Entry:
+def _entry(folder: str, path: AnyPath, dropped: bool) -> Entry:
     name, size = f"{folder}/{path.name}", path.version()[1]
     try:
         pack = decoded_pack(path.mapped(), path.name.removesuffix(SUFFIX))
@@ -163,7 +163,7 @@ def _entry(folder: str, path: Place, dropped: bool) -> Entry:
     return Entry(name, state, size, len(pack.measured.tasks), pack)
 
 
-def collect(root: Place, now_us: int, say: Callable[[str], None]) -> int:
+def collect(root: AnyPath, now_us: int, say: Callable[[str], None]) -> int:
     """Delete what no run of this version reads, and join small packs into larger ones; returns the bytes that are free now.
 
     What is half written is deleted when it is a day old: somebody may be writing it.  say: takes a line for each file that is deleted.
@@ -198,7 +198,7 @@ def collect(root: Place, now_us: int, say: Callable[[str], None]) -> int:
 _DAY_NS = 24 * 3600 * 10**9
 
 
-def _join(folder: Place, small: list[Entry], say: Callable[[str], None]) -> int:
+def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> int:
     """Small packs of one run each become one of many, which is there before they go; of equal tasks the first stays."""
     if len(small) < 2:
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig, load_config
-from tuner.farm.isolated_map import Each, Make, R, T, each_here, each_on_ray
+from tuner.farm.isolated_map import IsolatedMap, Make, R, T, each_here, each_on_ray
 from tuner.farm.plugin_identity import plugged
 from tuner.platform.remote_files import is_url
 from tuner.request import NO_STORE, STORE, FarmRequest
@@ -24,7 +24,7 @@ def cells_config(request: FarmRequest, candidates: int | None = None, measuremen
 
 def cells_workers(
     request: FarmRequest, config: TuneConfig, make: Make[T, R], run_id: str, cells: int
-) -> AbstractContextManager[Each[T, R]]:
+) -> AbstractContextManager[IsolatedMap[T, R]]:
     """For `cells` runs: each takes minutes on one CPU, so one at a time, and none is too long."""
     if (request.backend or config.farm.backend) == "serial":
         return each_here(make)

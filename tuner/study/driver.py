@@ -21,10 +21,10 @@ import optuna
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.config import TuneConfig, load_config
-from tuner.farm.isolated_map import Each, Make
+from tuner.farm.isolated_map import IsolatedMap, Make
 from tuner.log.digests import digest
 from tuner.measure.merit import speedup
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.runs.folder import SETTINGS, Identity, RunFolder, read_json, write_json
 from tuner.runs.list_runs import SUMMARY
 from tuner.runs.study_summary import VERSION
@@ -105,7 +105,7 @@ class StudyIdentity(Identity):
         return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, study, spec.inputs)
 
 
-Cells = Each[TrialRun, CellCurve]
+Cells = IsolatedMap[TrialRun, CellCurve]
 CellsOn = Callable[[Make[TrialRun, CellCurve]], AbstractContextManager[Cells]]
 
 
@@ -118,7 +118,7 @@ def run_study(
 
     workers: where cells run (`tuner.farm.isolated_map`), for what makes a `TrialWorker`.
     """
-    folder = LocalPlace(folder)
+    folder = LocalPath(folder)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     size = spec.config.study.batch
     check_space(spec.config)
@@ -160,7 +160,7 @@ def _story(spec: StudySpec) -> str:
     )
 
 
-def _differs(folder: LocalPlace, config: TuneConfig) -> list[str]:
+def _differs(folder: LocalPath, config: TuneConfig) -> list[str]:
     """Settings that the study in a folder has otherwise."""
     path = folder / SETTINGS
     if not path.is_file():
@@ -177,11 +177,11 @@ def _differs(folder: LocalPlace, config: TuneConfig) -> list[str]:
     return found
 
 
-def _path(folder: LocalPlace, b: int) -> LocalPlace:
+def _path(folder: LocalPath, b: int) -> LocalPath:
     return folder / "batches" / f"{b:06d}.json"
 
 
-def _load(folder: LocalPlace, size: int) -> list[Record]:
+def _load(folder: LocalPath, size: int) -> list[Record]:
     """The trials of all batch files, of which the last may be short."""
     records: list[Record] = []
     while len(records) % size == 0 and (path := _path(folder, len(records) // size)).exists():
@@ -198,7 +198,7 @@ def _load(folder: LocalPlace, size: int) -> list[Record]:
     return records
 
 
-def _batch(folder: LocalPlace, spec: StudySpec, b: int, records: Sequence[Record], cells: Cells) -> list[Record]:
+def _batch(folder: LocalPath, spec: StudySpec, b: int, records: Sequence[Record], cells: Cells) -> list[Record]:
     """Ask and run batch b, as much of it as the study has trials; what `records` has of it stays."""
     size = spec.config.study.batch
     earlier, kept = records[: b * size], list(records[b * size :])
@@ -258,7 +258,7 @@ def _row(record: Record, batch: int) -> dict[str, Any]:
     return {"batch": record.number // batch, **row}
 
 
-def _write_summary(folder: LocalPlace, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
+def _write_summary(folder: LocalPath, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
     """`summary.json` and `best.yaml` of the trials that there are; returns what the former holds."""
     best = best_of(records)
     summary = {

@@ -16,14 +16,14 @@ from typing import Any
 import pandas as pd
 
 from compiler.build import default_by_level, measure
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from simulator.npu.files import atomic_write
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DTypeName
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.isolated_map import Make
 from tuner.log.read import read_log
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.request import StudyRequest, TuneRequest
 from tuner.runs.anytime_curve import COLUMNS
 from tuner.runs.subgraph_runs import copies
@@ -69,7 +69,7 @@ def run_cell(
     begun = time.process_time()
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    settings, out = place / "config.yaml", LocalPlace(place / "run")
+    settings, out = place / "config.yaml", LocalPath(place / "run")
     atomic_write(settings, [config.to_yaml().encode()])
     request = TuneRequest(
         Path(model), machine, out, measurements=counts[-1], seed=seed, config=str(settings), backend="serial", dtype=dtype,
@@ -81,7 +81,7 @@ def run_cell(
     return CellCurve(levels_curve(log, served, _untuned(opened, config, log, served), counts), time.process_time() - begun)
 
 
-def _untuned(opened: Opened, config: TuneConfig, log: pd.DataFrame, served: Mapping[str, int]) -> dict[str, int]:
+def _untuned(opened: LoweredModel, config: TuneConfig, log: pd.DataFrame, served: Mapping[str, int]) -> dict[str, int]:
     """Level -> cycles of every operator alone: by the simulator; where something else is the clock, of the first program of the log."""
     if config.runner.name == BUILT_IN and config.target.name == NPU:
         plans = default_by_level(opened)

@@ -32,7 +32,7 @@ from tuner.log.part import encoded
 from tuner.log.schema import Column
 from tuner.measure.merit import speedup
 from tuner.platform.crash import details, keep
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import url_below
 from tuner.request import SweepRequest, TuneRequest
@@ -160,7 +160,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     """Run or resume a sweep; returns the index.  say: takes a line whenever a cell ends.  Raises `BadInputError`."""
     cells = cells_of(request)
     config = cells_config(request, request.candidates, request.measurements)
-    out = LocalPlace(request.out).resolve()
+    out = LocalPath(request.out).resolve()
     identity = SweepIdentity(
         tuple(f"{title(path)} {file_digest(path)} {weights}" for path, weights in request.models),
         tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
@@ -207,7 +207,7 @@ def _gains(folder: Path) -> str:
     return ", ".join(f"{level} {row['cycles']:,} cycles ({speedup(row['speedup'])})" for level, row in summary["levels"].items())
 
 
-def _no_less(out: LocalPlace, cells: tuple[SweepCell, ...], budget: BudgetSettings) -> None:
+def _no_less(out: LocalPath, cells: tuple[SweepCell, ...], budget: BudgetSettings) -> None:
     """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
     if not (out / INDEX).is_file():
         return

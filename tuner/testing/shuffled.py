@@ -13,10 +13,10 @@ from tuner.farm.commit_log import RunBudget
 from tuner.farm.coordinator import Key
 from tuner.farm.jobs import Broadcast, EpochResult, Job, JobRunner, JobRunnerSpec, Training
 from tuner.farm.recorder import FEATURE_SETS
-from tuner.farm.search_run import OneSearch
+from tuner.farm.search_run import SearchRun
 from tuner.log.read import read_log
 from tuner.log.writer import RunLog
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.request import TuneRequest
 from tuner.runs.folder import SearchFolder
@@ -62,7 +62,7 @@ class ShuffledJobs:
         return [(key, self._job_runners[who].work(job, update))]
 
 
-def searched(spec: JobRunnerSpec, folder: LocalPlace, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
+def searched(spec: JobRunnerSpec, folder: LocalPath, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
     """The log of a search, without what may differ between equal ones; folder: empty, or of an earlier session of the same search."""
     place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=(folder / "checkpoint").is_dir())
     for each in (place.models, place.checkpoint):
@@ -72,7 +72,7 @@ def searched(spec: JobRunnerSpec, folder: LocalPlace, candidates: int, workers: 
     request = TuneRequest(Path(origin.model), name, folder, seed=spec.seed)
     with RunLog(folder, REAL, origin, FEATURE_SETS) as log:
         jobs = ShuffledJobs(spec, workers, seed)
-        search = OneSearch(REAL, spec.facts, spec.config, request, place, log, jobs, RunBudget(candidates))
+        search = SearchRun(REAL, spec.facts, spec.config, request, place, log, jobs, RunBudget(candidates))
         search.search_until_spent()
         search.ended("log")
     rows = read_log(folder)

@@ -11,20 +11,20 @@ from typing import ClassVar, NamedTuple
 import pandas as pd
 
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.config import TuneConfig, load_config
 from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.recorder import Facts
 from tuner.log.writer import Origin
-from tuner.measure.budgeted import Session
+from tuner.measure.budgeted import MeasureBudget
 from tuner.measure.evaluator import Evaluator, EvaluatorSpec
 from tuner.measure.request import Measurement, Request
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.search.ask_tell import Asking, translated
 from tuner.search.epoch import first_programs, run_epoch
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.strategy import SearchStrategy, StrategyContext
 from tuner.search.validate import fault
 from tuner.testing.pickles import is_pickle
@@ -62,7 +62,7 @@ class StrategyContract:
         return load_config(None, (*few, *self.settings))
 
     @property
-    def target_graph(self) -> Unit:
+    def target_graph(self) -> TargetGraph:
         return sample_unit(self.machine).target_graph
 
     @cached_property
@@ -71,14 +71,14 @@ class StrategyContract:
 
     def epochs(self) -> list[Asked]:
         """Some epochs of all islands, each made anew from its state, one after the other."""
-        rules, evaluator = Rules(self.target_graph, self.levels, self.config, {}), Evaluator(self.target_graph, self.levels)
+        rules, evaluator = SearchLimits(self.target_graph, self.levels, self.config, {}), Evaluator(self.target_graph, self.levels)
         known, states = Knowledge(Structures(self.target_graph), len(self.levels)), [b""] * self.config.islands
         out: list[Asked] = []
         for epoch in range(EPOCHS):
             found = []
             for island in range(len(states) if epoch else 1):
                 collector, rounds = Collector(), list[Sequence[Request]]()
-                session = Session(lambda requests: map(evaluator.measure, requests), (known, collector))
+                session = MeasureBudget(lambda requests: map(evaluator.measure, requests), (known, collector))
                 with known.aside():
                     if not epoch:
                         run_epoch(first_programs(rules, collector), session, known, collector)
@@ -111,12 +111,12 @@ class StrategyContract:
     @cached_property
     def spec(self) -> JobRunnerSpec:
         facts = Facts(Origin("contract", "sample", self.target_graph.machine.name, "simulator"), self.target_graph, self.levels)
-        return JobRunnerSpec(EvaluatorSpec(self.target_graph, self.levels), facts, self.config, {}, 0, Rules, self.strategy)
+        return JobRunnerSpec(EvaluatorSpec(self.target_graph, self.levels), facts, self.config, {}, 0, SearchLimits, self.strategy)
 
     def searched(self, *candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
         """The log of a search, in sessions that end after so many programs."""
         with TemporaryDirectory(prefix="tilefarm-contract-") as name:
-            logs = [searched(self.spec, LocalPlace(Path(name)), count, workers, seed) for count in candidates]
+            logs = [searched(self.spec, LocalPath(Path(name)), count, workers, seed) for count in candidates]
         return logs[-1]
 
     @cached_property
@@ -134,7 +134,7 @@ class StrategyContract:
             assert then.state == now.state, f"{where}: told the same, it left another state"
 
     def test_a_state_comes_back(self) -> None:
-        rules = Rules(self.target_graph, self.levels, self.config, {})
+        rules = SearchLimits(self.target_graph, self.levels, self.config, {})
         for asked in self.once:
             assert isinstance(asked.state, bytes), f"a state of {type(asked.state).__name__}, expected bytes"
             assert not is_pickle(asked.state), "a state is a pickle, which runs what whoever wrote the checkpoint likes"

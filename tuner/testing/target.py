@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.log.schema import RESULTS
 from tuner.measure.roofline import Roofline
 from tuner.measure.target import Target, Timed
@@ -23,12 +23,12 @@ class TargetContract:
 
     machine = "edge"
 
-    def target(self, target_graph: Unit, levels: tuple[str, ...]) -> Target:
+    def target(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> Target:
         """A new one."""
         raise NotImplementedError
 
     @cached_property
-    def target_graph(self) -> Unit:
+    def target_graph(self) -> TargetGraph:
         return sample_unit(self.machine).target_graph
 
     @cached_property

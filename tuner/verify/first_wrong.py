@@ -28,7 +28,7 @@ from compiler.frontend.handlers.to_graph import has_shape
 from compiler.frontend.lower import SUPPORTED
 from compiler.frontend.onnx_io.attributes import label
 from compiler.frontend.partition.support_check import trial
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.compiled import Compiled
 from simulator.npu.errors import TilefarmError
@@ -39,7 +39,7 @@ from tuner.verify.reference import Stored, reference
 from tuner.verify.reference_body import body_of
 from tuner.verify.values import Compared, values_of
 
-Plans = Callable[[Opened], Mapping[str, Plan]]
+Plans = Callable[[LoweredModel], Mapping[str, Plan]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]
     pieces = body_of(model)
     inside = {name for piece in pieces for k in piece.nodes for name in model.graph.node[k].output}
     model = load_model(model, where=str(body))
-    search = _Search(model, Source(body, compiled.machine, compiled.dtype, frames=frames), feeds, level)
+    search = _Search(model, ModelSpec(body, compiled.machine, compiled.dtype, frames=frames), feeds, level)
     names = search.tensors(inside)
     found = search.first(names, default_by_level)
     last = max((names.index(name) for name in wrong if name in names), default=-1)
@@ -80,7 +80,7 @@ def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]
 
 
 class _Search:
-    def __init__(self, model: ModelProto, source: Source, feeds: Mapping[str, NDArray[Any]], level: str) -> None:
+    def __init__(self, model: ModelProto, source: ModelSpec, feeds: Mapping[str, NDArray[Any]], level: str) -> None:
         self.model, self.source, self.feeds, self.level = model, source, feeds, level
         graph = model.graph
         self.types = {item.name: item for item in (*graph.value_info, *graph.output) if has_shape(item)}
@@ -106,7 +106,7 @@ class _Search:
         """The first of some tensors that is wrong where the model ends in them; None where none is, or it cannot be compiled so."""
         model = self._until(names, between(self.model.graph.node, set(), set(names)))
         try:
-            opened = open_source(self.source, model)
+            opened = lower_model(self.source, model)
             measured = measure(opened, {self.level: plans(opened)[self.level]})
             with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
                 path = Path(folder) / "anew.onnx"

@@ -17,7 +17,7 @@ from onnx import ModelProto
 from compiler.build import default_plan
 from compiler.frontend.handlers.qdq_fusion import grouped
 from compiler.frontend.lower import SUPPORTED, lower
-from compiler.frontend.onnx_io.large_constants import NOTHING, Beside, Hollow
+from compiler.frontend.onnx_io.large_constants import NOTHING, ExternalData, ModelWithoutWeights
 from compiler.frontend.onnx_io.load import load
 from compiler.frontend.partition.support_check import Abilities, trial
 from compiler.ir.graph import Graph
@@ -152,7 +152,7 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> t
     return {buffer.name: read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape) for buffer in outputs}, formulas
 
 
-def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> tuple[Graph | None, Packed | None]:
+def _packed(model: ModelProto, data: ExternalData, machine: Machine, dtype: DataType) -> tuple[Graph | None, Packed | None]:
     """As many of the operators as the machine can run, as one graph; that of the unit has no weights any more."""
 
     def pack(graph: Graph) -> Packed:
@@ -165,7 +165,7 @@ def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) 
             return graph, pack(graph)
         except UnsupportedError:
             able = Abilities(pack, no_floats(machine, dtype))
-            left, data = _without(Hollow(left, data).filled(), trial(left, SUPPORTED, able).refused), NOTHING
+            left, data = _without(ModelWithoutWeights(left, data).filled(), trial(left, SUPPORTED, able).refused), NOTHING
     return None, None
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from compiler.package.onnx_out import write_packed
 from simulator.npu.errors import BadInputError
 from simulator.session import InferenceSession
@@ -14,7 +14,7 @@ from tuner.verify.check import random_feeds
 from tuner.verify.reference import Stored, reference
 
 
-def check_runs(opened: Opened) -> None:
+def check_runs(opened: LoweredModel) -> None:
     """Have onnxruntime run the model: where it does not, nobody could confirm the values of what is found.  Raises `BadInputError`."""
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         body = Path(folder) / "model.onnx"

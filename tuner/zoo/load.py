@@ -10,7 +10,7 @@ from onnx import ModelProto
 from compiler.frontend import load_model
 from compiler.frontend.onnx_io.load import Shapes, check_session
 from compiler.frontend.partition.partition import AllOnHostError
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from tuner.zoo import quantiser
 from tuner.zoo.builders import build
 from tuner.zoo.names import MADE, SEED, is_made, is_quantised, resolve, title
@@ -23,7 +23,7 @@ def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weig
     return load_model(_built(found) or found, shapes, random_weights=seed, where=str(found))
 
 
-def open_network(source: Source) -> Opened:
+def open_network(source: ModelSpec) -> LoweredModel:
     """`open_source` of what `resolve` finds, which the source of the answer names.
 
     Raises as `open_source`, and `BadInputError` for a file that onnxruntime does not load.
@@ -31,7 +31,7 @@ def open_network(source: Source) -> Opened:
     found, seed = resolve(source.model, source.random_weights)
     built = _built(found)
     try:
-        opened = open_source(replace(source, model=found, random_weights=seed), built, title(found))
+        opened = lower_model(replace(source, model=found, random_weights=seed), built, title(found))
     except AllOnHostError as nothing:
         if built is None:
             check_session(nothing.part.model, str(found))

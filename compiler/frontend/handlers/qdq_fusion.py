@@ -24,7 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from compiler.frontend.handlers.dynamic_zero_points import column_groups
 from compiler.frontend.handlers.lookup_tables import ENUMERATED, entries
 from compiler.frontend.onnx_io.attributes import attributes, label
-from compiler.frontend.onnx_io.large_constants import Large
+from compiler.frontend.onnx_io.large_constants import LargeConstant
 from compiler.frontend.onnx_io.scales import MOVES, MS, OURS, UNARY
 from compiler.ir.quantised.affine import fitted
 from compiler.ir.quantised.tables import integers_of_type
@@ -32,7 +32,7 @@ from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import fresh_name, names_read, refill
 
-NOT_HERE: Mapping[str, Large] = {}  # nothing is
+NOT_HERE: Mapping[str, LargeConstant] = {}  # nothing is
 PRODUCTS = ("Conv", "Gemm", "MatMul")
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
@@ -45,7 +45,7 @@ class Grouped(NamedTuple):
     members: tuple[frozenset[int], ...]
 
 
-def grouped(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> Grouped:
+def grouped(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> Grouped:
     """The argument is left alone.  beside: constants that it lacks."""
     return _with_columns(_of_scales(model, beside))
 
@@ -67,7 +67,7 @@ def _with_columns(found: Grouped) -> Grouped:
     return Grouped(copy, tuple(each.members for each in nodes))
 
 
-def _of_scales(model: ModelProto, beside: Mapping[str, Large]) -> Grouped:
+def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> Grouped:
     """What lies between DequantizeLinear and QuantizeLinear."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
@@ -86,7 +86,7 @@ def _of_scales(model: ModelProto, beside: Mapping[str, Large]) -> Grouped:
     return Grouped(copy, tuple(each.members for each in nodes))
 
 
-def apart(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelProto:
+def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> ModelProto:
     """The model, in which no group reads a DequantizeLinear that somebody else reads, but one of its own.  The argument is left alone."""
     read = Counter(item.name for item in model.graph.output)
     for node in model.graph.node:
@@ -142,7 +142,7 @@ def _read(nodes: Iterable[_Made], wanted: set[str]) -> list[_Made]:
 
 
 class Groups:
-    def __init__(self, model: ModelProto, beside: Mapping[str, Large]) -> None:
+    def __init__(self, model: ModelProto, beside: Mapping[str, LargeConstant]) -> None:
         self.nodes = list(model.graph.node)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
         self.opsets, self.ir_version = list(model.opset_import), model.ir_version

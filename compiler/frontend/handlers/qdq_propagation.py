@@ -17,7 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from compiler.frontend.handlers.qdq_fusion import NOT_HERE, PRODUCTS, Groups
 from compiler.frontend.onnx_io.attributes import attributes, known_shapes
 from compiler.frontend.onnx_io.fold import VIEWS
-from compiler.frontend.onnx_io.large_constants import Large
+from compiler.frontend.onnx_io.large_constants import LargeConstant
 from compiler.ir.quantised.linear import dequantize
 from compiler.ir.quantised.parameters import Quantisation
 from simulator.onnx_names import fresh_name, names_read, refill
@@ -25,7 +25,7 @@ from simulator.onnx_names import fresh_name, names_read, refill
 _MOVED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32)  # types of which onnxruntime has kernels of all views
 
 
-def inward(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelProto:
+def inward(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> ModelProto:
     """The model with views and weights so; the argument is left alone.  beside: constants that it lacks.
 
     Raises BadInputError for scales of a convolution's weights that are not those of its output channels.
@@ -46,7 +46,7 @@ def inward(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPr
 
 
 class _Border(Groups):
-    def __init__(self, model: ModelProto, beside: Mapping[str, Large]) -> None:
+    def __init__(self, model: ModelProto, beside: Mapping[str, LargeConstant]) -> None:
         super().__init__(model, beside)
         self.graph, self.shapes, self.changed = model.graph, known_shapes(model.graph), False
         self.tensors = {item.name: item for item in model.graph.initializer if item.name not in beside}

@@ -19,11 +19,11 @@ from simulator.onnx_kinds import FLOATS
 from simulator.onnx_names import names_read, refill
 
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
-Beside = Mapping[str, Data]  # name of an initialiser without raw data of its own -> these
-NOTHING: Beside = {}
+ExternalData = Mapping[str, Data]  # name of an initialiser without raw data of its own -> these
+NOTHING: ExternalData = {}
 
 
-class Large(NamedTuple):
+class LargeConstant(NamedTuple):
     """A large constant.  data: its raw data; None of one that has its values in another field."""
 
     tensor: TensorProto
@@ -36,11 +36,11 @@ class Large(NamedTuple):
         return np.frombuffer(self.data, kind).reshape(tuple(self.tensor.dims))
 
 
-class Hollow(NamedTuple):
+class ModelWithoutWeights(NamedTuple):
     """A model whose large initialisers lack their raw data, and these."""
 
     model: ModelProto
-    data: Beside
+    data: ExternalData
 
     def filled(self) -> ModelProto:
         """The model with all its data, in place."""
@@ -50,10 +50,10 @@ class Hollow(NamedTuple):
         return self.model
 
 
-def taken_out(large: Mapping[str, TensorProto], data: Beside = NOTHING) -> dict[str, Large]:
+def taken_out(large: Mapping[str, TensorProto], data: ExternalData = NOTHING) -> dict[str, LargeConstant]:
     """What `detach` has put beside a skeleton, to be read more than once.  data: of a hollow model."""
     raw = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
-    return {name: Large(tensor, data.get(name, raw.get(name))) for name, tensor in large.items()}
+    return {name: LargeConstant(tensor, data.get(name, raw.get(name))) for name, tensor in large.items()}
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:
@@ -76,14 +76,14 @@ def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, Tens
     return skeleton, large
 
 
-def attach(model: ModelProto, large: Mapping[str, Large]) -> Hollow:
+def attach(model: ModelProto, large: Mapping[str, LargeConstant]) -> ModelWithoutWeights:
     """Put the initialisers back that are still read, in place but for their data."""
     kept = _still_read(model, large)
     model.graph.initializer.extend(tensor if data is None else without_data(tensor) for tensor, data in kept.values())
-    return Hollow(model, {name: data for name, (_, data) in kept.items() if data is not None})
+    return ModelWithoutWeights(model, {name: data for name, (_, data) in kept.items() if data is not None})
 
 
-def _still_read(model: ModelProto, large: Mapping[str, Large]) -> dict[str, Large]:
+def _still_read(model: ModelProto, large: Mapping[str, LargeConstant]) -> dict[str, LargeConstant]:
     """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
     refill(model.graph.input, (item for item in model.graph.input if item.name not in large))
     read = names_read(model.graph.node) | {item.name for item in model.graph.output}

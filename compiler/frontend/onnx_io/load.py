@@ -29,7 +29,7 @@ from onnx.external_data_helper import _get_all_tensors, load_external_data_for_t
 from compiler.frontend.onnx_io import onnx_sandbox
 from compiler.frontend.onnx_io.attributes import attributes, check_attributes, known_dims, known_shapes, one_line, opset_of
 from compiler.frontend.onnx_io.inline import with_bodies
-from compiler.frontend.onnx_io.large_constants import LARGE, Hollow, Large, attach, detach, taken_out
+from compiler.frontend.onnx_io.large_constants import LARGE, LargeConstant, ModelWithoutWeights, attach, detach, taken_out
 from compiler.frontend.onnx_io.memory_budget import ByteBudget, tensor_bytes
 from compiler.frontend.onnx_io.onnx_sandbox import LibraryError
 from compiler.frontend.onnx_io.protobuf_wire import Data, tensor_pieces
@@ -90,7 +90,7 @@ def load_model(
 
 def load(
     model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
-) -> Hollow:
+) -> ModelWithoutWeights:
     """Read, check and clean an ONNX model: a file by its path, the bytes of one, or what was read already (which is left alone).
 
     shapes: input -> its dimensions, or name of a dimension -> [its size], of dynamic shapes.  random_weights: a seed, replaces every weight
@@ -227,7 +227,7 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     return prepared(model, shapes, where).filled()
 
 
-def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> Hollow:
+def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelWithoutWeights:
     """Check a model and make its inputs and opset what the translation expects; the argument is left alone, and no file is read."""
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _get_all_tensors(model)):
         raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
@@ -320,7 +320,7 @@ def model_digest(model: ModelProto) -> str:
     return digest_of(skeleton, taken_out(large))
 
 
-def digest_of(skeleton: ModelProto, large: Mapping[str, Large]) -> str:
+def digest_of(skeleton: ModelProto, large: Mapping[str, LargeConstant]) -> str:
     """As `model_digest`, of a model in two parts."""
     digest = hashlib.blake2b(skeleton.SerializeToString(deterministic=True), digest_size=16)
     for tensor, data in large.values():

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.onnx_io.attributes import attributes
-from compiler.frontend.onnx_io.large_constants import LARGE, NOTHING, Hollow
+from compiler.frontend.onnx_io.large_constants import LARGE, NOTHING, ModelWithoutWeights
 from compiler.frontend.onnx_io.memory_budget import ByteBudget
 from compiler.frontend.onnx_io.protobuf_wire import Data
 from simulator.onnx_kinds import ON_NPU
@@ -45,10 +45,10 @@ _UNIT = _Moments(0.0, 1.0)
 
 def seed_weights(model: ModelProto, seed: int) -> ModelProto:
     """As `seeded`, with all weights in the model."""
-    return seeded(Hollow(model, NOTHING), seed).filled()
+    return seeded(ModelWithoutWeights(model, NOTHING), seed).filled()
 
 
-def seeded(given: Hollow, seed: int) -> Hollow:
+def seeded(given: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
     """A copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
 
     Names, shapes and nodes stay, but for ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
@@ -74,7 +74,7 @@ def seeded(given: Hollow, seed: int) -> Hollow:
     for node in copy.graph.node:
         drawer.visit(node)
     drawn.finish()
-    return Hollow(copy, {**given.data, **drawn.data})
+    return ModelWithoutWeights(copy, {**given.data, **drawn.data})
 
 
 class _Replacing:

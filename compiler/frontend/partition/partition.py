@@ -32,7 +32,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from compiler.frontend.handlers.qdq_fusion import grouped
 from compiler.frontend.handlers.to_graph import Translator, fold
 from compiler.frontend.onnx_io.attributes import attributes, known_shapes, label
-from compiler.frontend.onnx_io.large_constants import NOTHING, Beside
+from compiler.frontend.onnx_io.large_constants import NOTHING, ExternalData
 from compiler.frontend.partition.convex import heaviest_convex
 from compiler.frontend.partition.macs import node_macs
 from compiler.frontend.partition.offload_cost import NodeWork, Offload, PieceWork
@@ -71,7 +71,7 @@ class HostNode:
 
 
 @dataclass(frozen=True, eq=False)
-class NpuPiece:
+class Subgraph:
     """What runs on the NPU in one go.  npu: a model of its own (the whole one where that is all of it).  inside: numbers of its nodes."""
 
     name: str
@@ -87,9 +87,9 @@ class Partition:
     """
 
     model: ModelProto
-    pieces: tuple[NpuPiece, ...]
+    pieces: tuple[Subgraph, ...]
     host: tuple[HostNode, ...]
-    data: Beside = field(default_factory=dict)
+    data: ExternalData = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -114,13 +114,13 @@ class AllOnHostError(UnsupportedError):
         self.part = part
 
 
-def _named(pieces: Iterable[NpuPiece]) -> tuple[NpuPiece, ...]:
+def _named(pieces: Iterable[Subgraph]) -> tuple[Subgraph, ...]:
     return tuple(replace(piece, name=f"Partition{k}") for k, piece in enumerate(pieces))
 
 
-def whole(model: ModelProto, data: Beside = NOTHING) -> Partition:
+def whole(model: ModelProto, data: ExternalData = NOTHING) -> Partition:
     """All of it.  data: of a hollow one."""
-    return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), (), data)
+    return Partition(model, _named([Subgraph("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
 def partition(
@@ -136,7 +136,7 @@ def partition(
     maxima = {i for i, node in enumerate(parts.nodes) if node.op_type in ("ReduceMax", "ReduceMin")}
     refused: dict[int, str] = {i: _COMPARED for i in maxima if not compared.isdisjoint(parts.nodes[i].output)}
     declined: dict[int, str] = {}
-    found: list[NpuPiece] = []
+    found: list[Subgraph] = []
     tries = 0
     while True:
         taken = [piece.inside for piece in found]
@@ -160,7 +160,7 @@ def partition(
             if found and offload is not None and why is None:
                 why = offload.declined(parts.work(npu, inside))
             if why is None:
-                found.append(NpuPiece("", npu, frozenset(inside)))
+                found.append(Subgraph("", npu, frozenset(inside)))
             else:
                 declined |= dict.fromkeys(inside, why)
                 tries += 1
@@ -178,7 +178,7 @@ def without_ends(model: ModelProto) -> Partition | None:
     if not inside or len(inside) == len(parts.working):
         return None
     rest = {i: _ENDS.get(parts.nodes[i].op_type, "") for i in parts.working}
-    return Partition(model, _named([NpuPiece("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, rest))
+    return Partition(model, _named([Subgraph("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, rest))
 
 
 class _Parts:
@@ -261,7 +261,7 @@ class _Parts:
             before[mine].update(key for key in sources if key in before and key != mine)
         return [members[key] for key in TopologicalSorter({key: sorted(keys) for key, keys in before.items()}).static_order()]
 
-    def ordered(self, found: Sequence[NpuPiece]) -> list[NpuPiece]:
+    def ordered(self, found: Sequence[Subgraph]) -> list[Subgraph]:
         """Pieces as one can run after the other."""
         by_first = {min(piece.inside): piece for piece in found}
         return [by_first[key] for members in self.quotient([piece.inside for piece in found]) if (key := min(members)) in by_first]

@@ -18,7 +18,7 @@ from compiler.ir.operators import Conv, Operator, Shuffle
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate_levels
 from tests.graphs import concat, conv, gated, max_pool, target_graph
@@ -191,7 +191,7 @@ def chain(*channels: int, size: int = 14) -> list[Conv]:
     return [conv(f"t{i}", f"t{i - 1}" if i else "x", pair, kernel=1) for i, pair in enumerate(itertools.pairwise(channels))]
 
 
-def finished(u: Unit) -> list[dict[frozenset[int], float]]:
+def finished(u: TargetGraph) -> list[dict[frozenset[int], float]]:
     """Of every operator: what is finished as soon as a weight is, and of which part of them."""
     return [{share.before: float(share.part) for share in shares} for shares in finished_before(u, needs_of(u))]
 

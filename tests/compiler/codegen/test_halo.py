@@ -11,7 +11,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.segment.blocks import cut
 from compiler.space.decode import plan_of
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.isa import Op
@@ -55,7 +55,7 @@ def windows(seed: int) -> ModelProto:
     return b.model(b.conv(x, 5, (1, 1), pads=(0, 0, 0, 0)))
 
 
-def cached_plan(u: Unit, rng: np.random.Generator) -> Plan | None:
+def cached_plan(u: TargetGraph, rng: np.random.Generator) -> Plan | None:
     """The whole network one segment, in a random number of blocks on some cores, with most halos cached."""
     count = int(rng.integers(2, 1 + max(spec.out_h for spec in u.operators)))
     halo = tuple("cache" if rng.random() < 0.8 else "recompute" for _ in u.operators)
@@ -105,7 +105,7 @@ def test_more_random_networks(start: int) -> None:
     hold(range(start, start + 40))
 
 
-def chain(h: int = 32, blocks: int = 8, halo: tuple[str, ...] = ("cache", "cache", "cache")) -> tuple[Unit, Records]:
+def chain(h: int = 32, blocks: int = 8, halo: tuple[str, ...] = ("cache", "cache", "cache")) -> tuple[TargetGraph, Records]:
     u = target_graph(EDGE, (1, 16, h, 16), conv("a", "x", (16, 16)), conv("b", "a", (16, 16), 5), conv("c", "b", (16, 16)))
     tiling = {"kind": "conv", "weights": "resident", "chunk_n1": 1, "chunk_k1": 25, "tile_m": 64, "tile_n1": 1, "tile_k1": 9, "order": "m"}
     plan = {"operators": ("a", "b", "c"), "blocks": blocks, "tilings": [tiling] * 3, "halo": halo}
@@ -114,7 +114,7 @@ def chain(h: int = 32, blocks: int = 8, halo: tuple[str, ...] = ("cache", "cache
     return u, lowered
 
 
-def loaded_blocks(u: Unit, lowered: Records) -> int:
+def loaded_blocks(u: TargetGraph, lowered: Records) -> int:
     """Blocks of x that are read from DDR."""
     code = lowered.code
     x = u.storages[u.operators[0].reads[0].storage]

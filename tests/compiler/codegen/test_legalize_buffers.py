@@ -9,7 +9,7 @@ import pytest
 
 from compiler.build import containers_of, default_plan, default_plans, measure, package
 from compiler.frontend import load_model
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.target.level_limits import at_level
@@ -76,7 +76,7 @@ def test_integers_on_machines_without_floats(name: str, tmp_path: Path) -> None:
     machine, whole, turned = load_machine(name), 0, 0
     for seed in range(1, 6):
         model, feeds = quantised_model(load_model(random_model(seed)), HOW[seed % len(HOW)], seed)
-        opened = open_source(Source(Path(f"seed{seed}"), machine, DataType.float16), model)
+        opened = lower_model(ModelSpec(Path(f"seed{seed}"), machine, DataType.float16), model)
         for target_graph, compiler in zip(opened.target_graphs, opened.compilers, strict=True):
             assert not any(target_graph.type_of(spec.y).is_float for spec in target_graph.operators)
             for plan in (default_plan(target_graph), random_plan(target_graph, np.random.default_rng(seed), 5, strips=True)):

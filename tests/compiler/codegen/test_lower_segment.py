@@ -9,7 +9,7 @@ import pytest
 
 from compiler.codegen.lower_segment import Records
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
@@ -25,7 +25,7 @@ def tiling(**changes: object) -> ConvTiling:
     return ConvTiling.model_validate({**base, **changes})
 
 
-def lowered(u: Unit, *tilings: Tiling, blocks: int = 1) -> Records | Infeasible:
+def lowered(u: TargetGraph, *tilings: Tiling, blocks: int = 1) -> Records | Infeasible:
     names = tuple(spec.name for spec in u.operators[: len(tilings)])
     return lower_segment(u, SegmentPlan(operators=names, blocks=blocks, tilings=tilings), 0)
 
@@ -41,12 +41,12 @@ def counted(part: Records | Infeasible) -> tuple[int, int, int, int, int]:
 
 
 @pytest.fixture
-def product() -> Unit:
+def product() -> TargetGraph:
     """1x1, 64 -> 32 channels on 8x8 pixels: 64 x 4 blocks by 4 x 2 blocks of 16 channels."""
     return target_graph(EDGE, (1, 64, 8, 8), conv("y", "x", (64, 32), 1))
 
 
-def test_tiles_that_are_still_in_place_are_not_loaded_again(product: Unit) -> None:
+def test_tiles_that_are_still_in_place_are_not_loaded_again(product: TargetGraph) -> None:
     # 2 tiles of m, 2 of n, all of k at once, which all have a slot; one load of x and one of the weights
     assert counted(lowered(product, tiling(order="m"))) == (4, 4, 2, 2, 2)
     assert counted(lowered(product, tiling(order="n"))) == (4, 4, 2, 2, 2)
@@ -63,14 +63,14 @@ def test_tiles_without_a_slot_for_each_are_loaded_again() -> None:
     assert counted(lowered(u, tiling(order="n", tile_m=64, tile_k1=16, chunk_k1=16)))[:4] == (8, 8, 8, 2)
 
 
-def test_streamed_weights(product: Unit) -> None:
+def test_streamed_weights(product: TargetGraph) -> None:
     # a chunk of each n: tiles of A are loaded for either, the one of B in a chunk stays
     assert counted(lowered(product, tiling(weights="streamed", chunk_n1=1))) == (4, 4, 4, 2, 3)
     # chunks of k: partial sums stay in L0C, results leave once
     assert counted(lowered(product, tiling(weights="streamed", chunk_k1=1, tile_k1=1))) == (16, 4, 8, 8, 5)
 
 
-def test_blocks_load_resident_weights_once(product: Unit) -> None:
+def test_blocks_load_resident_weights_once(product: TargetGraph) -> None:
     part = lowered(product, tiling(tile_m=16, tile_n1=2), blocks=4)
     # 16 pixels a block; x four times, the weights once
     assert counted(part) == (4, 4, 4, 4, 5)
@@ -92,7 +92,7 @@ def test_records_say_their_block(images: int) -> None:
     assert loads[:, isa.BLOCK].tolist() == [0, *every]
 
 
-def test_accumulation_starts_once(product: Unit) -> None:
+def test_accumulation_starts_once(product: TargetGraph) -> None:
     part = lowered(product, tiling(tile_k1=1))
     assert isinstance(part, Records)
     mmads = part.code[part.code[:, isa.OP] == Op.MMAD]
@@ -109,7 +109,7 @@ def test_max_pool() -> None:
     assert part.code[1:3, [isa.V_BLOCKS, isa.V_REPEATS]].tolist() == [[8, 4], [8, 2]]
 
 
-def test_peaks(product: Unit) -> None:
+def test_peaks(product: TargetGraph) -> None:
     part = lowered(product, tiling())
     assert isinstance(part, Records)
     # two tiles each: 32 x 4, 4 x 16, 32 x 2 blocks of 32 bytes
@@ -118,7 +118,7 @@ def test_peaks(product: Unit) -> None:
     assert part.peak_bytes["L1"] == (256 + 128) * 32
 
 
-def test_flip_changes_addresses_only(product: Unit) -> None:
+def test_flip_changes_addresses_only(product: TargetGraph) -> None:
     plan = SegmentPlan(operators=("y",), tilings=(tiling(),))
     low, high = lower_segment(product, plan, 0), lower_segment(product, plan, 0, flip=True)
     assert isinstance(low, Records)
@@ -137,7 +137,7 @@ def test_flip_changes_addresses_only(product: Unit) -> None:
         ((tiling(tile_m=1024, tile_n1=3, tile_k1=1),), "a tile needs 196,608 B of L0C (tile_m 1,024 x tile_n1 3), half of it is 131,072"),
     ],
 )
-def test_refusals(product: Unit, tilings: tuple[Tiling, ...], reason: str) -> None:
+def test_refusals(product: TargetGraph, tilings: tuple[Tiling, ...], reason: str) -> None:
     found = lowered(product, *tilings)
     assert isinstance(found, Infeasible)
     assert found.where == "segment y"

@@ -25,7 +25,7 @@ from compiler.segment.blocks import needed
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
 from compiler.space.initial import layer_by_layer
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op
@@ -110,7 +110,7 @@ def test_any_plan(seed: int) -> None:
     check_program(case, program)
 
 
-def attention_unit() -> tuple[Unit, list[int]]:
+def attention_unit() -> tuple[TargetGraph, list[int]]:
     target_graph = make_case(encoder(1, 32, 2, 16), EDGE, DataType.float16).target_graph
     return target_graph, [k for k, spec in enumerate(target_graph.operators) if isinstance(spec, MatMulSpec)]
 

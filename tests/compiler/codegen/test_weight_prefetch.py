@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from compiler.codegen.weight_prefetch import bring_ahead
-from compiler.pipeline import Compiler, Lowered
+from compiler.pipeline import Compiler, LoweredShare
 from compiler.plan.plan import Plan
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene, ahead_sizes
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
@@ -21,34 +21,34 @@ EDGE = load_machine("edge")
 
 
 @pytest.fixture(scope="module")
-def two() -> Unit:
+def two() -> TargetGraph:
     """A convolution of much work and few weights, and one of many weights."""
     return target_graph(EDGE, (1, 64, 28, 28), conv("a", "x", (64, 64), 3), conv("y", "a", (512, 64), 3))
 
 
-def planned(u: Unit, ahead_kib: int) -> Plan:
+def planned(u: TargetGraph, ahead_kib: int) -> Plan:
     plan = decode_all(u, (Gene(0, 1), Gene(1, 2, ahead_kib=ahead_kib, lookahead=1)))
     assert isinstance(plan, Plan)
     return plan
 
 
-def lowered(u: Unit, plan: Plan) -> Lowered:
+def lowered(u: TargetGraph, plan: Plan) -> LoweredShare:
     part = Compiler(u).segment(plan.segments[1], 1)
-    assert isinstance(part, Lowered)
+    assert isinstance(part, LoweredShare)
     return part
 
 
-def constants(u: Unit, code: np.ndarray) -> np.ndarray:
+def constants(u: TargetGraph, code: np.ndarray) -> np.ndarray:
     """bool [records]: loads of constants."""
     return (code[:, isa.ENGINE] == Engine.MTE2) & (code[:, isa.SRC] == Memory.DDR) & (code[:, isa.S0] < u.memory.constant_blocks)
 
 
-def test_a_gene_names_up_to_half_of_l1(two: Unit) -> None:
+def test_a_gene_names_up_to_half_of_l1(two: TargetGraph) -> None:
     assert ahead_sizes(two) == (0, 16, 32, 64, 128, 256, 512)
 
 
 @pytest.mark.parametrize("size", [256, 512])
-def test_so_much_comes_first_and_the_rest_keeps_its_order(two: Unit, size: int) -> None:
+def test_so_much_comes_first_and_the_rest_keeps_its_order(two: TargetGraph, size: int) -> None:
     code = lowered(two, planned(two, 0)).code.copy()
     code[:, isa.TAG] = np.arange(len(code))
     brought = code.copy()
@@ -65,7 +65,7 @@ def test_so_much_comes_first_and_the_rest_keeps_its_order(two: Unit, size: int) 
     assert (np.diff(order[first_other:]) > 0).all()
 
 
-def test_it_is_in_the_plan_and_saves_a_border(two: Unit) -> None:
+def test_it_is_in_the_plan_and_saves_a_border(two: TargetGraph) -> None:
     compiler = Compiler(two)
     cycles = {}
     for size in (0, 256):

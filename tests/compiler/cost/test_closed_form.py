@@ -22,7 +22,7 @@ from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.schedule.sliding_window import load_cycles
 from compiler.segment.blocks import cut
 from compiler.space.gene import block_counts
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from tests.compiler.cost.test_counted import Counted, counted
 from tests.everywhere import MACHINES
@@ -30,7 +30,7 @@ from tests.graphs import conv, target_graph
 
 
 @st.composite
-def points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, list[int]]]:
+def points(draw: st.DrawFn) -> tuple[TargetGraph, int, SegmentPlan, dict[str, list[int]]]:
     """One convolution alone, with a residual or without one, and a point of its operator space: its plan, engines, bytes and estimate."""
     machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
     c, out, size = draw(st.integers(1, 90)), draw(st.integers(1, 90)), draw(st.integers(3, 24))
@@ -48,7 +48,7 @@ def points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, list[int]
 
 @settings(max_examples=150, deadline=None)
 @given(points())
-def test_all_say_what_the_records_say(drawn: tuple[Unit, int, SegmentPlan, dict[str, list[int]]]) -> None:
+def test_all_say_what_the_records_say(drawn: tuple[TargetGraph, int, SegmentPlan, dict[str, list[int]]]) -> None:
     u, k, plan, space = drawn
     parts = Compiler(u).alone(plan, k)
     assert isinstance(parts, list), parts
@@ -68,7 +68,7 @@ def test_all_say_what_the_records_say(drawn: tuple[Unit, int, SegmentPlan, dict[
     _ranked_alike(u, k, plan, space, found)
 
 
-def _residual(u: Unit, k: int, found: Counted) -> float:
+def _residual(u: TargetGraph, k: int, found: Counted) -> float:
     """Cycles of MTE1 for a residual that is the main input too, and so in L1, which the operator space leaves out."""
     spec = u.operators[k]
     if len(spec.reads) == 1 or spec.reads[0] != spec.reads[1]:
@@ -77,11 +77,11 @@ def _residual(u: Unit, k: int, found: Counted) -> float:
     return float(closed_form.moves(size, c.in_rate, found.rounded_fixpipe, c.in_startup))
 
 
-def _blocks(u: Unit, k: int, plan: SegmentPlan) -> int:
+def _blocks(u: TargetGraph, k: int, plan: SegmentPlan) -> int:
     return sum(cut(u, k, k + 1, plan.blocks).heights[0].values()) * u.images
 
 
-def _ranked_alike(u: Unit, k: int, plan: SegmentPlan, space: dict[str, list[int]], found: Counted) -> None:
+def _ranked_alike(u: TargetGraph, k: int, plan: SegmentPlan, space: dict[str, list[int]], found: Counted) -> None:
     """The ranking's parts of an estimate, where chunks are equally large, which it takes all of them to be."""
     spec, tiling = product_of(u.operators[k]), plan.tilings[0]
     assert spec is not None

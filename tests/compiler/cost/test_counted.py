@@ -32,10 +32,10 @@ from compiler.ops.conv import ConvSpec
 from compiler.ops.elementwise import VectorSpec
 from compiler.ops.integer_elementwise import TypedSpec
 from compiler.ops.lower_graph import make_unit, pack_unit
-from compiler.pipeline import Compiler, CorePart
+from compiler.pipeline import Compiler, ScheduledShare
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.segment.blocks import cut
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.errors import UnsupportedError
@@ -100,7 +100,7 @@ def test_a_tile_that_is_still_in_place_is_not_loaded_again(size: int, tile_m: in
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan]:
+def segments(draw: st.DrawFn) -> tuple[TargetGraph, int, SegmentPlan]:
     """One or two convolutions, the second of which adds the input or nothing; any plan of them that the machine has legal tilings for."""
     machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
     (c, middle, out), size = draw(st.tuples(*[st.integers(1, 90)] * 3)), draw(st.integers(3, 24))
@@ -120,7 +120,7 @@ def segments(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan]:
     return u, start, plan
 
 
-def alike(u: Unit, start: int, plan: SegmentPlan) -> bool:
+def alike(u: TargetGraph, start: int, plan: SegmentPlan) -> bool:
     """Whether every core makes as many blocks, all of them equally high."""
     blocks = cut(u, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
     even = all(len(heights) == 1 and sum(heights.values()) == plan.blocks for heights in blocks.heights)
@@ -129,7 +129,7 @@ def alike(u: Unit, start: int, plan: SegmentPlan) -> bool:
 
 @settings(max_examples=200, deadline=None)
 @given(segments())
-def test_claims_of_random_segments(drawn: tuple[Unit, int, SegmentPlan]) -> None:
+def test_claims_of_random_segments(drawn: tuple[TargetGraph, int, SegmentPlan]) -> None:
     u, start, plan = drawn
     parts = Compiler(u).alone(plan, start)
     assume(isinstance(parts, list))
@@ -168,7 +168,7 @@ def test_claims_of_integers() -> None:
     assert len(vectors) > 2, vectors
 
 
-def hold(u: Unit, start: int, plan: SegmentPlan, parts: list[CorePart]) -> None:
+def hold(u: TargetGraph, start: int, plan: SegmentPlan, parts: list[ScheduledShare]) -> None:
     """Of a segment, claims against what its parts are."""
     # a third of what stays, for each of three strips: sums of floats
     claimed = dict(zip(FEATURES, raw_features(u, plan, start).round(6).tolist(), strict=True))

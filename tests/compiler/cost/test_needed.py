@@ -16,7 +16,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
 from compiler.segment.blocks import cut
 from compiler.segment.channel_splits import pass_counts, passes
 from compiler.space.gene import block_counts
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from compiler.target.zero_blocks import Ints, begin, multiplied, packed, panel
 from tests.compiler.cost.test_counted import counted
 from tests.everywhere import MACHINES
@@ -77,7 +77,7 @@ def test_expanded_weights_that_stay_take_what_is_multiplied() -> None:
 
 
 @st.composite
-def grouped_points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, list[int]]]:
+def grouped_points(draw: st.DrawFn) -> tuple[TargetGraph, int, SegmentPlan, dict[str, list[int]]]:
     """A convolution in groups, alone or behind a shuffle, and a point of its operator space."""
     machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
     groups, inside, out, size = draw(st.integers(2, 5)), draw(st.integers(9, 40)), draw(st.integers(9, 40)), draw(st.integers(3, 16))
@@ -98,7 +98,7 @@ def grouped_points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, l
 
 @settings(max_examples=60, deadline=None)
 @given(grouped_points())
-def test_parts_need_their_own(drawn: tuple[Unit, int, SegmentPlan, dict[str, list[int]]]) -> None:
+def test_parts_need_their_own(drawn: tuple[TargetGraph, int, SegmentPlan, dict[str, list[int]]]) -> None:
     """What is made of some channels, or in passes, multiplies its own blocks of weights."""
     u, k, _, _ = drawn
     spec = product_of(u.operators[k])
@@ -122,7 +122,7 @@ def test_parts_need_their_own(drawn: tuple[Unit, int, SegmentPlan, dict[str, lis
 
 @settings(max_examples=60, deadline=None)
 @given(grouped_points())
-def test_all_say_what_the_records_of_groups_say(drawn: tuple[Unit, int, SegmentPlan, dict[str, list[int]]]) -> None:
+def test_all_say_what_the_records_of_groups_say(drawn: tuple[TargetGraph, int, SegmentPlan, dict[str, list[int]]]) -> None:
     u, k, plan, space = drawn
     parts = Compiler(u).alone(plan, k)
     assume(isinstance(parts, list))  # weights on their way may be more than UB has

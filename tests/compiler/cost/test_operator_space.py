@@ -8,11 +8,11 @@ import pytest
 from compiler.cost.operator_space import operator_space
 from compiler.ir.operators import Conv
 from compiler.ops.conv import ConvSpec
-from compiler.pipeline import Compiler, Lowered
+from compiler.pipeline import Compiler, LoweredShare
 from compiler.plan.plan import ConvTiling
 from compiler.space.decode import decode
 from compiler.space.gene import WEIGHTS, Gene, block_counts
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.timing import program_bound, simulate_levels
 from tests.graphs import conv, target_graph
@@ -26,7 +26,7 @@ LAYERS: dict[str, tuple[tuple[int, int, int, int], list[Conv]]] = {
 }
 
 
-def layer(machine: str, name: str) -> Unit:
+def layer(machine: str, name: str) -> TargetGraph:
     shape, operators = LAYERS[name]
     return target_graph(load_machine(machine), shape, *operators)
 
@@ -81,4 +81,4 @@ def test_what_does_not_fit_l1_is_no_way() -> None:
     assert {tuple(row) for row in np.unique(space.points[:, :2], axis=0).tolist()} == {(2, 1), (3, 1), (3, 2)}
     assert not len(operator_space(u, 0, [1]).points)
     compiler = Compiler(u)
-    assert all(isinstance(compiler.segment(space.plan(i), 0), Lowered) for i in range(0, len(space.points), 501))
+    assert all(isinstance(compiler.segment(space.plan(i), 0), LoweredShare) for i in range(0, len(space.points), 501))

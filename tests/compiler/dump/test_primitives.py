@@ -13,7 +13,7 @@ from compiler.ops.base import vector_tiling
 from compiler.ops.conv import ConvSpec
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.segment.dataflow import nest_of
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from tests.graphs import conv, max_pool, target_graph
@@ -65,7 +65,7 @@ double_buffer(y.UB)
 """
 
 
-def residual() -> Unit:
+def residual() -> TargetGraph:
     return target_graph(EDGE, (1, 64, 20, 20), conv("y", "x", (64, 64), residual="x"))
 
 

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 import compiler
 from compiler.frontend.frames import frames_in, of_one_frame
 from compiler.ir.frames import with_frames
-from compiler.model import Opened
+from compiler.model import LoweredModel
 from simulator.npu.errors import BadInputError
 from simulator.objective import Pace
 from simulator.session import InferenceSession
@@ -25,7 +25,7 @@ from tuner.verify.reference_body import body_of
 FRAMES = 3
 
 
-def opened(model: ModelProto, frames: int = FRAMES) -> Opened:
+def opened(model: ModelProto, frames: int = FRAMES) -> LoweredModel:
     return compiler.load(model, "edge", objective="throughput", frames=frames)
 
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontend.onnx_io.load import load_model
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
 from tests.models import Builder
@@ -54,7 +54,7 @@ def qdq(drop=(), axis=0, weights=(4, 4, 3, 3), **changes):
 
 def opened(tmp_path, model):
     onnx.save(model, tmp_path / "q.onnx")
-    return open_source(Source(tmp_path / "q.onnx", EDGE))
+    return lower_model(ModelSpec(tmp_path / "q.onnx", EDGE))
 
 
 WRONG = {
@@ -237,9 +237,9 @@ def test_a_float_model_on_a_machine_of_integers_is_told_what_makes_integers_of_i
     b = Builder(np.random.default_rng(0), (1, 4, 5, 5))
     said = "its matrix unit has no float16; it has int8; `tilefarm quantize` makes an int8 model of a float one$"
     with pytest.raises(UnsupportedError, match=said):
-        open_source(Source(Path("m.onnx"), load_machine("ethos-u65-512")), b.model(b.conv("x", 4)))
+        lower_model(ModelSpec(Path("m.onnx"), load_machine("ethos-u65-512")), b.model(b.conv("x", 4)))
 
 
 def test_errors_are_typed():
     with pytest.raises(BadInputError, match="expected its output channels"):
-        open_source(Source(None, EDGE), WRONG["scales of input channels"][0])
+        lower_model(ModelSpec(None, EDGE), WRONG["scales of input channels"][0])

@@ -13,7 +13,7 @@ from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower
 from compiler.ir.interpret import evaluate
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.machine_file import load_machine
 from simulator.session import InferenceSession
 from tests.compiler.frontend.handlers.test_quantised import is_whole, onnxruntime_of
@@ -102,7 +102,7 @@ def test_every_opset_is_taken_whole_and_exact(how):
 @pytest.mark.parametrize("how", [(13, U, True), (17, S, True), (21, U, False), (23, S, False), (23, S, True, True)], ids=str)
 def test_the_npu_computes_it(how, tmp_path):
     made = load_model(network(*how))
-    opened = open_source(Source(Path("net"), load_machine("edge")), made)
+    opened = lower_model(ModelSpec(Path("net"), load_machine("edge")), made)
     assert all(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in opened.part.host)
     containers = [build_variants(packed, {"none": default_plan(packed.target_graph)}) for packed in opened.packed]
     package(opened, containers, tmp_path / "out.onnx")
@@ -155,7 +155,7 @@ def test_activations_of_other_widths_are_the_hosts_by_name(tmp_path, capsys, kin
 def test_weights_of_other_widths_are_floats_between_integers(tmp_path, capsys, weights, blocks):
     more = {"axis": 1, "block_size": 2} if blocks else {}
     onnx.save(one(TensorProto.UINT8, TensorProto.DataType.Value(weights), **more), tmp_path / "q.onnx")
-    opened = open_source(Source(tmp_path / "q.onnx", load_machine("edge")))
+    opened = lower_model(ModelSpec(tmp_path / "q.onnx", load_machine("edge")))
     assert [type(op).__name__ for target_graph in opened.target_graphs for op in target_graph.graph.operators] == [
         "Dequantise",
         "Conv",

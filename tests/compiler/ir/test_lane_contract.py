@@ -45,7 +45,7 @@ from compiler.ops.registry import BY_OPERATOR
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.initial import layer_by_layer
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.functional import execute
 from simulator.host_layout import load_input
 from simulator.npu.machine import Machine
@@ -245,7 +245,7 @@ INTEGER_CONSUMERS: dict[str, Callable[[Rng, Size], Made]] = {
 }
 
 
-def padding_of(target_graph: Unit, ddr: NDArray[np.uint8], tensor: str) -> set[float]:
+def padding_of(target_graph: TargetGraph, ddr: NDArray[np.uint8], tensor: str) -> set[float]:
     """What lanes without a channel of a tensor hold."""
     place, dtype = target_graph.layout.placements[tensor], target_graph.layout.type_of(tensor)
     storage = next(each for each in target_graph.storages if each.name == place.storage)

@@ -46,7 +46,7 @@ from compiler.segment.operator_run import streamed_rights
 from compiler.segment.strips import strips, widest
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import price
@@ -154,7 +154,7 @@ def graph_of(name: str) -> Graph:
     return graph(shape, [op], x_q=Q if name in INTEGERS else None)
 
 
-def plans(target_graph: Unit, count: int, seed: int) -> list[SegmentPlan]:
+def plans(target_graph: TargetGraph, count: int, seed: int) -> list[SegmentPlan]:
     """Any plans that the machine can hold: blocks, strips, cores, tilings."""
     rng = np.random.default_rng(seed)
     drawn = [random_segment(target_graph, 0, 1, rng, strips=True) for _ in range(4 * count)]

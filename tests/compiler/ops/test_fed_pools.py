@@ -19,7 +19,7 @@ from compiler.planner.tweaks import CHANGES, where_it_fits
 from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.encode import genome_of
 from compiler.space.gene import UB_SLOTS, Gene
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
@@ -79,7 +79,7 @@ def test_random_pools_that_are_fed(dtype: DataType) -> None:
     assert halos > 2
 
 
-def stem(channels: int = 64, size: int = 56) -> Unit:
+def stem(channels: int = 64, size: int = 56) -> TargetGraph:
     return target_graph(
         EDGE, (1, 16, size, size), conv("a", "x", (16, channels), 3, pad=1), max_pool("p", "a", 3, 2, 1), conv("y", "p", (channels, 32), 1)
     )

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from compiler.build import containers_of, default_plans, measure, package
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("epcontext")
     for name, model in (("chain", piece_model("chain")), ("one", small_model("conv_chain"))):
         onnx.save(model, path / f"{name}.onnx")
-        opened = open_source(Source(path / f"{name}.onnx", EDGE))
+        opened = lower_model(ModelSpec(path / f"{name}.onnx", EDGE))
         containers = containers_of(opened, measure(opened, dict.fromkeys(EDGE.contention, default_plans(opened))))
         for style in STYLES:
             package(opened, containers, path / f"{name}.{style}.onnx", style)  # type: ignore[arg-type]

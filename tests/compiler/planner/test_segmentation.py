@@ -11,12 +11,12 @@ from compiler.cost.features import FEATURES, expected_cycles, raw_features
 from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from compiler.planner.run_costs import alone, guesses, sizes_of
-from compiler.planner.segmentation import BLOCKS, Covers, Floats, Predict, by_estimate, segmentations
+from compiler.planner.segmentation import BLOCKS, Floats, Predict, SegmentationSearch, by_estimate, segmentations
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome
 from compiler.space.operator_order import ordered
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -27,11 +27,11 @@ OPERATORS = FEATURES.index("operators")
 
 
 @cache
-def target_graph(machine: str = "edge") -> Unit:
+def target_graph(machine: str = "edge") -> TargetGraph:
     return ordered(make_unit(lower(load_network("made:mobilenet_v2-small")), load_machine(machine), DataType.float16), "depth")
 
 
-def cost(target_graph: Unit, genome: Genome, level: str, predict: Predict) -> float:
+def cost(target_graph: TargetGraph, genome: Genome, level: str, predict: Predict) -> float:
     total = 0.0
     for gene in genome:
         plan = decode(target_graph, gene)
@@ -74,7 +74,7 @@ def test_what_others_predict_is_what_they_follow() -> None:
 def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
     """Who measures what lies on the cheapest segmentation ends with one that is measured, and dearer than none that was measured before."""
     u = target_graph()
-    covers = Covers(u, ["none"], by_estimate(u))
+    covers = SegmentationSearch(u, ["none"], by_estimate(u))
     first, promised = covers.cheapest(0)
     took: dict[Gene, float] = {}
     for _ in range(200):
@@ -101,7 +101,7 @@ def test_a_predictor_that_says_more_than_guesses_do_is_asked_about_few_runs() ->
 
     (genome,) = segmentations(u, ["none"], dear)
     (same,) = segmentations(u, ["none"], by_estimate(u))
-    every = Covers(u, ["none"], by_estimate(u)).guess
+    every = SegmentationSearch(u, ["none"], by_estimate(u)).guess
     assert sum(asked) < 0.15 * np.isfinite(every).sum()
     assert cost(u, genome, "none", by_estimate(u)) < 1.05 * cost(u, same, "none", by_estimate(u))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.ops.lower_graph import make_unit
-from compiler.pipeline import Compiler, Lowered
+from compiler.pipeline import Compiler, LoweredShare
 from compiler.plan.plan import LOOKAHEAD, Infeasible, SegmentPlan
 from compiler.schedule.sliding_window import SLOT, Timetable, edges, load_readers, sequence, slide
 from compiler.segment.allocator import Buffer, BufferRequest, fit
@@ -22,7 +22,7 @@ from compiler.segment.segment import StripBlocks
 from compiler.space.decode import decode, formula_window
 from compiler.space.gene import ALL, FORMULA, Gene
 from compiler.target.capabilities import room_blocks
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
@@ -34,7 +34,7 @@ EDGE = load_machine("edge")
 
 
 @lru_cache(maxsize=32)
-def small(name: str) -> Unit:
+def small(name: str) -> TargetGraph:
     return make_unit(small_graph(name), EDGE, DataType.float16)
 
 
@@ -121,31 +121,31 @@ def test_one_lane_that_could_go_either_way_takes_the_heavier_node() -> None:
 
 
 @pytest.fixture(scope="module")
-def pooled() -> Unit:
+def pooled() -> TargetGraph:
     """A convolution and a pooling of about the same time."""
     return target_graph(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), max_pool("y", "a", 3, 1, 1))
 
 
-def lowered(u: Unit, plan: SegmentPlan) -> Lowered:
+def lowered(u: TargetGraph, plan: SegmentPlan) -> LoweredShare:
     part = Compiler(u).segment(plan, 0)
-    assert isinstance(part, Lowered), part
+    assert isinstance(part, LoweredShare), part
     return part
 
 
-def cycles_of(u: Unit, plan: SegmentPlan) -> int:
+def cycles_of(u: TargetGraph, plan: SegmentPlan) -> int:
     compiler = Compiler(u)
     parts = compiler.alone(plan, 0)
     assert not isinstance(parts, Infeasible)
     return simulate_levels(compiler.link(parts), u.machine, ("none",))["none"].cycles
 
 
-def planned(u: Unit, **gene: object) -> SegmentPlan:
+def planned(u: TargetGraph, **gene: object) -> SegmentPlan:
     plan = decode(u, Gene(0, len(u.operators))._replace(**gene))
     assert plan is not None
     return plan
 
 
-def test_a_window_of_two_runs_pooling_beside_the_next_block(pooled: Unit) -> None:
+def test_a_window_of_two_runs_pooling_beside_the_next_block(pooled: TargetGraph) -> None:
     sequence_, slots, one, two = (
         cycles_of(pooled, planned(pooled, blocks=4, window=window, sliding=sliding, lookahead=lookahead))
         for window, sliding, lookahead in ((1, False, 1), (2, False, 1), (1, True, 1), (2, True, LOOKAHEAD))
@@ -155,7 +155,7 @@ def test_a_window_of_two_runs_pooling_beside_the_next_block(pooled: Unit) -> Non
     assert two < 0.9 * sequence_
 
 
-def test_more_blocks_under_way_take_more_of_l1(pooled: Unit) -> None:
+def test_more_blocks_under_way_take_more_of_l1(pooled: TargetGraph) -> None:
     peaks = [lowered(pooled, planned(pooled, blocks=8, window=w, sliding=True)).peak_bytes["L1"] for w in (1, 2, 4, ALL)]
     assert peaks == sorted(set(peaks))
 
@@ -167,7 +167,7 @@ def test_a_single_lane_in_a_window_of_one_is_the_sequence() -> None:
         assert np.array_equal(sliding[:, [isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK]], plain[:, [isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK]])
 
 
-def test_the_formula_is_a_number_in_the_plan(pooled: Unit) -> None:
+def test_the_formula_is_a_number_in_the_plan(pooled: TargetGraph) -> None:
     plan = planned(pooled, blocks=8, window=FORMULA, sliding=True)
     whole = StripBlocks(pooled, cut(pooled, 0, 2, 8))
     assert plan.window == formula_window(whole, plan.prefetch, plan.tilings, room_blocks(EDGE, Memory.L1)) == 2, (
@@ -202,7 +202,7 @@ def test_what_may_be_alive_together_lies_apart(name: str, start: int, length: in
                 assert a.death < b.birth or b.death < a.birth, "what the order of the graph keeps apart, the sequence does too"
 
 
-def test_a_window_that_does_not_fit_says_what_is_missing(pooled: Unit) -> None:
+def test_a_window_that_does_not_fit_says_what_is_missing(pooled: TargetGraph) -> None:
     plan = planned(pooled, blocks=56, sliding=True)
     assert decode(pooled, Gene(0, 2, 56, window=ALL, sliding=True)) is None
     found = Compiler(pooled).segment(plan.model_copy(update={"window": "all"}), 0)

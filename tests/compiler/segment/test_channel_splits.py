@@ -16,12 +16,12 @@ from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.planner.segmentation import Covers, by_estimate
+from compiler.planner.segmentation import SegmentationSearch, by_estimate
 from compiler.segment.channel_splits import pass_counts, passes
 from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.traffic import traffic
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
@@ -56,7 +56,7 @@ def wide_windows(seed: int = 0) -> ModelProto:
     return b.model(b.relu(b.conv(b.relu(b.conv("x", 96)), 40)))
 
 
-def run_with_passes(target_graph: Unit) -> tuple[int, int]:
+def run_with_passes(target_graph: TargetGraph) -> tuple[int, int]:
     """The longest run that can be made in passes, with an operator behind its product where there is one."""
     count = len(target_graph.operators)
     return next((i, j) for i in range(count) for j in range(count, i, -1) if pass_counts(target_graph, i, j))
@@ -175,6 +175,6 @@ def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> Non
     net = Net("mlp")
     model = net.model(mlp(net, net.input("x", (1, 64, 128))))
     target_graph = make_unit(lower(load_model(model, random_weights=0)), resized(EDGE, L1=65536), DataType.float16)
-    found = Covers(target_graph, ["severe"], by_estimate(target_graph)).cheapest(0)
+    found = SegmentationSearch(target_graph, ["severe"], by_estimate(target_graph)).cheapest(0)
     assert found is not None
     assert any(gene.passes > 1 and gene.blocks == 1 for gene in found[0])

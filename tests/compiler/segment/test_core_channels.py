@@ -19,7 +19,7 @@ from compiler.segment.core_channels import can_split, channel_parts
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, splits
 from compiler.space.initial import single_operators, spread
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
@@ -181,7 +181,7 @@ def test_features_of_parts_are_those_of_the_whole() -> None:
 
 
 def test_a_gene_on_one_core_splits_nothing() -> None:
-    target_graph: Unit = classifier(with_cores(ASCEND, 2)).target_graph
+    target_graph: TargetGraph = classifier(with_cores(ASCEND, 2)).target_graph
     assert decode(target_graph, Gene(0, 1, split="channels")) == decode(target_graph, Gene(0, 1))
     assert splits(target_graph, Gene(0, 1), 1) == ["rows"]
     assert splits(target_graph, Gene(0, 1), 2) == ["channels"], "one row"

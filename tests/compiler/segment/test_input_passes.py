@@ -10,7 +10,7 @@ from compiler.frontend import load_model, lower
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.planner.segmentation import Covers, by_estimate
+from compiler.planner.segmentation import SegmentationSearch, by_estimate
 from compiler.planner.split_rules import genes_in_passes
 from compiler.segment.channel_splits import input_counts, pass_counts, passes
 from compiler.segment.segment import Segment
@@ -18,7 +18,7 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
 from compiler.space.mutators import change_passes
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from scripts.chains import CHAINS, mlp_block
 from scripts.compare_bound import traffic_machines
 from scripts.traffic import traffic
@@ -117,7 +117,7 @@ def every_way_is_right(case: Case, start: int, stop: int, passes: int = 1) -> in
     return fitting_ways(case, Gene(start, stop), WAYS, divided, lambda gene: tuple(sorted([gene, *others])))
 
 
-def placed_bytes(target_graph: Unit, gene: Gene) -> dict[str, int]:
+def placed_bytes(target_graph: TargetGraph, gene: Gene) -> dict[str, int]:
     """Storage -> bytes of its buffers in L1."""
     plan = decode(target_graph, gene)
     assert plan is not None
@@ -150,7 +150,7 @@ def test_two_products_move_within_five_percent_of_the_least_where_their_input_do
     """The least of AccelForge's mapper with 64 Ki values on the chip is 3,440,640."""
     graph = lower(load_model(CHAINS["two products"].model(), random_weights=0))
     target_graph = make_unit(graph, traffic_machines(64 * 1024, DataType.float32)[1], DataType.float32)
-    found = Covers(target_graph, ["none"], by_estimate(target_graph)).cheapest(0)
+    found = SegmentationSearch(target_graph, ["none"], by_estimate(target_graph)).cheapest(0)
     assert found is not None
     assert [gene.input_passes > 1 for gene in found[0]] == [True]
     program = Compiler(target_graph).compile(decode_all(target_graph, found[0]))  # type: ignore[arg-type]

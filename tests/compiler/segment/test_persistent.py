@@ -25,7 +25,7 @@ from compiler.space.encode import genome_of
 from compiler.space.gene import Gene, Genome
 from compiler.space.initial import single_operators
 from compiler.space.persistent import cut_tensors, holding
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
@@ -46,19 +46,19 @@ def case_of(name: str, cores: int = 1, preset: str = "tiny") -> Case:
     return make_case(small_model(name), Machine.model_validate(load_machine(preset).model_dump() | {"cores": cores}), DataType.float16)
 
 
-def singles(target_graph: Unit) -> Genome:
+def singles(target_graph: TargetGraph) -> Genome:
     genome = single_operators(target_graph)
     assert not isinstance(genome, Infeasible)
     return genome
 
 
-def planned(target_graph: Unit, genome: Genome) -> Plan:
+def planned(target_graph: TargetGraph, genome: Genome) -> Plan:
     plan = decode_all(target_graph, genome)
     assert isinstance(plan, Plan), plan
     return plan
 
 
-def compiled(target_graph: Unit, plan: Plan) -> Program:
+def compiled(target_graph: TargetGraph, plan: Plan) -> Program:
     program = Compiler(target_graph).compile(plan)
     assert isinstance(program, Program), program
     return program
@@ -68,14 +68,14 @@ def held(plan: Plan) -> set[str]:
     return {name for segment in plan.segments for name in segment.held}
 
 
-def crossing(target_graph: Unit, plan: Plan) -> list[frozenset[str]]:
+def crossing(target_graph: TargetGraph, plan: Plan) -> list[frozenset[str]]:
     """Of every segment the tensors of its borders."""
     of = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
-    assert isinstance(of, Unit)
+    assert isinstance(of, TargetGraph)
     return [border_names(of, start, start + len(each.operators)) for each, start in with_starts(plan)]
 
 
-def with_held(target_graph: Unit, plan: Plan, names: set[str]) -> Plan:
+def with_held(target_graph: TargetGraph, plan: Plan, names: set[str]) -> Plan:
     """The plan with those of its border tensors held."""
     each = zip(plan.segments, crossing(target_graph, plan), strict=True)
     return plan.model_copy(
@@ -168,7 +168,7 @@ def test_equal_segments_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     asked = list[tuple[Gene, tuple[int, int]]]()
     ways = holding_module._ways
 
-    def counted(target_graph: Unit, gene: Gene, space: tuple[int, int], passes: bool) -> list[Gene]:
+    def counted(target_graph: TargetGraph, gene: Gene, space: tuple[int, int], passes: bool) -> list[Gene]:
         asked.append((gene, space))
         return ways(target_graph, gene, space, passes)
 

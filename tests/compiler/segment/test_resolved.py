@@ -12,7 +12,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
 from compiler.segment.segment import Segment, largest_strip
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, outline
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
@@ -25,11 +25,11 @@ FOUR = with_cores(load_machine("edge"), 4)
 
 
 @pytest.fixture(scope="module")
-def chain() -> Unit:
+def chain() -> TargetGraph:
     return target_graph(FOUR, (1, 64, 24, 24), conv("a", "x", (64, 64), 3), max_pool("p", "a", 3, 1), conv("b", "p", (64, 64), 1))
 
 
-def segment(u: Unit, gene: Gene) -> Segment:
+def segment(u: TargetGraph, gene: Gene) -> Segment:
     plan = decode(u, gene)
     assert plan is not None
     found = Segment.of(u, plan, gene.start)
@@ -37,7 +37,7 @@ def segment(u: Unit, gene: Gene) -> Segment:
     return found
 
 
-def rows_and_columns(u: Unit, found: Segment, core: int) -> set[tuple[int, int, int]]:
+def rows_and_columns(u: TargetGraph, found: Segment, core: int) -> set[tuple[int, int, int]]:
     """(row, block of a row, plane) of the last operator's result that a core hands out."""
     out, k = set[tuple[int, int, int]](), found.outline.stop - found.outline.start - 1
     share = found.share(core)
@@ -53,21 +53,21 @@ def rows_and_columns(u: Unit, found: Segment, core: int) -> set[tuple[int, int, 
     return out
 
 
-def whole(u: Unit, k: int) -> int:
+def whole(u: TargetGraph, k: int) -> int:
     """Blocks of an operator's result."""
     spec = u.operators[k]
     return spec.out_h * spec.out_w * spec.y.planes
 
 
 @pytest.mark.parametrize("how", [{}, {"columns": 3}, {"cores": (0, 1, 2, 3)}, {"cores": (2, 0, 1), "columns": 2}])
-def test_shares_are_all_of_the_work_and_nothing_twice(chain: Unit, how: dict[str, object]) -> None:
+def test_shares_are_all_of_the_work_and_nothing_twice(chain: TargetGraph, how: dict[str, object]) -> None:
     found = segment(chain, Gene(0, 3, blocks=5)._replace(**how))
     every = [rows_and_columns(chain, found, core) for core in range(len(found.plan.cores))]
     assert sum(map(len, every)) == len(set().union(*every)) == whole(chain, 2)
     assert all(every), "every core has some"
 
 
-def test_cores_that_split_channels_have_a_part_each(chain: Unit) -> None:
+def test_cores_that_split_channels_have_a_part_each(chain: TargetGraph) -> None:
     found = segment(chain, Gene(0, 1, blocks=2, cores=(0, 1, 2, 3), split="channels"))
     assert len(found.parts) == 4
     every = [rows_and_columns(chain, found, core) for core in range(4)]
@@ -77,7 +77,7 @@ def test_cores_that_split_channels_have_a_part_each(chain: Unit) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"columns": 3}, {"cores": (0, 1), "cached": -1}, {"cores": (0, 1), "split": "channels", "stop": 1}])
-def test_a_gene_is_divided_as_its_plan_is(chain: Unit, how: dict[str, object]) -> None:
+def test_a_gene_is_divided_as_its_plan_is(chain: TargetGraph, how: dict[str, object]) -> None:
     gene = Gene(0, 2, blocks=4)._replace(**how)
     found = segment(chain, gene)
     assert outline(chain, gene) == found.outline
@@ -86,7 +86,7 @@ def test_a_gene_is_divided_as_its_plan_is(chain: Unit, how: dict[str, object]) -
     assert mine.blocks is theirs.blocks, "one object for what is the same"
 
 
-def test_memory_is_the_same_in_every_strip_and_share(chain: Unit) -> None:
+def test_memory_is_the_same_in_every_strip_and_share(chain: TargetGraph) -> None:
     found = segment(chain, Gene(0, 3, blocks=4, columns=2, cores=(0, 1)))
     first, second = (found.memory(found.share(core)) for core in range(2))
     assert not isinstance(first, Infeasible)
@@ -97,7 +97,7 @@ def test_memory_is_the_same_in_every_strip_and_share(chain: Unit) -> None:
     assert low.l1 != high.l1
 
 
-def test_what_lies_in_l1_is_what_is_not_read_from_ddr(chain: Unit) -> None:
+def test_what_lies_in_l1_is_what_is_not_read_from_ddr(chain: TargetGraph) -> None:
     found = segment(chain, Gene(0, 2, blocks=2))
     (strip,) = found.strips(0)
     assert strip.residence(0) == ((True, False),), "loaded for the convolution"

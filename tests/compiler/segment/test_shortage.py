@@ -15,7 +15,7 @@ from compiler.segment.allocator import Buffer, BufferRequest
 from compiler.segment.blocks import cut
 from compiler.segment.memory_plan import shortage
 from compiler.space.initial import layer_by_layer
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Memory
@@ -26,14 +26,14 @@ Raw = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def net() -> Unit:
+def net() -> TargetGraph:
     """a: 64 -> 64 channels on 96 x 96 (1.2 MB each way); b: a residual with x; c: pooling."""
     a, b = conv("a", "x", (64, 64)), conv("b", "a", (64, 64), 1, residual="x")
     return target_graph(EDGE, (1, 64, 96, 96), a, b, max_pool("c", "b", 2, 2))
 
 
 @pytest.fixture(scope="module")
-def plan(net: Unit) -> Raw:
+def plan(net: TargetGraph) -> Raw:
     found = layer_by_layer(net)
     assert isinstance(found, Plan)
     raw: Raw = json.loads(found.to_json())
@@ -99,7 +99,7 @@ EDITS: dict[str, tuple[Callable[[Raw], None], str]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_what_does_not_fit(net: Unit, plan: Raw, edit: str) -> None:
+def test_what_does_not_fit(net: TargetGraph, plan: Raw, edit: str) -> None:
     raw = json.loads(json.dumps(plan))
     change, message = EDITS[edit]
     change(raw)
@@ -119,7 +119,7 @@ def test_what_does_not_fit(net: Unit, plan: Raw, edit: str) -> None:
         (lambda raw: raw["segments"].pop(), "operator 2: is missing; expected 'c' somewhere"),
     ],
 )
-def test_what_is_no_plan(net: Unit, plan: Raw, change: Callable[[Raw], None], message: str) -> None:
+def test_what_is_no_plan(net: TargetGraph, plan: Raw, change: Callable[[Raw], None], message: str) -> None:
     raw = json.loads(json.dumps(plan))
     change(raw)
     with pytest.raises(BadInputError) as found:
@@ -127,7 +127,7 @@ def test_what_is_no_plan(net: Unit, plan: Raw, change: Callable[[Raw], None], me
     assert str(found.value).startswith(f"edited.json: {message}")
 
 
-def test_room_in_pieces_and_many_tensors(net: Unit) -> None:
+def test_room_in_pieces_and_many_tensors(net: TargetGraph) -> None:
     """Less is live than there is, but it lies apart; five names, of which four are said."""
     blocks = cut(net, 0, 3, 1)
     requests = [

@@ -19,8 +19,8 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts
 from compiler.space.initial import layer_by_layer, single_operators
 from compiler.space.strips import fewest_strips, nearest_strips
-from compiler.target.target_graph import Unit
-from compiler.target.target_op import OperatorSpec, Strip
+from compiler.target.target_graph import TargetGraph
+from compiler.target.target_op import Strip, TargetOp
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
@@ -38,18 +38,18 @@ EDGE = load_machine("edge")
 LITTLE = resized(EDGE, L1=16384)
 
 
-def cut(u: Unit, start: int, stop: int, count: int) -> tuple[Unit, ...]:
+def cut(u: TargetGraph, start: int, stop: int, count: int) -> tuple[TargetGraph, ...]:
     found = strips(u, start, stop, count)
     assert isinstance(found, tuple), found
     return found
 
 
-def pads(spec: OperatorSpec) -> tuple[int, ...]:
+def pads(spec: TargetOp) -> tuple[int, ...]:
     assert isinstance(spec.operator, Conv | Pool)
     return spec.operator.pads
 
 
-def columns(u: Unit, storage: int) -> tuple[int, int]:
+def columns(u: TargetGraph, storage: int) -> tuple[int, int]:
     s = u.storages[storage]
     return s.first, s.first + s.row_blocks
 
@@ -252,7 +252,7 @@ def test_features_say_what_is_moved(name: str, count: int) -> None:
 def test_as_few_strips_as_fit() -> None:
     """3 rows of 64 channels and 400 columns are 150 KiB: L1 of 100 KiB wants two strips, of 16 KiB ten and their halo."""
 
-    def wide(l1: int) -> Unit:
+    def wide(l1: int) -> TargetGraph:
         return target_graph(
             resized(EDGE, L1=l1), (1, 64, 6, 400), conv("a", "x", (64, 64)), max_pool("p", "a", 2, 2), conv("b", "p", (64, 64))
         )
@@ -270,7 +270,7 @@ def test_a_strip_fits_where_the_widest_does() -> None:
     u = make_case(small_model("inception_block"), LITTLE, DataType.float16).target_graph
     for count in (2, 3, 5):
         top = widest(u, 0, len(u.operators), count)
-        assert isinstance(top, Unit)
+        assert isinstance(top, TargetGraph)
         for strip in cut(u, 0, len(u.operators), count):
             assert all(a.row_blocks >= b.row_blocks for a, b in zip(top.storages, strip.storages, strict=True))
             assert all(a.out_w >= b.out_w and a.in_w >= b.in_w for a, b in zip(top.operators, strip.operators, strict=True))

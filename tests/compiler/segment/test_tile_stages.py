@@ -9,11 +9,11 @@ import pytest
 
 from compiler.cost.tiling_space import legal_points, shape_of
 from compiler.ops.conv import ConvSpec
-from compiler.pipeline import Compiler, Lowered
+from compiler.pipeline import Compiler, LoweredShare
 from compiler.plan.plan import ConvTiling, SegmentPlan, VectorTiling
 from compiler.segment.dataflow import groups, nest_of, route, stages_of
 from compiler.target.capabilities import ALONE
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
@@ -27,7 +27,7 @@ EDGE, TINY, ASCEND = (load_machine(name) for name in ("edge", "tiny", "ascend310
 DDR, L1, UB, L0A, L0B, L0C = Memory.DDR, Memory.L1, Memory.UB, Memory.L0A, Memory.L0B, Memory.L0C
 
 
-def names(machine: Machine, u: Unit, k: int = 0, inside: bool = False) -> list[str]:
+def names(machine: Machine, u: TargetGraph, k: int = 0, inside: bool = False) -> list[str]:
     return [stage.type for stage in stages_of(machine, nest_of(u, u.operators[k], inside=inside))]
 
 
@@ -122,7 +122,7 @@ def test_stages_agree_with_the_records(machine: Machine) -> None:
                 sizes = {"chunk_n1": n1, "chunk_k1": k1, "tile_m": m, "tile_n1": n, "tile_k1": k}
                 t = ConvTiling.model_validate({"weights": "resident" if resident else "streamed", "order": "mn"[n_outer], **sizes})
                 part = compiler.segment(SegmentPlan(operators=("y",), tilings=(t,)), 0)
-                if not isinstance(part, Lowered):
+                if not isinstance(part, LoweredShare):
                     continue
                 tried += 1
                 assert emitted(part) == {
@@ -137,7 +137,7 @@ def test_stages_agree_with_the_records(machine: Machine) -> None:
     assert tried > 100
 
 
-def emitted(part: Lowered) -> dict[str, tuple[int, int]]:
+def emitted(part: LoweredShare) -> dict[str, tuple[int, int]]:
     """Type -> (instructions, elements moved) of the moves in a segment's records; constants in float32 count their own elements."""
     out: dict[str, tuple[int, int]] = {}
     for row in part.code.astype(np.int64):

@@ -15,12 +15,12 @@ from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling, parse_plan
 from compiler.space.decode import decode, decode_all
-from compiler.space.encode import gene_of, genome_of
+from compiler.space.encode import encode, genome_of
 from compiler.space.gene import PINS, WEIGHTS, WINDOWS, Gene, Genome, block_counts, choice_count, gene_json, pinned_tilings, pins_of
 from compiler.space.initial import on_cores, single_operators
 from compiler.space.mutators import MOVES, random_genome, verify
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import SMALL_MODELS, small_graph
@@ -31,7 +31,7 @@ from tuner.search.packing import pack_genomes, unpack_genomes
 
 
 @lru_cache(maxsize=32)
-def target_graph(name: str, machine: str = "edge", cores: int | None = None) -> Unit:
+def target_graph(name: str, machine: str = "edge", cores: int | None = None) -> TargetGraph:
     found = load_machine(machine)
     return make_unit(small_graph(name), found if cores is None else with_cores(found, cores), DataType.float16)
 
@@ -53,7 +53,7 @@ def test_every_gene_s_plan_has_a_gene(name: str, machine: str) -> None:
         )  # fmt: skip
         plan = decode(u, gene)
         if plan is not None:
-            back = gene_of(u, plan, start)
+            back = encode(u, plan, start)
             assert back is not None, gene
             assert decode(u, back) == plan
             named += not back.pinned
@@ -72,7 +72,7 @@ def test_weights_stay_in_any_number_of_blocks(blocks: int) -> None:
         plan = plans[name]
         assert plan is not None
         assert {t.weights for t in plan.tilings if isinstance(t, ConvTiling)} == {name}
-        back = gene_of(u, plan, 0)
+        back = encode(u, plan, 0)
         assert back is not None
         assert decode(u, back) == plan
         usual = plan == plans["reused"]
@@ -172,7 +172,7 @@ def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
     assert on_cores(u, genome[0], 1) == genome[0]
 
 
-def odd_genome(u: Unit) -> Genome:
+def odd_genome(u: TargetGraph) -> Genome:
     """Operators in pairs, the last of odd ones alone, in two blocks, with tiles that no rank has."""
     found, count = list[Gene](), len(u.operators)
     for start in range(0, count, 2):
@@ -181,7 +181,7 @@ def odd_genome(u: Unit) -> Genome:
         tilings = [
             t.model_copy(update={"chunk_n1": t.chunk_n1 + 7} if isinstance(t, ConvTiling) else {"tile_rows": 1}) for t in plan.tilings
         ]
-        gene = gene_of(u, plan.model_copy(update={"tilings": tuple(tilings)}), start)
+        gene = encode(u, plan.model_copy(update={"tilings": tuple(tilings)}), start)
         assert gene is not None
         assert gene.pinned
         found.append(gene)
@@ -195,7 +195,7 @@ def test_what_does_not_run_has_no_gene() -> None:
     tiling = plan.tilings[0]
     assert isinstance(tiling, ConvTiling)
     for far in ({"tile_m": 1 << 20}, {"tile_n1": 1 << 20}):
-        assert gene_of(u, plan.model_copy(update={"tilings": (tiling.model_copy(update=far),)}), 0) is None
-    assert gene_of(u, plan.model_copy(update={"tilings": (VectorTiling(tile_planes=1, tile_rows=1),)}), 0) is None
-    assert gene_of(u, plan, 1) is None
-    assert gene_of(u, plan.model_copy(update={"cores": (3,)}), 0) is None
+        assert encode(u, plan.model_copy(update={"tilings": (tiling.model_copy(update=far),)}), 0) is None
+    assert encode(u, plan.model_copy(update={"tilings": (VectorTiling(tile_planes=1, tile_rows=1),)}), 0) is None
+    assert encode(u, plan, 1) is None
+    assert encode(u, plan.model_copy(update={"cores": (3,)}), 0) is None

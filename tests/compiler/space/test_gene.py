@@ -21,7 +21,7 @@ from compiler.space.gene import ALL, BLOCK_COUNTS, FORMULA, WEIGHTS, WINDOWS, Ge
 from compiler.space.initial import layer_by_layer, single_operators, spread
 from compiler.space.mutators import verify
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -35,11 +35,11 @@ from tuner.measure.request import Request
 
 
 @lru_cache(maxsize=32)
-def target_graph(name: str, machine: str = "edge") -> Unit:
+def target_graph(name: str, machine: str = "edge") -> TargetGraph:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
-def random_gene(u: Unit, rng: np.random.Generator, start: int, stop: int) -> Gene:
+def random_gene(u: TargetGraph, rng: np.random.Generator, start: int, stop: int) -> Gene:
     """Any gene over these operators."""
     counts = block_counts(u, start, stop)
     choices = tuple(int(rng.integers(min(8, choice_count(u, k)))) for k in range(start, stop))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.build import default_by_level, default_plan, measure_plans
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, needs_of
 from compiler.plan.plan import Infeasible
@@ -19,8 +19,8 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene
 from compiler.space.level_limits import l1_of, single_operators_at, within_level
 from compiler.space.mutators import random_genome
-from compiler.target.level_limits import at_level, l1_grants, memory_grants, within, within_l1
-from compiler.target.target_graph import Unit
+from compiler.target.level_limits import at_level, l1_grants, limited_to, memory_grants, within_l1
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
 from simulator.npu.machine_file import load_machine
@@ -33,7 +33,7 @@ GRANTS = f"edge:cores=2,contention.slight.l1_bytes={MIDDLE},contention.severe.l1
 
 
 @lru_cache(maxsize=8)
-def target_graph(name: str, machine: str = GRANTS) -> Unit:
+def target_graph(name: str, machine: str = GRANTS) -> TargetGraph:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
@@ -46,7 +46,7 @@ def test_sizes_that_levels_leave() -> None:
 
 def test_a_unit_within_all_is_the_unit() -> None:
     u = target_graph("conv_chain")
-    assert within(u, u.machine.whole) is u
+    assert limited_to(u, u.machine.whole) is u
     assert at_level(u, "none") is u
     assert within_l1(u, SMALL) is within_l1(u, SMALL), "one object, so that what is known of it is found again"
     small = at_level(u, "severe")
@@ -140,7 +140,7 @@ def test_single_operators_of_every_grant() -> None:
 
 
 def test_layer_by_layer_fits_every_level() -> None:
-    opened = open_source(Source(Path("model.onnx"), load_machine(GRANTS)), small_model("residual_block"))
+    opened = lower_model(ModelSpec(Path("model.onnx"), load_machine(GRANTS)), small_model("residual_block"))
     plans = default_by_level(opened)
     assert plans["none"].machine == plans["severe"].machine == opened.machine.floats_digest
     measured = measure_plans(opened.target_graphs[0], plans)

@@ -19,7 +19,7 @@ from compiler.space.decode import decode
 from compiler.space.gene import WINDOWS, Gene, Genome, bare, block_counts, choice_count, splits, whole_or, working_cores
 from compiler.space.mutators import MOVES, crossover, random_genome, repaired, verify
 from compiler.space.strips import fewest_strips
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.graphs import conv, max_pool
@@ -31,11 +31,11 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @lru_cache(maxsize=32)
-def target_graph(name: str, machine: str = "tiny") -> Unit:
+def target_graph(name: str, machine: str = "tiny") -> TargetGraph:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
-def assert_legal(u: Unit, genome: Genome) -> None:
+def assert_legal(u: TargetGraph, genome: Genome) -> None:
     """Covers the operators in order, and every gene is one that `realise` can be asked about."""
     verify(u, genome)
     for gene in genome:
@@ -60,7 +60,7 @@ def assert_legal(u: Unit, genome: Genome) -> None:
         )
 
 
-def mutated(u: Unit, rng: np.random.Generator, moves: int) -> Genome:
+def mutated(u: TargetGraph, rng: np.random.Generator, moves: int) -> Genome:
     """A random genome after random moves."""
     genome = random_genome(u, rng)
     every = list(MOVES.values())
@@ -84,7 +84,7 @@ def test_every_move_keeps_a_genome_legal(name: str, seed: int, before: int) -> N
         assert_legal(u, changed)
 
 
-def wide() -> Unit:
+def wide() -> TargetGraph:
     """L1 holds three rows of some of its tensors only in strips."""
     narrow, halved, more = conv("a", "x", (16, 32)), max_pool("p", "a", 2, 2), conv("b", "p", (32, 48))
     return by_hand(

@@ -14,7 +14,7 @@ from compiler.segment.reorder import permuted, permuted_to
 from compiler.space.decode import decode_all
 from compiler.space.mutators import random_genome
 from compiler.space.operator_order import ORDERS, Order, ordered
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -30,11 +30,11 @@ def case(request: pytest.FixtureRequest) -> Case:
     return make_case(model, EDGE, DataType.float16)
 
 
-def names(target_graph: Unit) -> list[str]:
+def names(target_graph: TargetGraph) -> list[str]:
     return [spec.name for spec in target_graph.operators]
 
 
-def shuffled(target_graph: Unit, rng: np.random.Generator) -> Unit:
+def shuffled(target_graph: TargetGraph, rng: np.random.Generator) -> TargetGraph:
     """Some topological order."""
     order = list[int]()
     while len(order) < len(target_graph.operators):

@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 from compiler.build import build_variants, containers_of, default_plans, measure
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.build_controller_table import controller_table
 from simulator.bundle.parts import MANIFEST, Manifest, pretty
 from simulator.bundle.read import read_bundle, read_model
@@ -89,7 +89,7 @@ def test_it_is_the_compiled_model(file: Path, whole: Path) -> None:
 
 def test_several_pieces(tmp_path: Path) -> None:
     onnx.save(piece_model("chain"), tmp_path / "chain.onnx")
-    opened = open_source(Source(tmp_path / "chain.onnx", EDGE))
+    opened = lower_model(ModelSpec(tmp_path / "chain.onnx", EDGE))
     made = containers_of(opened, measure(opened, dict.fromkeys(EDGE.contention, default_plans(opened))))
     assert len({c.controller.digest for c in made if c.controller is not None}) == 1
     compiled = Compiled(tuple(CompiledPiece(name, decode(encode(c))) for name, c in zip(opened.names, made, strict=True)))
@@ -331,7 +331,7 @@ def test_a_variant_that_moves_nothing(tmp_path: Path) -> None:
 def test_some_levels_of_a_model(tmp_path: Path) -> None:
     """As the compiler makes it."""
     onnx.save(small_model("conv_chain"), tmp_path / "model.onnx")
-    opened = open_source(Source(tmp_path / "model.onnx", EDGE))
+    opened = lower_model(ModelSpec(tmp_path / "model.onnx", EDGE))
     container = build_variants(opened.packed[0], {"severe": default_plans(opened)})
     assert container.controller is not None
     assert [(row.name, row.variant) for row in container.controller.levels] == [("none", None), ("slight", None), ("severe", 0)]

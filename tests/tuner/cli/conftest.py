@@ -9,12 +9,12 @@ import onnx
 import pytest
 
 from compiler.build import build_variants, default_plan, package
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tuner.cli import main
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.runs.model_source import write_source
 
 LEVELS = ("none", "slight", "severe")
@@ -51,7 +51,7 @@ def compiled(model: Path) -> Path:
 @pytest.fixture(scope="session")
 def plans(model: Path) -> tuple[Plan, Plan]:
     """Two plans of the model on edge: the default one, and one with a segment in two blocks."""
-    plan = default_plan(open_source(Source(model, load_machine("edge"))).target_graph)
+    plan = default_plan(lower_model(ModelSpec(model, load_machine("edge"))).target_graph)
     first = plan.segments[0].model_copy(update={"blocks": 2})
     return plan, plan.model_copy(update={"segments": (first, *plan.segments[1:])})
 
@@ -66,7 +66,7 @@ def run_folder(model: Path, tmp_path: Path, plans: tuple[Plan, Plan]) -> Path:
         (run / "plans" / f"{level}.json").write_text(plan.to_json())
     copied = tmp_path / model.name
     copied.write_bytes(model.read_bytes())
-    opened = open_source(Source(copied, load_machine("edge")))
-    write_source(LocalPlace(run), opened.source, opened.target_graph.graph.digest)
+    opened = lower_model(ModelSpec(copied, load_machine("edge")))
+    write_source(LocalPath(run), opened.source, opened.target_graph.graph.digest)
     package(opened, [build_variants(opened.packed[0], chosen)], run / "best.onnx")
     return run

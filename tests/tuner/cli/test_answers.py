@@ -15,7 +15,7 @@ from simulator.npu.machine_file import load_machine
 from tuner.cli import app
 from tuner.log.schema import FeatureSet
 from tuner.log.writer import Origin, RunLog
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 
 
@@ -131,7 +131,7 @@ def test_schemas_are_printed(cli, name):
 
 def test_log_commands(cli, tmp_path):
     run = tmp_path / "run"
-    with RunLog(LocalPlace(run), REAL, Origin(run="r1", model="net", machine="tiny", simulator="1"), (FeatureSet("s", ("m",)),)):
+    with RunLog(LocalPath(run), REAL, Origin(run="r1", model="net", machine="tiny", simulator="1"), (FeatureSet("s", ("m",)),)):
         pass
     assert cli("log", "verify", run)[0] == 0
     assert cli("log", "compact", run, "--out", tmp_path / "small")[0] == 0

@@ -15,7 +15,7 @@ import pytest
 import tuner.cli.predicted_plans
 from compiler.build import package
 from compiler.frontend.partition.macs import model_macs
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.feeds import load_feeds
 from simulator.npu import isa
 from simulator.npu.container import Container, program
@@ -198,7 +198,7 @@ def test_run_reads_and_writes_npz(cli, compiled, tmp_path):
 
 def rewritten(compiled: Path, model: Path, out: Path, change: Callable[[Container], Container]) -> Path:
     """The compiled file with another container in it, sealed as it should be."""
-    package(open_source(Source(model, load_machine("edge"))), [change(decode(read_container(compiled)))], out)
+    package(lower_model(ModelSpec(model, load_machine("edge"))), [change(decode(read_container(compiled)))], out)
     return out
 
 

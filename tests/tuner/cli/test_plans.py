@@ -10,7 +10,7 @@ import onnx
 
 from compiler.build import package
 from compiler.dump.primitives import parse as parse_schedule
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.plan.plan import parse_plan
 from simulator.bundle.read import read_bundle
 from simulator.compiled import Compiled, read_compiled
@@ -20,7 +20,7 @@ from simulator.onnx_container import read_container
 from tests.models import small_model
 from tests.rows import Row, put
 from tuner.log.writer import Origin, RunLog
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 
 
@@ -102,7 +102,7 @@ def test_export_finds_a_plan_in_the_tasks(cli, run_folder, tmp_path, plans):
         update={"segments": (*plans[0].segments[:-1], plans[0].segments[-1].model_copy(update={"blocks": 1, "window": 2}))}
     )
     payload = json.dumps({"unit": "u", "plan": other.model_dump(mode="json")})
-    with RunLog(LocalPlace(run_folder), REAL, Origin("r", "net", "tiny", "1")) as log:
+    with RunLog(LocalPath(run_folder), REAL, Origin("r", "net", "tiny", "1")) as log:
         put(log, Row(0, {}), Row(1, json.loads(payload), kind="program"))
     assert cli("export", run_folder, "--plan", other.digest, "--out", tmp_path / "out.onnx")[0] == 0
     assert decode(read_container(tmp_path / "out.onnx")).variants[0].plan_digest == other.digest
@@ -182,7 +182,7 @@ def test_what_cannot_be_a_bundle_is_one_line(cli, run_folder, compiled, tmp_path
     (tmp_path / "full/x").write_text("")
     bare = tmp_path / "bare.onnx"
     container = replace(decode(read_container(compiled)), controller=None)
-    package(open_source(Source(tmp_path / "conv_chain.onnx", load_machine("edge"))), [container], bare)
+    package(lower_model(ModelSpec(tmp_path / "conv_chain.onnx", load_machine("edge"))), [container], bare)
     before = sorted(tmp_path.rglob("*"))
     for words, said in (
         ((run_folder,), "--out: missing; expected where to write the compiled ONNX file, or --bundle DIR"),

@@ -26,7 +26,7 @@ from tuner.cost_model.judge import retrain, train
 from tuner.cost_model.metrics import by_level, evaluate, held_out
 from tuner.cost_model.model_file import decoded_model, load_trained, made_for
 from tuner.log import schema
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
 
@@ -235,7 +235,7 @@ def test_the_estimate_proposes_where_no_model_ranks_better() -> None:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "m.model"
-    train(BoostedTrees, synthetic(), 1, PARAMS).save(LocalPlace(path), "boosted_trees")
+    train(BoostedTrees, synthetic(), 1, PARAMS).save(LocalPath(path), "boosted_trees")
     return path
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.cost.operator_space import operator_space
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from simulator.compiled import read_compiled
@@ -97,7 +97,7 @@ def test_another_network_is_compiled_by_a_model(model: Path, tmp_path: Path, mon
     assert main([*words, str(tmp_path / "again.onnx")]) == 0
     assert out.read_bytes() == (tmp_path / "again.onnx").read_bytes()
     assert main(["run", str(out), "--input", "random", "--check"]) == 0
-    opened = open_source(Source(network, EDGE))
+    opened = lower_model(ModelSpec(network, EDGE))
     monkeypatch.setattr("simulator.timing.simulate_levels", None)
     plans = tiled_plans(opened.compiler, load_models(model, opened.target_graph))
     assert {v.level: v.plan_digest for v in decode(read_container(out)).variants} == {level: plan.digest for level, plan in plans.items()}

@@ -22,13 +22,13 @@ from tuner.cost_model.boosted_trees import BoostedTrees
 from tuner.cost_model.judge import train
 from tuner.cost_model.model_file import load_trained
 from tuner.cost_model.training_rows import rows_of_search, unpacked_rows
-from tuner.farm.coordinator import Conductor
+from tuner.farm.coordinator import Coordinator
 from tuner.log.read import read_log, read_tasks
 from tuner.log.schema import FEATURE_PREFIX
 from tuner.log.task_numbers import first
 from tuner.measure.runner_api import Encoded, Reading
 from tuner.measure.simulator_runner import measure as simulated
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.runs.folder import read_json
 
 LEVELS = ("none", "slight", "severe")
@@ -44,15 +44,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_training_learns_from_the_durable_rows_below_its_commit(model: Path, tmp_path: Path) -> None:
     """Features and cycles, bit by bit, of every segment that fits; read by anybody at the moment when it is handed out."""
     run, seen = tmp_path / "RUN", list[tuple[pd.DataFrame, Any]]()
-    asked = Conductor.next_training
+    asked = Coordinator.next_training
 
-    def watched(self: Conductor) -> Any:
+    def watched(self: Coordinator) -> Any:
         training = asked(self)
         if training is not None:
             seen.append((pd.read_parquet(run / "log"), unpacked_rows(training.rows)))
         return training
 
-    with mock.patch.object(Conductor, "next_training", watched):
+    with mock.patch.object(Coordinator, "next_training", watched):
         quick(model, run, 64)
     assert len(seen) >= 2
     tasks = read_tasks(run).set_index("task")
@@ -73,7 +73,7 @@ def retrained(run: Path, settings: tuple[str, ...]) -> dict[str, bool]:
     for measured, tasks in zip(trainer["asked_at"], trainer["tasks"], strict=True):
         file = run / "models" / f"{measured:07d}.model"
         if file.is_file():
-            rows = rows_of_search(LocalPlace(run), identity["run"], first(state["numbers"], tasks), CONDITIONS_OF)
+            rows = rows_of_search(LocalPath(run), identity["run"], first(state["numbers"], tasks), CONDITIONS_OF)
             again = train(BoostedTrees, rows, identity["seed"], config)
             found[file.name] = again == load_trained(file).model
     return found

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 from compiler.build import default_plan, measure
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -275,7 +275,7 @@ def test_pieces_that_compute_the_same_share_a_verdict(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_taken_over_to_a_piece_with_other_names(model: Path) -> None:
-    opened = open_source(Source(model, load_machine("edge"), DataType.float16))
+    opened = lower_model(ModelSpec(model, load_machine("edge"), DataType.float16))
     (target_graph,) = opened.target_graphs
     plan = default_plan(target_graph)
     assert plan_for(plan, target_graph, target_graph) == plan

@@ -12,7 +12,7 @@ from tests.tuner.study.test_sweep import request
 from tests.tuning import assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.log.read import read_log
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.folder import read_json
 from tuner.store.pack_store import collect, entries
@@ -55,7 +55,7 @@ def test_other_weights_are_measured_once(
     assert before.robust is not None
     assert summary.robust.cycles == before.robust.cycles
     assert main(["run", str(tmp_path / "run" / "best.onnx"), "--input", "random", "--check"]) == 0
-    assert sum(entry.state == "champions" for entry in entries(LocalPlace(store))) == 1, "nobody searched"
+    assert sum(entry.state == "champions" for entry in entries(LocalPath(store))) == 1, "nobody searched"
 
 
 def test_the_same_file_is_searched_again(model: Path, searched: tuple[Summary, Path], tmp_path: Path) -> None:
@@ -109,6 +109,6 @@ def test_what_is_damaged_stands_for_nothing(model: Path, searched: tuple[Summary
     path.write_bytes(path.read_bytes()[:-1])
     assert quick(model, tmp_path / "second", 4, random_weights=2, store=str(store)).candidates == 4
     says: list[str] = []
-    collect(LocalPlace(store), REAL.clock.epoch_us(), says.append)
+    collect(LocalPath(store), REAL.clock.epoch_us(), says.append)
     assert any(re.search(r"\.champions: damaged", line) for line in says)
     assert len(list(store.rglob("*.champions"))) == 1

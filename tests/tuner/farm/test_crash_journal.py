@@ -18,7 +18,7 @@ from tuner.farm.crash_journal import INTERRUPTED, Attempts
 from tuner.log.read import read_log
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.folder import read_json
 from tuner.runs.repair import verify
@@ -30,7 +30,7 @@ OTHER = Request("program", (Gene(0, 1), Gene(1, 2, 3)))
 
 def ended_at(folder: Path, request: Request) -> None:
     """A session that measured another request and then ended in the midst of this one."""
-    attempts = Attempts(LocalPlace(folder), REAL.clock, 60.0)
+    attempts = Attempts(LocalPath(folder), REAL.clock, 60.0)
     with attempts.at(OTHER):
         pass
     attempts.at(request).__enter__()
@@ -38,10 +38,10 @@ def ended_at(folder: Path, request: Request) -> None:
 
 def test_the_second_end_at_a_request_makes_it_a_culprit(tmp_path: Path) -> None:
     for request in (REQUEST, OTHER, REQUEST):
-        assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing == ()
+        assert Attempts(LocalPath(tmp_path), REAL.clock, 60.0).failing == ()
         ended_at(tmp_path, request)
     for _ in range(2):
-        ((request, culprit),) = Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing
+        ((request, culprit),) = Attempts(LocalPath(tmp_path), REAL.clock, 60.0).failing
     assert request == REQUEST
     assert hash(request) == hash(REQUEST)
     assert culprit == ("crash", "the worker process died", 1)
@@ -49,9 +49,9 @@ def test_the_second_end_at_a_request_makes_it_a_culprit(tmp_path: Path) -> None:
 
 def test_what_an_interrupt_ends_in_time_is_innocent_and_later_it_hangs(tmp_path: Path) -> None:
     for timeout_s, found in ((60.0, []), (60.0, []), (0.0, []), (0.0, [(REQUEST, ("timeout", INTERRUPTED, 1))])):
-        with suppress(KeyboardInterrupt), Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).at(REQUEST):
+        with suppress(KeyboardInterrupt), Attempts(LocalPath(tmp_path), REAL.clock, timeout_s).at(REQUEST):
             raise KeyboardInterrupt
-        assert list(Attempts(LocalPlace(tmp_path), REAL.clock, timeout_s).failing) == found
+        assert list(Attempts(LocalPath(tmp_path), REAL.clock, timeout_s).failing) == found
 
 
 def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) -> None:
@@ -59,14 +59,14 @@ def test_half_a_line_and_genes_of_another_version_accuse_nobody(tmp_path: Path) 
     path = tmp_path / "attempts.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b'["crash", "segment", [[1, 2, {}]], true]\n' * 2 + b"[]\n" * 2 + whole + whole[:-9])
-    assert Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing == ()
+    assert Attempts(LocalPath(tmp_path), REAL.clock, 60.0).failing == ()
     ended_at(tmp_path, REQUEST)
-    assert [request for request, _ in Attempts(LocalPlace(tmp_path), REAL.clock, 60.0).failing] == [REQUEST]
+    assert [request for request, _ in Attempts(LocalPath(tmp_path), REAL.clock, 60.0).failing] == [REQUEST]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"attempts\.jsonl: cannot be written: No such file"):
-        Attempts(LocalPlace(tmp_path / "missing"), REAL.clock, 60.0)
+        Attempts(LocalPath(tmp_path / "missing"), REAL.clock, 60.0)
 
 
 HARMFUL = """

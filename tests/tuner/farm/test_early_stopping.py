@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.tuning import assert_equal_runs, quick, save_small
-from tuner.farm.commit_log import Place
-from tuner.farm.coordinator import Conductor
+from tuner.farm.commit_log import Order
+from tuner.farm.coordinator import Coordinator
 from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import EpochResult
@@ -56,7 +56,7 @@ class Late:
         self.running = [key for key in self.running if key not in ready]
         return [(key, EpochResult(b"", Batch(repr(key).encode(), b"", b"", 0), b"", True, 0, 0.0)) for key in ready]
 
-    def commit(self, result: EpochResult, epoch: int) -> Place:
+    def commit(self, result: EpochResult, epoch: int) -> Order:
         self.tasks.append(result)
         return "here"
 
@@ -75,7 +75,7 @@ class Reached:
 
 def test_nothing_behind_the_plateau_is_committed_when_the_time_is_up() -> None:
     late = Late()
-    conductor = Conductor(late, EpochSchedule([b""] * 4), late, None, plateau=Reached())  # type: ignore[arg-type]
+    conductor = Coordinator(late, EpochSchedule([b""] * 4), late, None, plateau=Reached())  # type: ignore[arg-type]
     conductor.begin(())
     conductor.run()
     assert [result.findings for result in late.tasks[-4:]] == [b"(2, 0)", b"(2, 1)", b"(2, 2)", b"(2, 3)"]

@@ -18,7 +18,7 @@ from ray import cloudpickle
 
 from compiler.ops.lower_graph import make_unit
 from compiler.space.gene import Gene
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
@@ -27,7 +27,7 @@ from tuner.config import load_config
 from tuner.cost_model.trainer import Trainer
 from tuner.farm import pool, supervision
 from tuner.farm.commit_log import Ledger, RunBudget
-from tuner.farm.coordinator import Conductor, Jobs, SerialJobs
+from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.pool import ActorPool, JobWorker
@@ -38,7 +38,7 @@ from tuner.log.writer import Origin, RunLog
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.platform import ray_actors
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.ray_actors import RayActors
 from tuner.platform.real import REAL
 from tuner.search.champions import Champions
@@ -74,7 +74,7 @@ class Fragile(Evaluator):
 
 
 class Make:
-    def __init__(self, target_graph: Unit, harm: str, hurry: int) -> None:
+    def __init__(self, target_graph: TargetGraph, harm: str, hurry: int) -> None:
         self.target_graph, self.harm, self.hurry = target_graph, harm, hurry
 
     def __call__(self) -> Fragile:
@@ -92,10 +92,10 @@ def spec(harm: str, hurry: int = 0) -> JobRunnerSpec:
 def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
     schedule = EpochSchedule([b""] * made.config.islands)
-    with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
+    with RunLog(LocalPath(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), RunBudget(N))
-        rows = partial(durable_rows, LocalPlace(folder), ledger, made.facts)
-        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), made.config.model), rows=rows)
+        rows = partial(durable_rows, LocalPath(folder), ledger, made.facts)
+        conductor = Coordinator(jobs, schedule, ledger, Trainer(LocalPath(folder / "models"), made.config.model), rows=rows)
         conductor.begin(())
         conductor.run()
     return read_log(folder).drop(columns=["worker", "wall_s", "time", "attempt", "row_id", "status", "error"])
@@ -153,7 +153,7 @@ def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tm
 class OneLame:
     """The first that is made is."""
 
-    def __init__(self, target_graph: Unit, mark: Path) -> None:
+    def __init__(self, target_graph: TargetGraph, mark: Path) -> None:
         self.target_graph, self.mark = target_graph, mark
 
     def __call__(self) -> Fragile:

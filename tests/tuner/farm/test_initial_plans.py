@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.plan.plan import ConvTiling, Plan
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
@@ -153,7 +153,7 @@ def test_a_plan_in_another_order_says_so(net: Path, odd: Path, tmp_path: Path) -
 
 def test_where_all_else_is_spread_over_all_cores_it_stays_on_its_own(net: Path, tmp_path: Path) -> None:
     machine = "edge:cores=2"
-    target_graph = ordered(open_source(Source(net, load_machine(machine), DataType.float16)).target_graph, "depth")
+    target_graph = ordered(lower_model(ModelSpec(net, load_machine(machine), DataType.float16)).target_graph, "depth")
     segment = decode(target_graph, Gene(0, len(target_graph.operators), 2))
     assert segment is not None
     plan = plan_of(target_graph, [segment])

@@ -14,7 +14,7 @@ import pytest
 from ray import cloudpickle
 
 from simulator.npu.errors import BadInputError
-from tuner.farm.isolated_map import Tried, each_here, each_on_ray
+from tuner.farm.isolated_map import Outcome, each_here, each_on_ray
 from tuner.platform.actors import FarmError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -50,8 +50,8 @@ def on_ray(make: Any, workers: int) -> Any:
     return each_on_ray(make, workers, None, 30.0, "each")
 
 
-def expected(items: list[int]) -> list[Tried[int]]:
-    return [Tried(None, "RuntimeError: this item is bad") if item == BAD else Tried(item * item, None) for item in items]
+def expected(items: list[int]) -> list[Outcome[int]]:
+    return [Outcome(None, "RuntimeError: this item is bad") if item == BAD else Outcome(item * item, None) for item in items]
 
 
 def test_in_this_process() -> None:
@@ -66,9 +66,9 @@ def test_on_actors_as_here_but_for_what_ends_its_process(tmp_path: Path, capsys:
     items = [*range(8), BAD, DIES, *range(8)]
     with on_ray(partial(squares, str(tmp_path / "died")), 2) as each:
         found = list(each(items))
-        assert list(each([7])) == [Tried(49, None)], "and it goes on"
+        assert list(each([7])) == [Outcome(49, None)], "and it goes on"
     assert (tmp_path / "died").exists()
-    assert found[9] == Tried(None, "the worker process died")
+    assert found[9] == Outcome(None, "the worker process died")
     assert found[:9] + found[10:] == expected(items[:9] + items[10:])
     assert capsys.readouterr().out == "", "stdout is for results"
 

@@ -21,7 +21,7 @@ from compiler.ops.lower_graph import make_unit
 from compiler.space.gene import Gene
 from compiler.space.mutators import random_genome
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -33,7 +33,7 @@ from tuner.cost_model.training_rows import packed_rows
 from tuner.farm import epoch_schedule as schedule_module
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version_of
 from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, JobRunnerSpec, Training, Update
-from tuner.farm.pool import JobWorker, Lone, Told
+from tuner.farm.pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.recorder import Facts
 from tuner.log.columns import INTS, from_bytes, schema_of, to_bytes
 from tuner.log.compress import compressed
@@ -56,7 +56,7 @@ MIXED = schema_of(genome=INTS, cycles=pa.int64(), task=pa.string(), proposed=INT
 
 
 @lru_cache(maxsize=4)
-def target_graph(name: str = "residual_block") -> Unit:
+def target_graph(name: str = "residual_block") -> TargetGraph:
     return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
 
 
@@ -360,13 +360,13 @@ def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so
 
     before = worker.done + len(update.epochs)
     packed = worker.work(
-        pickle.dumps(Told("w0", job, update.first)), (update.models, update.answers, update.stored, *update.epochs), announce
+        pickle.dumps(JobMessage("w0", job, update.first)), (update.models, update.answers, update.stored, *update.epochs), announce
     )
     found = pickle.loads(packed)
     assert parts(found) == parts(result)
     assert sum(request.measure for request in said) >= len(statuses(found))
     alone = worker.done
-    assert worker.work(pickle.dumps(Lone("w0", pickle.dumps(said[-1]))), (), None) == b""
+    assert worker.work(pickle.dumps(SingleItemMessage("w0", pickle.dumps(said[-1]))), (), None) == b""
     assert worker.done == alone + 1
 
 

@@ -12,21 +12,21 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.ops.lower_graph import make_unit
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.farm.commit_log import Ledger, Place, RunBudget
+from tuner.farm.commit_log import Ledger, Order, RunBudget
 from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.search_run import OneSearch
+from tuner.farm.search_run import SearchRun
 from tuner.log.read import read_log
 from tuner.log.writer import Origin, RunLog
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.request import TuneRequest
 from tuner.runs.folder import SearchFolder
@@ -36,7 +36,7 @@ LEVELS = ("none", "slight", "severe")
 
 
 @pytest.fixture(scope="module")
-def target_graph() -> Unit:
+def target_graph() -> TargetGraph:
     return make_unit(small_graph("residual_block"), load_machine("tiny"), DataType.float16)
 
 
@@ -44,7 +44,7 @@ def target_graph() -> Unit:
 class Noise:
     """Of all workers.  readings: taken so far."""
 
-    target_graph: Unit
+    target_graph: TargetGraph
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     readings: int = 0
 
@@ -53,7 +53,7 @@ class Noise:
 
 
 class _Noisy(Npu):
-    def __init__(self, target_graph: Unit, noise: Noise) -> None:
+    def __init__(self, target_graph: TargetGraph, noise: Noise) -> None:
         super().__init__(target_graph, LEVELS)
         self._noise = noise
 
@@ -73,25 +73,27 @@ class Searched:
     best: list[NDArray[np.int64]]
     programs: int
     readings: int
-    places: list[Place]
+    places: list[Order]
 
 
-def searched(target_graph: Unit, folder: Path, candidates: int, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> Searched:
-    noise, run = Noise(target_graph), LocalPlace(folder)
+def searched(
+    target_graph: TargetGraph, folder: Path, candidates: int, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> Searched:
+    noise, run = Noise(target_graph), LocalPath(folder)
     facts = Facts(Origin("r", "m", "tiny", "v", runner="a board"), target_graph, LEVELS)
     config = load_config(None, (*QUICK, "search.islands=4", "use.cost_model=false"))
     spec = JobRunnerSpec(noise, facts, config, {}, 0)
     place = SearchFolder(run, run / "models", run / "checkpoint", resumed=False)
     for each in (place.models, place.checkpoint):
         each.mkdir(exist_ok=True)
-    places, commit = list[Place](), Ledger.commit
+    places, commit = list[Order](), Ledger.commit
     with monkeypatch.context() as patched, RunLog(run, REAL, facts.origin, FEATURE_SETS) as log:
         patched.setattr(Ledger, "commit", lambda *args: places.append(commit(*args)) or places[-1])
         request = TuneRequest(Path("m"), "tiny", folder)
         jobs = ShuffledJobs(spec, workers, seed)
         noise.readings = 0  # kernels were compiled
         resumed = replace(place, resumed=True)
-        search = OneSearch(REAL, facts, config, request, resumed, log, jobs, RunBudget(candidates))
+        search = SearchRun(REAL, facts, config, request, resumed, log, jobs, RunBudget(candidates))
         search.search_until_spent()
     champions = search.champions
     best = [champion.cycles for champion in champions.best if champion is not None]
@@ -100,7 +102,7 @@ def searched(target_graph: Unit, folder: Path, candidates: int, workers: int, se
 
 @pytest.mark.parametrize(("workers", "seed"), [(1, 0), (4, 0)])
 def test_the_log_explains_a_noisy_search(
-    target_graph: Unit, tmp_path: Path, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch
+    target_graph: TargetGraph, tmp_path: Path, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its checkpoint it does all of it again, answered by the log: nothing is measured, whoever works, and nothing differs."""
     first = searched(target_graph, tmp_path, 20, workers, seed, monkeypatch)

@@ -17,7 +17,7 @@ from compiler.ops.lower_graph import make_unit
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
 from compiler.space.initial import single_operators
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
@@ -31,10 +31,10 @@ from tuner.log.read import read_log, read_tasks
 from tuner.log.schema import log_schema, task_schema
 from tuner.log.wire_format import travelling, unpacked
 from tuner.log.writer import Origin, RunLog, row_ids
-from tuner.measure.budgeted import Enough, Limit, Session
+from tuner.measure.budgeted import BudgetExhausted, Limit, MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Proposal, Request
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.search.champions import Champions
 from tuner.search.epoch_report import KINDS, Collector
@@ -46,7 +46,7 @@ CRASHES = Gene(0, 1, 1, 1, 1, choices=(7,))
 
 
 @pytest.fixture(scope="module")
-def target_graph() -> Unit:
+def target_graph() -> TargetGraph:
     return make_unit(small_graph("conv_chain"), load_machine("tiny"), DataType.float16)
 
 
@@ -69,7 +69,7 @@ class Heard(NamedTuple):
 class Bench:
     """Recorders over one evaluator, in which one gene crashes."""
 
-    def __init__(self, target_graph: Unit) -> None:
+    def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.evaluator = target_graph, Evaluator(target_graph, LEVELS)
         self.facts = Facts(Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), target_graph, LEVELS)
 
@@ -80,23 +80,23 @@ class Bench:
             else:
                 yield replace(self.evaluator.measure(request), worker="w0", wall_s=0.25)
 
-    def session(self, limit: Limit = Limit(), version: str | None = None) -> tuple[Session, Heard]:  # noqa: B008
+    def session(self, limit: Limit = Limit(), version: str | None = None) -> tuple[MeasureBudget, Heard]:  # noqa: B008
         heard = Heard(Recorder(self.facts, 1, 5, version, "mine"), Collector())
-        return Session(self.measured, heard, limit), heard
+        return MeasureBudget(self.measured, heard, limit), heard
 
 
 @pytest.fixture(scope="module")
-def bench(target_graph: Unit) -> Bench:
+def bench(target_graph: TargetGraph) -> Bench:
     return Bench(target_graph)
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[RunLog]:
-    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
+    with RunLog(LocalPath(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
         yield log
 
 
-def program(target_graph: Unit, blocks: int = 1, predicted: Any = None) -> Request:
+def program(target_graph: TargetGraph, blocks: int = 1, predicted: Any = None) -> Request:
     genome = single_operators(target_graph)
     assert not isinstance(genome, Infeasible)
     return Request("program", (genome[0]._replace(blocks=max(blocks, genome[0].blocks)), *genome[1:]), predicted=predicted)
@@ -115,24 +115,24 @@ def rows(log: RunLog, path: Path) -> pd.DataFrame:
     return read_log(path)
 
 
-def test_a_limit_of_programs_is_exact(target_graph: Unit, bench: Bench) -> None:
+def test_a_limit_of_programs_is_exact(target_graph: TargetGraph, bench: Bench) -> None:
     session, heard = bench.session(Limit(3))
     requests = [program(target_graph, blocks) for blocks in (1, 2, 2, 3, 4)]
-    with pytest.raises(Enough):
+    with pytest.raises(BudgetExhausted):
         session(requests)
     assert len(session.programs) == 3
     assert heard.kinds() == ["program"] * 3, "a repeat takes nothing off it"
-    with pytest.raises(Enough):
+    with pytest.raises(BudgetExhausted):
         session([segment(Gene(0, 1))])
-    with pytest.raises(Enough):
+    with pytest.raises(BudgetExhausted):
         bench.session(Limit(1))[0]([program(target_graph)])[:]  # the limit is looked at after the last question too
 
 
-def test_a_deadline_ends_a_job_between_two_items(target_graph: Unit, bench: Bench) -> None:
+def test_a_deadline_ends_a_job_between_two_items(target_graph: TargetGraph, bench: Bench) -> None:
     session, _ = bench.session(Limit(None, time.monotonic() + 1000))
     assert len(session([segment(Gene(0, 1)), segment(Gene(1, 2))])) == 2
     late, heard = bench.session(Limit(None, time.monotonic() - 1))
-    with pytest.raises(Enough):
+    with pytest.raises(BudgetExhausted):
         late([program(target_graph)])
     assert heard.kinds() == []
 
@@ -145,7 +145,7 @@ def test_features_are_no_measurement(bench: Bench) -> None:
     assert heard.kinds() == []
 
 
-def test_every_outcome_is_written_down(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_every_outcome_is_written_down(target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     huge = Gene(0, len(target_graph.operators), 1, choices=(63,) * len(target_graph.operators))
     requests = [segment(gene, np.array([1.0, 2.0, 3.0])) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
     session, heard = bench.session()
@@ -202,7 +202,9 @@ def test_every_outcome_is_written_down(target_graph: Unit, bench: Bench, log: Ru
     assert features.loc[measurements[1].task].isna().all()
 
 
-def test_predictions_are_logged_with_their_model_if_there_was_one(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_predictions_are_logged_with_their_model_if_there_was_one(
+    target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path
+) -> None:
     book = ledger(log, RunBudget(candidates=9))
     measure, first = bench.session()
     measure([segment(Gene(0, 1), np.array([1.0, 2.0, 3.0]))])
@@ -222,14 +224,14 @@ def test_predictions_are_logged_with_their_model_if_there_was_one(target_graph: 
 # the ledger
 
 
-def several(target_graph: Unit, bench: Bench, *blocks: int) -> EpochResult:
+def several(target_graph: TargetGraph, bench: Bench, *blocks: int) -> EpochResult:
     session, heard = bench.session()
     for count in blocks:
         session([segment(Gene(0, 1, count)), program(target_graph, count)])
     return heard.result()
 
 
-def test_a_budget_of_candidates_is_exact(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_a_budget_of_candidates_is_exact(target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     book = ledger(log, RunBudget(candidates=3))
     book.commit(several(target_graph, bench, 1, 2), 1)
     assert not book.spent
@@ -242,7 +244,7 @@ def test_a_budget_of_candidates_is_exact(target_graph: Unit, bench: Bench, log: 
     assert (len(book.tasks), len(book.ahead.tasks)) == (4, 2), "the budget ends within the second result: another session has it whole"
 
 
-def test_champions_are_the_fastest_of_every_level(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_champions_are_the_fastest_of_every_level(target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     session, heard = bench.session()
     whole = Request("program", (Gene(0, len(target_graph.operators), 4),))
     session([program(target_graph, 1), program(target_graph, 4), whole])
@@ -262,32 +264,32 @@ def test_champions_are_the_fastest_of_every_level(target_graph: Unit, bench: Ben
     assert again.best[0].genome == champions.best[0].genome  # type: ignore[union-attr]
 
 
-def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(target_graph: Unit, bench: Bench, log: RunLog) -> None:
+def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(target_graph: TargetGraph, bench: Bench, log: RunLog) -> None:
     book = ledger(log, RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
     assert not book.spent
     book.commit(several(target_graph, bench, 1), 1)
     assert book.spent
 
 
-def test_what_lay_ahead_counts_and_has_rows_once(target_graph: Unit, bench: Bench, tmp_path: Path) -> None:
+def test_what_lay_ahead_counts_and_has_rows_once(target_graph: TargetGraph, bench: Bench, tmp_path: Path) -> None:
     """A session whose time is up has results behind one that is not there; the next one measures that one, and then them."""
     origin, never = (
         Origin("r", "m", "tiny", "v", seed=3, tag="a=b"),
         RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 1e6)),
     )
     first, missing, behind = (several(target_graph, bench, *blocks) for blocks in ((1,), (2, 3), (3, 4)))
-    with RunLog(LocalPlace(tmp_path), REAL, origin, FEATURE_SETS) as log:
+    with RunLog(LocalPath(tmp_path), REAL, origin, FEATURE_SETS) as log:
         book = ledger(log, never)
         assert book.commit(first, 1) == "here"
         book.keep(behind)
         said, numbers = book.counted, book.numbers
         assert (said.tasks, said.champions.programs, book.champions.programs) == (6, 3, 1)
     before = read_log(tmp_path)
-    with RunLog(LocalPlace(tmp_path), REAL, origin, FEATURE_SETS) as log:
+    with RunLog(LocalPath(tmp_path), REAL, origin, FEATURE_SETS) as log:
         book = ledger(log, never)
         book.numbers, book.tasks = numbers, log.numbers.names(numbers)
         book.champions.programs = 1
-        book.ahead = read_ahead(LocalPlace(tmp_path), "r", log.numbers.beyond(numbers), target_graph, Champions(len(LEVELS)))
+        book.ahead = read_ahead(LocalPath(tmp_path), "r", log.numbers.beyond(numbers), target_graph, Champions(len(LEVELS)))
         again = book.counted
         assert (again.tasks, again.failures, again.champions.programs) == (said.tasks, said.failures, said.champions.programs)
         for mine, theirs in zip(book.ahead.champions.best, said.champions.best, strict=True):
@@ -307,9 +309,9 @@ def test_what_lay_ahead_counts_and_has_rows_once(target_graph: Unit, bench: Benc
     assert once["task"].is_unique
 
 
-def test_rows_of_an_earlier_session_are_not_written_again(target_graph: Unit, bench: Bench, tmp_path: Path) -> None:
+def test_rows_of_an_earlier_session_are_not_written_again(target_graph: TargetGraph, bench: Bench, tmp_path: Path) -> None:
     for blocks in ((1, 2), (1, 2, 3)):
-        with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
+        with RunLog(LocalPath(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
             ledger(log, RunBudget(candidates=9)).commit(several(target_graph, bench, *blocks), 1)
     found = read_log(tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(6) for _ in LEVELS]
@@ -322,7 +324,9 @@ def test_row_ids_are_those_of_single_rows() -> None:
     assert row_ids('a "b" ü', [1, 22], ["none", "sévère"], [0, 3]) == expected
 
 
-def test_a_gene_that_is_another_ones_plan_is_known_and_not_logged(target_graph: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
+def test_a_gene_that_is_another_ones_plan_is_known_and_not_logged(
+    target_graph: TargetGraph, bench: Bench, log: RunLog, tmp_path: Path
+) -> None:
     session, heard = bench.session()
     one, twin = Gene(0, 1), Gene(0, 1, choices=(0,))
     assert len({measurement.task for measurement in session([segment(one), segment(twin), program(target_graph)])}) == 2

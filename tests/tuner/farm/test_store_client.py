@@ -20,7 +20,7 @@ from tuner.log.read import read_log
 from tuner.measure import store_lookup
 from tuner.measure.runner_api import Encoded, Reading
 from tuner.measure.simulator_runner import measure as simulated
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.folder import read_json
 from tuner.store.pack_store import collect, entries
@@ -65,7 +65,7 @@ def from_store(run: Path) -> pd.Series:
 
 
 def packs(root: Path) -> list[Any]:
-    return [entry.pack for entry in entries(LocalPlace(root)) if entry.state == "used"]
+    return [entry.pack for entry in entries(LocalPath(root)) if entry.state == "used"]
 
 
 def test_the_same_log_is_cheaper(model: Path, alone: Path, filled: Path, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_packs_are_put_while_a_run_goes_on(model: Path, alone: Path, tmp_path: P
     monkeypatch.setattr(store_client, "PACK_BYTES", 5_000)
     small(model, tmp_path / "run", store=str(tmp_path / "store"))
     assert_equal_runs(tmp_path / "run", alone)
-    sizes = sorted(entry.size_bytes for entry in entries(LocalPlace(tmp_path / "store")))
+    sizes = sorted(entry.size_bytes for entry in entries(LocalPath(tmp_path / "store")))
     assert len(sizes) > 2
     assert min(sizes[1:]) >= 5_000, "all but the last"
     every = [key for pack in packs(tmp_path / "store") for key in keys(pack.measured)]
@@ -190,8 +190,8 @@ def test_a_pack_that_is_not_right_is_found_out_and_dropped(
         assert (best["cycles"], best["stored"]) == (cycles, False)
     small(model, tmp_path / "next", store=str(tmp_path / "store"))
     assert_equal_runs(tmp_path / "next", alone)
-    assert sorted(entry.state for entry in entries(LocalPlace(tmp_path / "store")) if entry.state != "champions") == ["dropped", "used"]
-    collect(LocalPlace(tmp_path / "store"), REAL.clock.epoch_us(), lambda line: None)
+    assert sorted(entry.state for entry in entries(LocalPath(tmp_path / "store")) if entry.state != "champions") == ["dropped", "used"]
+    collect(LocalPath(tmp_path / "store"), REAL.clock.epoch_us(), lambda line: None)
     assert pack not in str(list((tmp_path / "store").rglob("*")))
 
 

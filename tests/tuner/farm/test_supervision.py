@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.farm.actions import DIED, Action, Blame, Care, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
+from tuner.farm.actions import DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, RetryPolicy, SayLine, Send, StartActor, WorkItem
 from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
 from tuner.platform.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
-JOB = Care(60.0, announces=True, pure=True, follows=True, followed=True)
-TRAINING = Care(600.0, follows=True, tries=3)
-EACH = Care()
+JOB = RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True)
+TRAINING = RetryPolicy(600.0, follows=True, tries=3)
+EACH = RetryPolicy()
 ITEM_S = 8.0
 
 
@@ -35,8 +35,8 @@ class Play:
             event = event._replace(job=self._sent.get((event.actor, event.job), 1000))
         return self._told(self.machine.heard(event, self.now_s))
 
-    def submit(self, *numbers: int, kind: Care = JOB, home: int | None = None, until_s: float | None = None) -> list[Action]:
-        works = [Errand(number, kind, home, until_s) for number in numbers]
+    def submit(self, *numbers: int, kind: RetryPolicy = JOB, home: int | None = None, until_s: float | None = None) -> list[Action]:
+        works = [WorkItem(number, kind, home, until_s) for number in numbers]
         return [action for work in works for action in self._told(self.machine.submit(work, self.now_s))]
 
     def after(self, seconds: float) -> list[Action]:
@@ -159,7 +159,7 @@ def test_a_word_that_comes_twice_is_not_taken_for_one_of_the_same_job_sent_again
     machine = Supervision(1, ITEM_S)
     machine.begin(0.0)
     machine.heard(Built(0, "host:0"), 0.0)
-    machine.submit(Errand(7, JOB), 0.0)
+    machine.submit(WorkItem(7, JOB), 0.0)
     machine.heard(Lost(0, "why"), 0.0)
     (second,) = machine.heard(Built(1, "host:0"), 0.0)
     assert isinstance(second, Send)
@@ -347,7 +347,7 @@ class World:
         waiting = list(self.jobs)
         for _ in range(20_000):
             if waiting and self.rng.random() < 0.5:
-                self.do(self.machine.submit(Errand(waiting.pop(0), JOB, self.rng.randrange(self.slots)), self.now_s))
+                self.do(self.machine.submit(WorkItem(waiting.pop(0), JOB, self.rng.randrange(self.slots)), self.now_s))
             if len(self.delivered) == len(self.jobs):
                 return
             self.do(self.machine.tick(self.now_s))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.farm.actions import Blame, Care, Deliver, Errand, Failed, Send
-from tuner.farm.supervisor_loop import Crew
+from tuner.farm.actions import Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
+from tuner.farm.supervisor_loop import SupervisorLoop
 from tuner.platform.actors import Actor, Built, Done, Event, Message
 
 
@@ -74,9 +74,9 @@ class Client:
 
 def test_a_driver_that_was_away_hears_before_it_judges() -> None:
     actors, clock, client, said = Scripted(), Clock(), Client(), list[str]()
-    crew = Crew(actors, clock, client, said.append, 8.0)
+    crew = SupervisorLoop(actors, clock, client, said.append, 8.0)
     crew.turn(1.0)
-    crew.submit(Errand(5, Care(60.0, announces=True)))
+    crew.submit(WorkItem(5, RetryPolicy(60.0, announces=True)))
     (message,) = actors.sent
     assert message.packed == b"5"
     clock.now_s = 1000.0
@@ -84,7 +84,7 @@ def test_a_driver_that_was_away_hears_before_it_judges() -> None:
     crew.turn(1.0)
     assert client.done == [Deliver(5, b"result")]
     assert not actors.killed
-    crew.submit(Errand(6, Care(60.0, announces=True)))
+    crew.submit(WorkItem(6, RetryPolicy(60.0, announces=True)))
     clock.now_s += 61.0
     crew.turn(1.0)
     assert actors.killed == [0]

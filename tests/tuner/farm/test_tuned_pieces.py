@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from compiler.build import containers_of, default_plans, measure, package
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.plan.plan import Plan, parse_plan
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
@@ -41,7 +41,7 @@ def saved(name: str, folder: Path) -> Path:
 
 
 def compiled(name: str, folder: Path, style: Any = "function") -> Path:
-    opened = open_source(Source(saved(name, folder), EDGE))
+    opened = lower_model(ModelSpec(saved(name, folder), EDGE))
     measured = measure(opened, dict.fromkeys(EDGE.contention, default_plans(opened)))
     package(opened, containers_of(opened, measured), folder / f"{style}.onnx", style)
     return folder / f"{style}.onnx"
@@ -99,7 +99,7 @@ def test_each_piece_is_checked_on_its_own(tmp_path: Path) -> None:
 
 
 def test_a_plan_says_which_segments_are_whose(tmp_path: Path) -> None:
-    opened = open_source(Source(saved("chain", tmp_path), EDGE))
+    opened = lower_model(ModelSpec(saved("chain", tmp_path), EDGE))
     plan = default_plans(opened)
     assert [(piece.name, piece.segments) for piece in plan.pieces] == [("Partition0", 1), ("Partition1", 2), ("Partition2", 1)]
     assert parse_plan(plan.to_json()) == plan
@@ -136,7 +136,7 @@ def test_a_piece_that_does_not_fit_stays_with_the_host(tmp_path: Path, capsys: p
     )
     assert main(["run", str(tmp_path / "out.onnx"), "--input", "random", "--check"]) == 0
     with pytest.raises(InfeasibleError, match="none of 2 pieces fits"):
-        open_source(Source(model, load_machine("edge:buffers_bytes.L1=1024")))
+        lower_model(ModelSpec(model, load_machine("edge:buffers_bytes.L1=1024")))
 
 
 def test_bert_with_its_table_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,7 +272,7 @@ def test_every_piece_has_a_program_for_every_grant(tmp_path: Path) -> None:
 
 
 def test_float32_too(tmp_path: Path) -> None:
-    opened = open_source(Source(saved("towers", tmp_path), EDGE, DataType.float32))
+    opened = lower_model(ModelSpec(saved("towers", tmp_path), EDGE, DataType.float32))
     measured = measure(opened, {"none": default_plans(opened)})
     package(opened, containers_of(opened, measured), tmp_path / "out.onnx")
     (checked,) = check_file(tmp_path / "out.onnx")

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import simulator
-from compiler.model import Source as ModelSource
-from compiler.model import open_source
-from compiler.target.target_graph import Unit
+from compiler.model import ModelSpec as ModelSource
+from compiler.model import lower_model
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -27,7 +27,7 @@ from tuner.log.part import read_part
 from tuner.log.read import read_log
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Request
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.runs.folder import read_json
 
 LEVELS = ("none", "slight", "severe")
@@ -45,8 +45,8 @@ def model(path: Path, convolutions: int) -> Path:
     return path
 
 
-def unit_of(path: Path, machine: str = "edge") -> Unit:
-    return open_source(ModelSource(path, load_machine(machine), DataType.float16)).target_graph
+def unit_of(path: Path, machine: str = "edge") -> TargetGraph:
+    return lower_model(ModelSource(path, load_machine(machine), DataType.float16)).target_graph
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def altered(run: Path, out: Path, **columns: dict[str, object]) -> Path:
     """A copy of a run with other values in all rows of some tasks: column -> task -> value."""
     shutil.copytree(run, out)
     for part in sorted((out / "log").glob("*.parquet")):
-        table = read_part(LocalPlace(part)).table
+        table = read_part(LocalPath(part)).table
         tasks = table["task"].to_pylist()
         for name, values in columns.items():
             column = [values.get(task, value) for task, value in zip(tasks, table[name].to_pylist(), strict=True)]
@@ -146,7 +146,7 @@ def test_a_damaged_task_is_left_out(short: Path, earlier: Path, tmp_path: Path) 
     run = tmp_path / "damaged"
     shutil.copytree(earlier, run)
     for part in sorted((run / "tasks").glob("*.parquet")):
-        table = read_part(LocalPlace(part)).table
+        table = read_part(LocalPath(part)).table
         texts = [text.replace('"blocks":', '"blocks": ') if task == clean.tasks[0] else text
                  for task, text in zip(table["task"].to_pylist(), table["payload"].to_pylist(), strict=True)]  # fmt: skip
         field = table.schema.field("payload")

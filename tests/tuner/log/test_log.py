@@ -28,8 +28,8 @@ from tuner.log.part import PartError, part_name, read_part
 from tuner.log.read import each_part, read_log, read_tasks
 from tuner.log.schema import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
 from tuner.log.writer import Origin, RunLog, row_ids
-from tuner.platform.interfaces import World
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.interfaces import Platform
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.repair import compact, repair, verify
 
@@ -56,7 +56,7 @@ def test_digest_ignores_key_order_and_tells_values_apart() -> None:
 
 
 def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
-    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         program = Row(1, {"plan": []}, status="crash", kind="program", feature_set="prog1", features=[4, 9])
         assert add(log, row(0, cycles=7, predicted_cycles=6.5, model_version="m1"), program) == 2
         assert len(read_log(tmp_path)) == 0
@@ -80,7 +80,7 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
 
 
 def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path) -> None:
-    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         assert len(read_log(tmp_path)) == 0
         add(log, row(0))
         assert len(read_log(tmp_path)) == 0
@@ -90,7 +90,7 @@ def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path
 
 def test_published_when_due_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "PUBLISH_AFTER_S", 0.1)
-    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
         deadline = time.monotonic() + 10
         while not len(read_log(tmp_path)) and time.monotonic() < deadline:
@@ -112,7 +112,7 @@ def test_a_task_that_cannot_be_written_holds_its_rows_back(tmp_path: Path, monke
 
 def test_what_goes_wrong_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, threads = Hand(), Steps()
-    log = RunLog(Disk(tmp_path), World(clock, threads), ORIGIN, FEATURES)
+    log = RunLog(Disk(tmp_path), Platform(clock, threads), ORIGIN, FEATURES)
     step = threads.steps["log-publisher"]
     add(log, row(0))
     assert step() == run_log.PUBLISH_AFTER_S / 10
@@ -137,7 +137,7 @@ def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypat
             time.sleep(0.05)
 
     def run() -> None:
-        with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+        with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
             add(log, row(0), row(1))
             log.flush()
 
@@ -157,7 +157,7 @@ def test_ctrl_c_while_a_part_is_written_doubles_no_row(tmp_path: Path, monkeypat
 
 def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "PUBLISH_ROWS", 3)
-    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         for seq in range(4):
             add(log, row(seq, 0))
         assert len(read_log(tmp_path)) == 3
@@ -166,7 +166,7 @@ def test_published_at_the_row_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> None:
     for session in range(2):
-        with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+        with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
             rows = [row(seq, 0, attempt=session) for seq in range(2 + session)]
             assert add(log, *rows[:1], *rows[1:]) == (2 if session == 0 else 1)
     assert part_numbers(tmp_path / "log") == [0, 1, 2]
@@ -175,18 +175,18 @@ def test_resume_appends_new_parts_and_drops_what_is_there(tmp_path: Path) -> Non
 
 
 def test_another_run_or_another_schema_is_refused(tmp_path: Path) -> None:
-    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         add(log, row(0))
     with pytest.raises(BadInputError, match="another schema"):
-        RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES[:1])
+        RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES[:1])
     with pytest.raises(BadInputError, match="rows of run r1"):
-        RunLog(LocalPlace(tmp_path), REAL, Origin(run="r2", model="net", machine="tiny", simulator="1"), FEATURES)
+        RunLog(LocalPath(tmp_path), REAL, Origin(run="r2", model="net", machine="tiny", simulator="1"), FEATURES)
     with pytest.raises(BadInputError, match="no log here"):
         read_log(tmp_path / ".tmp")
 
 
 def small_run(run: Path) -> None:
-    with RunLog(LocalPlace(run), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(run), REAL, ORIGIN, FEATURES) as log:
         for number in range(3):
             good = row(2 * number, number, workload=f"net{number}")
             add(log, good, good._replace(seq=2 * number + 1, status="timeout", attempt=1))
@@ -218,7 +218,7 @@ def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) ->
     assert {fault.file for fault in repair(tmp_path)} == {f"log/{number:08d}.parquet" for number in (0, 3, 4)}
     assert verify(tmp_path) == []
     assert len(list((tmp_path / "aside" / "log").iterdir())) == 4, "nothing that an earlier repair moved is gone"
-    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         assert log.lost == {"log": 4}
 
 
@@ -230,9 +230,9 @@ def test_every_byte_of_a_part_matters(tmp_path: Path) -> None:
     for at in range(0, len(good), 29):
         path.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
         with pytest.raises(PartError):
-            read_part(LocalPlace(path), ())
+            read_part(LocalPath(path), ())
     path.write_bytes(good)
-    assert read_part(LocalPlace(path)).rows == 2
+    assert read_part(LocalPath(path)).rows == 2
 
 
 def test_a_part_that_changes_while_others_are_read_is_named(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path)
 def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     small_run(tmp_path)
     folder = tmp_path / "log"
-    table = read_part(LocalPlace(folder / "00000001.parquet")).table
+    table = read_part(LocalPath(folder / "00000001.parquet")).table
     twice = table.slice(0, 1)
     stranger = table.slice(1, 1).set_column(table.column_names.index("task"), table.schema.field("task"), [["f" * 32]])
     wrong = table.slice(1, 1).set_column(table.column_names.index("cycles"), table.schema.field("cycles"), [[5]])
@@ -325,7 +325,7 @@ def test_sigkill_at_any_instant_loses_no_acknowledged_row(tmp_path: Path) -> Non
 
 
 def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
-    with RunLog(LocalPlace(tmp_path), REAL, ORIGIN, FEATURES) as log:
+    with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         for seq in range(5):
             add(log, row(seq, cycles=seq, status="crash" if seq == 3 else "ok"))
             log.flush()  # a part each
@@ -343,8 +343,8 @@ def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:
 
 def test_a_log_of_a_newer_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = log_schema().with_metadata({"schema_version": "99"})
-    DatasetWriter(LocalPlace(tmp_path / "log"), newer, LocalPlace(tmp_path / ".tmp"))
+    DatasetWriter(LocalPath(tmp_path / "log"), newer, LocalPath(tmp_path / ".tmp"))
     with pytest.raises(BadInputError, match=r"log: schema 99; this program reads up to \d+"):
         read_log(tmp_path)
     with pytest.raises(BadInputError, match="schema 99"):
-        DatasetWriter(LocalPlace(tmp_path / "log"), log_schema(), LocalPlace(tmp_path / ".tmp"))
+        DatasetWriter(LocalPath(tmp_path / "log"), log_schema(), LocalPath(tmp_path / ".tmp"))

@@ -25,7 +25,7 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.initial import layer_by_layer, single_operators
 from compiler.space.mutators import random_genome
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
@@ -48,11 +48,11 @@ CYCLES = RESULTS.index("cycles")
 
 
 @lru_cache(maxsize=16)
-def target_graph(name: str, machine: str = "edge") -> Unit:
+def target_graph(name: str, machine: str = "edge") -> TargetGraph:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
-def singles(u: Unit) -> Genome:
+def singles(u: TargetGraph) -> Genome:
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
     return genome

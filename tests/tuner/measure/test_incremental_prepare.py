@@ -14,7 +14,7 @@ from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Genome
 from compiler.space.mutators import random_genome, repaired
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.timing import prepare, simulate_levels
@@ -24,7 +24,7 @@ from tuner.measure.incremental_prepare import Preparer
 from tuner.measure.incremental_timer import Timer
 
 
-def fitting_genome(target_graph: Unit, seed: int) -> Genome:
+def fitting_genome(target_graph: TargetGraph, seed: int) -> Genome:
     rng = np.random.default_rng(seed)
     genome = repaired(target_graph, random_genome(target_graph, rng), lambda gene: decode(target_graph, gene) is not None)
     assert genome is not None

@@ -7,7 +7,7 @@ import onnx
 from compiler.build import compile_plan, default_plan
 from compiler.frontend import lower
 from compiler.frontend.partition.macs import model_macs
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.ops.lower_graph import make_unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -18,7 +18,7 @@ from tuner.measure.macs import npu_macs, program_macs
 def test_macs_are_counted_twice_the_same(tmp_path):
     model = tmp_path / "conv_chain.onnx"
     onnx.save(small_model("conv_chain"), model)
-    opened = open_source(Source(model, load_machine("edge")))
+    opened = lower_model(ModelSpec(model, load_machine("edge")))
     compiled = compile_plan(opened.compiler, default_plan(opened.target_graph))
     # conv 20x12x10x(3x3x3), conv 40x5x6x(20x3x3) after the pool, Gemm 40x10
     by_hand = 20 * 10 * 12 * 27 + 40 * 5 * 6 * 180 + 400

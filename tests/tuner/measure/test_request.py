@@ -10,7 +10,7 @@ import pytest
 
 from compiler.space.gene import Gene
 from tuner.log.schema import RESULTS
-from tuner.measure.budgeted import Enough, Limit, Session
+from tuner.measure.budgeted import BudgetExhausted, Limit, MeasureBudget
 from tuner.measure.request import Measurement, Request
 
 SEGMENT = Request("segment", (Gene(0, 2),), predicted=np.array([1.0, 2.0]))
@@ -46,10 +46,10 @@ def test_listeners_hear_of_all_that_was_measured_until_it_was_enough() -> None:
         return (Measurement("ok", task=str(request.genome[0].blocks)) for request in requests)
 
     one, other = Notes(), Notes()
-    session = Session(measurer, (one, other), Limit(2))
+    session = MeasureBudget(measurer, (one, other), Limit(2))
     programs = [Request("program", (Gene(0, 2, blocks),)) for blocks in (1, 1, 2, 3)]
     first = session([SEGMENT])
-    with pytest.raises(Enough):
+    with pytest.raises(BudgetExhausted):
         session(programs)
     assert [request for request, _ in one.heard_of] == [SEGMENT, *programs[:3]], "a repeat takes nothing off the limit"
     assert one.heard_of[0][1] is first[0]

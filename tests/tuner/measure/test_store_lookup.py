@@ -13,7 +13,7 @@ import simulator
 from compiler.ops.lower_graph import make_unit
 from compiler.space.gene import Gene
 from compiler.space.initial import single_operators
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
@@ -24,7 +24,7 @@ from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request
 from tuner.measure.store_lookup import Memo
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.store.pack_store import PackStore
 from tuner.store.packs import Conditions, Measured, words
 
@@ -32,11 +32,11 @@ LEVELS = ("none", "slight", "severe")
 CYCLES = RESULTS.index("cycles")
 
 
-def target_graph(name: str = "conv_chain", machine: str = "edge", dtype: DataType = DataType.float16) -> Unit:
+def target_graph(name: str = "conv_chain", machine: str = "edge", dtype: DataType = DataType.float16) -> TargetGraph:
     return make_unit(small_graph(name), load_machine(machine), dtype)
 
 
-def requests(u: Unit) -> list[Request]:
+def requests(u: TargetGraph) -> list[Request]:
     """Two segments, and programs of which the first is of single operators."""
     genome = single_operators(u)
     assert isinstance(genome, tuple)
@@ -45,12 +45,12 @@ def requests(u: Unit) -> list[Request]:
     return [Request("program", genome), *segments, *(Request("program", (pair, *genome[2:])) for pair in pairs)]
 
 
-def store(folder: Path, u: Unit, board: str | None = None) -> PackStore:
+def store(folder: Path, u: TargetGraph, board: str | None = None) -> PackStore:
     runner = "simulator" if board is None else "m:f"
-    return PackStore(LocalPlace(folder), Conditions("edge", u.machine.digest, LEVELS, simulator.VERSION, runner))
+    return PackStore(LocalPath(folder), Conditions("edge", u.machine.digest, LEVELS, simulator.VERSION, runner))
 
 
-def kept(folder: Path, u: Unit, measured: Sequence[tuple[Request, Measurement]], board: str | None = None) -> None:
+def kept(folder: Path, u: TargetGraph, measured: Sequence[tuple[Request, Measurement]], board: str | None = None) -> None:
     """As a run puts what its log says."""
     scopes, ok = Scopes(u), [(request, each) for request, each in measured if each.values is not None]
     names = np.array([board] * len(ok), object)
@@ -60,18 +60,18 @@ def kept(folder: Path, u: Unit, measured: Sequence[tuple[Request, Measurement]],
     where.put(where.encoded({"run": "r"}, Measured(of, words([each.task for _, each in ok]), values, names, names)))
 
 
-def memo(folder: Path, u: Unit, board: str | None = None) -> Memo | None:
+def memo(folder: Path, u: TargetGraph, board: str | None = None) -> Memo | None:
     packed = store(folder, u, board).found(Scopes(u).every).packed
     return Memo(packed, len(LEVELS), board is None) if packed else None
 
 
-def evaluator(u: Unit, found: Memo | None) -> Evaluator:
+def evaluator(u: TargetGraph, found: Memo | None) -> Evaluator:
     made = Evaluator(u, LEVELS)
     made.memo = found
     return made
 
 
-def measured(u: Unit, found: Memo | None = None) -> list[Measurement]:
+def measured(u: TargetGraph, found: Memo | None = None) -> list[Measurement]:
     return list(map(evaluator(u, found).measure, requests(u)))
 
 

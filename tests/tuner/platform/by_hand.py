@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import RealClock, RealThreads
 
 
@@ -34,7 +34,7 @@ class Steps(RealThreads):
         return Closed()
 
 
-class Disk(LocalPlace):
+class Disk(LocalPath):
     """full: files whose names begin so find no space; `monkeypatch.setattr(Disk, "full", "log-")`."""
 
     full = "-"

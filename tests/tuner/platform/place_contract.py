@@ -1,4 +1,4 @@
-"""What holds of every `tuner.platform.files.Place`.  A subclass of `PlaceContract` says with `fresh` where there is a new folder.
+"""What holds of every `tuner.platform.files.AnyPath`.  A subclass of `PlaceContract` says with `fresh` where there is a new folder.
 
 `ReaderContract` is as much of it as a place has that is only read, and written whole.
 """
@@ -9,16 +9,16 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_whole, remove_leftovers, write_whole
-from tuner.platform.files import LockedError, Place
+from tuner.platform.files import AnyPath, LockedError
 
 
 class ReaderContract:
-    def fresh(self, tmp_path) -> Place:
+    def fresh(self, tmp_path) -> AnyPath:
         """An empty folder."""
         raise NotImplementedError
 
     @pytest.fixture
-    def folder(self, tmp_path) -> Place:
+    def folder(self, tmp_path) -> AnyPath:
         return self.fresh(tmp_path)
 
     def test_a_new_folder_is_empty_and_names_lead_down_and_up(self, folder) -> None:

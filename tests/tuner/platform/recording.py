@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 
 
 class Call(NamedTuple):
@@ -12,7 +12,7 @@ class Call(NamedTuple):
     path: str
 
 
-class Recording(LocalPlace):
+class Recording(LocalPath):
     """calls: that change files or make them durable, in order; a test sets it anew (`monkeypatch.setattr(Recording, "calls", [])`)."""
 
     calls: list[Call]

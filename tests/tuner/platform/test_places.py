@@ -19,10 +19,10 @@ from tests.tuner.platform.recording import Call, Recording, forgotten
 from tuner.log.dataset import DatasetWriter
 from tuner.log.schema import log_schema
 from tuner.log.writer import Origin, RunLog
-from tuner.platform.files import Place
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.files import AnyPath
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
-from tuner.platform.remote_files import UrlPlace, place, url_place
+from tuner.platform.remote_files import RemotePath, place, url_place
 from tuner.runs.checkpoint import Checkpoint
 from tuner.runs.folder import RunFolder, RunIdentity
 from tuner.runs.repair import compact, repair
@@ -31,20 +31,20 @@ IDENTITY = RunIdentity("net", "0" * 32, "tiny", "1" * 32, "2" * 32, "1", 0, ("no
 
 
 class TestLocal(PlaceContract):
-    def fresh(self, tmp_path: Path) -> Place:
-        return LocalPlace(tmp_path)
+    def fresh(self, tmp_path: Path) -> AnyPath:
+        return LocalPath(tmp_path)
 
     def test_it_is_a_path_and_stays_a_place(self, tmp_path: Path) -> None:
-        local = LocalPlace(tmp_path)
+        local = LocalPath(tmp_path)
         assert local == tmp_path
         assert isinstance(local, Path)
         (local / "sub").mkdir()
         for other in (local / "sub", local.parent, next(local.iterdir()), next(local.glob("**/sub")), local.resolve()):
-            assert type(other) is LocalPlace
+            assert type(other) is LocalPath
         assert pickle.loads(pickle.dumps(local)) == local
 
     def test_a_link_is_followed_also_one_that_leads_nowhere(self, tmp_path: Path) -> None:
-        local = LocalPlace(tmp_path)
+        local = LocalPath(tmp_path)
         (local / "elsewhere").mkdir()
         (local / "link").symlink_to("elsewhere/file")
         put_whole(local / "link", [b"1"])
@@ -55,7 +55,7 @@ class TestLocal(PlaceContract):
             put_whole(local / "circle" / "file", [b"1"])
 
     def test_only_a_link_to_a_folder_is_removed(self, tmp_path: Path) -> None:
-        local = LocalPlace(tmp_path)
+        local = LocalPath(tmp_path)
         (local / "kept").mkdir()
         (local / "link").symlink_to("kept")
         (local / "link").remove()
@@ -63,10 +63,10 @@ class TestLocal(PlaceContract):
 
 
 class TestUrl(ReaderContract):
-    def fresh(self, tmp_path: Path) -> Place:
+    def fresh(self, tmp_path: Path) -> AnyPath:
         return url_place(tmp_path.as_uri())
 
-    def test_it_is_not_added_to_nor_locked(self, folder: UrlPlace) -> None:
+    def test_it_is_not_added_to_nor_locked(self, folder: RemotePath) -> None:
         (folder / "file").put([b"1"], 0)
         with pytest.raises(OSError, match="cannot be added to"):
             (folder / "file").put([b"2"], 1)
@@ -74,7 +74,7 @@ class TestUrl(ReaderContract):
             (folder / ".lock").lock()
         assert (folder / ".lock").is_locked() is None
 
-    def test_what_a_killed_mirror_left_is_written_over(self, folder: UrlPlace) -> None:
+    def test_what_a_killed_mirror_left_is_written_over(self, folder: RemotePath) -> None:
         file = folder / "state.json"
         file.beside().put([b"half"])
         put_whole(file, [b"whole"])
@@ -82,10 +82,10 @@ class TestUrl(ReaderContract):
 
 
 def test_a_place_is_what_a_user_named(tmp_path: Path) -> None:
-    assert type(place(str(tmp_path))) is type(place(tmp_path)) is LocalPlace
+    assert type(place(str(tmp_path))) is type(place(tmp_path)) is LocalPath
     assert place(here := Recording(tmp_path)) is here
     assert place(there := url_place(tmp_path.as_uri())) is there
-    assert isinstance(place(tmp_path.as_uri()), UrlPlace)
+    assert isinstance(place(tmp_path.as_uri()), RemotePath)
 
 
 def test_atomic_write_is_the_same_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +193,10 @@ def test_whose_a_folder_is_goes_last(disk: Recording, monkeypatch: pytest.Monkey
         raise BadInputError("no")
     folder.close()  # a lock ends with its process
     monkeypatch.undo()
-    RunFolder(LocalPlace(disk / "run"), IDENTITY, resume=True).close()
+    RunFolder(LocalPath(disk / "run"), IDENTITY, resume=True).close()
 
 
-class PassedThrough(LocalPlace):
+class PassedThrough(LocalPath):
     """Below a folder that one may not read."""
 
     def fsync(self) -> None:
@@ -213,11 +213,11 @@ def test_a_folder_below_one_that_may_not_be_read_is_as_good(tmp_path: Path) -> N
 
 
 def test_what_the_disk_does_not_take_in_the_beginning_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    RunFolder(LocalPlace(tmp_path), IDENTITY).close()
+    RunFolder(LocalPath(tmp_path), IDENTITY).close()
     shutil.rmtree(tmp_path / "plans")
     (tmp_path / "plans").write_text("a file")
     with pytest.raises(BadInputError, match=r"plans: cannot be made: File exists"):
-        RunFolder(LocalPlace(tmp_path), IDENTITY, resume=True)
+        RunFolder(LocalPath(tmp_path), IDENTITY, resume=True)
     monkeypatch.setattr(Disk, "full", "0")
     with pytest.raises(BadInputError, match="/tasks: cannot be written: No space left on device"):
         RunLog(Disk(tmp_path), REAL, Origin("r", "net", "tiny", "1"))

@@ -17,7 +17,7 @@ from tests.rows import write_index
 from tuner.cli import main
 from tuner.config import Choice, Range, TuneConfig, load_config
 from tuner.farm.isolated_map import each_here
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
 from tuner.runs.folder import read_json
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_study_shows_its_best_its_failures_and_nothing_hostile(folder: Path) -> None:
-    text, summary = study_page(LocalPlace(folder)), read_json(folder / "summary.json")
+    text, summary = study_page(LocalPath(folder)), read_json(folder / "summary.json")
     read = Page(text)
     assert_offline(read)
     assert f"{1 / summary['best']['ratio_to_baseline']:.4f}x" in text
@@ -72,7 +72,7 @@ def test_trials_that_are_alike_look_alike(tmp_path: Path, trials: int) -> None:
 
     config = load_config(None, [f"study.batch={min(4, trials)}", "study.startup=30"])
     run_study(tmp_path / "s", StudySpec(("net",), "tiny", (0,), config, trials=trials), alike, each_here, say=quiet)
-    figures = [figure["layout"] for figure in Page(study_page(LocalPlace(tmp_path / "s"))).data.values()]  # type: ignore[index]
+    figures = [figure["layout"] for figure in Page(study_page(LocalPath(tmp_path / "s"))).data.values()]  # type: ignore[index]
     assert len(figures) == 2 + len(config.study.parameters)
     for layout in figures[1:]:
         low, high = layout["yaxis"]["range"]
@@ -127,7 +127,7 @@ def index(folder: Path, states: Sequence[str]) -> None:
 
 def test_a_sweep_shows_gains_and_what_is_left(tmp_path: Path) -> None:
     index(tmp_path / "sweep", ("done", "done", "done", "failed", "waiting"))
-    text = sweep_page(LocalPlace(tmp_path / "sweep"))
+    text = sweep_page(LocalPath(tmp_path / "sweep"))
     assert "2.25x (1.25x … 3.25x)" in text
     assert "severe (as none)" in text
     assert "Sweep of 1 model on edge" in text
@@ -156,9 +156,9 @@ def test_report_knows_which_folder_it_is_given(folder: Path, tmp_path: Path, cap
 def test_what_has_not_begun_has_no_page(tmp_path: Path) -> None:
     index(tmp_path / "sweep", ("waiting",))
     with pytest.raises(BadInputError, match="none of 1 runs has ended"):
-        sweep_page(LocalPlace(tmp_path / "sweep"))
+        sweep_page(LocalPath(tmp_path / "sweep"))
     with pytest.raises(BadInputError, match="not there; a study writes it"):
-        study_page(LocalPlace(tmp_path))
+        study_page(LocalPath(tmp_path))
     (tmp_path / "summary.json").write_text('{"version": 1}')
     with pytest.raises(BadInputError, match="a study of version 1, expected 3"):
-        study_page(LocalPlace(tmp_path))
+        study_page(LocalPath(tmp_path))

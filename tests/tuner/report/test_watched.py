@@ -13,7 +13,7 @@ import pytest
 from tests.html_page import Page, assert_navigation_names_headings, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.report import served_page
 from tuner.report.html import as_text
 from tuner.report.live_page import live_page
@@ -33,7 +33,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_follows_the_log_until_the_report_is_there(ended: Path, tmp_path: Path) -> None:
     going = tmp_path / "RUN"
     shutil.copytree(ended, going, ignore=shutil.ignore_patterns("summary.json", "best.onnx"))
-    text = live_page(LocalPlace(going))
+    text = live_page(LocalPath(going))
     page = Page(text)
     assert_offline(page)
     assert_navigation_names_headings(page)
@@ -45,7 +45,7 @@ def test_the_page_follows_the_log_until_the_report_is_there(ended: Path, tmp_pat
     for level, best in standing(open_run(ended)).best.items():
         assert f"{best:,}" in text
         assert f"{baseline_of(run)[level]:,}" in text, "that of the last checkpoint; the run's last programs may have a better one"
-    report = Page(live_page(LocalPlace(ended)))
+    report = Page(live_page(LocalPath(ended)))
     assert "Settings and versions" in report.headings
     assert not [attrs for tag, attrs in report.tags if attrs.get("http-equiv") == "refresh"]
 

@@ -21,7 +21,7 @@ from tuner.runs.checkpoint import FINDINGS, VERSION, Checkpoint
 from tuner.log.read import read_log
 from tuner.log.writer import Origin, RunLog
 from tuner.runs.folder import FOLDERS, RunFolder, RunIdentity, read_json, write_json
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 
 IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("none", "severe"))
@@ -29,16 +29,16 @@ IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("no
 
 def test_a_new_folder_is_laid_out_and_a_second_run_refused(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "run"
-    with RunFolder(LocalPlace(out), IDENTITY) as folder:
+    with RunFolder(LocalPath(out), IDENTITY) as folder:
         assert folder.run.startswith("net-tiny-s0-")
         assert not folder.resumed
         assert folder.plans.is_dir()
         assert read_json(out / "run.json")["run"] == folder.run
     with pytest.raises(BadInputError, match=r"holds run net-tiny-s0-\w+; --resume continues it, or give another --out"):
-        RunFolder(LocalPlace(out), IDENTITY)
+        RunFolder(LocalPath(out), IDENTITY)
     with pytest.raises(BadInputError, match=r"holds run .* \(seed 0, not 1\); give another --out"):
-        RunFolder(LocalPlace(out), replace(IDENTITY, seed=1), resume=True)
-    with RunFolder(LocalPlace(out), IDENTITY, resume=True) as folder:
+        RunFolder(LocalPath(out), replace(IDENTITY, seed=1), resume=True)
+    with RunFolder(LocalPath(out), IDENTITY, resume=True) as folder:
         assert folder.resumed
 
 
@@ -46,22 +46,22 @@ def test_a_session_killed_while_it_claims_a_folder_leaves_it_claimable(tmp_path:
     """`atomic_write` is killed before it has renamed its file."""
     (tmp_path / ".lock").touch()
     (tmp_path / ".run.json.d58e2142.tmp").write_text("{")
-    with RunFolder(LocalPlace(tmp_path), IDENTITY, resume=True) as folder:
+    with RunFolder(LocalPath(tmp_path), IDENTITY, resume=True) as folder:
         assert not folder.resumed
     (tmp_path / "run.json").unlink()
     (tmp_path / ".run.yaml.d58e2142.tmp").touch()
     with pytest.raises(BadInputError, match=r"holds other files \(\.run\.yaml\.d58e2142\.tmp\)"):
-        RunFolder(LocalPlace(tmp_path), IDENTITY, resume=True)
+        RunFolder(LocalPath(tmp_path), IDENTITY, resume=True)
 
 
 def test_what_a_killed_driver_was_writing_is_swept_away(tmp_path: Path) -> None:
-    with RunFolder(LocalPlace(tmp_path / "run"), IDENTITY):
+    with RunFolder(LocalPath(tmp_path / "run"), IDENTITY):
         pass
     left = [tmp_path / "run" / name for name in (".summary.json.d58e2142.tmp", "models/.none-0000069.ubj.59427e80.tmp")]
     mine = tmp_path / "run" / "models" / ".notes.tmp"
     for path in (*left, mine):
         path.touch()
-    with RunFolder(LocalPlace(tmp_path / "run"), IDENTITY, resume=True):
+    with RunFolder(LocalPath(tmp_path / "run"), IDENTITY, resume=True):
         assert not any(path.exists() for path in left)
         assert mine.exists()
 
@@ -101,7 +101,7 @@ def test_a_folder_that_a_killed_session_made_outlives_a_crash_once_it_is_claimed
 
 
 def test_resume_of_nothing_starts(tmp_path: Path) -> None:
-    with RunFolder(LocalPlace(tmp_path / "new"), IDENTITY, resume=True) as folder:
+    with RunFolder(LocalPath(tmp_path / "new"), IDENTITY, resume=True) as folder:
         assert not folder.resumed
 
 
@@ -109,7 +109,7 @@ def mistaken(out: Path, error: type[BaseException], makes: str = "checkpoint/sta
     """A session that makes one file and ends by an error."""
 
     def session() -> None:
-        with RunFolder(LocalPlace(out), replace(IDENTITY, seed=1), **options) as folder:
+        with RunFolder(LocalPath(out), replace(IDENTITY, seed=1), **options) as folder:
             (folder.path / makes).parent.mkdir(parents=True, exist_ok=True)
             (folder.path / makes).touch()
             raise error
@@ -126,7 +126,7 @@ def test_a_mistake_before_there_are_results_claims_nothing(tmp_path: Path) -> No
     (out / "models" / "mine.onnx").touch()
     mistaken(out, BadInputError)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine.onnx", "models", "run"], "what was there stays"
-    with RunFolder(LocalPlace(out), replace(IDENTITY, seed=1)):
+    with RunFolder(LocalPath(out), replace(IDENTITY, seed=1)):
         pass
     mistaken(out, BadInputError, resume=True)
     assert (out / "run.json").exists(), "another session's"
@@ -144,16 +144,16 @@ def test_what_has_results_or_was_interrupted_stays(tmp_path: Path, result: str) 
 def test_other_files_and_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(BadInputError, match=r"holds other files \(thesis\.tex\)"):
-        RunFolder(LocalPlace(tmp_path), IDENTITY)
+        RunFolder(LocalPath(tmp_path), IDENTITY)
     assert not (tmp_path / ".lock").exists()
     with pytest.raises(BadInputError, match="a file is there"):
-        RunFolder(LocalPlace(tmp_path / "thesis.tex"), IDENTITY)
+        RunFolder(LocalPath(tmp_path / "thesis.tex"), IDENTITY)
 
 
 def test_two_drivers_on_one_folder(tmp_path: Path) -> None:
-    with RunFolder(LocalPlace(tmp_path / "run"), IDENTITY):
+    with RunFolder(LocalPath(tmp_path / "run"), IDENTITY):
         with pytest.raises(BadInputError, match=r"process \d+ on .* is writing here"):
-            RunFolder(LocalPlace(tmp_path / "run"), IDENTITY, resume=True)
+            RunFolder(LocalPath(tmp_path / "run"), IDENTITY, resume=True)
         code = f"""
 import sys; sys.path[:] = {sys.path!r}
 from pathlib import Path
@@ -168,7 +168,7 @@ except BadInputError as error:
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.startswith("refused")
-    RunFolder(LocalPlace(tmp_path / "run"), IDENTITY, resume=True).close()
+    RunFolder(LocalPath(tmp_path / "run"), IDENTITY, resume=True).close()
 
 
 def test_run_id_follows_from_the_identity() -> None:
@@ -179,22 +179,22 @@ def test_run_id_follows_from_the_identity() -> None:
 def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
-        checkpoint = Checkpoint(LocalPlace(folder), log)
+    with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
+        checkpoint = Checkpoint(LocalPath(folder), log)
         assert checkpoint.load() is None
         put(log, Row(0, {"n": 0}, kind="program"))
         checkpoint.save({"numbers": [[0, 1]], "rng": [1, 2.5, "é"]}, [b"one", b""])
         assert len(read_log(tmp_path)) == 1, "a checkpoint must not be ahead of the log"
-    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
-        assert Checkpoint(LocalPlace(folder), log).load() == ({"numbers": [[0, 1]], "rng": [1, 2.5, "é"]}, [b"one", b""])
+    with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
+        assert Checkpoint(LocalPath(folder), log).load() == ({"numbers": [[0, 1]], "rng": [1, 2.5, "é"]}, [b"one", b""])
     file = folder / "state.json"
     good = file.read_text()
     with (
-        RunLog(LocalPlace(tmp_path / "other"), REAL, Origin("r", "net", "tiny", "1")) as log,
+        RunLog(LocalPath(tmp_path / "other"), REAL, Origin("r", "net", "tiny", "1")) as log,
         pytest.raises(BadInputError, match="since 1 measured tasks were lost"),
     ):
-        Checkpoint(LocalPlace(folder), log).load()
-    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
+        Checkpoint(LocalPath(folder), log).load()
+    with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
         for bad, text in [
             (good.replace('"numbers":[[0,1]]', '"numbers":[[0,2]]'), "damaged"),
             (good[:-20], "not JSON"),
@@ -203,49 +203,49 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
         ]:
             file.write_text(bad)
             with pytest.raises(BadInputError, match=text):
-                Checkpoint(LocalPlace(folder), log).load()
+                Checkpoint(LocalPath(folder), log).load()
 
 
 def test_rows_behind_a_checkpoint_do_not_stand_for_lost_ones_before_it(tmp_path: Path) -> None:
     (folder := tmp_path / "checkpoint").mkdir()
-    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
+    with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
         for seq in range(4):
             put(log, Row(seq, {"n": seq}))
             log.flush()
             if seq == 1:
-                Checkpoint(LocalPlace(folder), log).save({"numbers": [[0, 2]]}, [])
+                Checkpoint(LocalPath(folder), log).save({"numbers": [[0, 2]]}, [])
     (tmp_path / "log" / "00000001.parquet").unlink()
     repair(tmp_path)
     with (
-        RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log,
+        RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log,
         pytest.raises(BadInputError, match="since 1 measured tasks were lost"),
     ):
-        Checkpoint(LocalPlace(folder), log).load()
+        Checkpoint(LocalPath(folder), log).load()
 
 
 def test_findings_only_grow_and_those_of_a_killed_session_do_not_count(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
-        first = Checkpoint(LocalPlace(folder), log)
+    with RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
+        first = Checkpoint(LocalPath(folder), log)
         first.save({"numbers": [], "at": 1}, [b"one"])
         first.save({"numbers": [], "at": 2}, [b"two", b"three"])
         with (folder / FINDINGS).open("ab") as file:
             file.write(b"half of the next")
-        second = Checkpoint(LocalPlace(folder), log)
+        second = Checkpoint(LocalPath(folder), log)
         assert second.load() == ({"numbers": [], "at": 2}, [b"one", b"two", b"three"])
         second.save({"numbers": [], "at": 3}, [b"four"])
-        assert Checkpoint(LocalPlace(folder), log).load() == ({"numbers": [], "at": 3}, [b"one", b"two", b"three", b"four"])
+        assert Checkpoint(LocalPath(folder), log).load() == ({"numbers": [], "at": 3}, [b"one", b"two", b"three", b"four"])
         data = (folder / FINDINGS).read_bytes()
         for bad in (data[:-1], data.replace(b"two", b"TWO")):
             (folder / FINDINGS).write_bytes(bad)
             with pytest.raises(BadInputError, match=r"findings.bin: damaged"):
-                Checkpoint(LocalPlace(folder), log).load()
+                Checkpoint(LocalPath(folder), log).load()
 
 
 def test_json_is_whole_or_absent(tmp_path: Path) -> None:
-    write_json(LocalPlace(tmp_path / "a.json"), {"x": [1]})
+    write_json(LocalPath(tmp_path / "a.json"), {"x": [1]})
     with pytest.raises(ValueError, match="JSON compliant"):
-        write_json(LocalPlace(tmp_path / "a.json"), {"x": float("nan")})
+        write_json(LocalPath(tmp_path / "a.json"), {"x": float("nan")})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": [1]}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

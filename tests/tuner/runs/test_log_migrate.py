@@ -20,7 +20,7 @@ from tuner.log.part import read_part
 from tuner.log.read import each_part, read_log, read_tasks
 from tuner.log.schema import SCHEMA_VERSION, FeatureSet
 from tuner.log.writer import Origin, RunLog
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.migrate import STEPS, Migrated, MigrationStep, Steps, migrate
 from tuner.runs.repair import verify
@@ -44,7 +44,7 @@ LONG_AGO: Steps = {
 def run(tmp_path: Path) -> Path:
     """A run of today with five rows in two parts, one of which failed."""
     folder = tmp_path / "run"
-    with RunLog(LocalPlace(folder), REAL, Origin("r1", "net", "tiny", "1"), FEATURES) as log:
+    with RunLog(LocalPath(folder), REAL, Origin("r1", "net", "tiny", "1"), FEATURES) as log:
         for seq in range(5):
             status = "crash" if seq == 3 else "ok"
             values: dict[str, Any] = {"feature_set": "s", "features": [seq, 2.5], "wall_s": 0.25 * seq}
@@ -132,7 +132,7 @@ def test_a_log_without_proposers_is_read(run: Path, tmp_path: Path) -> None:
     for table in each_part(old, "log", ("seq", "proposed_by")):
         assert table["proposed_by"].null_count == len(table)
     with pytest.raises(BadInputError, match="another schema"):
-        RunLog(LocalPlace(old), REAL, Origin("r1", "net", "tiny", "1"), FEATURES)
+        RunLog(LocalPath(old), REAL, Origin("r1", "net", "tiny", "1"), FEATURES)
     assert migrate(old, tmp_path / "out")["log"] == Migrated(5, 5)
     pd.testing.assert_frame_equal(
         read_log(tmp_path / "out").drop(columns="schema_version"), there[new.columns].drop(columns="schema_version")
@@ -147,7 +147,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"5 rows, was schema {SCHEMA_VERSION} already" in capsys.readouterr().out
     assert main(["log", "migrate", str(run), "--out", str(tmp_path / "a")]) == 2
     for part in (run / "log").iterdir():
-        table = read_part(LocalPlace(part)).table
+        table = read_part(LocalPath(part)).table
         write_part(part, table.replace_schema_metadata({**table.schema.metadata, b"schema_version": b"99"}))
     capsys.readouterr()
     assert main(["log", "migrate", str(run), "--out", str(tmp_path / "c")]) == 2

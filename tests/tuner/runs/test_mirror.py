@@ -25,9 +25,9 @@ from tuner.log.read import read_log, read_tasks
 from tuner.log.writer import Origin, RunLog
 from tuner.runs.folder import read_json, write_json
 from tuner.study.sweep import sweep
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
-from tuner.platform.remote_files import UrlPlace, place, url_below
+from tuner.platform.remote_files import RemotePath, place, url_below
 
 N = 16
 
@@ -133,7 +133,7 @@ def test_a_killed_driver_leaves_a_mirror_that_reads_and_resumes(model: Path, tmp
 
 def identity(folder: Path, run: str = "r") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(LocalPlace(folder / "run.json"), {"run": run})
+    write_json(LocalPath(folder / "run.json"), {"run": run})
 
 
 def add_rows(log: RunLog, first: int, count: int) -> None:
@@ -162,12 +162,12 @@ def test_what_is_there_is_readable_at_any_moment(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Mirror, "_put", put_and_look)
     said: list[str] = []
     with (
-        Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append),
-        RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log,
+        Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, said.append),
+        RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")) as log,
     ):
         for step in range(12):
             add_rows(log, 3 * step, 3)
-            write_json(LocalPlace(run / "checkpoint" / "state.json"), {"rows": len(read_log(run))})
+            write_json(LocalPath(run / "checkpoint" / "state.json"), {"rows": len(read_log(run))})
             time.sleep(0.01)
     assert said == []
     assert looked
@@ -188,8 +188,8 @@ def test_errors_are_said_once_and_nothing_is_lost(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Mirror, "_put", fail)
     with (
-        Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append),
-        RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log,
+        Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, said.append),
+        RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")) as log,
     ):
         add_rows(log, 0, 2)
         broken.set()
@@ -213,7 +213,7 @@ def test_what_is_not_there_in_the_end_is_an_error(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     def until(end: Exception | None) -> None:
-        with monkeypatch.context() as patch, Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append):
+        with monkeypatch.context() as patch, Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, said.append):
             patch.setattr(Mirror, "_put", fail)
             (run / "source.json").write_text("{}")
             time.sleep(0.1)
@@ -227,58 +227,58 @@ def test_what_is_not_there_in_the_end_is_an_error(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyError, match="the run's own"):
         until(KeyError("the run's own"))
     assert "not all of" in said[-1]
-    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, said.append).close()
+    Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, said.append).close()
     assert contents(copy) == contents(run)
 
 
 def test_what_a_mirror_is_not_laid_over(tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
-    with RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log:
+    with RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")) as log:
         add_rows(log, 0, 3)
-    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
+    Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, print).close()
     identity(tmp_path / "other", "other")
     with pytest.raises(BadInputError, match="holds r; give another"):
-        Mirror(LocalPlace(tmp_path / "other"), mirror_place(copy.as_uri()), REAL, print)
+        Mirror(LocalPath(tmp_path / "other"), mirror_place(copy.as_uri()), REAL, print)
     identity(tmp_path / "again")
     with pytest.raises(BadInputError, match=r"holds tasks/00000001\.parquet of r"):
-        Mirror(LocalPlace(tmp_path / "again"), mirror_place(copy.as_uri()), REAL, print)
+        Mirror(LocalPath(tmp_path / "again"), mirror_place(copy.as_uri()), REAL, print)
     with pytest.raises(BadInputError, match="expected a URL"):
-        Mirror(LocalPlace(run), mirror_place(str(copy)), REAL, print)
+        Mirror(LocalPath(run), mirror_place(str(copy)), REAL, print)
     (tmp_path / "file").write_text("x")
     with pytest.raises(BadInputError, match="cannot be written"):
-        Mirror(LocalPlace(run), mirror_place((tmp_path / "file" / "below").as_uri()), REAL, print)
+        Mirror(LocalPath(run), mirror_place((tmp_path / "file" / "below").as_uri()), REAL, print)
 
 
 def test_a_part_that_is_not_counted_is_not_copied(tmp_path: Path) -> None:
     """Its name may not be on the disk yet: after a crash the copy would be ahead of the run, and refused."""
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
-    with RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log:
+    with RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")) as log:
         add_rows(log, 0, 3)
         log.flush()
         counted = (run / "parts.json").read_bytes()
         add_rows(log, 3, 3)
     (run / "parts.json").write_bytes(counted)
-    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
+    Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, print).close()
     assert {path.name for path in (copy / "log").iterdir()} == {"00000000.parquet", "00000001.parquet"}
     for name in ("log", "tasks"):
         (run / name / "00000002.parquet").unlink()
-    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
+    Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, print).close()
     assert contents(copy) == contents(run)
 
 
 def test_a_run_that_was_taken_away_before_it_had_rows_may_begin_again(tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "copy"
     identity(run)
-    RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")).close()
-    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
+    RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")).close()
+    Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, print).close()
     assert (copy / "log" / "00000000.parquet").is_file()
     shutil.rmtree(run)
     identity(run)
     with (
-        Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print),
-        RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log,
+        Mirror(LocalPath(run), mirror_place(copy.as_uri()), REAL, print),
+        RunLog(LocalPath(run), REAL, Origin("r", "net", "tiny", "1")) as log,
     ):
         add_rows(log, 0, 3)
     assert contents(copy) == contents(run)
@@ -286,7 +286,7 @@ def test_a_run_that_was_taken_away_before_it_had_rows_may_begin_again(tmp_path: 
 
 def test_places_and_urls() -> None:
     there = place("s3://key:secret@bucket/a/b?region=eu-west-1")
-    assert isinstance(there, UrlPlace)
+    assert isinstance(there, RemotePath)
     assert str(there / "c") == "s3://bucket/a/b/c"
     assert ((there / "c").parent.at, there.name) == ("bucket/a/b", "b")
     assert url_below("s3://k:s@bucket/a?region=x", "b") == "s3://k:s@bucket/a/b?region=x"

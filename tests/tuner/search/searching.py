@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.measure.budgeted import Session
+from tuner.measure.budgeted import MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.search.context import SearchContext
 from tuner.search.epoch import first_programs, run_epoch
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import Rules
+from tuner.search.limits import SearchLimits
 from tuner.search.population import Island
 from tuner.search.segmentation import Segmentation
 from tuner.search.strategy import StrategyContext
@@ -27,7 +27,7 @@ LEVELS = ("none", "slight", "severe")
 class Local:
     """A `Measurer`.  asked: every request, in order."""
 
-    def __init__(self, u: Unit) -> None:
+    def __init__(self, u: TargetGraph) -> None:
         self.evaluator, self.asked = Evaluator(u, LEVELS), list[Request]()
 
     def __call__(self, requests: Sequence[Request]) -> Iterator[Measurement]:
@@ -52,9 +52,9 @@ class Epoch(NamedTuple):
 class LocalSearch:
     """All islands, epoch by epoch: every job knows everything of earlier epochs."""
 
-    def __init__(self, u: Unit, *overrides: str, seed: int = 0) -> None:
+    def __init__(self, u: TargetGraph, *overrides: str, seed: int = 0) -> None:
         config = load_config(None, (*QUICK, *overrides))
-        self.rules = Rules(u, LEVELS, config, {})
+        self.rules = SearchLimits(u, LEVELS, config, {})
         self.known = Knowledge(Structures(u), len(LEVELS))
         self.strategies = [Segmentation(StrategyContext(self.rules, number, seed), None) for number in range(config.islands)]
         self.epoch = 0
@@ -75,7 +75,7 @@ class LocalSearch:
                 strategy = self.strategies[island]
                 strategy.tell(self.known, [None] * len(LEVELS))
                 asking = strategy.ask(number) if number else first_programs(self.rules, collector)
-                assert run_epoch(asking, Session(measure, (self.known, collector)), self.known, collector)
+                assert run_epoch(asking, MeasureBudget(measure, (self.known, collector)), self.known, collector)
         self.known.learn_epoch([epoch.collector.pack(epoch.island, len(LEVELS)) for epoch in epochs])
         self.epochs += epochs
         self.epoch += 1

@@ -15,7 +15,7 @@ from compiler.planner.tweaks import CHANGES
 from compiler.space.gene import block_counts
 from compiler.space.initial import single_operators
 from compiler.space.mutators import verify
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -30,7 +30,7 @@ from tuner.search.population import Individual
 
 
 @lru_cache(maxsize=16)
-def target_graph(name: str) -> Unit:
+def target_graph(name: str) -> TargetGraph:
     return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
 
 

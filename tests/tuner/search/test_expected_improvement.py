@@ -10,7 +10,7 @@ import pytest
 from compiler.space.gene import Gene
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tests.tuner.search.test_epoch import target_graph
-from tuner.measure.budgeted import Session
+from tuner.measure.budgeted import MeasureBudget
 from tuner.measure.grants import NEVER
 from tuner.search.ask_tell import answered
 from tuner.search.epoch import EVOLVING
@@ -39,7 +39,7 @@ def test_two_segments_that_pay_only_together_promise_something() -> None:
 
     def promised(genes: list[Gene]) -> list[float]:
         asking = promises(context, genes, predicted[: len(genes)], range(3), None)
-        return [float(each) for each in answered(asking, Session(Local(u)))]
+        return [float(each) for each in answered(asking, MeasureBudget(Local(u)))]
 
     assert min(promised(halves)) > 0.3
     assert max(promised(halves[:1])) < 1e-6
@@ -52,8 +52,8 @@ def test_predictions_of_what_shares_operators_are_corrected() -> None:
     context = LocalSearch(u).context(epoch=EVOLVING)
     gene = Gene(0, 2)
     assert corrections(context, [gene]).tolist() == [[1.0] * len(LEVELS)], "nothing is known"
-    answered(context.measure_segments([gene]), Session(Local(u), (context.known,)))
-    (raw,) = answered(context.features([gene]), Session(Local(u)))
+    answered(context.measure_segments([gene]), MeasureBudget(Local(u), (context.known,)))
+    (raw,) = answered(context.features([gene]), MeasureBudget(Local(u)))
     assert raw is not None
     cycles = context.table.of(gene)
     assert cycles is not None

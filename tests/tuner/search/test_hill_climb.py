@@ -15,12 +15,12 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.space.gene import Genome, block_counts
 from compiler.space.initial import single_operators
 from compiler.space.mutators import verify
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
-from tuner.measure.budgeted import Session
+from tuner.measure.budgeted import MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Proposal, Request
@@ -34,7 +34,7 @@ from tuner.search.population import Individual
 
 
 @lru_cache(maxsize=4)
-def target_graph(machine: str = "edge") -> Unit:
+def target_graph(machine: str = "edge") -> TargetGraph:
     return make_unit(small_graph("inception_block"), load_machine(machine), DataType.float16)
 
 
@@ -44,7 +44,7 @@ def begun(measure: Local, *overrides: str) -> LocalSearch:
     genome = single_operators(search.rules.target_graph)
     assert not isinstance(genome, Infeasible)
     context = search.context(epoch=EVOLVING)
-    search.islands[0].admit(answered(context.measure_programs([genome]), Session(measure)), context.config.search)
+    search.islands[0].admit(answered(context.measure_programs([genome]), MeasureBudget(measure)), context.config.search)
     return search
 
 
@@ -54,7 +54,7 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
     measure = Local(target_graph(machine))
     search = begun(measure, "search.changes=24")
     context, island = search.context(epoch=EVOLVING), search.islands[0]
-    session = Session(measure)
+    session = MeasureBudget(measure)
     found = answered(children(context, island, 3, 0, ()), session)
     tried = [request.genome for request in measure.asked if request.kind == "program" and not request.measure]
     assert len(found) == len(set(found)) == 3
@@ -63,8 +63,8 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
         verify(search.rules.target_graph, genome)
         assert genome in tried
         assert not context.known.measured(genome)
-        (child,) = answered(context.measure_programs([genome]), Session(measure))
-        assert child.cycles[level] == answered(context.foreseen(genome, level), Session(measure))
+        (child,) = answered(context.measure_programs([genome]), MeasureBudget(measure))
+        assert child.cycles[level] == answered(context.foreseen(genome, level), MeasureBudget(measure))
         assert child.cycles[level] < island.best(level).cycles[level]
 
 
@@ -90,7 +90,7 @@ def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeyp
     fastest = list[float]()
     monkeypatch.setattr(module, "_changed", changed)
     monkeypatch.setattr(SearchContext, "foreseen", timed)
-    answered(children(search.context(epoch=EVOLVING), search.islands[0], 1, 0, ()), Session(measure))
+    answered(children(search.context(epoch=EVOLVING), search.islands[0], 1, 0, ()), MeasureBudget(measure))
     assert won[-1] > 20
     assert (np.diff(won) <= 20).all()
     assert drawn == won[-1] + 20
@@ -122,9 +122,9 @@ def test_what_is_new_is_held_against_what_it_replaces() -> None:
               for at, gene in enumerate(parent) for count in block_counts(context.target_graph, gene.start, gene.stop)]  # fmt: skip
     refused = 0
     for child in (each for each in others if each != parent):
-        mine, theirs = (answered(_estimates(context, genome), Session(measure)) for genome in (child, parent))
+        mine, theirs = (answered(_estimates(context, genome), MeasureBudget(measure)) for genome in (child, parent))
         at = next(at for at, (new, old) in enumerate(zip(child, parent, strict=True)) if new != old)
-        promising = answered(module._promises(context, child, parent, 0), Session(measure))
+        promising = answered(module._promises(context, child, parent, 0), MeasureBudget(measure))
         assert promising == (mine[at] <= 1.03 * theirs[at])
         refused += not promising and sum(mine) <= 1.03 * sum(theirs)
     assert refused
@@ -165,7 +165,7 @@ def test_without_changes_there_are_no_children() -> None:
     measure = Local(target_graph())
     search = begun(measure, "search.changes=0")
     asked = len(measure.asked)
-    assert answered(children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), Session(measure)) == []
+    assert answered(children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), MeasureBudget(measure)) == []
     assert len(measure.asked) == asked
 
 

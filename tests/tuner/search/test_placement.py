@@ -16,7 +16,7 @@ from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome
 from compiler.space.mutators import MOVES, verify
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
@@ -38,7 +38,7 @@ MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
 @lru_cache(maxsize=4)
-def target_graph(name: str = "inception_block", cores: int = 2) -> Unit:
+def target_graph(name: str = "inception_block", cores: int = 2) -> TargetGraph:
     """On a machine whose bandwidth lets the cores run side by side."""
     machine = load_machine("ascend310")
     ddr = machine.ddr.model_copy(update={"bytes_per_cycle": 67 * cores})

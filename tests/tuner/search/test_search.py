@@ -18,7 +18,7 @@ from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, widths
 from compiler.space.initial import spread
 from compiler.space.mutators import MOVES, random_genome, verify
 from compiler.space.structural_hash import Structures
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.graphs import conv
@@ -30,7 +30,7 @@ from tuner.config import TuneConfig, load_config
 from tuner.search.champions import Champions, genome_from, individual_from, individual_json
 from tuner.search.explore import first_genes, propose, unknown
 from tuner.search.population import Individual, Island
-from tuner.search.sharding import Share
+from tuner.search.sharding import Shard
 from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "slight", "severe")
@@ -40,7 +40,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @lru_cache(maxsize=16)
-def target_graph(name: str, machine: str = "tiny") -> Unit:
+def target_graph(name: str, machine: str = "tiny") -> TargetGraph:
     return make_unit(small_graph(name), load_machine(machine), DataType.float16)
 
 
@@ -251,7 +251,7 @@ def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch
     u = target_graph("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
-    shares = [Share(table.structures, 3, island) for island in range(3)]
+    shares = [Shard(table.structures, 3, island) for island in range(3)]
 
     def proposed() -> list[dict[Gene, str]]:
         return [propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES, u.machine.cores, share) for share in shares]
@@ -260,7 +260,7 @@ def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch
     for share, genes in zip(shares, found, strict=True):
         assert genes
         assert all(share.holds(table.structures.key(gene)) for gene in genes)
-    monkeypatch.setattr(Share, "may_hold", lambda self, gene: True)
+    monkeypatch.setattr(Shard, "may_hold", lambda self, gene: True)
     assert proposed() == found
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from compiler.build import compile_plan
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.npu.container_file import decode
 from simulator.npu.errors import TilefarmError
@@ -33,14 +33,14 @@ LEVELS = ("none", "slight", "severe")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Opened]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LoweredModel]:
     folder = tmp_path_factory.mktemp("run")
     model = save_small("conv_chain", folder)
     quick(model, folder / "run", 24)
-    return folder / "run", open_source(Source(model, load_machine("edge"), DataType.float16))
+    return folder / "run", lower_model(ModelSpec(model, load_machine("edge"), DataType.float16))
 
 
-def decided(run: tuple[Path, Opened], board: Runner, budget: int = 9) -> Verdict:
+def decided(run: tuple[Path, LoweredModel], board: Runner, budget: int = 9) -> Verdict:
     folder, opened = run
     summary = json.loads((folder / "summary.json").read_text())
     plans = finalists(read_log(folder), read_tasks(folder), summary["run"], LEVELS, 3)
@@ -53,7 +53,7 @@ def decided(run: tuple[Path, Opened], board: Runner, budget: int = 9) -> Verdict
         return decide(entered, base, LEVELS, budget, partial(read, farm))
 
 
-def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Opened]) -> None:
+def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, LoweredModel]) -> None:
     folder, _ = run
     log = read_log(folder)
     plans = finalists(log, read_tasks(folder), log["run"].iloc[0], LEVELS, 2)
@@ -71,7 +71,7 @@ def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Opened]
     assert len(rest) == len(finalists(log, tasks, run_id, LEVELS, 10_000)) - 1
 
 
-def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[Path, Opened]) -> None:
+def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[Path, LoweredModel]) -> None:
     verdict = decided(run, measure, 400)
     for finalist in (*verdict.finalists, *verdict.baselines):
         assert finalist.cycles == finalist.contender.simulated
@@ -87,7 +87,7 @@ def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[P
     assert verdict.baselines[0].standing == {}
 
 
-def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened]) -> None:
+def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, LoweredModel]) -> None:
     seen: list[Encoded] = []
 
     def board(program: Encoded, level: str) -> Reading:
@@ -107,7 +107,7 @@ def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened
     assert set(verdict.plans.values()) == {simplest.plan}
 
 
-def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, Opened]) -> None:
+def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, LoweredModel]) -> None:
     def moody(program: Encoded, level: str) -> Reading:
         if level == "severe" and program.container == fastest:
             return Reading(None, "timeout", "gone")
@@ -127,7 +127,7 @@ def test_a_program_that_fails_at_one_level_wins_at_none(run: tuple[Path, Opened]
     assert failed.cycles["none"] == verdict.cycles(chosen, "none")
 
 
-def twins(run: tuple[Path, Opened], *instructions: int) -> list[Contender]:
+def twins(run: tuple[Path, LoweredModel], *instructions: int) -> list[Contender]:
     """The baseline as contenders of so many instructions, the last one as the baseline."""
     plan = Plan.model_validate_json((run[0] / "plans" / "baseline.json").read_text())
     (packed,) = run[1].packed
@@ -135,7 +135,7 @@ def twins(run: tuple[Path, Opened], *instructions: int) -> list[Contender]:
     return [replace(one, plan=plan.model_copy(update={"model": f"{count}"}), instructions=count) for count in instructions]
 
 
-def test_fewer_segments_are_simpler_then_fewer_instructions_then_a_digest(run: tuple[Path, Opened]) -> None:
+def test_fewer_segments_are_simpler_then_fewer_instructions_then_a_digest(run: tuple[Path, LoweredModel]) -> None:
     short, long, base = twins(run, 900, 1000, 5)
     fewer = replace(long, plan=long.plan.model_copy(update={"segments": long.plan.segments[1:]}))
     for entered, simplest in (((long, short), short), ((short, fewer), fewer)):
@@ -146,7 +146,7 @@ def test_fewer_segments_are_simpler_then_fewer_instructions_then_a_digest(run: t
     assert short.simplicity != same.simplicity
 
 
-def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple[Path, Opened]) -> None:
+def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple[Path, LoweredModel]) -> None:
     one, other, base = twins(run, 1, 2, 3)
     readings = {0: [1000, 1010, 990, 1020, 980, 0, 5000], 1: [0, 0, 0, 0, 2000, 2010, 2020], 2: [9000] * 7}
     rounds = {level: iter(range(7)) for level in LEVELS}
@@ -161,7 +161,7 @@ def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple
     assert verdict.cycles(one.plan, "none") == 1005
 
 
-def test_a_baseline_that_fails_is_said(run: tuple[Path, Opened]) -> None:
+def test_a_baseline_that_fails_is_said(run: tuple[Path, LoweredModel]) -> None:
     entered, base = twins(run, 1, 2)
     with pytest.raises(BoardFailedError, match="the baseline failed in half of the rounds"):
         decide([entered], base, LEVELS, 20, lambda turns: [[FAILED if at == 1 else 7 for at in turn.programs] for turn in turns])
@@ -178,7 +178,7 @@ def test_a_turn_that_takes_its_worker_along_is_said() -> None:
         list(read(farm, [Turn("slight", (0, 1))]))
 
 
-def test_a_board_that_fails_is_said(run: tuple[Path, Opened]) -> None:
+def test_a_board_that_fails_is_said(run: tuple[Path, LoweredModel]) -> None:
     def dead(program: Encoded, level: str) -> Reading:
         return Reading(None, "timeout", "gone") if level == "slight" else Reading(5)
 

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from compiler.build import MeasuredModel, default_plans, measure
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.compiled import read_compiled
 from simulator.contended_runs import ContendedRuns, Contention
@@ -212,9 +212,9 @@ def test_options_that_do_not_go_together(
 
 
 @pytest.fixture(scope="module")
-def hand(tmp_path_factory: pytest.TempPathFactory) -> tuple[Opened, list[MeasuredModel]]:
+def hand(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoweredModel, list[MeasuredModel]]:
     """Three programs of a model."""
-    opened = open_source(Source(save_small("conv_chain", tmp_path_factory.mktemp("hand")), load_machine("edge")))
+    opened = lower_model(ModelSpec(save_small("conv_chain", tmp_path_factory.mktemp("hand")), load_machine("edge")))
     plan = default_plans(opened)
     first, *rest = plan.segments
     plans = [plan.model_copy(update={"segments": (first.model_copy(update={"blocks": blocks}), *rest)}) for blocks in (1, 2, 4)]
@@ -225,7 +225,9 @@ def said(models: list[MeasuredModel], *cycles: tuple[int, int, int]) -> dict[str
     return {m.plan.digest: dict(zip(LEVELS, each, strict=True)) for m, each in zip(models, cycles, strict=True)}
 
 
-def shipped(hand: tuple[Opened, list[MeasuredModel]], count: int | None, *cycles: tuple[int, int, int]) -> tuple[list[int], RobustSummary]:
+def shipped(
+    hand: tuple[LoweredModel, list[MeasuredModel]], count: int | None, *cycles: tuple[int, int, int]
+) -> tuple[list[int], RobustSummary]:
     """Numbers of what ships: champions are programs 0, 0 and 1, the robust one is 2."""
     opened, models = hand
     found = shipment(opened, Candidates(dict(zip(LEVELS, (models[0], models[0], models[1]), strict=True)), models[2]), count,
@@ -234,7 +236,7 @@ def shipped(hand: tuple[Opened, list[MeasuredModel]], count: int | None, *cycles
     return [models.index(found.variants[level]) for level in LEVELS], found.robust
 
 
-def test_variants_pay_where_one_program_loses_enough(hand: tuple[Opened, list[MeasuredModel]]) -> None:
+def test_variants_pay_where_one_program_loses_enough(hand: tuple[LoweredModel, list[MeasuredModel]]) -> None:
     far = ((100, 100, 150), (120, 110, 100), (105, 105, 104))
     serves, robust = shipped(hand, None, *far)
     assert (serves, robust.pays) == ([0, 0, 1], True)
@@ -251,7 +253,7 @@ def test_variants_pay_where_one_program_loses_enough(hand: tuple[Opened, list[Me
 
 
 def test_a_champion_ships_where_insurance_costs_more_than_was_asked_for(
-    hand: tuple[Opened, list[MeasuredModel]], monkeypatch: pytest.MonkeyPatch
+    hand: tuple[LoweredModel, list[MeasuredModel]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The champion of two levels loses 17% at one of them if DDR is faster; what does not takes 46% longer as described, at the other."""
     opened, models = hand
@@ -270,7 +272,7 @@ def test_a_champion_ships_where_insurance_costs_more_than_was_asked_for(
 
 
 def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
-    hand: tuple[Opened, list[MeasuredModel]], monkeypatch: pytest.MonkeyPatch
+    hand: tuple[LoweredModel, list[MeasuredModel]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, models = hand
     far = said(models, (100, 100, 150), (120, 110, 100), (101, 100, 103))
@@ -288,7 +290,7 @@ def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
     )
 
 
-def test_no_program_fits_every_level(hand: tuple[Opened, list[MeasuredModel]]) -> None:
+def test_no_program_fits_every_level(hand: tuple[LoweredModel, list[MeasuredModel]]) -> None:
     opened, models = hand
     own = dict(zip(LEVELS, (models[0], models[0], models[1]), strict=True))
     found = shipment(opened, Candidates(own, None))
@@ -298,7 +300,7 @@ def test_no_program_fits_every_level(hand: tuple[Opened, list[MeasuredModel]]) -
     ]
 
 
-def test_one_program_is_the_fastest_everywhere(hand: tuple[Opened, list[MeasuredModel]]) -> None:
+def test_one_program_is_the_fastest_everywhere(hand: tuple[LoweredModel, list[MeasuredModel]]) -> None:
     opened, models = hand
     found = shipment(opened, Candidates(dict.fromkeys(LEVELS, models[0]), models[0]))
     assert found.robust is not None

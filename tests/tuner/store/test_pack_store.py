@@ -28,8 +28,8 @@ from tests.tuning import ROOT
 from tuner.cli import main
 from tuner.log.columns import from_bytes
 from tuner.log.schema import RESULTS
-from tuner.platform.files import Place
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.files import AnyPath
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import store_place
 from tuner.store import pack_store
@@ -51,7 +51,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def root(url: str) -> Place:
+def root(url: str) -> AnyPath:
     return store_place(url)
 
 
@@ -63,7 +63,7 @@ def measured(*tasks: str, scope: int = 1, first: int = 1, board: str | None = No
     return Measured(np.full(count, scope, np.uint64), words([task * 32 for task in tasks]), values, names, names)
 
 
-def known(root: Place, conditions: Conditions = EDGE, scopes: Any = EVERYWHERE) -> dict[str, list[int]]:
+def known(root: AnyPath, conditions: Conditions = EDGE, scopes: Any = EVERYWHERE) -> dict[str, list[int]]:
     """Task -> its cycles, as whoever measures is told."""
     found = PackStore(root, conditions).found(scopes)
     if not found.packed:
@@ -75,7 +75,7 @@ def known(root: Place, conditions: Conditions = EDGE, scopes: Any = EVERYWHERE) 
     return {f"{a:016x}{b:016x}"[0]: row for (a, b), row in zip(tasks.tolist(), cycles.tolist(), strict=True)}
 
 
-def test_what_one_puts_another_finds(root: Place) -> None:
+def test_what_one_puts_another_finds(root: AnyPath) -> None:
     store = PackStore(root, EDGE)
     assert known(root) == {}
     store.put(store.encoded(WHOSE, measured("b", "a")))
@@ -88,7 +88,7 @@ def test_what_one_puts_another_finds(root: Place) -> None:
     {"machine_digest": "f" * 32}, {"simulator": "of another time"}, {"levels": ("none", "slight")}, {"runner": "m:f"}, {"repeats": 3},
 ])  # fmt: skip
 def test_other_conditions_have_a_place_of_their_own(tmp_path: Path, change: dict[str, Any]) -> None:
-    root, other = LocalPlace(tmp_path), replace(EDGE, **change)
+    root, other = LocalPath(tmp_path), replace(EDGE, **change)
     store = PackStore(root, EDGE)
     store.put(data := store.encoded(WHOSE, measured("a")))
     assert known(root, other) == {}
@@ -98,7 +98,7 @@ def test_other_conditions_have_a_place_of_their_own(tmp_path: Path, change: dict
 
 
 def test_a_pack_is_parquet_that_says_whose_it_is(tmp_path: Path) -> None:
-    store = PackStore(LocalPlace(tmp_path), EDGE)
+    store = PackStore(LocalPath(tmp_path), EDGE)
     store.put(store.encoded(WHOSE, measured("a", "b", board="B7")))
     (path,) = tmp_path.rglob("*.parquet")
     frame = pq.read_table(path).to_pandas()
@@ -157,7 +157,7 @@ def test_rows_that_no_measurement_gives_are_left_out() -> None:
     assert decoded_pack(data, pack_name(data)).measured.tasks.tolist() == given.tasks[[0, 3]].tolist()
 
 
-def test_what_packs_disagree_about_is_not_told(root: Place) -> None:
+def test_what_packs_disagree_about_is_not_told(root: AnyPath) -> None:
     """One of them is wrong.  A board may say another thing of the same."""
     store = PackStore(root, EDGE)
     for first in (1, 1, 9):
@@ -170,7 +170,7 @@ def test_what_packs_disagree_about_is_not_told(root: Place) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-9], lambda data: b"", lambda data: data[1:], lambda data: b"PAR1" + data[4:-4] + b"PAR2"]
 )
-def test_a_damaged_pack_is_left_out_and_the_others_count(root: Place, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_pack_is_left_out_and_the_others_count(root: AnyPath, damage: Callable[[bytes], bytes]) -> None:
     store = PackStore(root, EDGE)
     good, bad = store.encoded(WHOSE, measured("a")), store.encoded(WHOSE, measured("b"))
     store.put(good)
@@ -182,7 +182,7 @@ def test_a_damaged_pack_is_left_out_and_the_others_count(root: Place, damage: Ca
     assert "\n" not in line
 
 
-def test_a_dropped_pack_is_not_read_and_stays(root: Place) -> None:
+def test_a_dropped_pack_is_not_read_and_stays(root: AnyPath) -> None:
     store = PackStore(root, EDGE)
     good, bad = store.encoded(WHOSE, measured("a")), store.encoded(WHOSE, measured("a", "b", first=7))
     for data in (good, bad):
@@ -195,7 +195,7 @@ def test_a_dropped_pack_is_not_read_and_stays(root: Place) -> None:
 # what deletes
 
 
-def test_gc_deletes_what_nobody_reads_and_joins_small_packs(root: Place) -> None:
+def test_gc_deletes_what_nobody_reads_and_joins_small_packs(root: AnyPath) -> None:
     store = PackStore(root, EDGE)
     packs = [store.encoded({"run": f"r{at}"}, measured(*tasks)) for at, tasks in enumerate(("ab", "a", "acb"), 1)]
     for data in packs:
@@ -219,7 +219,7 @@ def test_gc_deletes_what_nobody_reads_and_joins_small_packs(root: Place) -> None
 
 
 def test_gc_keeps_large_packs_and_what_may_be_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = LocalPlace(tmp_path)
+    root = LocalPath(tmp_path)
     store = PackStore(root, EDGE)
     for task in "ab":
         store.put(store.encoded(WHOSE, measured(task)))
@@ -238,19 +238,19 @@ def test_a_killed_gc_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     class KilledError(BaseException):
         pass
 
-    root = LocalPlace(tmp_path)
+    root = LocalPath(tmp_path)
     store = PackStore(root, EDGE)
     for at, task in enumerate("abc"):
         store.put(store.encoded(WHOSE, measured(task, first=10 * at + 1)))
-    before, remove, left = known(root), LocalPlace.remove, [1]
+    before, remove, left = known(root), LocalPath.remove, [1]
 
-    def killed(self: LocalPlace) -> None:
+    def killed(self: LocalPath) -> None:
         if not left.pop():
             raise KilledError
         left.append(0)
         remove(self)
 
-    monkeypatch.setattr(LocalPlace, "remove", killed)
+    monkeypatch.setattr(LocalPath, "remove", killed)
     with pytest.raises(KilledError):
         collect(root, REAL.clock.epoch_us(), lambda line: None)
     monkeypatch.undo()
@@ -278,7 +278,7 @@ def writer(url: str, name: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
 
 
-def test_writers_beside_each_other_lose_nothing(root: Place, url: str) -> None:
+def test_writers_beside_each_other_lose_nothing(root: AnyPath, url: str) -> None:
     writers = [writer(url, name, 20) for name in ("one", "two")]
     while any(each.poll() is None for each in writers):
         assert not PackStore(root, EDGE).found(EVERYWHERE).damaged, "at any moment"
@@ -296,17 +296,17 @@ def test_a_writer_that_is_killed_leaves_whole_packs(tmp_path: Path) -> None:
             process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    states = [entry.state for entry in entries(LocalPlace(tmp_path))]
+    states = [entry.state for entry in entries(LocalPath(tmp_path))]
     assert states.count("used") >= 12
     assert set(states) <= {"used", "half written"}
-    assert not PackStore(LocalPlace(tmp_path), EDGE).found(EVERYWHERE).damaged
+    assert not PackStore(LocalPath(tmp_path), EDGE).found(EVERYWHERE).damaged
 
 
 # the command line
 
 
 def test_ls_and_gc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = PackStore(LocalPlace(tmp_path), EDGE)
+    store = PackStore(LocalPath(tmp_path), EDGE)
     store.put(data := store.encoded(WHOSE, measured("a", "b")))
     (store.folder / f"{'0' * 32}.parquet").put([b"half"])
     assert main(["store", "ls", str(tmp_path), "--json"]) == 0
@@ -329,4 +329,4 @@ def test_a_store_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == f"tilefarm: {tmp_path}/no: no store there\n"
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match=r"--store .*file: cannot be used: Not a directory"):
-        PackStore(LocalPlace(tmp_path / "file"), EDGE)
+        PackStore(LocalPath(tmp_path / "file"), EDGE)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.plan.plan import SegmentPlan
-from compiler.target.target_graph import Unit
+from compiler.target.target_graph import TargetGraph
 from tuner.measure.npu_target import Npu
 from tuner.measure.runner_api import Reading
 from tuner.measure.target import Target, Timed, results
@@ -16,7 +16,7 @@ from tuner.testing.target import TargetContract
 
 
 class TestNpu(TargetContract):
-    def target(self, target_graph: Unit, levels: tuple[str, ...]) -> Target:
+    def target(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> Target:
         return Npu(target_graph, levels)
 
 
@@ -42,7 +42,7 @@ class Tired(Npu):
 class Kept(Npu):
     """Gives away what it keeps."""
 
-    def __init__(self, target_graph: Unit, levels: tuple[str, ...]) -> None:
+    def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...]) -> None:
         super().__init__(target_graph, levels)
         self.kept: dict[tuple[str, int], Timed] = {}
 

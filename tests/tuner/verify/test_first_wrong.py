@@ -13,7 +13,7 @@ import pytest
 
 from compiler.build import containers_of, default_by_level, measure, package
 from compiler.ir.operators import Operator, Step, Vector
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.rewrites.engine import GraphView, Match, RewriteRule
 from compiler.rewrites.rules import RULES
 from simulator.npu.machine_file import load_machine
@@ -79,7 +79,7 @@ def test_a_file_of_a_compiler_that_has_been_mended(tmp_path: Path, monkeypatch: 
 
 
 def test_a_shape_is_compared_before_values(tmp_path: Path, capsys: Capture) -> None:
-    opened = open_source(Source(chain(tmp_path), load_machine("edge")))
+    opened = lower_model(ModelSpec(chain(tmp_path), load_machine("edge")))
     (container,) = containers_of(opened, measure(opened, default_by_level(opened)))
     shapes = {"output": (1, 256), "input": (1, 16, 4, 4)}
     buffers = tuple(replace(b, onnx_shape=shapes[b.kind]) if b.kind in shapes else b for b in container.memory.buffers)

@@ -14,7 +14,7 @@ from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition.offload_cost import Always
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from compiler.ops.lower_graph import pack_unit
 from compiler.package.onnx_out import onnx_bytes
 from simulator.npu.container_file import encode
@@ -66,7 +66,7 @@ def files(folder, build, how=QDQ, machine=EDGE, side=6, shape=None):
     floats = load_model(b.model(build(b)))
     onnx.save(floats, folder / "floats.onnx")
     (folder / "q.onnx").write_bytes(quantise(floats, random_samples(floats, 2, 0), how))
-    opened = open_source(Source(folder / "q.onnx", machine))
+    opened = lower_model(ModelSpec(folder / "q.onnx", machine))
     containers = [replace(build_variants(packed, {"none": default_plan(packed.target_graph)}), controller=None) for packed in opened.packed]
     package(opened, containers, folder / "out.onnx")
     return folder / "out.onnx"

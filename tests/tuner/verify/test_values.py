@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 
 from compiler.build import containers_of, default_plans, measure, package
-from compiler.model import Opened, Source, open_source
+from compiler.model import LoweredModel, ModelSpec, lower_model
 from simulator.npu.container import Container
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
@@ -39,15 +39,15 @@ Rng = np.random.Generator
 Words = Callable[..., tuple[int, str, str]]
 
 
-def compiled(model: ModelProto, folder: Path, dtype: DataType = DataType.float16) -> tuple[Opened, Path]:
+def compiled(model: ModelProto, folder: Path, dtype: DataType = DataType.float16) -> tuple[LoweredModel, Path]:
     """Layer by layer, with all levels."""
     onnx.save(model, folder / "model.onnx")
-    opened = open_source(Source(folder / "model.onnx", EDGE, dtype))
+    opened = lower_model(ModelSpec(folder / "model.onnx", EDGE, dtype))
     package(opened, containers_of(opened, measure(opened, dict.fromkeys(EDGE.contention, default_plans(opened)))), folder / "out.onnx")
     return opened, folder / "out.onnx"
 
 
-def with_constants(opened: Opened, path: Path, change: Callable[[Container, NDArray[np.uint8]], None]) -> Path:
+def with_constants(opened: LoweredModel, path: Path, change: Callable[[Container, NDArray[np.uint8]], None]) -> Path:
     """The compiled file with other weights in its container, and the same body."""
     container = decode(read_container(path))
     constants = np.frombuffer(container.constants, np.uint8).copy()

@@ -18,7 +18,7 @@ from compiler.frontend.onnx_io.large_constants import LARGE
 from compiler.frontend.onnx_io.load import prepare
 from compiler.frontend.partition.macs import model_macs
 from compiler.frontend.partition.partition import Partition
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.machine_file import load_machine
 from simulator.session import InferenceSession
 from tests.models import Builder, reference_outputs
@@ -111,7 +111,7 @@ def test_a_dynamic_batch_is_parted_as_the_static_network_is(tmp_path: Path, batc
 
 def test_its_values_are_those_of_the_network(tmp_path: Path) -> None:
     onnx.save(Written(None).model(), tmp_path / "m.onnx")
-    opened = open_source(Source(tmp_path / "m.onnx", EDGE, shapes={"ids": (2, LENGTH)}))
+    opened = lower_model(ModelSpec(tmp_path / "m.onnx", EDGE, shapes={"ids": (2, LENGTH)}))
     containers = [build_variants(packed, dict.fromkeys(EDGE.contention, default_plan(packed.target_graph))) for packed in opened.packed]
     package(opened, containers, tmp_path / "out.onnx")
     feeds = {"ids": np.random.default_rng(1).integers(0, WORDS, (2, LENGTH))}

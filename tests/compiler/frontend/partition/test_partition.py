@@ -16,7 +16,7 @@ from compiler.frontend.onnx_io.load import prepare
 from compiler.frontend.partition.macs import model_macs, node_macs
 from compiler.frontend.partition.partition import Partition
 from compiler.ir.operators import Conv
-from compiler.model import Source, open_source
+from compiler.model import ModelSpec, lower_model
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from tests.models import Builder, small_model
@@ -133,7 +133,7 @@ def test_an_output_that_is_an_input_is_passed_by_the_host(tmp_path: Path) -> Non
     model = b.model(b.conv("x", 4))
     model.graph.output.append(model.graph.input[0])
     onnx.save(model, tmp_path / "m.onnx")
-    opened = open_source(Source(tmp_path / "m.onnx", load_machine("edge")))
+    opened = lower_model(ModelSpec(tmp_path / "m.onnx", load_machine("edge")))
     assert opened.part.host == ()
     plans = dict.fromkeys(opened.machine.contention, default_plan(opened.target_graph))
     package(opened, [build_variants(opened.packed[0], plans)], tmp_path / "out.onnx")
@@ -153,7 +153,7 @@ def test_a_piece_has_one_batch(tmp_path: Path) -> None:
     for ports, name in ((model.graph.input, "z"), (model.graph.output, "minus")):
         ports.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 16, 8, 8]))
     onnx.save(model, tmp_path / "m.onnx")
-    opened = open_source(Source(tmp_path / "m.onnx", load_machine("edge")))
+    opened = lower_model(ModelSpec(tmp_path / "m.onnx", load_machine("edge")))
     assert [node.op_type for node in opened.part.host] == ["Neg"]
     plans = dict.fromkeys(opened.machine.contention, default_plan(opened.target_graph))
     package(opened, [build_variants(opened.packed[0], plans)], tmp_path / "out.onnx")
