@@ -187,7 +187,8 @@ def _begins(blocks: int, images: int, cores: int) -> Ints:
 
 @lru_cache(maxsize=1 << 14)
 def cut(
-    target_graph: TargetGraph, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0, fed: int = 0
+    target_graph: TargetGraph, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0,
+    fed: int = 0
 ) -> Blocks:  # fmt: skip
     """Rows and residences of operators [start, stop) in `count` blocks.
 

@@ -50,7 +50,8 @@ class _Entered:
 
 
 def race_again(
-    run: Any, opened: LoweredModel, found: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig, own: Mapping[str, Plan],
+    run: Any, opened: LoweredModel, found: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig, own: Mapping[str,
+    Plan],
     baselines: Mapping[str, Plan], most: int, races: int, address: str | None, say: Callable[[str], None],
 ) -> RacesFound:  # fmt: skip
     """run: its folder.  most: readings, of which at least two rounds are taken.  races: at most.  Raises `TilefarmError`."""
