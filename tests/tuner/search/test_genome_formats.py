@@ -31,7 +31,7 @@ from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Request
 from tuner.search.hashing import genome_name, key_name
 from tuner.search.packing import pack_genomes, unpack_genomes
-from tuner.search.sharding import Share
+from tuner.search.sharding import Shard
 from tuner.zoo.load import open_network
 
 GOLDEN = GOLDEN_FOLDER / "genomes.jsonl.xz"
@@ -100,10 +100,10 @@ def digest(value: Any) -> str:
 
 
 @cache
-def of_unit(place: int) -> tuple[Evaluator, Structures, list[Share]]:
+def of_unit(place: int) -> tuple[Evaluator, Structures, list[Shard]]:
     u = target_graph(*UNITS[place])
     structures = Structures(u)
-    shares = [Share(structures, ISLANDS, island) for island in range(ISLANDS)]
+    shares = [Shard(structures, ISLANDS, island) for island in range(ISLANDS)]
     return Evaluator(u, tuple(u.machine.contention), Untimed()), structures, shares
 
 
