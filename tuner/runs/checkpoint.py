@@ -15,8 +15,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from tuner.log.digests import canonical_json, text_digest
 from tuner.log.writer import RunLog
-from tuner.runs.folder import read_json
 from tuner.platform.files import AnyPath
+from tuner.runs.folder import read_json
 
 VERSION = 17
 FILE = "state.json"

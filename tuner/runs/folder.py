@@ -13,10 +13,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_whole
-from tuner.plugins import Plugin
-from tuner.log.part_counts import FILE as COUNTS
 from tuner.log.digests import digest
-from tuner.platform.files import Lock, LockedError, AnyPath
+from tuner.log.part_counts import FILE as COUNTS
+from tuner.platform.files import AnyPath, Lock, LockedError
+from tuner.plugins import Plugin
 
 IDENTITY = "run.json"
 LOCK = ".lock"

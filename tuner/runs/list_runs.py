@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from simulator.npu.errors import BadInputError
-from tuner.runs.folder import IDENTITY, LOCK, SETTINGS, read_json
-from tuner.runs.subgraph_runs import copies, search_folders
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
+from tuner.runs.folder import IDENTITY, LOCK, SETTINGS, read_json
+from tuner.runs.subgraph_runs import copies, search_folders
 
 SUMMARY = "summary.json"
 SUMMARY_VERSION: Literal[4] = 4

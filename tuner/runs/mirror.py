@@ -14,13 +14,13 @@ from typing import NamedTuple, Self
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import put_whole
-from tuner.log.part_counts import Count, read_counts
 from tuner.log.dataset import part_numbers
 from tuner.log.part import part_name
-from tuner.runs.folder import IDENTITY, read_json
+from tuner.log.part_counts import Count, read_counts
 from tuner.platform.files import AnyPath
-from tuner.platform.remote_files import RemotePath, is_url, url_place
 from tuner.platform.interfaces import Platform
+from tuner.platform.remote_files import RemotePath, is_url, url_place
+from tuner.runs.folder import IDENTITY, read_json
 
 POLL_S = 1.0
 MOST_S = 60.0  # between tries while it cannot be written

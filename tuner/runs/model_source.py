@@ -22,9 +22,9 @@ from simulator.npu.machine_file import machine_of, parse_yaml
 from simulator.npu.parts import DataType
 from simulator.npu.validation import validation_line
 from simulator.onnx_names import Style
-from tuner.zoo.names import is_made
-from tuner.runs.folder import read_json, write_json
 from tuner.platform.files import AnyPath
+from tuner.runs.folder import read_json, write_json
+from tuner.zoo.names import is_made
 
 SOURCE, MACHINE = "source.json", "machine.yaml"
 

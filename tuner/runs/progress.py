@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from tuner.log.part_counts import Count, read_counts
 from tuner.log.drift import boards_of
+from tuner.log.part_counts import Count, read_counts
 from tuner.log.read import Table, read_table
 from tuner.runs.list_runs import RunEntry, budget_of
 from tuner.runs.subgraph_runs import copies

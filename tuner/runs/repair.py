@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import make_folder
-from tuner.log.part_counts import FILE as COUNTS
-from tuner.log.part_counts import Count, read_counts, write_counts
 from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, part_tables, whole, write_empty_part
 from tuner.log.part import PartFile
-from tuner.runs.list_runs import state_of
+from tuner.log.part_counts import FILE as COUNTS
+from tuner.log.part_counts import Count, read_counts, write_counts
 from tuner.log.schema import RESULTS
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
+from tuner.runs.list_runs import state_of
 
 ASIDE = "aside"
 COMPACT_ROWS = 1 << 20

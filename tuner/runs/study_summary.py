@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.npu.errors import BadInputError
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import read_json
 from tuner.runs.list_runs import SUMMARY
-from tuner.platform.files import AnyPath
 
 VERSION = 3  # of batches and summary
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simulator.npu.errors import BadInputError
-from tuner.runs.folder import read_json
 from tuner.platform.files import AnyPath
+from tuner.runs.folder import read_json
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,10 +9,10 @@ import pandas as pd
 
 from simulator.npu.errors import BadInputError
 from tuner.log.part import Mark, PartError, read_part
+from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY
 from tuner.runs.list_runs import ENDED, INDEX, RunEntry, State, open_run, state_of
 from tuner.runs.progress import Progress, standing
-from tuner.platform.files import AnyPath
 
 INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
 

@@ -16,13 +16,13 @@ from tests.rows import Row, put
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Crash, Kernel, Process
-from tuner.runs.repair import repair
-from tuner.runs.checkpoint import FINDINGS, VERSION, Checkpoint
 from tuner.log.read import read_log
 from tuner.log.writer import Origin, RunLog
-from tuner.runs.folder import FOLDERS, RunFolder, RunIdentity, read_json, write_json
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
+from tuner.runs.checkpoint import FINDINGS, VERSION, Checkpoint
+from tuner.runs.folder import FOLDERS, RunFolder, RunIdentity, read_json, write_json
+from tuner.runs.repair import repair
 
 IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("none", "severe"))
 

@@ -18,16 +18,16 @@ from tests.rows import Row, put
 from tests.tuner.study.test_sweep import request
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
 from tuner.cli import main
-from tuner.runs import mirror as mirror_module
-from tuner.runs.repair import verify
-from tuner.runs.mirror import Mirror, MirrorError, mirror_place
 from tuner.log.read import read_log, read_tasks
 from tuner.log.writer import Origin, RunLog
-from tuner.runs.folder import read_json, write_json
-from tuner.study.sweep import sweep
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import RemotePath, place, url_below
+from tuner.runs import mirror as mirror_module
+from tuner.runs.folder import read_json, write_json
+from tuner.runs.mirror import Mirror, MirrorError, mirror_place
+from tuner.runs.repair import verify
+from tuner.study.sweep import sweep
 
 N = 16
 

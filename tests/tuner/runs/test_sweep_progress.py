@@ -13,10 +13,10 @@ from simulator.npu.errors import BadInputError
 from tests.rows import write_index
 from tests.tuning import quick, save_small
 from tuner.cli import main
+from tuner.platform.local_files import LocalPath
 from tuner.runs.list_runs import open_run
 from tuner.runs.progress import standing
 from tuner.runs.sweep_progress import sweep_standing
-from tuner.platform.local_files import LocalPath
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Run folders: identity, checkpoints, mirrors, migration and repair of logs."""
