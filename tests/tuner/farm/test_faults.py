@@ -119,7 +119,7 @@ def test_a_folder_that_is_read_only_is_said_and_the_log_stays_readable(model: Pa
 WRITER = """
 import sys, time
 from pathlib import Path
-from tuner.store import run_log
+from tuner.log import writer as run_log
 from tuner.log.writer import Origin, RunLog
 from tests.rows import Row, put
 from tuner.platform.local_files import LocalPlace

@@ -281,7 +281,7 @@ def test_compact_writes_the_same_rows_elsewhere(tmp_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from tuner.store import run_log
+from tuner.log import writer as run_log
 from tuner.log.read import each_part, read_log
 from tuner.log.writer import Origin, RunLog
 from tests.rows import Row, put
