@@ -122,10 +122,10 @@ from pathlib import Path
 from tuner.log import writer as run_log
 from tuner.log.writer import Origin, RunLog
 from tests.rows import Row, put
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 run_log.PUBLISH_ROWS = 5
-with RunLog(LocalPlace(Path(sys.argv[1])), REAL, Origin(sys.argv[2], "net", "tiny", "1")) as log:
+with RunLog(LocalPath(Path(sys.argv[1])), REAL, Origin(sys.argv[2], "net", "tiny", "1")) as log:
     for seq in range(200):
         put(log, Row(seq, {"n": seq}, seq))
         time.sleep(0.004)

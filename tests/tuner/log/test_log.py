@@ -285,11 +285,11 @@ from tuner.log import writer as run_log
 from tuner.log.read import each_part, read_log
 from tuner.log.writer import Origin, RunLog
 from tests.rows import Row, put
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 run_log.PUBLISH_ROWS = 7
 run = Path(sys.argv[1])
-log = RunLog(LocalPlace(run), REAL, Origin("r1", "net", "tiny", "1"))
+log = RunLog(LocalPath(run), REAL, Origin("r1", "net", "tiny", "1"))
 start = len(read_log(run))
 print(f"start {start}", flush=True)
 for seq in range(start, 10**9):
