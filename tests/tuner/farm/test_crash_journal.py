@@ -74,7 +74,7 @@ import os, signal, sys
 from compiler.space.gene import Gene
 from tuner.cli import main
 from tuner.measure.evaluator import Evaluator
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 
 measure = Evaluator.measure

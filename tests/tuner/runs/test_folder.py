@@ -159,10 +159,10 @@ import sys; sys.path[:] = {sys.path!r}
 from pathlib import Path
 from simulator.npu.errors import BadInputError
 from tuner.runs.folder import RunFolder, RunIdentity
-from tuner.platform.local_files import LocalPlace
+from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 try:
-    RunFolder(LocalPlace(Path({str(tmp_path / "run")!r})), {IDENTITY!r}, resume=True)
+    RunFolder(LocalPath(Path({str(tmp_path / "run")!r})), {IDENTITY!r}, resume=True)
 except BadInputError as error:
     print("refused", error)
 """
