@@ -41,7 +41,7 @@ class TuneRequest:
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
-    prior: file of a cost model (`tilefarm train`) that says what to measure in the beginning, `none` for the estimate alone; None: the
+    prior: file of a cost model (`tilefarm train`) that proposes candidates in the beginning, `none` for the estimate alone; None: the
     one that comes along.
     objective: `latency`, one frame of the model in a run, or `throughput`, so many `frames` in each (None: FRAMES).
     min_npu_share: of the multiply-accumulates, below which nothing is searched.

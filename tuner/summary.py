@@ -274,7 +274,9 @@ class Summary(_Part):
     instructions: dict[str, int]
     variants: int = Field(description="distinct programs among the levels")
     cost_model: dict[str, float]
-    proposers: tuple[ProposerSummary, ...] = Field((), description="who said what to measure, in their order; () before there was a judge")
+    proposers: tuple[ProposerSummary, ...] = Field(
+        (), description="models that proposed candidates, in their order; () in summaries of earlier programs"
+    )
     npu_mac_share: float | None = Field(1.0, description="of the model's multiply-accumulates, what the NPU does; null: cannot be counted")
     grouped: GroupedSummary | None = Field(None, description="convolutions in groups that multiply more than their weights; null for none")
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-import typer
 import yaml
 
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
@@ -27,7 +26,7 @@ from simulator.npu.machine_parts import CubeUnit, DataPath, Ddr, Dma, Flags, Hos
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner import config
-from tuner.cli import app, main
+from tuner.cli import main
 from tuner.log.digests import canonical_json
 from tuner.summary import DisplacedSummary, LevelSummary, RobustSummary, Summary
 
@@ -168,13 +167,6 @@ def rows(page: Path, heading: str) -> set[str]:
     stop = text.find("\n## ", start)
     cells = re.findall(r"^\| ([^|]*) \|", text[start : None if stop < 0 else stop], re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-
-
-def test_readme_lists_every_command() -> None:
-    group = typer.main.get_command(app)
-    names = {name for name, command in group.commands.items() if not hasattr(command, "commands")}  # type: ignore[attr-defined]
-    names |= {f"{name} {sub}" for name, command in group.commands.items() for sub in getattr(command, "commands", ())}  # type: ignore[attr-defined]
-    assert rows(ROOT / "README.md", "| command | does |") == names
 
 
 def test_every_key_of_the_summary_is_described() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator.terminal import print_line, print_text, shown, shown_json
-from tuner.cost_model.messages import proposer_sentence
+from tuner.cost_model.messages import describe_proposers
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
@@ -107,8 +107,8 @@ def print_robust(summary: Mapping[str, Any]) -> None:
 
 
 def print_proposers(summary: Mapping[str, Any]) -> None:
-    """Who said what to measure, where a summary knows."""
-    if sentence := proposer_sentence(summary):
+    """The models that proposed candidates, where a summary knows."""
+    if sentence := describe_proposers(summary):
         print_line(sentence)
 
 

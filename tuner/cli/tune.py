@@ -54,7 +54,7 @@ def tune(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="A cost model (`tilefarm train`) that says what to measure in the beginning, or `none`: the built-in estimate alone. "
+            help="A cost model (`tilefarm train`) that proposes candidates in the beginning, or `none`: the built-in estimate alone. "
             "(default: the packaged one)",
         ),
     ] = None,

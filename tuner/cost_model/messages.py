@@ -1,36 +1,35 @@
-"""What a person is told of who said what to measure."""
+"""Lines on the model that proposes candidates: after a training, and at the end of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-Proposer = Literal["estimate", "prior", "older", "new"]  # the model that a run began with, the one in use, the one just trained
-WHO: Mapping[Proposer, str] = {
-    "estimate": "the built-in estimate",
-    "prior": "the model that the run began with",
-    "older": "this run's earlier model",
-    "new": "this run's new model",
+Proposer = Literal["estimate", "prior", "older", "new"]
+LABELS: Mapping[Proposer, str] = {
+    "estimate": "estimate",  # in closed form, built in
+    "prior": "initial model",  # packaged, or of `--model`
+    "older": "previous model",  # of this run
+    "new": "new model",
 }
 
 
-def judgement(segments: int, chosen: Proposer, pairs: Mapping[Proposer, float]) -> str:
-    """Who proposes after so many segments, and why.  pairs: of those that were compared, the share in the right order."""
-    others = ", ".join(f"{WHO[who]} {right:.1%}" for who, right in pairs.items() if who != chosen)
-    return f"after {segments:,} segments {WHO[chosen]} proposes: {pairs[chosen]:.1%} of unseen pairs in order; {others}"
+def describe_judgement(segments: int, chosen: Proposer, pairs: Mapping[Proposer, float]) -> str:
+    """The model that proposes after so many segments.  pairs: the share of unseen pairs that each compared model has in the right order."""
+    others = ", ".join(f"{LABELS[proposer]} {share:.1%}" for proposer, share in pairs.items() if proposer != chosen)
+    return f"after {segments:,} segments the {LABELS[chosen]} proposes candidates: {pairs[chosen]:.1%} of unseen pairs in order ({others})"
 
 
-def proposer_sentence(summary: Mapping[str, Any]) -> str:
-    """Of a run's summary: who began, and who came out first in the last judgement; of several searches the one with most segments."""
+def describe_proposers(summary: Mapping[str, Any]) -> str:
+    """The cost models of a run in a sentence, '' without any; of several searches that of the one with most segments."""
     searches: dict[str, list[Mapping[str, Any]]] = {}
-    for each in summary.get("proposers", ()):
-        searches.setdefault(each["search"], []).append(each)
+    for judgement in summary.get("proposers", ()):
+        searches.setdefault(judgement["search"], []).append(judgement)
     if not searches:
         return ""
-    rows: Sequence[Mapping[str, Any]] = max(searches.values(), key=lambda mine: mine[-1]["segments"])
-    first, last = rows[0], rows[-1]
-    began = f"What to measure was said by {WHO[first['chosen']]}"
-    if len(rows) == 1:
-        return f"{began}."
-    times = "once" if len(rows) == 2 else f"{len(rows) - 1} times"
-    return f"{began} first, and was judged {times}; {judgement(last['segments'], last['chosen'], last['pairs'])}."
+    judgements: Sequence[Mapping[str, Any]] = max(searches.values(), key=lambda judgements: judgements[-1]["segments"])
+    trainings, last = len(judgements) - 1, judgements[-1]
+    if not trainings:
+        return f"Cost model: the {LABELS[last['chosen']]} proposes candidates; not retrained."
+    times = "once" if trainings == 1 else f"{trainings} times"
+    return f"Cost model: retrained {times}; {describe_judgement(last['segments'], last['chosen'], last['pairs'])}."

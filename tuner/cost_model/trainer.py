@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from tuner.config import ModelSettings
-from tuner.cost_model.messages import Proposer, judgement
+from tuner.cost_model.messages import Proposer, describe_judgement
 from tuner.cost_model.model_file import SUFFIX, KeptModel, Models, Trained, TrainedModel, load_trained
 from tuner.platform.files import AnyPath
 from tuner.runs.folder import write_json
@@ -74,7 +74,7 @@ class Trainer:
         self.files.append(files[trained.chosen])
         self.judged.append(Judged(segments, trained.chosen, {who: round(pairs, 4) for who, pairs in trained.pairs.items()}))
         write_json(self.folder / HISTORY, self.history)
-        return [judgement(*self.judged[-1])]
+        return ["cost model " + describe_judgement(*self.judged[-1])]
 
     def state(self) -> dict[str, Any]:
         """As JSON; trainings that are not done are asked for again."""

@@ -83,13 +83,13 @@ def packaged_prior(config: TuneConfig, say: Callable[[str], None]) -> Prior | No
 
 
 def proposer_line(config: TuneConfig, prior: Prior | None) -> str:
-    """For a person: what says what is measured."""
+    """The cost model that a run begins with, and when it trains its own; for a person."""
     if not config.use.cost_model:
-        return "what to measure is said by the built-in estimate alone (use.cost_model)"
-    judged = f"rows of this run train a cost model, and after {config.model.min_rows} segments the better one goes on"
+        return "cost model: off (use.cost_model); the built-in estimate proposes candidates"
+    training = f"trained on this run's log after {config.model.min_rows} segments, and used where it orders unseen pairs better"
     if prior is None:
-        return f"what to measure is said by the built-in estimate; {judged}"
-    return f"what to measure is said by {prior.name} ({prior.said[:8]}); {judged}"
+        return f"cost model: the built-in estimate; {training}"
+    return f"cost model: {prior.name} ({prior.said[:8]}); {training}"
 
 
 def _of_resumed(out: AnyPath | Path, began: str) -> Prior:

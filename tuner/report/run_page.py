@@ -7,7 +7,7 @@ from typing import Any
 
 from compiler.diagnostics.grouped_convs import GroupStructure
 from simulator.npu.level import Level
-from tuner.cost_model.messages import proposer_sentence
+from tuner.cost_model.messages import describe_proposers
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
 from tuner.measure.host_lines import host_groups
 from tuner.measure.merit import speedup
@@ -40,7 +40,7 @@ def run_page(run: RunView) -> str:
         section(
             "model",
             "Predictions",
-            f"{_PREDICTED} {proposer_sentence(summary)}",
+            f"{_PREDICTED} {describe_proposers(summary)}",
             figures.place(search.predicted_against_measured(run)),
             _frame(search.prediction_quality(run), 2),
             _TRAININGS + _history(run.history) if run.history else "",

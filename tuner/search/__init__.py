@@ -1,1 +1,1 @@
-"""What to measure next: islands, segments, paths over them, placement on cores."""
+"""Proposals of candidates: islands, segments, paths over them, placement on cores."""

@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError
 from tests.tuning import assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.config import load_config
-from tuner.cost_model.messages import proposer_sentence
+from tuner.cost_model.messages import describe_proposers
 from tuner.cost_model.model_file import decoded_model, load_trained, made_for
 from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compressed, packaged_model
 from tuner.log.read import read_log
@@ -130,10 +130,10 @@ def test_who_says_what_to_measure_is_one_line(folder: Path, tmp_path: Path, capf
     quick(folder / "conv_chain.onnx", tmp_path / "RUN", 48, *PACKAGED, quiet=False)
     said = capfd.readouterr().err.splitlines()
     digest = read_json(tmp_path / "RUN" / "run.json")["prior"][:8]
-    assert f"what to measure is said by the packaged cost model ({digest}); rows of this run train a cost model, " in "\n".join(said)
-    assert any(re.match(r"after \d+ segments .+ proposes: \d+\.\d% of unseen pairs in order; ", line) for line in said)
+    assert any(digest in line for line in said)
+    assert any(re.match(r"cost model after \d+ segments .+ \d+\.\d% of unseen pairs in order ", line) for line in said)
     summary = read_json(tmp_path / "RUN" / "summary.json")
     assert summary["proposers"][0] == {"search": summary["run"], "segments": 0, "chosen": "prior", "pairs": {}}
     assert [each["segments"] for each in summary["proposers"]] == sorted({each["segments"] for each in summary["proposers"]})
     assert set(summary["proposers"][1]["pairs"]) == {"estimate", "prior", "new"}
-    assert proposer_sentence(summary).startswith("What to measure was said by the model that the run began with first, and was judged ")
+    assert f"{summary['proposers'][-1]['segments']:,} segments" in describe_proposers(summary)
