@@ -52,7 +52,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.timing import prepare, simulate_levels
-from tuner.measure.evaluator import Evaluator, EvaluatorSpec
+from tuner.measure.evaluator import Evaluator, build_evaluator
 from tuner.measure.incremental_timer import Timers
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request
@@ -323,22 +323,22 @@ def cold_compile(model: str, machine: str) -> dict[str, Any]:
 
 
 def bench(target_graph: TargetGraph, seconds: float, seed: int) -> dict[str, Any]:
-    spec = EvaluatorSpec(target_graph, tuple(target_graph.machine.contention))
-    evaluator = spec()
+    levels = tuple(target_graph.machine.contention)
+    evaluator = build_evaluator(target_graph, levels)
     programs = (Request("program", genome) for genome in mutations(target_graph, seed))
     tilings = (Request("segment", (gene,)) for gene in genes(target_graph, seed, 1.0))
     segments = (Request("segment", (gene,)) for gene in genes(target_graph, seed, 3.3))
     features = (Request("segment", (gene,), measure=False) for gene in genes(target_graph, seed + 1, 3.3))
-    out: dict[str, Any] = {"levels": len(spec.levels), "operators": len(target_graph.operators)}
+    out: dict[str, Any] = {"levels": len(levels), "operators": len(target_graph.operators)}
     requests = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
     for name, items in requests.items():
         out[name] = rate(evaluator.measure, items, seconds)
     without = (Request("program", genome) for genome in mutations(target_graph, seed, mechanisms=False))
-    out["without_mechanisms"] = rate(spec().measure, without, seconds)
-    plain = Evaluator(target_graph, spec.levels, Npu(target_graph, spec.levels, resuming=False))
+    out["without_mechanisms"] = rate(build_evaluator(target_graph, levels).measure, without, seconds)
+    plain = Evaluator(target_graph, levels, Npu(target_graph, levels, resuming=False))
     same = islice(mutations(target_graph, seed), WARM + int(out["programs"]["count"]))
     out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
-    (out["program_stages"],) = in_turn([Stages(target_graph, spec.levels, resuming=True)], [mutations(target_graph, seed + 1)], seconds)
+    (out["program_stages"],) = in_turn([Stages(target_graph, levels, resuming=True)], [mutations(target_graph, seed + 1)], seconds)
     return out
 
 

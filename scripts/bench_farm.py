@@ -45,14 +45,14 @@ from tuner.cost_model.training_rows import packed_rows, rows_of_search
 from tuner.farm.commit_log import Deadline, Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
 from tuner.farm.epoch_schedule import EpochSchedule
-from tuner.farm.jobs import JobRunner, JobRunnerSpec, Training, Update
+from tuner.farm.jobs import Training, Update, build_job_runner
 from tuner.farm.pool import ActorPool, JobWorker
-from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.recorder import FEATURE_SETS
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.columns import from_bytes
 from tuner.log.task_numbers import first
 from tuner.log.wire_format import EPOCH
 from tuner.log.writer import Origin, RunLog
-from tuner.measure.evaluator import EvaluatorSpec
 from tuner.measure.request import Measurement, Request
 from tuner.platform.actors import Announce
 from tuner.platform.local_files import LocalPath
@@ -74,10 +74,10 @@ ASKED = {"ratio": 0.9, "driver_us": 100.0, "scored_per_s": 3320.0}  # the last: 
 SCORED_AT_ONCE, SCORING_S = 192, 4.0
 
 
-def specification(target_graph: TargetGraph, config: TuneConfig, seed: int) -> JobRunnerSpec:
+def specification(target_graph: TargetGraph, config: TuneConfig, seed: int) -> SearchSpec:
     levels = tuple(target_graph.machine.contention)
     origin = Origin("bench", target_graph.graph.name, target_graph.machine.name, simulator.VERSION, seed=seed)
-    return JobRunnerSpec(EvaluatorSpec(target_graph, levels), Facts(origin, target_graph, levels), config, {}, seed)
+    return SearchSpec(origin, target_graph, levels, config)
 
 
 @dataclass
@@ -94,15 +94,15 @@ class Window:
     states: list[bytes] = field(default_factory=list)
     rows: bytes = b""
 
-    def run(self, spec: JobRunnerSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
+    def run(self, spec: SearchSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
         """worked_s: CPU time of those who measure."""
-        levels, config = spec.facts.levels, spec.config
+        levels, config = spec.levels, spec.config
         with TemporaryDirectory() as name:
             folder = Path(name)
             (folder / ".tmp").mkdir()
             schedule = EpochSchedule([b""] * config.islands)
             budget = RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 3600))
-            with RunLog(LocalPath(folder), REAL, spec.facts.origin, FEATURE_SETS) as log:
+            with RunLog(LocalPath(folder), REAL, spec.origin, FEATURE_SETS) as log:
                 ledger = Ledger(levels, log, Champions(len(levels)), budget)
                 marks: list[tuple[float, float, float, int]] = []  # where the window begins and ends
 
@@ -123,9 +123,9 @@ class Window:
                 self.wall_s, self.driver_s, self.workers_s, tasks = (end - begin for begin, end in zip(*marks, strict=True))
                 self.begun_s, self.tasks = marks[0][0], int(tasks)
                 self.states = list(schedule.states)
-            conditions = np.stack(list(conditions_of(spec.facts.target_graph, levels).values()))
+            conditions = np.stack(list(conditions_of(spec.target_graph, levels).values()))
             seqs = first(ledger.numbers, self.tasks)
-            self.rows = packed_rows(rows_of_search(LocalPath(folder), spec.facts.origin.run, seqs, conditions))
+            self.rows = packed_rows(rows_of_search(LocalPath(folder), spec.origin.run, seqs, conditions))
         return self
 
     @property
@@ -136,7 +136,7 @@ class Window:
 class TimedWorker(JobWorker):
     """Writes when it began and ended each job, by the clock that all processes of a computer share."""
 
-    def __init__(self, spec: JobRunnerSpec, folder: str) -> None:
+    def __init__(self, spec: SearchSpec, folder: str) -> None:
         super().__init__(spec)
         self._file = (Path(folder) / str(os.getpid())).open("w", buffering=1)
 
@@ -147,7 +147,7 @@ class TimedWorker(JobWorker):
         return result
 
 
-def on_actors(spec: JobRunnerSpec, epochs: int) -> tuple[Window, float, list[dict[str, float]]]:
+def on_actors(spec: SearchSpec, epochs: int) -> tuple[Window, float, list[dict[str, float]]]:
     """A search on two actors, the seconds of its window in which one of them had no job, and the memory of each of them."""
     with (
         TemporaryDirectory() as folder,
@@ -214,9 +214,9 @@ def beside(busy: bool) -> Iterator[int | None]:
 class Scorer:
     """What a worker does to look at candidates, without measuring any."""
 
-    def __init__(self, spec: JobRunnerSpec, window: Window) -> None:
+    def __init__(self, spec: SearchSpec, window: Window) -> None:
         whole = window.findings[: EVOLVING + (len(window.findings) - EVOLVING) // 2]
-        self.job_runner: JobRunner = spec()
+        self.job_runner = build_job_runner(spec)
         begin = time.process_time()
         self.job_runner.hear(Update(0, [[], *whole], None))
         heard_s = time.process_time() - begin

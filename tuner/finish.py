@@ -75,7 +75,7 @@ def finish(
     """Champions and the robust program become plans, programs, containers and one file; the summary's numbers are taken from those."""
     levels = runs[0].levels
     ends = [run.ended(str(folder.path)) for run in runs]
-    target_graphs = [run.facts.target_graph for run in runs]
+    target_graphs = [run.spec.target_graph for run in runs]
     best = {
         level: [end.best[i].plan(target_graph) for target_graph, end in zip(target_graphs, ends, strict=True)]
         for i, level in enumerate(levels)

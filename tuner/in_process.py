@@ -6,7 +6,7 @@ It is the driver's own (`tuner.farm.search_run`), with a budget, one worker, and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -30,17 +30,17 @@ from tuner.farm.commit_log import Deadline, RunBudget
 from tuner.farm.coordinator import SerialJobs
 from tuner.farm.initial_model import read_prior
 from tuner.farm.initial_plans import compiled_genomes
-from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.measurement_budget import Spending
 from tuner.farm.plugin_identity import plugged
-from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.robust_program import robust_plan
 from tuner.farm.search_run import SearchRun
+from tuner.farm.search_spec import SearchSpec
 from tuner.farm.warm_start import sources
 from tuner.log.read import read_table
 from tuner.log.writer import Origin, RunLog
 from tuner.measure.baseline import faster_in_file_order
-from tuner.measure.evaluator import Evaluator, EvaluatorSpec
+from tuner.measure.evaluator import Evaluator
 from tuner.measure.grants import check_grants, same_grants
 from tuner.measure.runners import check_runner, runner_name
 from tuner.platform.local_files import LocalPath
@@ -158,7 +158,7 @@ class Search:
             {"search.strategy": self.strategy if isinstance(self.strategy, str) else None}, self.candidates, self.seconds, self.measurements
         )
         plugged(config, True, None)
-        make, target_graph, levels, name = self._evaluator(config)
+        target_graph, levels, name = self._searched_graph(config)
         timed = config.target.name != NPU and self.evaluator is None
         candidates, seconds = config.budget.candidates, config.budget.seconds
         check_grants(target_graph.machine, levels, candidates)
@@ -168,10 +168,9 @@ class Search:
         readings = None if spending.measurements is None else spending.limits([1], len(same_grants(target_graph.machine, levels)))[0]
         budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds), readings)
         origin = Origin("search", name, target_graph.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
-        facts = Facts(origin, target_graph, levels)
-        made = JobRunnerSpec(
-            make, facts, config, config.level_weights, self.seed, self.rules, None if isinstance(self.strategy, str) else self.strategy
-        )
+        strategy, evaluator = None if isinstance(self.strategy, str) else self.strategy, self.evaluator
+        build = None if evaluator is None else lambda: evaluator
+        spec = SearchSpec(origin, target_graph, levels, config, rules=self.rules, strategy=strategy, evaluator=build)
         with ExitStack() as stack:
             folder = LocalPath(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
             place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)
@@ -181,20 +180,20 @@ class Search:
             began = tuple(self.warm_start)
             request = TuneRequest(Path(name), target_graph.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=began)
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
-            jobs = stack.enter_context(SerialJobs(made))
+            jobs = stack.enter_context(SerialJobs(spec))
             kept = None if prior is None else prior.kept
             first = partial(compiled_genomes, target_graph, levels, config)
-            search = SearchRun(REAL, facts, config, request, place, log, jobs, budget, sources(began, folder, False), first, kept)
+            search = SearchRun(REAL, spec, request, place, log, jobs, budget, sources(began, folder, False), first, kept)
             with search.progress():
                 search.search_until_spent()
             best, baselines = search.ended(name)
             log_rows, task_rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
             return SearchResult(target_graph, levels, best, baselines, jobs.known(), log_rows, task_rows, timed)
 
-    def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], TargetGraph, tuple[str, ...], str]:
-        """Who measures, what and at which levels, and what the model is called; the simulator, of the unit in the search's order."""
-        if (given := self.evaluator) is not None:
-            return lambda: given, given.target_graph, given.levels, given.target_graph.graph.name
+    def _searched_graph(self, config: TuneConfig) -> tuple[TargetGraph, tuple[str, ...], str]:
+        """Target graph in the search's order, levels and name of the model; those of the evaluator where one is given."""
+        if self.evaluator is not None:
+            return self.evaluator.target_graph, self.evaluator.levels, self.evaluator.target_graph.graph.name
         if isinstance(self.model, TargetGraph):
             target_graph, name = self.model, self.model.graph.name
         elif self.machine is None:
@@ -205,5 +204,4 @@ class Search:
         known = tuple(target_graph.machine.contention)
         if unknown := [level for level in self.levels or () if level not in known]:
             raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {target_graph.machine.name}: {', '.join(known)}")
-        target_graph, levels = ordered(target_graph, config.search.order), tuple(self.levels or known)
-        return EvaluatorSpec(target_graph, levels, target=config.target.name), target_graph, levels, name
+        return ordered(target_graph, config.search.order), tuple(self.levels or known), name

@@ -6,7 +6,7 @@ What is outside the program comes in as `Surroundings`: in the world as it is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,18 +27,19 @@ from tuner.farm.coordinator import Jobs, SerialJobs
 from tuner.farm.crash_journal import Attempts
 from tuner.farm.initial_model import Prior, proposer_line
 from tuner.farm.initial_plans import Start, compiled_genomes, read_start
-from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.jobs import JobRunner, build_job_runner
 from tuner.farm.measurement_budget import Spending
 from tuner.farm.plugin_identity import replugged
 from tuner.farm.pool import ActorPool, JobWorker
-from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
+from tuner.farm.search_spec import SearchSpec
 from tuner.farm.store_client import Storing
 from tuner.farm.subgraph_searches import SearchedSubgraph, dealt, searches, weights_of, write_searches
 from tuner.farm.warm_start import sources
 from tuner.log.digests import digest
 from tuner.log.writer import Origin, RunLog
-from tuner.measure.evaluator import Board, EvaluatorSpec
+from tuner.measure.evaluator import Board
 from tuner.measure.grants import same_grants
 from tuner.measure.host import mac_share, work_lines
 from tuner.measure.reading_cost import repeats_of
@@ -55,7 +56,7 @@ from tuner.search.replay_strategy import KnownPrograms
 from tuner.store.packs import Conditions
 
 P = TypeVar("P", bound=AnyPath)
-MakeSpec = Callable[[EvaluatorSpec, Facts, TuneConfig, Mapping[str, float], int], JobRunnerSpec]
+BuildJobRunner = Callable[[SearchSpec], JobRunner]
 MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], AbstractContextManager[Actors]]
 
 
@@ -63,7 +64,7 @@ MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], Abst
 class Surroundings(Generic[P]):
     """out: the run's folder.  mirror, store: what a URL names.  actors: of a farm, by how a worker is made, configuration, request and run.
 
-    say: takes a line for a person.  spec: what makes a job runner.
+    say: takes a line for a person.  build: makes the job runner of a worker.
     """
 
     world: Platform
@@ -72,7 +73,7 @@ class Surroundings(Generic[P]):
     store: Callable[[str], AnyPath]
     actors: MakeActors
     say: Callable[[str], None]
-    spec: MakeSpec = JobRunnerSpec
+    build: BuildJobRunner = build_job_runner
 
 
 class SessionEnd(NamedTuple, Generic[P]):
@@ -189,7 +190,7 @@ def _searched(
     config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, known: Sequence[Genome],
 ) -> SearchRun:  # fmt: skip
     """One search, until its budget is spent, or those programs that are known; its log is closed, its champions are known."""
-    (packed, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
+    packed, constants = opened.packed[search.pieces[0]]
     target_graph = ordered(packed, config.search.order)
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
     if piece is not None and not request.quiet:
@@ -198,36 +199,32 @@ def _searched(
             f"{piece}: {target_graph.operators[0].name}..{target_graph.operators[-1].name}, "
             f"{len(target_graph.operators)} operators{for_all}"
         )
-    world = around.world
-    board = None if (runner := runner_spec(config)) is None else Board(runner, constants)
+    world, levels, runner = around.world, tuple(opened.machine.contention), runner_spec(config)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
+    spec = SearchSpec(origin, target_graph, levels, config, None if runner is None else Board(runner, constants))
+    if known:
+        spec, budget = replace(spec, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
-        facts = Facts(origin, target_graph, levels, repeats_of(config))
-        evaluator = EvaluatorSpec(target_graph, levels, board, config.target.name)
         storing = None
         if request.store is not None:
             tell = (lambda _: None) if request.quiet else around.say
-            storing = Storing(around.store(request.store), folder.path, facts, tell)
+            storing = Storing(around.store(request.store), folder.path, spec, tell)
         place = folder.place(piece)
         if prior is not None:
             prior.copy(place.models)
-        made = around.spec(evaluator, facts, config, config.level_weights, request.seed)
         given = start.of(search.pieces[0])
-        if known:
-            made, budget = replace(made, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
 
         def first() -> dict[Genome, str]:
             others = dict.fromkeys(known, "store") if known else compiled_genomes(target_graph, levels, config)
             return dict.fromkeys(given or (), "start") | {genome: by for genome, by in others.items() if genome not in (given or ())}
 
-        jobs = stack.enter_context(_jobs(around, made, request, place))
+        jobs = stack.enter_context(_jobs(around, spec, request, place))
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
         run = SearchRun(
             world,
-            facts,
-            config,
+            spec,
             request,
             place,
             log,
@@ -249,14 +246,14 @@ def _searched(
 
 
 @contextmanager
-def _jobs(around: Surroundings[P], spec: JobRunnerSpec, request: TuneRequest, place: SearchFolder) -> Iterator[Jobs]:
+def _jobs(around: Surroundings[P], spec: SearchSpec, request: TuneRequest, place: SearchFolder) -> Iterator[Jobs]:
     farm, clock = spec.config.farm, around.world.clock
     if farm.backend == "serial":
         attempts = Attempts(place.checkpoint, clock, farm.item_timeout_s)
-        with SerialJobs(spec, attempts) as serial:
+        with SerialJobs(spec, attempts, around.build) as serial:
             if attempts.failing and not request.quiet:
                 around.say(f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial
         return
-    with around.actors(partial(JobWorker, spec), spec.config, request, spec.facts.origin.run) as actors:
+    with around.actors(partial(JobWorker, spec, around.build), spec.config, request, spec.origin.run) as actors:
         yield ActorPool(actors, clock, around.say, farm.item_timeout_s)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.cost_model.model_file import Models, Trained
-from tuner.farm.jobs import EpochResult, Job, JobRunner, JobRunnerSpec, Training, Update
+from tuner.farm.jobs import EpochResult, Job, JobRunner, Training, Update
 from tuner.farm.pool import SingleItemMessage
+from tuner.farm.search_spec import SearchSpec
 from tuner.measure.budgeted import BudgetExhausted
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Measurer, Request
@@ -119,7 +120,7 @@ class Heard:
 class RecordingJobRunner(JobRunner):
     """A real one, that notes what it was asked for and what came of it."""
 
-    def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator, replay: Replay) -> None:
+    def __init__(self, spec: SearchSpec, evaluator: Evaluator, replay: Replay) -> None:
         super().__init__(spec, evaluator)
         self.replay, self.recording, self.heard = replay, replay.recording, Heard()
         self._asks = list[tuple[Request, Measurement]]()
@@ -249,24 +250,15 @@ class Replay:
     sleep: Callable[[float], None] = _no_time
 
 
-@dataclass(frozen=True)
-class ReplaySpec(JobRunnerSpec):
-    """Looks up."""
-
-    replay: Replay = field(kw_only=True)
-
-    def __call__(self) -> JobRunner:
-        return ReplayingJobRunner(self.replay)
+def build_replaying(replay: Replay, spec: SearchSpec) -> JobRunner:
+    """Job runner that looks results up."""
+    del spec
+    return ReplayingJobRunner(replay)
 
 
-@dataclass(frozen=True)
-class RecordingSpec(JobRunnerSpec):
-    """Computes, and notes it."""
-
-    replay: Replay = field(kw_only=True)
-
-    def __call__(self) -> JobRunner:
-        return RecordingJobRunner(self, self.evaluator(), self.replay)
+def build_recording(replay: Replay, spec: SearchSpec) -> RecordingJobRunner:
+    """Job runner that computes results, and notes them."""
+    return RecordingJobRunner(spec, spec.build_evaluator(), replay)
 
 
 def kills_none(request: Request) -> bool:

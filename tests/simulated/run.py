@@ -14,7 +14,7 @@ from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults, sessions
 from tests.simulated.kernel import US, Crash, Kernel, Process, SimulationError
 from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_mirror, check_standing, check_store, read_once
-from tests.simulated.replay import ReplaySpec
+from tests.simulated.replay import build_replaying
 from tests.simulated.scenarios import SCENARIOS, Computed, compute, computed
 from tests.simulated.session import OUT, Disks, searched
 from tuner.farm.crash_journal import FILE as ATTEMPTS
@@ -108,11 +108,11 @@ class _Run:
         if found.scenario.timed and not calm:
             search = search.within(found.time_s * self.times.randint(1, TIMES) / TIMES)
             kernel.say(f"it has {search.config.budget.seconds:.1f} s")
-        spec = partial(ReplaySpec, replay=found.scenario.replay(found.recording, kernel, process))
+        build = partial(build_replaying, found.scenario.replay(found.recording, kernel, process))
         try:
             ended = kernel.run(
                 process,
-                lambda: searched(search, found.recording, spec, self.disks, kernel, process, self.struck),
+                lambda: searched(search, found.recording, build, self.disks, kernel, process, self.struck),
             )
         except SimulationError:
             raise

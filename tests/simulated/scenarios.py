@@ -24,7 +24,7 @@ from tests.simulated.actors import Dies
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import US, Crash, Kernel, Process
-from tests.simulated.replay import Recording, RecordingSpec, Replay, kills_none, kills_some
+from tests.simulated.replay import Recording, Replay, build_recording, kills_none, kills_some
 from tests.simulated.session import OUT, Disks, Ended, Search, searched
 from tests.tuning import QUICK
 from tuner.cost_model.model_file import Trained
@@ -35,6 +35,7 @@ from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
 from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.drift import Drift
 from tuner.log.read import read_table
 from tuner.log.schema import ORIGIN, log_schema, task_schema
@@ -180,7 +181,7 @@ def rows_of(disk: SimDisk) -> tuple[pa.Table, pa.Table]:
     return plain_table(read_table(run, "log").table, VOLATILE), plain_table(read_table(run, "tasks").table, VOLATILE)
 
 
-def _ahead(made: list[RecordingSpec], run: SearchRun) -> None:
+def _ahead(replay: Replay, run: SearchRun) -> None:
     """What islands could be at when the end is reached, where others are slower: in other worlds it is begun, and never committed."""
     jobs = run.conductor.jobs
     if not isinstance(jobs, ActorPool):
@@ -188,14 +189,13 @@ def _ahead(made: list[RecordingSpec], run: SearchRun) -> None:
     schedule, budget = run.schedule, run.ledger.budget
     schedule._running.clear()
     schedule.waiting.clear()
-    (spec,) = made
     while True:
         if (due := schedule.next(budget.candidates, None, budget.readings)) is not None:
-            result = _computed_alone(spec, jobs._broadcast, due.job)
+            result = _computed_alone(replay, run.spec, jobs._broadcast, due.job)
             assert isinstance(result, EpochResult)
             schedule.received(due.key, result)
         elif (training := run.conductor.next_training()) is not None:
-            trained = _computed_alone(spec, jobs._broadcast, training)
+            trained = _computed_alone(replay, run.spec, jobs._broadcast, training)
             assert isinstance(trained, Trained)
             schedule.trained += 1
             jobs.tell_models(trained.models)
@@ -203,14 +203,14 @@ def _ahead(made: list[RecordingSpec], run: SearchRun) -> None:
             return
 
 
-def _computed_alone(spec: RecordingSpec, broadcast: Broadcast, job: Job | Training) -> EpochResult | Trained:
+def _computed_alone(replay: Replay, spec: SearchSpec, broadcast: Broadcast, job: Job | Training) -> EpochResult | Trained:
     """Asks that kill are found by the way."""
     fatal = FailingItem("crash", DIED, 1)
     while True:
         if isinstance(job, Job):
-            job = job._replace(failing=tuple((request, fatal) for request in spec.replay.recording.fatal))
+            job = job._replace(failing=tuple((request, fatal) for request in replay.recording.fatal))
         try:
-            return spec().work(job, broadcast.update(job, (0, 0)))
+            return build_recording(replay, spec).work(job, broadcast.update(job, (0, 0)))
         except Dies:
             pass
 
@@ -236,16 +236,12 @@ def compute(names: Sequence[str], processes: int) -> None:
 def _compute(name: str) -> Computed:
     (scenario,) = (each for each in SCENARIOS if each.name == name)
     search, recording, disks = _search(scenario), Recording(scenario.kills, scenario.timed), Disks(SimDisk(Random(0)), SimDisk(Random(0)))
-    kernel, made = Kernel(0), list[RecordingSpec]()
-
-    def spec(*values: Any) -> RecordingSpec:
-        made.append(RecordingSpec(*values, replay=scenario.replay(recording, kernel, process)))
-        return made[-1]
-
+    kernel = Kernel(0)
     while True:
         process, before = Process(kernel, Faults(switch=0.0)), len(recording.fatal)
-        made.clear()
-        session = partial(searched, search, recording, spec, disks, kernel, process, set(), partial(_ahead, made))
+        replay = scenario.replay(recording, kernel, process)
+        build = partial(build_recording, replay)
+        session = partial(searched, search, recording, build, disks, kernel, process, set(), partial(_ahead, replay))
         try:
             ended = kernel.run(process, session)
         except Crash:  # of the serial backend, with the items that kill; each of them does so twice

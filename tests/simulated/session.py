@@ -24,7 +24,7 @@ from tuner.farm.initial_plans import compiled_genomes
 from tuner.farm.search_run import SearchRun
 from tuner.platform.actors import Worker
 from tuner.request import TuneRequest
-from tuner.run_session import MakeSpec, Surroundings, session
+from tuner.run_session import BuildJobRunner, Surroundings, session
 
 OUT = ("runs", "RUN")
 MIRROR = ("bucket", "RUN")
@@ -87,7 +87,7 @@ def _compiled_once(target_graph: TargetGraph, levels: Sequence[str], config: Tun
 def searched(
     search: Search,
     recording: Recording,
-    spec: MakeSpec,
+    build: BuildJobRunner,
     disks: Disks,
     kernel: Kernel,
     process: Process,
@@ -116,7 +116,7 @@ def searched(
 
     settings = search.settings
     world, out = simulated_world(kernel, process), SimPlace(disks.here, OUT, kernel, process)
-    around = Surroundings(world, out, mirror, store, actors, kernel.say, spec)
+    around = Surroundings(world, out, mirror, store, actors, kernel.say, build)
     with (
         mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
         mock.patch("tuner.run_session.compiled_genomes", _compiled_once),

@@ -13,7 +13,8 @@ from tuner.farm.commit_log import Ledger
 from tuner.farm.crash_journal import Attempts
 from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
-from tuner.farm.jobs import Broadcast, EpochResult, FailingItems, Job, JobRunner, JobRunnerSpec, Training, Update
+from tuner.farm.jobs import Broadcast, EpochResult, FailingItems, Job, JobRunner, Training, Update, build_job_runner
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.task_numbers import count
 from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import EVOLVING
@@ -72,9 +73,11 @@ class SerialJobs:
 
     workers = 1
 
-    def __init__(self, spec: JobRunnerSpec, attempts: Attempts | None = None) -> None:
+    def __init__(
+        self, spec: SearchSpec, attempts: Attempts | None = None, build: Callable[[SearchSpec], JobRunner] = build_job_runner
+    ) -> None:
         self._thresholds, self._frozen = gc.get_threshold(), gc.get_freeze_count()
-        self.job_runner: JobRunner = spec()
+        self.job_runner = build(spec)
         self._attempts = attempts
         self._failing_items: FailingItems = () if attempts is None else attempts.failing
         self._broadcast = Broadcast()
@@ -87,7 +90,7 @@ class SerialJobs:
     def __exit__(self, *_: object) -> None:
         self._job = None
         del self.job_runner  # what it has compiled is large, and a search is a cycle that the collector comes to much later
-        if not self._frozen:  # see `tuner.measure.evaluator.EvaluatorSpec`; other than a worker's, this process goes on
+        if not self._frozen:  # see `tuner.measure.evaluator.build_evaluator`; other than a worker's, this process goes on
             gc.unfreeze()
         gc.set_threshold(*self._thresholds)
 

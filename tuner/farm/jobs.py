@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -23,13 +23,14 @@ from compiler.space.initial import single_operators
 from compiler.target.target_graph import TargetGraph
 from simulator.kernel_cache import compiling
 from simulator.kernel_list import compile_beside
-from tuner.config import BUILT_IN, TuneConfig
+from tuner.config import BUILT_IN
 from tuner.cost_model.interface import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
 from tuner.cost_model.judge import retrain
 from tuner.cost_model.model_file import Models, Trained, TrainedModel
 from tuner.cost_model.training_rows import unpacked_rows
 from tuner.farm.reading_conflicts import FirstReadings
-from tuner.farm.recorder import Facts, Recorder
+from tuner.farm.recorder import Recorder
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.columns import INTS, schema_of, to_bytes
 from tuner.log.writer import Batch
 from tuner.measure.budgeted import Limit, Listener, MeasureBudget
@@ -44,7 +45,6 @@ from tuner.platform.crash import one_line
 from tuner.search.epoch import FIRST, LAG, exchanges, first_programs, run_epoch
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.limits import SearchLimits
 from tuner.search.packing import pack_genomes
 from tuner.search.placement import Placer
 from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
@@ -162,42 +162,30 @@ class Broadcast:
         return Update(first, self.epochs[first : job.version], models, self.answers if begins else None, self.stored if begins else None)
 
 
-@dataclass(frozen=True)
-class JobRunnerSpec:
-    """Makes a JobRunner where it is called.  strategy: None for that of the configuration."""
-
-    evaluator: Callable[[], Evaluator]
-    facts: Facts
-    config: TuneConfig
-    weights: Mapping[str, float]
-    seed: int
-    rules: type[SearchLimits] = SearchLimits
-    strategy: type[SearchStrategy] | None = None
-
-    def __call__(self) -> JobRunner:
-        with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
-            if here:
-                compile_beside(usable_cpus() - 1, search=True)
-            job_runner = JobRunner(self, self.evaluator())
-            job_runner.warm(here)
-        return job_runner
+def build_job_runner(spec: SearchSpec) -> JobRunner:
+    """Job runner of this process, its kernels compiled."""
+    with nullcontext(False) if spec.config.runner.name != BUILT_IN else compiling() as here:
+        if here:
+            compile_beside(usable_cpus() - 1, search=True)
+        job_runner = JobRunner(spec, spec.build_evaluator())
+        job_runner.warm(here)
+    return job_runner
 
 
 class JobRunner:
     """Runs jobs.  done: items finished so far, which tells somebody else that it is alive."""
 
-    def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator) -> None:
+    def __init__(self, spec: SearchSpec, evaluator: Evaluator) -> None:
         self.spec, self.evaluator = spec, evaluator
-        facts = spec.facts
-        self.rules = spec.rules(facts.target_graph, facts.levels, spec.config, spec.weights)
-        self.known = Knowledge(evaluator.structures, len(facts.levels), same_grants(facts.target_graph.machine, facts.levels))
-        self.conditions = conditions_of(facts.target_graph, facts.levels)
+        self.rules = spec.rules(spec.target_graph, spec.levels, spec.config, spec.config.level_weights)
+        self.known = Knowledge(evaluator.structures, len(spec.levels), same_grants(spec.target_graph.machine, spec.levels))
+        self.conditions = conditions_of(spec.target_graph, spec.levels)
         self.models: Models = ()
-        self.predictors: list[Predictor | None] = [None] * len(facts.levels)
+        self.predictors: list[Predictor | None] = [None] * len(spec.levels)
         self.done = 0
         self.worker = "driver"
         self._told: dict[str, KnownResult] = {}  # of earlier sessions
-        self._heard: FirstReadings | None = FirstReadings(len(facts.levels)) if facts.differs else None
+        self._heard: FirstReadings | None = FirstReadings(len(spec.levels)) if spec.differs else None
 
     def warm(self, whole: bool) -> None:
         """Kernels are compiled here where nobody has yet: in a job, a minute of them would look like a job that hangs.
@@ -241,7 +229,7 @@ class JobRunner:
             self._told = answers(update.answers, len(self.rules.levels))
             self.evaluator.answer_by(self._told)
         if update.stored is not None:  # after `warm`: results of others compile no kernel
-            self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.facts.differs)
+            self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.differs)
         if update.models is not None:
             self.models = update.models
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
@@ -261,7 +249,7 @@ class JobRunner:
         if memo is not None:
             memo.refused.update(job.dropped)
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
-        recorder, collector = Recorder(spec.facts, job.island, job.epoch, version, strategy_name), Collector()
+        recorder, collector = Recorder(spec, job.island, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
         paid: ChainMap[str, KnownResult] = ChainMap()
         if self._heard is not None:
@@ -269,7 +257,7 @@ class JobRunner:
             listeners.append(mine)
 
         def cost(measurement: Measurement) -> int:
-            return 0 if measurement.task in paid else readings_of(measurement, len(spec.facts.levels), spec.facts.repeats)
+            return 0 if measurement.task in paid else readings_of(measurement, len(spec.levels), spec.repeats)
 
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds, job.readings, cost)
         session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
@@ -280,7 +268,7 @@ class JobRunner:
             if job.epoch == FIRST:
                 asking = first_programs(self.rules, collector, self.known.proposed)
             else:
-                strategy = self.strategy(StrategyContext(self.rules, job.island, spec.seed), job.state or None)
+                strategy = self.strategy(StrategyContext(self.rules, job.island, spec.origin.seed), job.state or None)
                 strategy.tell(self.known, predictors)
                 asking = strategy.ask(job.epoch)
             whole = run_epoch(asking, session, self.known, collector)
@@ -291,7 +279,7 @@ class JobRunner:
                 collector.elites = list(strategy.elites())[: config.search.elites]
         return EpochResult(
             state,
-            recorder.batch(collector.pack(job.island, len(spec.facts.levels))),
+            recorder.batch(collector.pack(job.island, len(spec.levels))),
             to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
             whole,
             len(collector.segments),
@@ -346,7 +334,7 @@ class JobRunner:
     def _train(self, training: Training) -> Trained:
         older = self.models[0] if training.models and self.models else None
         rows = unpacked_rows(training.rows)
-        found = retrain(self.cost_model, rows, self.spec.seed, self.spec.config.model, older, training.prior)
+        found = retrain(self.cost_model, rows, self.spec.origin.seed, self.spec.config.model, older, training.prior)
         self.done += 1
         return found
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from tuner.cost_model.model_file import Models, Trained
 from tuner.farm.actions import Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
 from tuner.farm.coordinator import Key
-from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, JobRunner, Training, Update
+from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, JobRunner, Training, Update, build_job_runner
+from tuner.farm.search_spec import SearchSpec
 from tuner.farm.supervisor_loop import SupervisorLoop
 from tuner.measure.request import Measurement, Request
 from tuner.platform.actors import Actor, Actors, Announce, FarmError
@@ -45,8 +46,8 @@ class JobWorker:
     Messages are bytes: Ray takes every argument apart on its own, in Python, to look for functions and classes that nobody could import.
     """
 
-    def __init__(self, make: Callable[[], JobRunner]) -> None:
-        self.job_runner = make()
+    def __init__(self, spec: SearchSpec, build: Callable[[SearchSpec], JobRunner] = build_job_runner) -> None:
+        self.job_runner = build(spec)
 
     @property
     def done(self) -> int:

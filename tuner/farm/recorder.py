@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,31 +15,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURE_SET, FEATURES
-from compiler.target.target_graph import TargetGraph
 from simulator.npu.level import GRANTED
-from tuner.config import BUILT_IN
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.log.wire_format import packed
-from tuner.log.writer import Batch, Origin
+from tuner.log.writer import Batch
 from tuner.measure.grants import refusal
 from tuner.measure.request import CYCLES, Measurement, Request
 
 FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is the same in all rows of a run.  repeats: readings of a task at a level."""
-
-    origin: Origin
-    target_graph: TargetGraph
-    levels: tuple[str, ...]
-    repeats: int = 1
-
-    @property
-    def differs(self) -> bool:
-        """Whether what measures may say another thing the next time."""
-        return self.origin.runner != BUILT_IN
 
 
 class Recorder:
@@ -49,7 +32,7 @@ class Recorder:
     strategy: name of what proposed where a request does not say.
     """
 
-    def __init__(self, facts: Facts, island: int, generation: int, version: str | None, strategy: str) -> None:
+    def __init__(self, facts: SearchSpec, island: int, generation: int, version: str | None, strategy: str) -> None:
         self.facts, self.island, self.generation, self.version, self.strategy = facts, island, generation, version, strategy
         self._tasks: set[str] = set()
         self._rows = list[_Row]()

@@ -16,7 +16,7 @@ import numpy as np
 from compiler.space.gene import Genome
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
-from tuner.config import BUILT_IN, TuneConfig
+from tuner.config import BUILT_IN
 from tuner.cost_model.interface import conditions_of
 from tuner.cost_model.model_file import KeptModel
 from tuner.cost_model.trainer import Trainer
@@ -28,7 +28,7 @@ from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.progress import ProgressBar
 from tuner.farm.reading_conflicts import LoggedReadings
-from tuner.farm.recorder import Facts
+from tuner.farm.search_spec import SearchSpec
 from tuner.farm.store_client import Storing
 from tuner.farm.uncommitted import read_ahead
 from tuner.farm.warm_start import WarmStart, lines, taken
@@ -48,13 +48,13 @@ from tuner.search.epoch_report import Collector
 from tuner.search.population import Individual
 
 
-def durable_rows(folder: AnyPath, ledger: Ledger, facts: Facts, tasks: int) -> bytes:
+def durable_rows(folder: AnyPath, ledger: Ledger, spec: SearchSpec, tasks: int) -> bytes:
     """Of so many tasks, the first in their order, packed.  folder: of the run, whose log is published first.
 
     Raises `BadInputError` where it cannot be written or read.
     """
     ledger.log.flush()
-    conditions = np.stack(list(conditions_of(facts.target_graph, facts.levels).values()))
+    conditions = np.stack(list(conditions_of(spec.target_graph, spec.levels).values()))
     return packed_rows(rows_of_search(folder, ledger.log.origin.run, first(ledger.numbers, tasks), conditions))
 
 
@@ -75,21 +75,22 @@ class SearchRun:
     """
 
     def __init__(
-        self, world: Platform, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
+        self, world: Platform, spec: SearchSpec, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
         budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
         prior: KeptModel | None = None,
         storing: Storing | None = None,
     ) -> None:  # fmt: skip
         self.storing = storing
         self.clock = world.clock
-        self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
+        config = spec.config
+        self.spec, self.levels, self.config, self.place, self.quiet = spec, spec.levels, config, place, request.quiet
         self._watch = request.progress
-        self.champions = Champions(len(facts.levels), same_grants(facts.target_graph.machine, facts.levels))
-        self.ledger = Ledger(facts.levels, log, self.champions, budget, repeats=facts.repeats)
+        self.champions = Champions(len(spec.levels), same_grants(spec.target_graph.machine, spec.levels))
+        self.ledger = Ledger(spec.levels, log, self.champions, budget, repeats=spec.repeats)
         self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, config.model)
         trainer = self.trainer if config.use.cost_model else None
-        rows = partial(durable_rows, place.path, self.ledger, facts)
+        rows = partial(durable_rows, place.path, self.ledger, spec)
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
         self.conductor = Coordinator(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)
         if storing is not None:
@@ -141,10 +142,10 @@ class SearchRun:
         found = self.checkpoint.load() if self.place.resumed else None
         beyond = log.numbers.beyond([] if found is None else found[0]["numbers"])
         # where readings differ, also those of the last epochs before it, of which a job that builds on earlier ones does not know
-        if rows := log.numbers.beyond([]) if self.facts.differs else beyond:
+        if rows := log.numbers.beyond([]) if self.spec.differs else beyond:
             answers = read_published(self.place.path, log.origin.run, rows, levels)
             self.conductor.jobs.tell_answers(answers)
-        if self.facts.differs:
+        if self.spec.differs:
             self.ledger.boards = BoardWatch(log, self._say)
             self.ledger.logged = LoggedReadings(levels, answers if rows else None)
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
@@ -156,7 +157,7 @@ class SearchRun:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
             self._begin(
-                taken(paths, said, self.facts.target_graph, self.levels, self.config.search.elites, self.facts.origin.runner), start()
+                taken(paths, said, self.spec.target_graph, self.levels, self.config.search.elites, self.spec.origin.runner), start()
             )
             return
         state, findings = found
@@ -170,7 +171,7 @@ class SearchRun:
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
         if not lost:  # else what is there may lie behind what is not, which is to be measured again
-            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.facts.target_graph, self.champions.empty())
+            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.spec.target_graph, self.champions.empty())
         self.conductor.plateau.restore(state["plateau"])
         self.conductor.models_used = int(state["models_used"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
@@ -215,7 +216,7 @@ class SearchRun:
 
     def _first_answer(self) -> None:
         """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""
-        runner, counted = self.facts.origin.runner, self.ledger.counted
+        runner, counted = self.spec.origin.runner, self.ledger.counted
         if runner == BUILT_IN or not counted.tasks or counted.failures.total() < counted.tasks:
             return
         self.ledger.log.flush()

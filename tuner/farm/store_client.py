@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compiler.plan.plan import Plan
 from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
-from tuner.farm.recorder import Facts
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.digests import digest
 from tuner.log.read import each_part
 from tuner.log.schema import RESULTS
@@ -65,7 +65,7 @@ class Storing:
     Raises `BadInputError` where the store cannot be used.
     """
 
-    def __init__(self, root: AnyPath, folder: AnyPath, facts: Facts, say: Callable[[str], None]) -> None:
+    def __init__(self, root: AnyPath, folder: AnyPath, facts: SearchSpec, say: Callable[[str], None]) -> None:
         origin, machine = facts.origin, facts.target_graph.machine
         conditions = Conditions(machine.name, machine.digest, facts.levels, origin.simulator, origin.runner, facts.repeats)
         self._store, self._folder, self._facts, self._say = PackStore(root, conditions), folder, facts, say

@@ -69,36 +69,26 @@ class Board:
     constants: NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class EvaluatorSpec:
-    """Makes an Evaluator where it is called: in this process or in an actor.
+def build_evaluator(target_graph: TargetGraph, levels: tuple[str, ...], board: Board | None = None, target: str = NPU) -> Evaluator:
+    """Evaluator of this process: it has measured one program, which compiles the kernels.
 
     board: of the NPU, None for the simulator alone.  target: its name, see `find_target`.
+
+    A worker holds hundreds of thousands of objects, and the collector finds next to no garbage among them.  Full collections took a third
+    of the time in which genes are scored: objects of the start are frozen, later ones are collected more rarely.  Garbage of the start
+    stays: a collection takes seconds in a process that holds much else.
     """
-
-    target_graph: TargetGraph
-    levels: tuple[str, ...]
-    board: Board | None = None
-    target: str = NPU
-
-    def __call__(self) -> Evaluator:
-        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet.
-
-        What a worker has and remembers are hundreds of thousands of objects, next to none of them garbage that only a collector finds.
-        Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
-        out, and the rest is looked at more rarely.  Garbage of the start stays: to find it takes seconds in a process that holds much else.
-        """
-        npu = Npu(self.target_graph, self.levels, records=self.board is not None) if self.target == NPU else None
-        evaluator = Evaluator(self.target_graph, self.levels, npu or find_target(self.target)(self.target_graph, self.levels))
-        genome = single_operators(self.target_graph)
-        if not isinstance(genome, Infeasible):
-            evaluator.measure(Request("program", genome))
-        if self.board is not None and npu is not None and (bench := self.board.runner()) is not None:
-            plan = None if isinstance(genome, Infeasible) else decode_all(self.target_graph, genome)
-            npu.bring(bench, self.board.constants, None if isinstance(plan, Infeasible) else plan, self.board.runner.canary)
-        gc.freeze()
-        gc.set_threshold(*_COLLECT)
-        return evaluator
+    npu = Npu(target_graph, levels, records=board is not None) if target == NPU else None
+    evaluator = Evaluator(target_graph, levels, npu or find_target(target)(target_graph, levels))
+    genome = single_operators(target_graph)
+    if not isinstance(genome, Infeasible):
+        evaluator.measure(Request("program", genome))
+    if board is not None and npu is not None and (bench := board.runner()) is not None:
+        plan = None if isinstance(genome, Infeasible) else decode_all(target_graph, genome)
+        npu.bring(bench, board.constants, None if isinstance(plan, Infeasible) else plan, board.runner.canary)
+    gc.freeze()
+    gc.set_threshold(*_COLLECT)
+    return evaluator
 
 
 class Evaluator:

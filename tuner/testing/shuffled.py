@@ -11,9 +11,10 @@ import pandas as pd
 from tuner.cost_model.model_file import Models, Trained
 from tuner.farm.commit_log import RunBudget
 from tuner.farm.coordinator import Key
-from tuner.farm.jobs import Broadcast, EpochResult, Job, JobRunner, JobRunnerSpec, Training
+from tuner.farm.jobs import Broadcast, EpochResult, Job, JobRunner, Training, build_job_runner
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.read import read_log
 from tuner.log.writer import RunLog
 from tuner.platform.local_files import LocalPath
@@ -27,9 +28,9 @@ VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]  # columns of the l
 class ShuffledJobs:
     """`Jobs` of so many job runners.  Whose turn it is, and which of them runs a job, is drawn from a seed."""
 
-    def __init__(self, spec: JobRunnerSpec, workers: int, seed: int) -> None:
+    def __init__(self, spec: SearchSpec, workers: int, seed: int) -> None:
         self.workers, self._random = workers, Random(seed)
-        self._job_runners: list[JobRunner] = [spec() for _ in range(workers)]
+        self._job_runners: list[JobRunner] = [build_job_runner(spec) for _ in range(workers)]
         self._models = [0] * workers
         self._broadcast = Broadcast()
         self._started: list[tuple[Key, Job | Training]] = []
@@ -62,17 +63,15 @@ class ShuffledJobs:
         return [(key, self._job_runners[who].work(job, update))]
 
 
-def searched(spec: JobRunnerSpec, folder: LocalPath, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
+def searched(spec: SearchSpec, folder: LocalPath, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
     """The log of a search, without what may differ between equal ones; folder: empty, or of an earlier session of the same search."""
     place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=(folder / "checkpoint").is_dir())
     for each in (place.models, place.checkpoint):
         if not each.is_dir():
             each.mkdir()
-    origin, name = spec.facts.origin, spec.facts.target_graph.machine.name
-    request = TuneRequest(Path(origin.model), name, folder, seed=spec.seed)
-    with RunLog(folder, REAL, origin, FEATURE_SETS) as log:
-        jobs = ShuffledJobs(spec, workers, seed)
-        search = SearchRun(REAL, spec.facts, spec.config, request, place, log, jobs, RunBudget(candidates))
+    request = TuneRequest(Path(spec.origin.model), spec.origin.machine, folder, seed=spec.origin.seed)
+    with RunLog(folder, REAL, spec.origin, FEATURE_SETS) as log:
+        search = SearchRun(REAL, spec, request, place, log, ShuffledJobs(spec, workers, seed), RunBudget(candidates))
         search.search_until_spent()
         search.ended("log")
     rows = read_log(folder)

@@ -13,11 +13,10 @@ import pandas as pd
 from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 from tuner.config import TuneConfig, load_config
-from tuner.farm.jobs import JobRunnerSpec
-from tuner.farm.recorder import Facts
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.writer import Origin
 from tuner.measure.budgeted import MeasureBudget
-from tuner.measure.evaluator import Evaluator, EvaluatorSpec
+from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.platform.local_files import LocalPath
 from tuner.search.ask_tell import Asking, translated
@@ -109,9 +108,9 @@ class StrategyContract:
         return self.epochs()
 
     @cached_property
-    def spec(self) -> JobRunnerSpec:
-        facts = Facts(Origin("contract", "sample", self.target_graph.machine.name, "simulator"), self.target_graph, self.levels)
-        return JobRunnerSpec(EvaluatorSpec(self.target_graph, self.levels), facts, self.config, {}, 0, SearchLimits, self.strategy)
+    def spec(self) -> SearchSpec:
+        origin = Origin("contract", "sample", self.target_graph.machine.name, "simulator")
+        return SearchSpec(origin, self.target_graph, self.levels, self.config, strategy=self.strategy)
 
     def searched(self, *candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
         """The log of a search, in sessions that end after so many programs."""

@@ -29,10 +29,10 @@ from tuner.farm import pool, supervision
 from tuner.farm.commit_log import Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
 from tuner.farm.epoch_schedule import EpochSchedule
-from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.pool import ActorPool, JobWorker
-from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import durable_rows
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.read import read_log
 from tuner.log.writer import Origin, RunLog
 from tuner.measure.evaluator import Evaluator
@@ -83,18 +83,18 @@ class Make:
         return found
 
 
-def spec(harm: str, hurry: int = 0) -> JobRunnerSpec:
+def spec(harm: str, hurry: int = 0) -> SearchSpec:
     target_graph = make_unit(small_graph("residual_block"), load_machine("edge"), DataType.float16)
-    config = load_config(None, QUICK)
-    return JobRunnerSpec(Make(target_graph, harm, hurry), Facts(Origin("r", "m", "edge", "v"), target_graph, LEVELS), config, {}, 0)
+    evaluator = Make(target_graph, harm, hurry)
+    return SearchSpec(Origin("r", "m", "edge", "v"), target_graph, LEVELS, load_config(None, QUICK), evaluator=evaluator)
 
 
-def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
+def searched(made: SearchSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     (folder / "models").mkdir(parents=True)
     schedule = EpochSchedule([b""] * made.config.islands)
-    with RunLog(LocalPath(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
+    with RunLog(LocalPath(folder), REAL, made.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), RunBudget(N))
-        rows = partial(durable_rows, LocalPath(folder), ledger, made.facts)
+        rows = partial(durable_rows, LocalPath(folder), ledger, made)
         conductor = Coordinator(jobs, schedule, ledger, Trainer(LocalPath(folder / "models"), made.config.model), rows=rows)
         conductor.begin(())
         conductor.run()
@@ -102,7 +102,7 @@ def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
 
 
 @contextmanager
-def on_actors(made: JobRunnerSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[ActorPool]:
+def on_actors(made: SearchSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[ActorPool]:
     with RayActors(partial(JobWorker, made), 2, run_id=name, say=said.append) as actors:
         yield GatheredPool(actors, REAL.clock, said.append, item_timeout_s)
 
@@ -170,7 +170,7 @@ class OneLame:
 def test_a_slow_worker_holds_up_nobody(expected: pd.DataFrame, tmp_path: Path) -> None:
     """A job takes it seconds; the other one does what it is late with, and counts."""
     made, mark, said = spec("raise"), tmp_path / "lame", list[str]()
-    with on_actors(replace(made, evaluator=OneLame(made.facts.target_graph, mark)), "lame", said) as jobs:
+    with on_actors(replace(made, evaluator=OneLame(made.target_graph, mark)), "lame", said) as jobs:
         found = searched(made, jobs, tmp_path / "run")
         (slow,) = [name for name in jobs.names if name.endswith(f":{mark.read_text()}")]
         assert jobs.replaced == 0

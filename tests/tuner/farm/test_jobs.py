@@ -32,15 +32,14 @@ from tuner.cost_model.model_file import Trained
 from tuner.cost_model.training_rows import packed_rows
 from tuner.farm import epoch_schedule as schedule_module
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version_of
-from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, JobRunnerSpec, Training, Update
+from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, Training, Update, build_job_runner
 from tuner.farm.pool import JobMessage, JobWorker, SingleItemMessage
-from tuner.farm.recorder import Facts
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.columns import INTS, from_bytes, schema_of, to_bytes
 from tuner.log.compress import compressed
 from tuner.log.schema import RESULTS
 from tuner.log.wire_format import EPOCH
 from tuner.log.writer import Batch, Origin
-from tuner.measure.evaluator import EvaluatorSpec
 from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.epoch_report import STATUSES, Collector
@@ -60,11 +59,9 @@ def target_graph(name: str = "residual_block") -> TargetGraph:
     return make_unit(small_graph(name), load_machine("tiny"), DataType.float16)
 
 
-def spec(*overrides: str, seed: int = 0) -> JobRunnerSpec:
-    facts = Facts(Origin("r", "m", "tiny", "v"), target_graph(), LEVELS)
-    return JobRunnerSpec(
-        EvaluatorSpec(target_graph(), LEVELS), facts, load_config(None, (*QUICK, "search.islands=3", *overrides)), {}, seed
-    )
+def spec(*overrides: str, seed: int = 0) -> SearchSpec:
+    origin, config = Origin("r", "m", "tiny", "v", seed=seed), load_config(None, (*QUICK, "search.islands=3", *overrides))
+    return SearchSpec(origin, target_graph(), LEVELS, config)
 
 
 # packing
@@ -318,10 +315,10 @@ def statuses(result: EpochResult) -> list[str]:
 class Course:
     """Three evolving epochs of three islands, job by job; keeps jobs, results and news."""
 
-    def __init__(self, made: JobRunnerSpec) -> None:
+    def __init__(self, made: SearchSpec) -> None:
         self.spec, self.broadcast = made, Broadcast()
         self.done: list[tuple[Job, EpochResult]] = []
-        schedule, job_runner, heard = EpochSchedule([b""] * made.config.islands), made(), 0
+        schedule, job_runner, heard = EpochSchedule([b""] * made.config.islands), build_job_runner(made), 0
         self.broadcast.epochs.append([])
         while schedule.complete < 5:
             due = schedule.next(None, None)
@@ -342,10 +339,10 @@ def course() -> Course:
 
 
 def test_a_job_gives_the_same_in_a_new_job_runner_and_after_any_other(course: Course) -> None:
-    other = course.spec()
+    other = build_job_runner(course.spec)
     for job, result in [course.done[-1], course.done[5], course.done[8]]:  # backwards too: it begins again
         assert parts(other.work(job, course.broadcast.update(job, (other.known.version, 0)))) == parts(result)
-    fresh = course.spec()
+    fresh = build_job_runner(course.spec)
     job, result = course.done[7]
     assert parts(fresh.work(job, course.broadcast.update(job, (0, 0)))) == parts(result)
 
@@ -372,7 +369,7 @@ def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so
 
 def test_what_is_stopped_is_a_beginning(course: Course) -> None:
     job, result = course.done[-1]
-    job_runner = course.spec()
+    job_runner = build_job_runner(course.spec)
     short = job_runner.work(job._replace(programs=2), course.broadcast.update(job, (0, 0)))
     assert isinstance(short, EpochResult)
     assert not short.whole
@@ -385,7 +382,7 @@ def test_what_is_stopped_is_a_beginning(course: Course) -> None:
 def test_culprits_are_not_tried(course: Course) -> None:
     asked = []
     job = course.done[-1][0]
-    job_runner = course.spec()
+    job_runner = build_job_runner(course.spec)
     measure = job_runner.evaluator.measure
     job_runner.evaluator.measure = lambda request: asked.append(request) or measure(request)  # type: ignore[method-assign, func-returns-value]
     job_runner.work(job, course.broadcast.update(job, (0, 0)))
@@ -401,12 +398,12 @@ def test_culprits_are_not_tried(course: Course) -> None:
 
 def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
     training = Training(1, len(course.broadcast.epochs), 0, packed_rows(sample_rows("edge")))
-    one, two = (made.work(training, course.broadcast.update(training, (0, 0))) for made in (course.spec(), course.spec()))
+    one, two = (made.work(training, course.broadcast.update(training, (0, 0))) for made in map(build_job_runner, [course.spec] * 2))
     assert isinstance(one, Trained)
     assert one == two
     course.broadcast.models.append(one.models)
     job = course.done[-1][0]._replace(models=1)
-    job_runner = course.spec()
+    job_runner = build_job_runner(course.spec)
     job_runner.work(job, course.broadcast.update(job, (0, 0)))
     assert len(one.models) == 1, "promoted"
     assert all(model is not None for model in job_runner.predictors)
@@ -417,4 +414,4 @@ def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
 def test_a_job_runner_that_missed_something_says_so(course: Course) -> None:
     job = course.done[-1][0]
     with pytest.raises(ValueError, match="news from epoch 2 on, where 0 are known"):
-        course.spec().work(job, course.broadcast.update(job, (2, 0)))
+        build_job_runner(course.spec).work(job, course.broadcast.update(job, (2, 0)))

@@ -19,9 +19,9 @@ from tests.models import small_graph
 from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.farm.commit_log import Ledger, Order, RunBudget
-from tuner.farm.jobs import JobRunnerSpec
-from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.read import read_log
 from tuner.log.writer import Origin, RunLog
 from tuner.measure.evaluator import Evaluator
@@ -80,20 +80,19 @@ def searched(
     target_graph: TargetGraph, folder: Path, candidates: int, workers: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> Searched:
     noise, run = Noise(target_graph), LocalPath(folder)
-    facts = Facts(Origin("r", "m", "tiny", "v", runner="a board"), target_graph, LEVELS)
     config = load_config(None, (*QUICK, "search.islands=4", "use.cost_model=false"))
-    spec = JobRunnerSpec(noise, facts, config, {}, 0)
+    spec = SearchSpec(Origin("r", "m", "tiny", "v", runner="a board"), target_graph, LEVELS, config, evaluator=noise)
     place = SearchFolder(run, run / "models", run / "checkpoint", resumed=False)
     for each in (place.models, place.checkpoint):
         each.mkdir(exist_ok=True)
     places, commit = list[Order](), Ledger.commit
-    with monkeypatch.context() as patched, RunLog(run, REAL, facts.origin, FEATURE_SETS) as log:
+    with monkeypatch.context() as patched, RunLog(run, REAL, spec.origin, FEATURE_SETS) as log:
         patched.setattr(Ledger, "commit", lambda *args: places.append(commit(*args)) or places[-1])
         request = TuneRequest(Path("m"), "tiny", folder)
         jobs = ShuffledJobs(spec, workers, seed)
         noise.readings = 0  # kernels were compiled
         resumed = replace(place, resumed=True)
-        search = SearchRun(REAL, facts, config, request, resumed, log, jobs, RunBudget(candidates))
+        search = SearchRun(REAL, spec, request, resumed, log, jobs, RunBudget(candidates))
         search.search_until_spent()
     champions = search.champions
     best = [champion.cycles for champion in champions.best if champion is not None]

@@ -21,9 +21,11 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
+from tuner.config import load_config
 from tuner.farm.commit_log import Deadline, Ledger, RunBudget
 from tuner.farm.jobs import PROGRAMS, EpochResult
-from tuner.farm.recorder import FEATURE_SETS, Facts, Recorder
+from tuner.farm.recorder import FEATURE_SETS, Recorder
+from tuner.farm.search_spec import SearchSpec
 from tuner.farm.uncommitted import read_ahead
 from tuner.log.columns import to_bytes
 from tuner.log.digests import digest
@@ -71,7 +73,7 @@ class Bench:
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph, self.evaluator = target_graph, Evaluator(target_graph, LEVELS)
-        self.facts = Facts(Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), target_graph, LEVELS)
+        self.spec = SearchSpec(Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), target_graph, LEVELS, load_config())
 
     def measured(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         for request in requests:
@@ -81,7 +83,7 @@ class Bench:
                 yield replace(self.evaluator.measure(request), worker="w0", wall_s=0.25)
 
     def session(self, limit: Limit = Limit(), version: str | None = None) -> tuple[MeasureBudget, Heard]:  # noqa: B008
-        heard = Heard(Recorder(self.facts, 1, 5, version, "mine"), Collector())
+        heard = Heard(Recorder(self.spec, 1, 5, version, "mine"), Collector())
         return MeasureBudget(self.measured, heard, limit), heard
 
 

@@ -37,7 +37,7 @@ from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
 from tuner.log.digests import canonical_json
 from tuner.log.schema import RESULTS
-from tuner.measure.evaluator import Evaluator, EvaluatorSpec
+from tuner.measure.evaluator import Evaluator, build_evaluator
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request
 from tuner.measure.roofline import Roofline
@@ -106,7 +106,7 @@ def test_no_program_is_faster_than_its_roofline() -> None:
 @pytest.mark.parametrize("name", SMALL_MODELS)
 def test_a_program_is_measured_as_it_is_compiled(name: str) -> None:
     u = target_graph(name)
-    evaluator, compiler = EvaluatorSpec(u, LEVELS)(), Compiler(u)
+    evaluator, compiler = build_evaluator(u, LEVELS), Compiler(u)
     rng, measured = np.random.default_rng(1), 0
     for genome in (singles(u), *(random_genome(u, rng) for _ in range(4))):
         measurement = evaluator.measure(Request("program", genome))

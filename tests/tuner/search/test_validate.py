@@ -12,10 +12,9 @@ from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuner.search.searching import LEVELS, Local
 from tuner.config import load_config
-from tuner.farm.jobs import Job, JobRunnerSpec, Update
-from tuner.farm.recorder import Facts
+from tuner.farm.jobs import Job, Update, build_job_runner
+from tuner.farm.search_spec import SearchSpec
 from tuner.log.writer import Origin
-from tuner.measure.evaluator import EvaluatorSpec
 from tuner.measure.request import Request
 from tuner.search.ask_tell import Asking
 from tuner.search.segmentation import Segmentation
@@ -56,8 +55,7 @@ def test_a_job_measures_nothing_that_is_not_there() -> None:
         def ask(self, epoch: int) -> Asking[None]:
             yield [Request("segment", (Gene(0, N + 3),), False)]
 
-    facts = Facts(Origin("r", "m", "tiny", "v"), UNIT, LEVELS)
-    job_runner = JobRunnerSpec(EvaluatorSpec(UNIT, LEVELS), facts, load_config(), {}, 0, strategy=Beyond)()
+    job_runner = build_job_runner(SearchSpec(Origin("r", "m", "tiny", "v"), UNIT, LEVELS, load_config(), strategy=Beyond))
     local = Local(UNIT)
     with pytest.raises(TilefarmError, match="the strategy asked for a segment"):
         job_runner.work(Job(1, 0, 0, 0, b""), Update(0, (), None), local)
