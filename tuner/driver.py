@@ -13,7 +13,7 @@ from simulator.terminal import say
 from tuner.config import TuneConfig, load_config
 from tuner.farm.initial_model import NONE, read_prior
 from tuner.farm.plugin_identity import plugged
-from tuner.finish import finish
+from tuner.finalize.summary import finalize
 from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
 from tuner.measure.runners import check_runner
@@ -62,7 +62,7 @@ def tune(request: TuneRequest) -> Summary:
     `resume` continues.
     """
     with searched(request) as (opened, config, end, begun_s):
-        return finish(REAL.clock, opened, end.searches, end.runs, end.folder, config, request, begun_s)
+        return finalize(REAL.clock, opened, end, config, request, begun_s)
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""Plans of a run, compiled: programs at every level, the variants that ship, one file, and its values against onnxruntime's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
+from compiler.model import LoweredModel
+from compiler.package import file_with_body
+from compiler.plan.plan import Plan
+from simulator.npu.errors import InfeasibleError, TilefarmError
+from simulator.onnx_names import Style
+from simulator.session import InferenceSession
+from tuner.config import NPU, TuneConfig
+from tuner.farm.board_finals import cycles_read
+from tuner.farm.subgraph_searches import SearchedSubgraph
+from tuner.finalize.champions import ChosenPlans, write_plans
+from tuner.platform.crash import one_line
+from tuner.platform.local_files import LocalPath
+from tuner.request import TuneRequest
+from tuner.run_session import SessionEnd
+from tuner.runs.folder import RunFolder
+from tuner.selection.variant_choice import Candidates, ShippedVariants, not_judged, shipment
+from tuner.verify.check import random_feeds
+from tuner.verify.fixed_point import referred
+from tuner.verify.reference import Stored, reference
+from tuner.verify.values import Values, values_of
+
+
+class CompiledRun(NamedTuple):
+    """Programs of a run, of which `shipped` are in the file.  read: digest of a plan -> level -> cycles on a board, None without one.
+
+    same_as: level -> the level whose variant has the same programs.  values: by level, {} where they could not be compared, as
+    `unconfirmed` says.
+    """
+
+    shipped: ShippedVariants
+    baselines: Mapping[str, MeasuredModel]
+    read: Mapping[str, Mapping[str, int]] | None
+    same_as: Mapping[str, str | None]
+    values: Mapping[str, Values]
+    unconfirmed: tuple[str, ...]
+
+
+def compile_plans(
+    opened: LoweredModel, end: SessionEnd[LocalPath], chosen: ChosenPlans, config: TuneConfig, request: TuneRequest
+) -> CompiledRun:
+    """Compiled variants, written to `best.onnx` and `plans/`.  Raises `InfeasibleError` where the NPU has no program for a champion."""
+    folder, searches, runs = end
+    levels, simulated = runs[0].levels, config.target.name == NPU
+    try:
+        champions = measure(opened, chosen.own)
+    except InfeasibleError as error:
+        if simulated:
+            raise
+        raise InfeasibleError(
+            f"the NPU has no program for a champion of target {config.target.name}: {error}; plans: {folder.plans}"
+        ) from None
+    if simulated and not chosen.verdicts:
+        _check_cycles(searches, chosen, champions)
+    read = None
+    if chosen.verdicts:
+        read = {chosen.plans[name].digest: cycles_read(searches, chosen.verdicts, p, levels) for name, p in chosen.by_search.items()}
+    candidates = Candidates(champions, _measured_robust(opened, chosen.plans.get("robust"), levels, simulated))
+    why_not_judged = not_judged(config.runner.name, config.target.name)
+    shipped = shipment(opened, candidates, request.variants, read, why_not_judged, request.insure)
+    write_plans(folder.plans, {level: variant.plan for level, variant in shipped.variants.items()})
+    baselines = measure(opened, chosen.baselines)
+    package(opened, containers_of(opened, shipped.variants), folder.best, request.style)
+    same_as = same_programs(shipped.variants)
+    try:
+        values = _compare_values(opened, folder, same_as, request.style)
+    except (TilefarmError, OSError) as error:  # a search is not thrown away for want of a comparison
+        return CompiledRun(shipped, baselines, read, same_as, {}, (f"not compared with onnxruntime: {one_line(error)}",))
+    faults = tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
+    return CompiledRun(shipped, baselines, read, same_as, values, faults)
+
+
+def _check_cycles(searches: Sequence[SearchedSubgraph], chosen: ChosenPlans, champions: Mapping[str, MeasuredModel]) -> None:
+    """Raise `RuntimeError` where a compiled champion does not take the cycles that the search measured."""
+    for i, level in enumerate(chosen.own):
+        for search, end in zip(searches, chosen.ends, strict=True):
+            cycles, expected = champions[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
+            if cycles != expected:
+                raise RuntimeError(f"level {level}: the champion took {expected} cycles when measured, {cycles} when compiled")
+
+
+def _measured_robust(opened: LoweredModel, plan: Plan | None, levels: Sequence[str], simulated: bool) -> MeasuredModel | None:
+    """None where there is none, or where it was another target's and the NPU has no program for it."""
+    if plan is None:
+        return None
+    try:
+        return measure(opened, dict.fromkeys(levels, plan))[levels[0]]
+    except InfeasibleError:
+        if simulated:
+            raise
+        return None
+
+
+def _compare_values(
+    opened: LoweredModel, folder: RunFolder[LocalPath], same_as: Mapping[str, str | None], style: Style
+) -> dict[str, Values]:
+    """Values of every distinct variant, executed from the file that was written, against onnxruntime on its body."""
+    session = InferenceSession(folder.best)
+    feeds = random_feeds(session, 0)
+    values: dict[str, Values] = {}
+    with file_with_body(opened.written, folder.best, style, folder.path / ".tmp") as body:
+        expected = referred(reference(body, feeds, Stored.of(session.compiled)), session.compiled, folder.best, feeds, body)
+        for level, twin in same_as.items():
+            values[level] = values_of(session, feeds, expected, level) if twin is None else values[twin]
+    return values
