@@ -1,16 +1,4 @@
-"""The compiler, from top to bottom: the one place to read first.
-
-load      frontend.load        ONNX file -> checked, cleaned ModelProto
-lower     frontend.lower       ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)
-unit      kinds.build          Graph x Machine x data type -> storages, operators, constants, DDR addresses
-plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
-segment   segment.segment      what a segment of the plan is on its cores: shares, strips, rows of every block, places in L1 and UB
-records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
-order     schedule.listed      what an engine may take ahead of what waits, segment by segment
-stream    schedule.sync        flags and issue order -> one stream per core; places in the shared memory (schedule.shared)
-program   simulator.npu        streams + memory map, verified
-file      build                every level's program and what it takes, in containers, in an ONNX file (package)
-"""
+"""Compiler of one target graph: the stages from plan to program (`compiler.stages`), and caches of what they have made."""
 
 from __future__ import annotations
 

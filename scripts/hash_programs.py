@@ -1,7 +1,7 @@
 """Whether two checkouts make the same: digests of plans, tasks, features, streams, times and compiled files of many random genomes.
 
     python scripts/hash_programs.py [--whole] [--networks light:squeezenet,...] [--machines edge,...] [--dtypes float16,...]
-                                    [--genes N] [--genomes N] [--seed S]
+                                    [--genes N] [--genomes N] [--seed S] [--texts]
 
 A line per network, machine and data type, or why it does not compile.  Behind it are random genes, most of which are segments, and whole
 programs, each a move away from the one before it.  Digests:
@@ -12,6 +12,8 @@ features  raw, as a model is given them
 streams   every record of every core
 times     every column of a measurement at every level
 file      the compiled ONNX with a program per level: layer by layer, then random ones
+
+--texts: behind them those of the text of every stage (`compiler.stages`), layer by layer.
 
 A change that should only make things faster, or move them: run it before and after, and compare the lines.  A minute or two; --whole takes
 ten times as long.
@@ -31,10 +33,12 @@ import typer
 from numpy.typing import NDArray
 
 from compiler.build import containers_of, default_plans, measure, package
+from compiler.dump.texts import texts_of
 from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.space.decode import plan_of
+from compiler.stages import DUMPED
 from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
@@ -57,8 +61,8 @@ MACHINES = "edge,ascend310,tpu-like,nvdla-large"
 class Digests:
     """A digest of each part; what is added counts in its order."""
 
-    def __init__(self) -> None:
-        self._parts = {part: hashlib.sha256() for part in PARTS}
+    def __init__(self, parts: Sequence[str]) -> None:
+        self._parts = {part: hashlib.sha256() for part in parts}
 
     def add(self, part: str, *found: str | bytes | NDArray[Any] | None) -> None:
         """What is not there counts as well."""
@@ -70,14 +74,14 @@ class Digests:
         return ", ".join(f"{part} {digest.hexdigest()[:12]}" for part, digest in self._parts.items())
 
 
-def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: int, seed: int) -> str:
+def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: int, seed: int, texts: bool = False) -> str:
     """What the line of a network, machine and data type says.  Raises `BadInputError` for what does not exist."""
     try:
         there = opened(network, machine, dtype)
         plans = [default_plans(there)]
     except (InfeasibleError, UnsupportedError) as error:
         return f"does not compile: {error}"
-    found, fitting = Digests(), list[list[Plan]]()
+    found, fitting = Digests((*PARTS, *DUMPED) if texts else PARTS), list[list[Plan]]()
     for target_graph in map(in_search_order, there.target_graphs):
         levels, rng = tuple(target_graph.machine.contention), np.random.default_rng([seed, 3])
         target = Npu(target_graph, levels, records=True)
@@ -91,6 +95,8 @@ def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: in
         fitting.append([plan for plan in programs if plan is not None])
     plans += [joined(dict(zip(there.names, each, strict=True))) for each in zip(*fitting, strict=False)]
     found.add("file", compiled(there, plans))
+    for text in texts_of(there, {"all": plans[0]}, {}, DUMPED) if texts else ():
+        found.add(text.stage, *text.lines)
     return str(found)
 
 
@@ -129,6 +135,7 @@ def main(
     gene_count: Annotated[int, typer.Option("--genes", metavar="N", min=0, help="Random genes of each.")] = 500,
     genomes: Annotated[int, typer.Option(metavar="N", min=0, help="Whole programs of each.")] = 10,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    texts: Annotated[bool, typer.Option("--texts", help="Also the text of every stage, layer by layer.")] = False,
 ) -> None:
     """Digests of what random genes become, a line per network, machine and data type: equal where two checkouts make the same."""
     names = named(networks or ",".join((*EVERYDAY, *LARGER) if whole else EVERYDAY))
@@ -137,7 +144,7 @@ def main(
         raise typer.BadParameter(f"--dtypes {min(unknown)}: expected some of {', '.join(DataType.__members__)}")
     for network, machine, dtype in product(names, machines.split(","), types):
         try:
-            found = digests(network, machine, dtype, gene_count, genomes, seed)
+            found = digests(network, machine, dtype, gene_count, genomes, seed, texts)
         except BadInputError as error:
             raise typer.BadParameter(str(error)) from None
         print(f"{network} {machine} {dtype}: {found}", flush=True)

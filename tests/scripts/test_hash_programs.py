@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compiler.stages import DUMPED
 from scripts.hash_programs import EVERYDAY, LARGER, PARTS, digests
 from scripts.studies import named
 from tests.scripting import run_script
@@ -63,6 +64,11 @@ def test_a_line_per_network_machine_and_data_type() -> None:
     done = run_script("hash_programs", *words)
     cells = [line.partition(": plans")[0] for line in done.stdout.splitlines()]
     assert cells == [f"{SMALL} {machine} {dtype}" for machine in ("edge", "tpu-like") for dtype in ("float16", "float32")]
+
+
+def test_texts_have_a_digest_of_every_stage() -> None:
+    line = digests(SMALL, "edge", "float16", 0, 0, 0, texts=True)
+    assert re.findall(r"(\w+) [0-9a-f]{12}", line) == [*PARTS, *DUMPED]
 
 
 @pytest.mark.parametrize(("word", "value"), [("--networks", "made:nothing"), ("--machines", "nothing"), ("--dtypes", "float64")])

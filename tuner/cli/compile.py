@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compiler.dump import STAGES
+from compiler.stages import DUMPED
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.terminal import print_line
 from tuner.cli import options
-from tuner.cli.dump_stages import parse_stages, print_texts, texts_of, write_texts
+from tuner.cli.dump_stages import parse_stages, print_texts, write_texts
 from tuner.cli.group import FOLDER, READ
 from tuner.cli.malloc_tuning import keep_freed_memory
 from tuner.cli.parse import parse_plans, parse_shapes
@@ -54,7 +54,7 @@ def compile_(
         list[str] | None,
         typer.Option(
             metavar="STAGE",
-            help=f"Print what a stage has made, in place of the report: {', '.join(STAGES)}, all; repeatable, or with commas.",
+            help=f"Print what a stage has made, in place of the report: {', '.join(DUMPED)}, all; repeatable, or with commas.",
         ),
     ] = None,
     dump_to: Annotated[
@@ -68,6 +68,7 @@ def compile_(
     as_json: options.Json = False,
 ) -> int:
     keep_freed_memory()
+    from compiler.dump.texts import texts_of
     from compiler.frontend.partition.partition import AllOnHostError
     from compiler.model import ModelSpec
     from compiler.plan.plan import Plan

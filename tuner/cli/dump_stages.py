@@ -1,31 +1,19 @@
-"""`tilefarm compile --dump`: what the stages of the compiler have made, to stdout or into a folder."""
+"""`tilefarm compile --dump`: texts of stages of the compiler, to stdout or into a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from compiler.dump import STAGES
+from compiler.stages import DUMPED
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from compiler.model import LoweredModel
-    from compiler.plan.plan import Plan
+    from compiler.dump.texts import Text
 
 ALL = "all"
-
-
-class Text(NamedTuple):
-    """What a stage has made.  piece, levels: of which, where others have another; else nothing."""
-
-    stage: str
-    piece: str
-    levels: tuple[str, ...]
-    lines: Iterable[str]
 
 
 def parse_stages(texts: Sequence[str]) -> tuple[str, ...]:
@@ -33,63 +21,13 @@ def parse_stages(texts: Sequence[str]) -> tuple[str, ...]:
     wanted = {word.strip() for text in texts for word in text.split(",")}
     for text in texts:
         for word in text.split(","):
-            if word.strip() not in (*STAGES, ALL):
-                raise BadInputError(f"--dump {text}: no stage {word.strip()!r}; expected {', '.join(STAGES)} or {ALL}")
-    return tuple(stage for stage in STAGES if stage in wanted or ALL in wanted)
-
-
-def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[Text]:
-    """Texts in the order of the stages, each made when its turn comes, so that a plan that does not fit is shown up to there.
-
-    plans: level -> its plan.  names: of the plans' files, by level, for errors.  Raises `BadInputError`, `InfeasibleError`.
-    """
-    from compiler.build import plans_of_pieces
-    from compiler.dump.plan import plan_lines
-
-    levels: dict[str, tuple[str, ...]] = {}
-    for level, plan in plans.items():
-        levels[plan.digest] = (*levels.get(plan.digest, ()), level)
-    pieces = opened.names if len(opened.names) > 1 else ("",)
-    for stage in stages:
-        if stage in ("graph", "unit"):
-            for k, piece in enumerate(pieces):
-                yield Text(stage, piece, (), _of_piece(opened, stage, k))
-            continue
-        for mine in levels.values():
-            plan, where, whose = plans[mine[0]], names.get(mine[0], "plan"), mine if len(levels) > 1 else ()
-            parts = plans_of_pieces(opened, plan, where)
-            if stage == "plan":
-                yield Text(stage, "", whose, plan_lines(plan))
-                continue
-            for k, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
-                yield Text(stage, piece, whose, _of_plan(opened, stage, k, part, where))
-
-
-def _of_piece(opened: LoweredModel, stage: str, k: int) -> list[str]:
-    from compiler.dump.graph import graph_lines
-    from compiler.dump.target_graph import unit_lines
-    from compiler.frontend.lower import lower
-
-    if stage == "unit":
-        return unit_lines(opened.target_graphs[k])
-    # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
-    return graph_lines(lower(opened.part.pieces[k].npu, opened.digest, opened.part.data))
-
-
-def _of_plan(opened: LoweredModel, stage: str, k: int, plan: Plan, where: str) -> Iterable[str]:
-    from compiler.build import check_plan, compile_plan
-    from compiler.dump.records import record_lines
-    from compiler.dump.segments import segment_lines
-
-    compiler = opened.compilers[k]
-    if stage == "records":
-        return record_lines(compile_plan(compiler, plan, where))
-    check_plan(compiler.target_graph, plan, where)
-    return segment_lines(compiler, plan)
+            if word.strip() not in (*DUMPED, ALL):
+                raise BadInputError(f"--dump {text}: no stage {word.strip()!r}; expected {', '.join(DUMPED)} or {ALL}")
+    return tuple(stage for stage in DUMPED if stage in wanted or ALL in wanted)
 
 
 def print_texts(texts: Iterable[Text]) -> None:
-    """To stdout, each behind a comment that says what it is."""
+    """Print to stdout, each text behind a comment that names it."""
     for stage, piece, levels, lines in texts:
         print_line(f"# --- {' '.join(filter(None, (stage, piece, ', '.join(levels))))} ---")
         for line in lines:
@@ -97,7 +35,7 @@ def print_texts(texts: Iterable[Text]) -> None:
 
 
 def write_texts(texts: Iterable[Text], folder: Path) -> None:
-    """Files [PIECE.][LEVEL.]STAGE.txt, whole or not at all.  Raises `BadInputError` where the folder cannot be made."""
+    """Write files [PIECE.][LEVEL.]STAGE.txt, whole or not at all.  Raises `BadInputError` where the folder cannot be made."""
     from simulator.npu.files import atomic_write
 
     try:

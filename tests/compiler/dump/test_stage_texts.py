@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.dump import STAGES
 from compiler.dump.graph import graph_lines
 from compiler.dump.plan import plan_lines
 from compiler.dump.records import record_lines
@@ -23,6 +22,7 @@ from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.initial import layer_by_layer, single_operators
 from compiler.space.persistent import cut_tensors, holding
+from compiler.stages import DUMPED
 from simulator.npu.asm import parse
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -72,7 +72,7 @@ def lines_of(stage: str) -> list[str]:
     return {"unit": unit_lines(compiler.target_graph), "plan": plan_lines(plan), "segments": list(segment_lines(compiler, plan))}[stage]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", DUMPED)
 def test_golden(stage: str, golden: Callable[[str, str], None]) -> None:
     golden(f"dump/{stage}.txt", text(lines_of(stage)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.dump import STAGES
+from compiler.stages import DUMPED
 from tests.piece_models import IN_PIECES, piece_model
 from tests.tuning import ROOT
 
@@ -24,12 +24,12 @@ def test_every_stage_to_stdout_and_into_files(cli, model, tmp_path):
     code, out, err = cli("compile", model, "--machine", "edge", "--dump", "all")
     assert (code, err) == (0, "")
     parts = out.split("# --- ")[1:]
-    assert [part.partition(" ---\n")[0] for part in parts] == list(STAGES)
+    assert [part.partition(" ---\n")[0] for part in parts] == list(DUMPED)
     written, bodies = tmp_path / "new" / "dump", [part.partition(" ---\n")[2] for part in parts]
     arguments = ("--dump", "records,unit", "--dump", "plan, graph,segments", "--dump-to", written, "--out", tmp_path / "out.onnx")
     code, report, _ = cli("compile", model, "--machine", "edge", *arguments)
     assert (code, "operators, " in report) == (0, True)
-    assert texts(written) == {f"{stage}.txt": body for stage, body in zip(STAGES, bodies, strict=True)}
+    assert texts(written) == {f"{stage}.txt": body for stage, body in zip(DUMPED, bodies, strict=True)}
     assert onnx.load(tmp_path / "out.onnx").graph.node
     assert str(model.parent) not in out
 
@@ -76,7 +76,7 @@ def test_every_piece(cli, tmp_path):
     written = texts(tmp_path / "dump")
     pieces = sorted({name.removesuffix(".graph.txt") for name in written if name.endswith(".graph.txt")})
     assert len(pieces) == len(IN_PIECES["chain"].pieces)
-    assert set(written) == {"plan.txt", *(f"{piece}.{stage}.txt" for piece in pieces for stage in STAGES if stage != "plan")}
+    assert set(written) == {"plan.txt", *(f"{piece}.{stage}.txt" for piece in pieces for stage in DUMPED if stage != "plan")}
     assert [f"piece {piece}: " in written["plan.txt"] for piece in pieces] == [True] * len(pieces)
 
 
@@ -87,7 +87,7 @@ def test_a_plan_that_does_not_fit_is_shown_up_to_there(cli, model, plans, tmp_pa
     code, out, err = cli("compile", model, "--machine", "edge", "--plan", tmp_path / "p.json", "--dump", "all")
     assert (code, err.count("\n")) == (3, 1)
     assert "does not fit edge: segment 0" in err
-    assert [line for line in out.splitlines() if line.startswith("# ---")] == [f"# --- {stage} ---" for stage in STAGES[:-1]]
+    assert [line for line in out.splitlines() if line.startswith("# ---")] == [f"# --- {stage} ---" for stage in DUMPED[:-1]]
     assert "  does not fit: segment 0" in out
 
 

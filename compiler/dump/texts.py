@@ -1,0 +1,62 @@
+"""Texts of stages of a model that is compiled by given plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from compiler.build import check_plan, compile_plan, plans_of_pieces
+from compiler.frontend.lower import lower
+from compiler.model import LoweredModel
+from compiler.plan.plan import Plan
+from compiler.stages import STAGES, Stage
+
+
+class Text(NamedTuple):
+    """Text of a stage.  piece, levels: which one, where others have another text; else nothing."""
+
+    stage: str
+    piece: str
+    levels: tuple[str, ...]
+    lines: Iterable[str]
+
+
+def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[Text]:
+    """Texts in the order of the stages, each made when its turn comes, so that a plan that does not fit is shown up to there.
+
+    plans: level -> its plan.  names: of the plans' files, by level, for errors.  Raises `BadInputError`, `InfeasibleError`.
+    """
+    levels: dict[str, tuple[str, ...]] = {}
+    for level, plan in plans.items():
+        levels[plan.digest] = (*levels.get(plan.digest, ()), level)
+    pieces = opened.names if len(opened.names) > 1 else ("",)
+    for stage in STAGES:
+        if stage.name not in stages:
+            continue
+        if stage.name in ("graph", "unit"):
+            for k, piece in enumerate(pieces):
+                yield Text(stage.name, piece, (), stage.dump(_of_piece(opened, stage, k)))
+            continue
+        for same in levels.values():
+            plan, where, shown_levels = plans[same[0]], names.get(same[0], "plan"), same if len(levels) > 1 else ()
+            parts = plans_of_pieces(opened, plan, where)
+            if stage.name == "plan":
+                yield Text(stage.name, "", shown_levels, stage.dump(plan))
+                continue
+            for k, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
+                yield Text(stage.name, piece, shown_levels, stage.dump(*_of_plan(opened, stage, k, part, where)))
+
+
+def _of_piece(opened: LoweredModel, stage: Stage, k: int) -> Any:
+    if stage.name == "unit":
+        return opened.target_graphs[k]
+    # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
+    return lower(opened.part.pieces[k].npu, opened.digest, opened.part.data)
+
+
+def _of_plan(opened: LoweredModel, stage: Stage, k: int, plan: Plan, where: str) -> tuple[Any, ...]:
+    compiler = opened.compilers[k]
+    if stage.name == "records":
+        return (compile_plan(compiler, plan, where),)
+    check_plan(compiler.target_graph, plan, where)
+    return compiler, plan
