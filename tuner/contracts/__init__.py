@@ -1,0 +1,1 @@
+"""Former place of `tuner.testing`, for plug-ins, until the next release."""
