@@ -222,19 +222,8 @@ def _searched(
         jobs = stack.enter_context(_jobs(around, spec, request, place))
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
-        run = SearchRun(
-            world,
-            spec,
-            request,
-            place,
-            log,
-            jobs,
-            budget,
-            said,
-            None if given is None and not known else first,
-            None if prior is None else prior.kept,
-            storing,
-        )
+        begin, model = None if given is None and not known else first, None if prior is None else prior.kept
+        run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             around.say(
