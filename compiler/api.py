@@ -1,4 +1,4 @@
-"""What a program or a notebook asks of the compiler: a model read for a machine, and compiled with plans."""
+"""Library interface of the compiler: a model is read for a machine, and compiled with plans."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class CompiledModel:
         return tuple(self.measured)
 
     def plan(self, level: str) -> Plan:
-        """Of a level.  Raises `BadInputError` where there is none of that name."""
+        """Plan of a level.  Raises `BadInputError` where there is none of that name."""
         return self._of(level).plan
 
     def cycles(self, level: str) -> int:
-        """What the level's program takes at that level, simulated.  Raises as `plan`."""
+        """Simulated cycles of a level's program at that level.  Raises as `plan`."""
         return self._of(level).timings[level].cycles
 
     def pace(self, level: str) -> Pace:
-        """The same as latency and throughput.  Raises as `plan`."""
+        """Latency and throughput at a level.  Raises as `plan`."""
         return Pace.of(self.cycles(level), self.opened.frames, self.opened.machine.clock_hz)
 
     def save(self, path: str | os.PathLike[str], style: Style = "function") -> None:
@@ -65,7 +65,7 @@ def load(
     objective: Objective = "latency",
     frames: int | None = None,
 ) -> LoweredModel:
-    """A model read, checked and lowered for a machine: `.unit` is what plans are of, `.units` where it runs in several pieces.
+    """A model read, checked and lowered for a machine: plans are of `.target_graph`, or of `.target_graphs` of several pieces.
 
     model: an ONNX file, the bytes of one, or what was read already.  machine: a preset, a YAML file or a Machine.  shapes: dimensions of
     dynamic inputs.  random_weights: a seed that replaces all weights.  objective: `latency`, a frame of the model in a run, or

@@ -35,39 +35,41 @@ Alike = Callable[[Gene], Hashable]  # equal of segments that are equal but for t
 _BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
 
 
-def quick_plans(opened: LoweredModel, predict: Callable[[TargetGraph], Predict] = by_estimate, told: Progress = nobody) -> dict[str, Plan]:
+def quick_plans(
+    opened: LoweredModel, predict: Callable[[TargetGraph], Predict] = by_estimate, progress: Progress = nobody
+) -> dict[str, Plan]:
     """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
 
-    predict: of a piece's unit.  Raises `InfeasibleError` where no plan fits a level.
+    predict: of a piece's target graph.  Raises `InfeasibleError` where no plan fits a level.
     """
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
         target_graph = ordered(compiler.target_graph, "depth")
-        by_piece[name] = _fastest(compiler, target_graph, quick_genomes(compiler, target_graph, predict(target_graph), told=told))
+        by_piece[name] = _fastest(compiler, target_graph, quick_genomes(compiler, target_graph, predict(target_graph), progress=progress))
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
 
 def quick_genomes(
-    compiler: Compiler, target_graph: TargetGraph, predict: Predict, levels: Sequence[str] | None = None, told: Progress = nobody
+    compiler: Compiler, target_graph: TargetGraph, predict: Predict, levels: Sequence[str] | None = None, progress: Progress = nobody
 ) -> dict[str, tuple[Genome, ...]]:
     """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
     that may be faster at another level.
 
-    unit: the compiler's, in an order in which runs of operators are branches.  levels: None for all.
+    target_graph: the compiler's, in an order in which runs of operators are branches.  levels: None for all.
 
     Raises as `quick_plans`.
     """
     groups: dict[Grant, list[str]] = {}
     for level in levels or target_graph.machine.contention:
         groups.setdefault(target_graph.machine.granted(level), []).append(level)
-    found = {}
+    genomes = {}
     for levels in groups.values():
-        for level, genome in zip(levels, segmentations(target_graph, levels, predict, told), strict=True):
-            found[level] = _corrected(compiler, target_graph, genome, level, told)
-    return found
+        for level, genome in zip(levels, segmentations(target_graph, levels, predict, progress), strict=True):
+            genomes[level] = _corrected(compiler, target_graph, genome, level, progress)
+    return genomes
 
 
-def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, level: str, told: Progress) -> tuple[Genome, ...]:
+def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, level: str, progress: Progress) -> tuple[Genome, ...]:
     """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
 
     What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
@@ -75,7 +77,7 @@ def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, le
     all of it is done with what is decided before as well, and the faster program is kept.
     """
 
-    known: dict[tuple[tuple[str, bool], ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
+    cached_cycles: dict[tuple[tuple[str, bool], ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
 
     @cache
     def measured(tried: Genome) -> NDArray[np.int64] | None:
@@ -83,11 +85,11 @@ def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, le
         if isinstance(plan, Infeasible):
             return None
         key = tuple([(segment.key, segment.same_end) for segment in plan.segments])
-        if key not in known:
-            found = _segment_cycles(compiler, plan, level)
-            known[key] = None if isinstance(found, Infeasible) else found
-            told(f"{level}: {len(known):,} programs simulated")
-        return known[key]
+        if key not in cached_cycles:
+            cycles = _segment_cycles(compiler, plan, level)
+            cached_cycles[key] = None if isinstance(cycles, Infeasible) else cycles
+            progress(f"{level}: {len(cached_cycles):,} programs simulated")
+        return cached_cycles[key]
 
     took = _segment_cycles(compiler, _plan(target_graph, genome), level)
     if isinstance(took, Infeasible):
@@ -98,17 +100,18 @@ def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, le
         return structures.structure(gene.start, gene.stop), gene[2:]
 
     parts = _changed(target_graph, _Timed(genome, took), alike, measured)
-    found = list[tuple[int, tuple[Genome, ...]]]()
+    variants = list[tuple[int, tuple[Genome, ...]]]()
     for begin in dict.fromkeys((parts.genome, _shared(target_graph, parts, measured).genome)):
-        whole = _joined(target_graph, _replaced(parts, dict(enumerate(begin)), measured), measured)
-        loose = {at: gene._replace(pinned=()) for at, gene in enumerate(whole.genome) if gene not in begin}
-        again = _changed(target_graph, _replaced(whole, loose, measured), alike, measured).genome
-        whole = _with(whole, {at: new for at, (new, old) in enumerate(zip(again, whole.genome, strict=True)) if new != old}, measured)
-        every = [(each, measured(each)) for each in _held(target_graph, _begun_in_blocks(target_graph, whole, measured), level, measured)]
-        held = [_Timed(each, cycles) for each, cycles in every if cycles is not None]
-        ends = [_turned(_shared(target_graph, each, measured), measured) for each in held]
-        found.append((min(int(each.took.sum()) for each in ends), tuple([each.genome for each in ends])))
-    return min(found, key=lambda each: each[0])[1]
+        merged = _joined(target_graph, _replaced(parts, dict(enumerate(begin)), measured), measured)
+        loose = {index: gene._replace(pinned=()) for index, gene in enumerate(merged.genome) if gene not in begin}
+        changed = _changed(target_graph, _replaced(merged, loose, measured), alike, measured).genome
+        new_genes = {index: new for index, (new, old) in enumerate(zip(changed, merged.genome, strict=True)) if new != old}
+        merged = _with(merged, new_genes, measured)
+        tried = _held(target_graph, _begun_in_blocks(target_graph, merged, measured), level, measured)
+        held = [_Timed(tried_genome, cycles) for tried_genome in tried if (cycles := measured(tried_genome)) is not None]
+        ends = [_turned(_shared(target_graph, program, measured), measured) for program in held]
+        variants.append((min(int(program.took.sum()) for program in ends), tuple([program.genome for program in ends])))
+    return min(variants, key=lambda variant: variant[0])[1]
 
 
 class _Timed(NamedTuple):
@@ -118,7 +121,7 @@ class _Timed(NamedTuple):
     took: NDArray[np.int64]
 
 
-def _changed(target_graph: TargetGraph, found: _Timed, alike: Alike, measured: Measure) -> _Timed:
+def _changed(target_graph: TargetGraph, program: _Timed, alike: Alike, measured: Measure) -> _Timed:
     """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were.
 
     Of equal segments the first says for all of them whether a change is worth a try.
@@ -126,38 +129,40 @@ def _changed(target_graph: TargetGraph, found: _Timed, alike: Alike, measured: M
     for change in CHANGES:
         for first in (0, 1):
             places = dict[Hashable, list[int]]()
-            for at in range(first, len(found.genome), 2):
-                places.setdefault(alike(found.genome[at]), []).append(at)
-            new = {at: where_it_fits(target_graph, found.genome[at], change) for at, *_ in places.values()}
-            one = _with(found, {at: gene for at, gene in new.items() if gene != found.genome[at]}, measured)
-            won = [mine for mine in places.values() if one.genome[mine[0]] != found.genome[mine[0]]]
-            others = {
-                at: one.genome[mine[0]]._replace(start=one.genome[at].start, stop=one.genome[at].stop) for mine in won for at in mine[1:]
+            for index in range(first, len(program.genome), 2):
+                places.setdefault(alike(program.genome[index]), []).append(index)
+            new = {index: where_it_fits(target_graph, program.genome[index], change) for index, *_ in places.values()}
+            one = _with(program, {index: gene for index, gene in new.items() if gene != program.genome[index]}, measured)
+            won = [same for same in places.values() if one.genome[same[0]] != program.genome[same[0]]]
+            same_changes = {
+                index: one.genome[same[0]]._replace(start=one.genome[index].start, stop=one.genome[index].stop)
+                for same in won
+                for index in same[1:]
             }
-            found = _with(one, others, measured)
-    return found
+            program = _with(one, same_changes, measured)
+    return program
 
 
-def _with(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
+def _with(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
     """With those of some new genes that are faster with the segment behind, whose loads run ahead; measured together, or as it was.
 
     Segments that are faster one by one may be slower together: what is kept was measured as a whole.
     """
-    tried = _replaced(found, new, measured)
-    less = found.took - tried.took
-    faster = {at: gene for at, gene in new.items() if less[at : at + 2].sum() > 0}
-    mixed = tried if len(faster) == len(new) else _replaced(found, faster, measured)
-    return min(found, mixed, tried, key=lambda each: int(each.took.sum()))
+    tried = _replaced(program, new, measured)
+    less = program.took - tried.took
+    faster = {index: gene for index, gene in new.items() if less[index : index + 2].sum() > 0}
+    mixed = tried if len(faster) == len(new) else _replaced(program, faster, measured)
+    return min(program, mixed, tried, key=lambda candidate: int(candidate.took.sum()))
 
 
-def _replaced(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
+def _replaced(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
     """With new genes in their places; as it was where they do not fit."""
-    genome = tuple([new.get(at, gene) for at, gene in enumerate(found.genome)])
+    genome = tuple([new.get(index, gene) for index, gene in enumerate(program.genome)])
     took = measured(genome) if new else None
-    return found if took is None else _Timed(genome, took)
+    return program if took is None else _Timed(genome, took)
 
 
-def _joined(target_graph: TargetGraph, found: _Timed, measured: Measure) -> _Timed:
+def _joined(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
     """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
 
     Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  Pairs are tried side by side in one program, those that begin at even
@@ -165,63 +170,67 @@ def _joined(target_graph: TargetGraph, found: _Timed, measured: Measure) -> _Tim
     """
     failed = 0
     while failed < 2:
-        genes, took = found
-        both = {at: pair for at in range(failed, len(genes) - 1, 2) if (pair := _join(target_graph, genes[at], genes[at + 1])) is not None}
+        genes, took = program
+        both = {
+            index: pair
+            for index in range(failed, len(genes) - 1, 2)
+            if (pair := _join(target_graph, genes[index], genes[index + 1])) is not None
+        }
         tried = _paired(genes, both)
         now = measured(tried) if both else None
         faster = dict[int, Gene]()
         if now is not None:
-            begins = [at for at in range(len(genes)) if at - 1 not in both]
+            begins = [index for index in range(len(genes)) if index - 1 not in both]
             cycles = dict(zip(begins, now.tolist(), strict=True))
-            faster = {at: pair for at, pair in both.items() if cycles[at] < took[at : at + 2].sum()}
+            faster = {index: pair for index, pair in both.items() if cycles[index] < took[index : index + 2].sum()}
         if len(faster) < len(both):
             tried = _paired(genes, faster)
             now = measured(tried) if faster else None
         if now is None or now.sum() >= took.sum():
             failed += 1
             continue
-        found, failed = _Timed(tried, now), 0
-    return found
+        program, failed = _Timed(tried, now), 0
+    return program
 
 
 def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
     """With some neighbours in one gene each, by the place of the first."""
-    return tuple([both.get(at, gene) for at, gene in enumerate(genes) if at - 1 not in both])
+    return tuple([both.get(index, gene) for index, gene in enumerate(genes) if index - 1 not in both])
 
 
-def _begun_in_blocks(target_graph: TargetGraph, found: _Timed, measured: Measure) -> Genome:
+def _begun_in_blocks(target_graph: TargetGraph, program: _Timed, measured: Measure) -> Genome:
     """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
 
     Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
     What lies between the two is held in L1, and those behind keep their tilings.  Shares of VECTOR are decided behind it.
     """
-    one, *others = found.genome
+    one, *later_genes = program.genome
     plan = decode(target_graph, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 and not one.on_vector else None
     if plan is None:
-        return found.genome
+        return program.genome
     for stop in range(one.start + 2, min(one.stop, one.start + _BEGUN)):
         first = four_alive(target_graph, Gene(one.start, stop, blocks=2, cores=one.cores, cached=-1, grant=one.grant, held=(1 << stop) - 1))
         if first.blocks > 2:
-            tried = (first, one._replace(start=stop, choices=(), pinned=pins_of(plan.tilings[stop - one.start :])), *others)
+            tried = (first, one._replace(start=stop, choices=(), pinned=pins_of(plan.tilings[stop - one.start :])), *later_genes)
             took = measured(tried)
-            if took is not None and took.sum() < found.took.sum():
-                found = _Timed(tried, took)
-    return found.genome
+            if took is not None and took.sum() < program.took.sum():
+                program = _Timed(tried, took)
+    return program.genome
 
 
-def _join(target_graph: TargetGraph, one: Gene, other: Gene) -> Gene | None:
+def _join(target_graph: TargetGraph, one: Gene, following: Gene) -> Gene | None:
     """Two neighbours as one gene, with the tilings that they have; None where that is none, or does not fit."""
-    plans = [decode(target_graph, gene) for gene in (one, other)]
-    whole = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other))
-    alike = whole and (one.cores, one.images) == (other.cores, other.images)
+    plans = [decode(target_graph, gene) for gene in (one, following)]
+    unsplit = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, following))
+    alike = unsplit and (one.cores, one.images) == (following.cores, following.images)
     if not alike or any(plan is None for plan in plans):
         return None
-    there = [plan for plan in plans if plan is not None]
-    shares = [share.tiling for plan in there for share in plan.on_vector]
-    pins = pins_of([*(tiling for plan in there for tiling in plan.tilings), *shares])
-    planes = [each for gene in (one, other) for each in gene.on_vector or (0,) * (gene.stop - gene.start)]
+    fitting = [plan for plan in plans if plan is not None]
+    shares = [share.tiling for plan in fitting for share in plan.on_vector]
+    pins = pins_of([*(tiling for plan in fitting for tiling in plan.tilings), *shares])
+    planes = [planes_on_vector for gene in (one, following) for planes_on_vector in gene.on_vector or (0,) * (gene.stop - gene.start)]
     both = one._replace(
-        stop=other.stop, choices=(), pinned=pins, on_vector=tuple(planes) if shares else (), overtake=one.overtake or other.overtake
+        stop=following.stop, choices=(), pinned=pins, on_vector=tuple(planes) if shares else (), overtake=one.overtake or following.overtake
     )
     return both if decode(target_graph, both) is not None else None
 
@@ -233,22 +242,22 @@ def _held(target_graph: TargetGraph, genome: Genome, level: str, measured: Measu
         cycles: list[float] = expected_cycles(np.stack(raws), target_graph.machine.contention[level]).tolist()
         return cycles
 
-    whole, passing = held_by_measure(target_graph, genome, expected, measured), held_by_prediction(target_graph, genome, expected)
-    if all(mine.passes == gene.passes for mine, gene in zip(passing, genome, strict=True)):
-        return (whole,)
-    took, then = measured(whole), measured(passing)
+    persistent, passing = held_by_measure(target_graph, genome, expected, measured), held_by_prediction(target_graph, genome, expected)
+    if all(split.passes == gene.passes for split, gene in zip(passing, genome, strict=True)):
+        return (persistent,)
+    took, then = measured(persistent), measured(passing)
     faster = took is not None and then is not None and then.sum() < took.sum()
-    return (passing, whole) if faster else (whole,)
+    return (passing, persistent) if faster else (persistent,)
 
 
-def _shared(target_graph: TargetGraph, found: _Timed, measured: Measure) -> _Timed:
+def _shared(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
     """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less.
 
     A segment is judged alone, not with the one behind: of one that changes again and again so much is right that the next is judged anew.
     """
-    most = max(sum(planes > 0 for planes in divisible(target_graph, gene.start, gene.stop)) for gene in found.genome)
-    genes, took = found
-    for place in range(most):
+    most_divisible = max(sum(planes > 0 for planes in divisible(target_graph, gene.start, gene.stop)) for gene in program.genome)
+    genes, took = program
+    for place in range(most_divisible):
         for eighths in (2, 1, -1):
             faster = np.ones(len(genes), np.bool_)
             while faster.any():
@@ -259,15 +268,15 @@ def _shared(target_graph: TargetGraph, found: _Timed, measured: Measure) -> _Tim
                 faster = now < took
                 genes = tuple([new if better else old for new, old, better in zip(changed, genes, faster.tolist(), strict=True)])
                 took = np.minimum(now, took)
-    return min(found, _replaced(found, dict(enumerate(genes)), measured), key=lambda each: int(each.took.sum()))
+    return min(program, _replaced(program, dict(enumerate(genes)), measured), key=lambda candidate: int(candidate.took.sum()))
 
 
-def _turned(found: _Timed, measured: Measure) -> _Timed:
+def _turned(program: _Timed, measured: Measure) -> _Timed:
     """With some segments at the end of L1 where the one before each lies: all behind it turn as well, so that nothing else changes."""
     for first in (1, 2):
-        new = {at: found.genome[at]._replace(same_end=True) for at in range(first, len(found.genome), 2)}
-        found = _with(found, new, measured)
-    return found
+        new = {index: program.genome[index]._replace(same_end=True) for index in range(first, len(program.genome), 2)}
+        program = _with(program, new, measured)
+    return program
 
 
 def _plan(target_graph: TargetGraph, genome: Genome) -> Plan:
@@ -283,10 +292,12 @@ def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.in
 
 def _fastest(compiler: Compiler, target_graph: TargetGraph, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
     """Level -> whichever of the plans is fastest at it, the first of equals."""
-    found: dict[str, tuple[int, Plan]] = {}
-    for at in range(max(map(len, genomes.values()))):
-        measured = measure_plans(compiler, {level: _plan(target_graph, mine[min(at, len(mine) - 1)]) for level, mine in genomes.items()})
+    fastest: dict[str, tuple[int, Plan]] = {}
+    for number in range(max(map(len, genomes.values()))):
+        measured = measure_plans(
+            compiler, {level: _plan(target_graph, candidates[min(number, len(candidates) - 1)]) for level, candidates in genomes.items()}
+        )
         for level in measured:
             plans = [(m.timings[level].cycles, m.plan) for m in measured.values() if level in m.timings]
-            found[level] = min([found[level], *plans] if at else plans, key=lambda each: each[0])
-    return {level: plan for level, (_, plan) in found.items()}
+            fastest[level] = min([fastest[level], *plans] if number else plans, key=lambda cycles_and_plan: cycles_and_plan[0])
+    return {level: plan for level, (_, plan) in fastest.items()}

@@ -1,11 +1,11 @@
-"""From a model and plans to a compiled ONNX file.  No search here: the same inputs give the same bytes every time.
+"""Compiled ONNX file from a model and plans.  No search here: the same inputs give the same bytes every time.
 
-source = Source(Path("model.onnx"), load_machine("edge"), DataType.float16)
-opened = open_source(source)                                # model checked and cleaned, a unit made of every piece
+spec = ModelSpec(Path("model.onnx"), load_machine("edge"), DataType.float16)
+opened = lower_model(spec)                                  # model checked and cleaned, a target graph of every piece
 measured = measure(opened, {"none": plan, "severe": other})
 package(opened, containers_of(opened, measured), Path("out.onnx"), "function")
 
-A model that the NPU supports as a whole is one piece; what takes a unit or a compiler alone is about one piece.
+A model that the NPU supports as a whole is one piece.  Functions of a target graph or a compiler are about one piece.
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ def default_by_level(opened: LoweredModel) -> dict[str, Plan]:
 
 
 def check_plan(target_graph: TargetGraph, plan: Plan, where: str) -> TargetGraph:
-    """The unit in the plan's order.  Raises `BadInputError` where that was made for another model, machine or data type, or names other
-    operators."""
+    """Target graph in the plan's order.
+
+    Raises `BadInputError` where the plan was made for another model, machine or data type, or names other operators.
+    """
     of_machine = {
         target_graph.machine.digest,
         target_graph.machine.floats_digest,
@@ -80,18 +82,18 @@ def check_plan(target_graph: TargetGraph, plan: Plan, where: str) -> TargetGraph
         ("machine", plan.machine, plan.machine if plan.machine in of_machine else target_graph.machine_digest),
         ("dtype", plan.dtype, target_graph.dtype.name),
     )
-    for what, theirs, ours in made_for:
+    for kind, theirs, ours in made_for:
         if theirs != ours:
-            shown = target_graph.machine.name if what == "machine" else target_graph.graph.name if what == "model" else ""
-            raise BadInputError(f"{where}: made for {what} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
-    found = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
-    if isinstance(found, Infeasible):
-        raise BadInputError(f"{where}: {found}")
-    return found
+            shown = target_graph.machine.name if kind == "machine" else target_graph.graph.name if kind == "model" else ""
+            raise BadInputError(f"{where}: made for {kind} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
+    permuted = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
+    if isinstance(permuted, Infeasible):
+        raise BadInputError(f"{where}: {permuted}")
+    return permuted
 
 
 def plans_of_pieces(opened: LoweredModel, plan: Plan, where: str) -> tuple[Plan, ...]:
-    """What a plan says of every piece.  Raises `BadInputError` where it is for other pieces."""
+    """Parts of a plan, piece by piece.  Raises `BadInputError` where it is for other pieces."""
     made_for = tuple(piece.name for piece in plan.pieces) or opened.names[:1]
     if made_for != opened.names:
         raise BadInputError(f"{where}: a plan of {', '.join(made_for)}; {opened.name} runs in {', '.join(opened.names)}")
@@ -109,7 +111,7 @@ def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program
 
 @dataclass(frozen=True, eq=False)
 class MeasuredPiece:
-    """A program of a plan and what it takes at every level of the container that grants what it needs."""
+    """Program of a plan, and its timing at every level of the container that grants what it needs."""
 
     plan: Plan
     program: Program
@@ -134,7 +136,7 @@ def measure_plans(
         where = (names or {}).get(level, f"plan of level {level}")
         if plan.digest not in by_digest:
             program = compile_plan(compiler, plan, where)
-            fits = [at for at in levels if program.needs.fits(machine.granted(at))]
+            fits = [fitting_level for fitting_level in levels if program.needs.fits(machine.granted(fitting_level))]
             by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, fits))
         if level not in by_digest[plan.digest].timings:
             lacks = by_digest[plan.digest].program.needs.beyond(machine.granted(level))
@@ -156,8 +158,8 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
     """Raise `BadInputError` where a level is not the machine's, or there is none."""
     unknown = [level for level in levels if level not in machine.contention]
     if unknown or not levels:
-        what = f"level {unknown[0]!r}: unknown" if unknown else "no level given"
-        raise BadInputError(f"{what}; levels of {machine.name}: {', '.join(machine.contention)}")
+        problem = f"level {unknown[0]!r}: unknown" if unknown else "no level given"
+        raise BadInputError(f"{problem}; levels of {machine.name}: {', '.join(machine.contention)}")
 
 
 def container_of(
@@ -173,7 +175,7 @@ def container_of(
             level,
             m.program.streams,
             m.plan.digest if digests is None else digests[level],
-            {at: m.timings[at].cycles if at in m.timings else None for at in measured},
+            {other_level: m.timings[other_level].cycles if other_level in m.timings else None for other_level in measured},
             tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in m.plan.segments),
         )
         for level, m in measured.items()
@@ -186,21 +188,23 @@ def container_of(
 def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -> ControllerTable:
     """The controller's table of a model; programs: level -> of its pieces.  Levels with equal programs are one variant."""
     first: dict[tuple[str, ...], str] = {}
-    made_for = {level: first.setdefault(tuple(program.digest for program in each), level) for level, each in programs.items()}
+    made_for = {
+        level: first.setdefault(tuple(program.digest for program in piece_programs), level) for level, piece_programs in programs.items()
+    }
     variants = {level: tuple(prepare(program, machine) for program in programs[level]) for level in first.values()}
     needs = {level: most(tuple(program.needs for program in programs[level])) for level in first.values()}
     return controller_table(variants, made_for, machine, needs)
 
 
 def operators(target_graph: TargetGraph) -> tuple[OperatorEntry, ...]:
-    """What records' TAGs name, and how much work each of them is when no row is computed twice, or without a reader."""
+    """Operators that the TAGs of records name, with the work of each where no row is computed twice, or without a reader."""
     images = target_graph.storages[0].n
-    found = []
+    entries = []
     for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True):
         macs = spec.macs * rows.size // spec.out_h * images
         accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * spec.fractal.columns * images if isinstance(spec, ConvSpec) else 0
-        found.append(OperatorEntry(spec.name[:MAX_NAME], macs, accumulators))
-    return tuple(found)
+        entries.append(OperatorEntry(spec.name[:MAX_NAME], macs, accumulators))
+    return tuple(entries)
 
 
 def build_variants(packed: Packed, plans: Mapping[str, Plan]) -> Container:
@@ -247,7 +251,8 @@ def measure(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str,
     check_levels(opened.machine, plans)
     split = {level: plans_of_pieces(opened, plan, (names or {}).get(level, f"plan of level {level}")) for level, plan in plans.items()}
     by_piece = [
-        measure_plans(compiler, {level: each[k] for level, each in split.items()}, names) for k, compiler in enumerate(opened.compilers)
+        measure_plans(compiler, {level: piece_plans[k] for level, piece_plans in split.items()}, names)
+        for k, compiler in enumerate(opened.compilers)
     ]
     levels = list(by_piece[0])
     return {
@@ -255,9 +260,9 @@ def measure(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str,
             plans[level],
             tuple(measured[level] for measured in by_piece),
             {
-                at: in_all([measured[level].timings[at] for measured in by_piece])
-                for at in levels
-                if all(at in measured[level].timings for measured in by_piece)
+                other_level: in_all([measured[level].timings[other_level] for measured in by_piece])
+                for other_level in levels
+                if all(other_level in measured[level].timings for measured in by_piece)
             },
         )
         for level in levels
@@ -282,6 +287,9 @@ def containers_of(opened: LoweredModel, measured: Mapping[str, MeasuredModel]) -
 
 def package(opened: LoweredModel, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
-    packed = [PackedPiece(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.written.pieces, containers, strict=True)]
+    packed = [
+        PackedPiece(piece, container, tuple(encode_chunks(container)))
+        for piece, container in zip(opened.written.pieces, containers, strict=True)
+    ]
     write_packed(packed, opened.written, out, style, opened.source.model.name)
-    return sum(each.size_bytes for each in packed)
+    return sum(container.size_bytes for container in packed)

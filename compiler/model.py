@@ -1,4 +1,4 @@
-"""What is compiled and for what: a source, and the same read as far as it does not depend on a plan."""
+"""Specification of a model to compile, and the model lowered as far as it does not depend on a plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from simulator.onnx_kinds import CONVERTED
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """model: a file, or what one is called that was read already.  shapes: dimensions of dynamic inputs.
+    """model: a file, or the name of a model that was read already.  shapes: dimensions of dynamic inputs.
 
     random_weights: a seed that replaces all weights.  frames: of the model that one run takes, one after the other along the first axis.
     """
@@ -51,16 +51,16 @@ class ModelSpec:
     def named(
         model: Path, machine: str | Machine, dtype: str, shapes: Mapping[str, tuple[int, ...]], random_weights: int | None, frames: int = 1
     ) -> ModelSpec:
-        """As a user names them.  machine: a preset or a YAML file.  Raises `BadInputError`."""
+        """Specification by the names of a user.  machine: a preset or a YAML file.  Raises `BadInputError`."""
         if dtype not in DataType.__members__:
             raise BadInputError(f"dtype {dtype!r}: expected one of {', '.join(DataType.__members__)}")
-        found = machine if isinstance(machine, Machine) else load_machine(machine)
-        return ModelSpec(model, found, DataType[dtype], shapes, random_weights, frames)
+        loaded = machine if isinstance(machine, Machine) else load_machine(machine)
+        return ModelSpec(model, loaded, DataType[dtype], shapes, random_weights, frames)
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredModel:
-    """A source, read: the model of one frame (hollow where it is one piece), what of it the NPU runs, and every piece of that.
+    """A model, lowered: the model of one frame (hollow where it is one piece), what of it the NPU runs, and every piece of that.
 
     packed: of as many frames as a run takes.  written: the model and its pieces with so many, as a compiled file has them.
     name: of the model, in logs and summaries.  weights_beyond: those that the data type does not hold.
@@ -93,18 +93,18 @@ class LoweredModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done to the model that its user should know, a line each."""
-        found = {item.key: item.value for item in self.model.metadata_props}
+        """Changes of the model that its user should know, a line each."""
+        properties = {item.key: item.value for item in self.model.metadata_props}
         ports = (item for piece in self.part.pieces for item in (*piece.npu.graph.input, *piece.npu.graph.output))
         double = any(item.type.tensor_type.elem_type == TensorProto.DOUBLE for item in ports)
         return (
-            *([f"converted {found[CONVERTED]}, inputs and outputs as well"] if CONVERTED in found else []),
+            *([f"converted {properties[CONVERTED]}, inputs and outputs as well"] if CONVERTED in properties else []),
             *([f"computes double in {self.source.dtype.name}; inputs and outputs stay double"] if double else []),
         )
 
     @cached_property
     def grouped(self) -> GroupStructure | None:
-        """What is multiplied beside the weights of convolutions in groups."""
+        """Multiplications beside the weights of convolutions in groups."""
         return grouped(self.target_graphs)
 
     @property
@@ -150,8 +150,8 @@ def lower_model(source: ModelSpec, given: bytes | ModelProto | None = None, name
     no piece fits.
     """
     check_machine(source.machine)
-    found = source.model if given is None else given
-    model, data = load(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
+    model_or_file = source.model if given is None else given
+    model, data = load(model_or_file, source.shapes, random_weights=source.random_weights, where=str(source.model))
     check_frames(model, source.frames)
     pack, lacks = _Packer(source), no_floats(source.machine, source.dtype)
     graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, lacks)
@@ -185,6 +185,6 @@ class _Packer:
 
 
 def _misfit(target_graph: TargetGraph) -> Infeasible | None:
-    """Why not even its operators one by one fit what some level leaves."""
+    """Reason why not even single operators fit the resources of some level."""
     target_graphs = dict.fromkeys(at_level(target_graph, level) for level in target_graph.machine.contention)
     return next((plan for plan in map(layer_by_layer, target_graphs) if isinstance(plan, Infeasible)), None)

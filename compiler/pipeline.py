@@ -59,7 +59,7 @@ class LoweredShare:
 
     @cached_property
     def records(self) -> int:
-        """How many."""
+        """Number of records."""
         return len(self.footprint.engine)
 
     @cached_property
@@ -88,7 +88,7 @@ class ScheduledShare(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What is lowered: the part that the core at place `place` among the plan's, `core` of the machine, has of a segment."""
+    """Part of a segment to lower: that of the core at place `place` among the plan's, `core` of the machine."""
 
     target_graph: TargetGraph
     plan: SegmentPlan
@@ -105,7 +105,7 @@ class _Share(NamedTuple):
 
 
 class Compiler:
-    """Compiles plans of one unit; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed.
+    """Compiler of plans of one target graph; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed.
 
     records: False for who wants times only: two thirds of what a segment takes are its records, without which nothing is linked.
     """
@@ -128,63 +128,65 @@ class Compiler:
         return self._lowered(_Share.of(self.target_graph, plan, start, False, 0, 0, None))
 
     def _lowered(self, share: _Share) -> LoweredShare | Infeasible:
-        found = self._cache.get(share.key)
-        if found is None:
+        lowered = self._cache.get(share.key)
+        if lowered is None:
             return self._lower([share])[share.key]
         self._cache.move_to_end(share.key)
-        return found
+        return lowered
 
     def _lower(self, shares: Sequence[_Share]) -> dict[_Key, LoweredShare | Infeasible]:
         """Step by step, each for all of them before the next one: a step's code and tables stay in the processor's caches meanwhile."""
         drafts = [self._draft(share) for share in shares]
-        written, used, found = list[tuple[_Share, Records | Infeasible]](), 0, dict[_Key, LoweredShare | Infeasible]()
+        written, used, lowered = list[tuple[_Share, Records | Infeasible]](), 0, dict[_Key, LoweredShare | Infeasible]()
         for share, draft in zip(shares, drafts, strict=True):
-            made: Records | Infeasible = draft if isinstance(draft, Infeasible) else lower_draft(draft, share.flip, self._scratch[used:])
-            written.append((share, made))
-            used += 0 if isinstance(made, Infeasible) else len(made.code)
+            records: Records | Infeasible = draft if isinstance(draft, Infeasible) else lower_draft(draft, share.flip, self._scratch[used:])
+            written.append((share, records))
+            used += 0 if isinstance(records, Infeasible) else len(records.code)
             if used >= _TOGETHER:
-                found |= self._keep(written)
+                lowered |= self._keep(written)
                 written, used = [], 0
-        return found | self._keep(written)
+        return lowered | self._keep(written)
 
     def _draft(self, share: _Share) -> DraftShare | Infeasible:
         key = share.key[:2] + share.key[3:]
-        found = self._drafts.pop(key, None)  # of the same share with the other flip
-        if found is not None:
-            return found
-        made = drafted(share.target_graph, share.plan, share.start, share.place, share.held)
-        if isinstance(made, DraftShare):
-            self._drafts[key] = made
+        draft = self._drafts.pop(key, None)  # of the same share with the other flip
+        if draft is not None:
+            return draft
+        new_draft = drafted(share.target_graph, share.plan, share.start, share.place, share.held)
+        if isinstance(new_draft, DraftShare):
+            self._drafts[key] = new_draft
             if len(self._drafts) > _DRAFTS:
                 self._drafts.popitem(last=False)
-        return made
+        return new_draft
 
     def _keep(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, LoweredShare | Infeasible]:
         """Remembered, the oldest in exchange for what is too much."""
-        found = {share.key: self._kept(made, share.plan) for share, made in written}
-        for key, lowered in found.items():
+        lowered_shares = {share.key: self._kept(records, share.plan) for share, records in written}
+        for key, lowered in lowered_shares.items():
             self._cache[key] = lowered
             self._cached_bytes += _nbytes(lowered)
             while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
                 self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
-        return found
+        return lowered_shares
 
-    def _kept(self, made: Records | Infeasible, plan: SegmentPlan) -> LoweredShare | Infeasible:
-        if isinstance(made, Infeasible):
-            return made
-        l1_end = on_chip_ends(made.code)[0] if self._grants else 0
+    def _kept(self, records: Records | Infeasible, plan: SegmentPlan) -> LoweredShare | Infeasible:
+        if isinstance(records, Infeasible):
+            return records
+        l1_end = on_chip_ends(records.code)[0] if self._grants else 0
         overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
-        footprint, order = self.synchroniser.footprints.listed(made.code, plan.lookahead, overtake, plan.urgent)
-        shared = NOTHING if self.target_graph.machine.shared is None else shared_traffic([made.code])
-        return LoweredShare(footprint, made.peak_bytes, made.staged, made.code.take(order, 0) if self.records else None, l1_end, shared)
+        footprint, order = self.synchroniser.footprints.listed(records.code, plan.lookahead, overtake, plan.urgent)
+        shared = NOTHING if self.target_graph.machine.shared is None else shared_traffic([records.code])
+        return LoweredShare(
+            footprint, records.peak_bytes, records.staged, records.code.take(order, 0) if self.records else None, l1_end, shared
+        )
 
     def compile(self, plan: Plan) -> Program | Infeasible:
-        """The whole plan as one program: the same plan gives the same bytes."""
+        """Program of a whole plan: the same plan gives the same bytes."""
         parts = self.parts(plan)
         return parts if isinstance(parts, Infeasible) else self.link(parts)
 
     def link(self, parts: Sequence[ScheduledShare]) -> Program:
-        """Parts in their order as one program; those of a single segment are what a task measures."""
+        """Program of parts in their order; that of a single segment's parts is what a task measures."""
         codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
         places = places_of(parts)
@@ -195,18 +197,18 @@ class Compiler:
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.target_graph.memory)
 
     def schedule(self, parts: Sequence[ScheduledShare], by: Synchroniser | None = None) -> Schedule:
-        """The order of the program that `link` would write.  Valid until the next call.  by: of the same unit, another one than its own."""
+        """Schedule of the program of `link`, valid until the next call.  by: another synchroniser of the same target graph."""
         footprints, cores, segments = [p.lowered.footprint for p in parts], [p.core for p in parts], [p.segment for p in parts]
         return (by or self.synchroniser).schedule(footprints, cores, segments, places_of(parts))
 
     def parts(self, plan: Plan) -> list[ScheduledShare] | Infeasible:
-        """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
+        """Segments of a plan, lowered, share by share; the first one that does not fit otherwise.  Any topological order is accepted."""
         target_graph = permuted_to(self.target_graph, [name for segment in plan.segments for name in segment.operators])
         if isinstance(target_graph, Infeasible):
             return target_graph
         segments = with_starts(plan)
-        apart = disagreement(target_graph, segments)
-        return apart if apart is not None else self._fitting(_joined(self.by_segment(target_graph, segments)))
+        conflict = disagreement(target_graph, segments)
+        return conflict if conflict is not None else self._fitting(_joined(self.by_segment(target_graph, segments)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[ScheduledShare] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
@@ -215,30 +217,30 @@ class Compiler:
     def by_segment(
         self, target_graph: TargetGraph, segments: Iterable[tuple[SegmentPlan, int]]
     ) -> Iterator[list[ScheduledShare] | Infeasible]:
-        """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
+        """`parts`, segment by segment; those behind one that does not fit come as if it were not there.
 
-        unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
+        target_graph: the compiler's, or that in another order.  All segments lie within the smallest L1 of a level that holds each.
         """
         segments = list(segments)
         target_graph, holding = self.within(target_graph, segments)
         if isinstance(holding, Infeasible):
             yield from [holding] * len(segments)
             return
-        shares, made = self._foreseen(target_graph, [(plan, start, plan.cores) for plan, start in segments], holding)
+        shares, lowered = self._foreseen(target_graph, [(plan, start, plan.cores) for plan, start in segments], holding)
         ends = self._ends()
-        for index, mine in enumerate(shares):
-            found = self._parts(index, mine, made, ends)
-            if isinstance(found, Infeasible):
-                found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
+        for index, segment_shares in enumerate(shares):
+            parts = self._parts(index, segment_shares, lowered, ends)
+            if isinstance(parts, Infeasible):
+                parts = Infeasible(f"segment {index}, {parts.where.removeprefix('segment ')}", parts.what)
             else:
-                for part in found:
+                for part in parts:
                     ends[part.core] = part.flip
-            yield found
+            yield parts
 
     def within(
         self, target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]
     ) -> tuple[TargetGraph, Sequence[Held | None] | Infeasible]:
-        """The unit within the smallest L1 that a level grants and that holds each segment, beside what all of them hold there: that too."""
+        """Target graph within the smallest L1 that a level grants and that holds each segment, and the tensors held beside each."""
         if not self._grants:
             return target_graph, placed(target_graph, segments)
         least = max((self._least_l1(target_graph, *segment) for segment in segments), default=target_graph.machine.whole.l1_bytes)
@@ -250,12 +252,12 @@ class Compiler:
         raise AssertionError("the last grant is all of L1")
 
     def alone(self, plan: SegmentPlan, start: int) -> list[ScheduledShare] | Infeasible:
-        """A segment as it is measured for itself: its shares, on cores from 0 on, from the bottom of L1."""
+        """Shares of a segment as it is measured for itself: on cores from 0 on, from the bottom of L1."""
         if plan.same_end:
             plan = plan.model_copy(update={"same_end": False})
         target_graph = within_l1(self.target_graph, self._least_l1(self.target_graph, plan, start))
-        (shares,), made = self._foreseen(target_graph, [(plan, start, range(len(plan.cores)))], [None])
-        return self._fitting(self._parts(0, shares, made, self._ends()))
+        (shares,), lowered = self._foreseen(target_graph, [(plan, start, range(len(plan.cores)))], [None])
+        return self._fitting(self._parts(0, shares, lowered, self._ends()))
 
     def _least_l1(self, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
         """As `segment.l1_limits.least_l1`, remembered."""
@@ -267,7 +269,7 @@ class Compiler:
         return self._least[key]
 
     def _fitting(self, parts: list[ScheduledShare] | Infeasible) -> list[ScheduledShare] | Infeasible:
-        """Parts whose residents fit the shared memory."""
+        """Parts, where their tensors fit the shared memory."""
         if isinstance(parts, Infeasible):
             return parts
         need, have = places_of(parts).need, self.target_graph.machine.buffer_blocks(Memory.SHARED)
@@ -284,28 +286,32 @@ class Compiler:
 
         Neighbours on a core lie at opposite ends of its memories, unless the plan says `same_end`.
         """
-        found, missing, ends = list[list[_Share] | Infeasible](), list[_Share](), self._ends()
+        by_segment, missing, ends = list[list[_Share] | Infeasible](), list[_Share](), self._ends()
         for (plan, start, cores), held in zip(segments, holding, strict=True):
             if max(cores) >= len(ends):
-                found.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(ends) - 1}"))
+                by_segment.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(ends) - 1}"))
                 continue
-            mine = [
+            segment_shares = [
                 _Share.of(target_graph, plan, start, ends[core] == plan.same_end, place, core, held) for place, core in enumerate(cores)
             ]
-            missing += [share for share in mine if share.key not in self._cache]
-            for share in mine:
+            missing += [share for share in segment_shares if share.key not in self._cache]
+            for share in segment_shares:
                 ends[share.core] = share.flip
-            found.append(mine)
-        return found, self._lower(missing)
+            by_segment.append(segment_shares)
+        return by_segment, self._lower(missing)
 
     def _ends(self) -> list[bool]:
         """Per core, whether its last part lies from the top: a program's first one lies from the bottom, which is the other end."""
         return [True] * self.target_graph.machine.cores
 
     def _parts(
-        self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, LoweredShare | Infeasible], ends: Sequence[bool]
+        self,
+        index: int,
+        shares: Sequence[_Share] | Infeasible,
+        known_shares: Mapping[_Key, LoweredShare | Infeasible],
+        ends: Sequence[bool],
     ) -> list[ScheduledShare] | Infeasible:
-        """Those of a segment's shares that have work.  made: some that are lowered.  ends: see `_ends`."""
+        """Lowered shares of a segment that have work.  known_shares: some that are lowered.  ends: see `_ends`."""
         if isinstance(shares, Infeasible):
             return shares
         parts = []
@@ -313,7 +319,7 @@ class Compiler:
             flip = ends[share.core] == share.plan.same_end
             if flip != share.flip:
                 share = _Share.of(*share[:3], flip, *share[4:7])
-            lowered = made[share.key] if share.key in made else self._lowered(share)
+            lowered = known_shares[share.key] if share.key in known_shares else self._lowered(share)
             if isinstance(lowered, Infeasible):
                 return lowered
             if lowered.records:
@@ -323,18 +329,18 @@ class Compiler:
 
 def _all_fit(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[Held | None]) -> bool:
     """Whether every segment fits beside what is held meanwhile; known of those beside which nothing is."""
-    each = zip(segments, holding, strict=True)
-    return all(held is None or fits_l1(target_graph, plan, start, held) for (plan, start), held in each)
+    pairs = zip(segments, holding, strict=True)
+    return all(held is None or fits_l1(target_graph, plan, start, held) for (plan, start), held in pairs)
 
 
 def needs_of(parts: Sequence[ScheduledShare]) -> Grant:
-    """What `Program.needs` says of what `link` makes of them; of L1 0 where no level grants less than all."""
+    """`Program.needs` of the program that `link` makes of them; 0 of L1 where no level grants less than all."""
     l1, cores = max([part.lowered.l1_end for part in parts], default=0), 1 + max([part.core for part in parts], default=0)
     return Grant(l1, places_of(parts).need * BLOCK_BYTES, cores)
 
 
 def places_of(parts: Sequence[ScheduledShare]) -> SharedPlaces:
-    """Where they have what lies in the shared memory."""
+    """Addresses of tensors in the shared memory."""
     return shared_places([(part.segment, part.lowered.staged) for part in parts if len(part.lowered.staged)])
 
 
@@ -346,10 +352,10 @@ def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:
 def _joined(segments: Iterable[list[ScheduledShare] | Infeasible]) -> list[ScheduledShare] | Infeasible:
     """All parts; the first segment that does not fit otherwise."""
     parts = list[ScheduledShare]()
-    for found in segments:
-        if isinstance(found, Infeasible):
-            return found
-        parts += found
+    for segment_parts in segments:
+        if isinstance(segment_parts, Infeasible):
+            return segment_parts
+        parts += segment_parts
     return parts
 
 

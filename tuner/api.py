@@ -1,4 +1,4 @@
-"""What a program or a notebook asks of the tuner in one call."""
+"""Library interface of the tuner, one call."""
 
 from __future__ import annotations
 

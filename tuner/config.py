@@ -122,7 +122,7 @@ class BudgetSettings(_Section):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if sum(each is not None for each in (self.candidates, self.measurements, self.seconds)) != 1:
+        if sum(amount is not None for amount in (self.candidates, self.measurements, self.seconds)) != 1:
             raise ValueError("give one of candidates, measurements and seconds, the others null")
         return self
 
@@ -134,9 +134,9 @@ class BudgetSettings(_Section):
     @property
     def amount(self) -> float:
         """Of that."""
-        found = getattr(self, self.kind)
-        assert found is not None
-        return float(found) if self.kind == "seconds" else int(found)
+        amount = getattr(self, self.kind)
+        assert amount is not None
+        return float(amount) if self.kind == "seconds" else int(amount)
 
 
 class TargetSettings(_Section):
@@ -163,7 +163,7 @@ class Farm(_Section):
 
 
 class Range(_Section):
-    """Where a study looks: whole numbers where both ends are."""
+    """Range that a study draws from: whole numbers where both ends are."""
 
     low: int | float
     high: int | float
@@ -209,12 +209,12 @@ class TuneConfig(_Section):
 
     @model_validator(mode="after")
     def _parameters_exist(self) -> Self:
-        known = dict(leaves(self.model_dump(exclude={"study"})))
+        settings = dict(leaves(self.model_dump(exclude={"study"})))
         for path, span in self.study.parameters.items():
-            value, words = known.get(path), isinstance(span, Choice)
+            value, words = settings.get(path), isinstance(span, Choice)
             if isinstance(value, bool) or not isinstance(value, str if words else int | float):
-                what = "word" if words else "number"
-                raise ValueError(f"study.parameters: {path!r} is not a {what} of this configuration{nearest(path, known)}")
+                kind = "word" if words else "number"
+                raise ValueError(f"study.parameters: {path!r} is not a {kind} of this configuration{nearest(path, settings)}")
         return self
 
     @model_validator(mode="after")
@@ -294,13 +294,13 @@ def nearest(path: str, known: Mapping[str, Any]) -> str:
 
 
 def _put(raw: dict[str, Any], path: str, value: Any) -> None:
-    known = dict(leaves(raw))
+    settings = dict(leaves(raw))
     section, _, key = path.partition(".")
     if section == "level_weights" and key:
         raw[section][key] = value
         return
-    if path not in known:
-        raise BadInputError(f"{path}: no such setting{nearest(path, known)}")
+    if path not in settings:
+        raise BadInputError(f"{path}: no such setting{nearest(path, settings)}")
     *folders, name = path.split(".")
     for folder in folders:
         raw = raw[folder]
@@ -320,8 +320,8 @@ def _validated(raw: dict[str, Any], where: str) -> TuneConfig:
     try:
         return TuneConfig.model_validate(raw)
     except ValidationError as error:
-        known = _paths(TuneConfig)
-        raise BadInputError(f"{where}: {validation_line(error, hint=lambda path: nearest(path, known))}") from None
+        paths = _paths(TuneConfig)
+        raise BadInputError(f"{where}: {validation_line(error, hint=lambda path: nearest(path, paths))}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""One search in this process, for research: no run folder is left, no file is compiled; what it measured is in memory.
+"""One search in this process, for research: no run folder remains, no file is compiled, measurements are in memory.
 
-It is the driver's own (`tuner.farm.search_run`), with a budget, one worker, and what of it may be another: the rules, or who measures.
+It is the driver's own (`tuner.farm.search_run`), with a budget and one worker; rules and evaluator may be others.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from tuner.zoo.load import open_network
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search came to.  unit: in the search's order.  best, baselines: see `SearchEnd`.
+    """Result of a search.  target_graph: in the search's order.  best, baselines: see `SearchEnd`.
 
-    known: what its islands know.  log_rows, task_rows: its log and its tasks, as `RUN/log` and `RUN/tasks` have them.
+    known: results of all segments that its islands know.  log_rows, task_rows: as `RUN/log` and `RUN/tasks` have them.
     timed: by a target that is not the NPU.
     """
 
@@ -74,38 +74,40 @@ class SearchResult:
 
     @property
     def tasks(self) -> int:
-        """How many were measured."""
+        """Number of measured tasks."""
         return self.task_rows.num_rows
 
     @property
     def cycles(self) -> dict[str, int]:
-        """Level -> those of the best program."""
-        return {level: int(each.cycles[i]) for i, (level, each) in enumerate(zip(self.levels, self.best, strict=True))}
+        """Level -> cycles of the best program."""
+        return {level: int(champion.cycles[i]) for i, (level, champion) in enumerate(zip(self.levels, self.best, strict=True))}
 
     @cached_property
     def baseline_cycles(self) -> dict[str, int]:
-        """Level -> those of the best program of single operators, in the search's order or the file's, as a summary has them.
+        """Level -> cycles of the best program of single operators, in the search's order or the file's, as a summary has them.
 
-        Where another target timed, what it said of the first.
+        Where another target timed, its cycles of the first.
         """
         if self.timed:
-            return {level: int(each.cycles[i]) for i, (level, each) in enumerate(zip(self.levels, self.baselines, strict=True))}
-        compiler, found = Compiler(self.target_graph), dict[str, int]()
+            return {level: int(baseline.cycles[i]) for i, (level, baseline) in enumerate(zip(self.levels, self.baselines, strict=True))}
+        compiler, cycles = Compiler(self.target_graph), dict[str, int]()
         for group in same_grants(self.target_graph.machine, self.levels):
-            levels = [self.levels[at] for at in group]
+            levels = [self.levels[index] for index in group]
             plan = faster_in_file_order(compiler, self.baselines[group[0]].plan(self.target_graph), levels)
-            found |= {level: each.timings[level].cycles for level, each in measure_plans(compiler, dict.fromkeys(levels, plan)).items()}
-        return {level: found[level] for level in self.levels}
+            cycles |= {
+                level: baseline.timings[level].cycles for level, baseline in measure_plans(compiler, dict.fromkeys(levels, plan)).items()
+            }
+        return {level: cycles[level] for level in self.levels}
 
     def plan(self, level: str) -> Plan:
-        """Of the best program.  Raises `BadInputError` for a level that was not searched for."""
+        """Plan of the best program.  Raises `BadInputError` for a level that was not searched for."""
         if level not in self.levels:
             raise BadInputError(f"level {level!r}: unknown; levels of this search: {', '.join(self.levels)}")
         return self.best[self.levels.index(level)].plan(self.target_graph)
 
     @cached_property
     def robust(self) -> Plan | None:
-        """Of the program that loses least at the level where it loses most; None where none fits every level."""
+        """Plan of the program that loses least at the level where it loses most; None where none fits every level."""
         return robust_plan(self.log, self.task_rows, self.levels)
 
     @property
@@ -126,13 +128,13 @@ class SearchResult:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """A search of one unit; the same fields give the same result.
+    """A search of one target graph; the same fields give the same result.
 
-    model: a unit, a file, `light:NAME` or `made:NAME`; machine: unless it is a unit.
+    model: a target graph, a file, `light:NAME` or `made:NAME`; machine: unless it is a target graph.
     settings: `a.b=c` texts over config, a preset or a YAML file.
     candidates, measurements or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
     strategy: a class, or what names one (`search.strategy`).  warm_start, prior: what it begins with, as in `TuneRequest`.
-    evaluator: who measures; its unit and levels are what is searched.
+    evaluator: measures in place of the target; the search is of its target graph and levels.
     rules: what may be proposed.  quiet: nothing on stderr.
     """
 
@@ -174,16 +176,16 @@ class Search:
         with ExitStack() as stack:
             folder = LocalPath(stack.enter_context(TemporaryDirectory(prefix="tilefarm-search-")))
             place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)
-            for each in (place.models, place.checkpoint):
-                each.mkdir()
+            for subfolder in (place.models, place.checkpoint):
+                subfolder.mkdir()
             prior = read_prior(self.prior, config, folder, False, lambda _: None)
-            began = tuple(self.warm_start)
-            request = TuneRequest(Path(name), target_graph.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=began)
+            earlier_runs = tuple(self.warm_start)
+            request = TuneRequest(Path(name), target_graph.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=earlier_runs)
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
             jobs = stack.enter_context(SerialJobs(spec))
-            kept = None if prior is None else prior.kept
+            model = None if prior is None else prior.kept
             first = partial(compiled_genomes, target_graph, levels, config)
-            search = SearchRun(REAL, spec, request, place, log, jobs, budget, sources(began, folder, False), first, kept)
+            search = SearchRun(REAL, spec, request, place, log, jobs, budget, sources(earlier_runs, folder, False), first, model)
             with search.progress():
                 search.search_until_spent()
             best, baselines = search.ended(name)
@@ -201,7 +203,7 @@ class Search:
         else:
             opened = open_network(ModelSpec.named(Path(self.model), self.machine, "float16", {}, None))
             target_graph, name = opened.target_graph, opened.name
-        known = tuple(target_graph.machine.contention)
-        if unknown := [level for level in self.levels or () if level not in known]:
-            raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {target_graph.machine.name}: {', '.join(known)}")
-        return ordered(target_graph, config.search.order), tuple(self.levels or known), name
+        machine_levels = tuple(target_graph.machine.contention)
+        if unknown := [level for level in self.levels or () if level not in machine_levels]:
+            raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {target_graph.machine.name}: {', '.join(machine_levels)}")
+        return ordered(target_graph, config.search.order), tuple(self.levels or machine_levels), name

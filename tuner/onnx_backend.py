@@ -118,12 +118,12 @@ class NpuRep(BackendRep):  # type: ignore[misc]
         values = dict(zip(self.inputs, map(_host_array, inputs), strict=True))
         session = self._session({name: values[name] for name in self.inputs[self._first_bound :]})
         feeds = {port.name: values[port.name] for port in session.get_inputs()}
-        found = [value.astype(kind) for value, kind in zip(session.run(self.outputs, feeds), self.kinds, strict=True)]
-        return namedtupledict("Outputs", self.outputs)(*found)
+        outputs = [value.astype(kind) for value, kind in zip(session.run(self.outputs, feeds), self.kinds, strict=True)]
+        return namedtupledict("Outputs", self.outputs)(*outputs)
 
     @property
     def session(self) -> InferenceSession:
-        """What ran last."""
+        """Session that ran last."""
         return self._sessions[next(reversed(self._sessions))]
 
     def _session(self, values: dict[str, NDArray[Any]]) -> InferenceSession:

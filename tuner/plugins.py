@@ -1,4 +1,4 @@
-"""Plug-ins: what others wrote, by the name of an installed package's entry point or by `module:name`.  One finder for every kind.
+"""Plug-ins: classes and functions of third parties, by entry point of an installed package or by `module:name`.
 
 A kind says where it is named and what is expected of it; whatever is found has a version of its own and the digest of its source, which
 are part of a run's identity.  What comes with this program has a name too, and is no plug-in.
@@ -78,7 +78,7 @@ KINDS = (STRATEGIES, COST_MODELS, TARGETS, RUNNERS)
 
 @dataclass(frozen=True)
 class Plugin:
-    """What an identity holds.  version: its own, else its package's, '' where neither has one.
+    """Identity of a plug-in.  version: its own, else its package's, '' where neither has one.
 
     digest: 32 hex digits of SHA-256 over the source file that defines it, '' where it lies elsewhere.
     """
@@ -103,11 +103,11 @@ class Found:
 
 
 def find(kind: PluginKind, name: str) -> Found:
-    """What comes along, an entry point, or `module:name`.  Raises `BadInputError`."""
+    """Object that comes along, of an entry point, or `module:name`.  Raises `BadInputError`."""
     points = _offered(kind)
     if name not in kind.built_in and name not in points and ":" not in name:
-        known = ", ".join((*kind.built_in, *sorted(points)))
-        raise BadInputError(f"{kind.option} {name}: unknown; known: {known}; or module:name{kind.also}")
+        names = ", ".join((*kind.built_in, *sorted(points)))
+        raise BadInputError(f"{kind.option} {name}: unknown; known: {names}; or module:name{kind.also}")
     point = None if name in kind.built_in else points.get(name)
     target = kind.built_in.get(name) or (point.value if point is not None else name)
     module, _, path = target.partition(":")
@@ -115,19 +115,19 @@ def find(kind: PluginKind, name: str) -> Found:
         home: Any = importlib.import_module(module)
     except Exception as error:  # noqa: BLE001  somebody else's code; whatever it is, it is in what was named
         raise BadInputError(f"{kind.option} {name}: {_why(module, error)}") from None
-    found, file = home, getattr(home, "__file__", None) or "built in"
+    plugin, file = home, getattr(home, "__file__", None) or "built in"
     for part in path.split("."):
-        found = getattr(found, part, None)
-    if found is None or not callable(found):
+        plugin = getattr(plugin, part, None)
+    if plugin is None or not callable(plugin):
         raise BadInputError(f"{kind.option} {name}: {module} has nothing to call by the name {path} ({file})")
-    missing = [each for each in kind.needs if not hasattr(found, each)]
-    if missing or (kind.a_class and not inspect.isclass(found)):
-        what = f"has no {', '.join(missing)}" if missing else "is no class"
-        raise BadInputError(f"{kind.option} {name}: {path} of {module} {what} ({file}); expected {kind.expected}")
-    file = getattr(sys.modules.get(getattr(found, "__module__", module)), "__file__", None) or file
-    version = str(getattr(found, "version", "") or (point.dist.version if point is not None and point.dist is not None else ""))
+    missing = [attribute for attribute in kind.needs if not hasattr(plugin, attribute)]
+    if missing or (kind.a_class and not inspect.isclass(plugin)):
+        problem = f"has no {', '.join(missing)}" if missing else "is no class"
+        raise BadInputError(f"{kind.option} {name}: {path} of {module} {problem} ({file}); expected {kind.expected}")
+    file = getattr(sys.modules.get(getattr(plugin, "__module__", module)), "__file__", None) or file
+    version = str(getattr(plugin, "version", "") or (point.dist.version if point is not None and point.dist is not None else ""))
     offered = f"{point.dist.name} {point.dist.version}, {file}" if point is not None and point.dist is not None else file
-    return Found(Plugin(kind.name, name, version, files_digest(file)), found, offered)
+    return Found(Plugin(kind.name, name, version, files_digest(file)), plugin, offered)
 
 
 def offered_names(kind: PluginKind) -> Iterator[str]:
@@ -137,11 +137,11 @@ def offered_names(kind: PluginKind) -> Iterator[str]:
 
 def files_digest(*files: str) -> str:
     """32 hex digits over the contents of those that are files; '' where none is."""
-    there = [path for path in map(Path, files) if path.is_file()]
-    parts = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in there)
-    if len(there) == 1:  # what `sha256sum` says
+    paths = [path for path in map(Path, files) if path.is_file()]
+    parts = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)
+    if len(paths) == 1:  # what `sha256sum` says
         return parts.hex()[:32]
-    return hashlib.sha256(parts).hexdigest()[:32] if there else ""
+    return hashlib.sha256(parts).hexdigest()[:32] if paths else ""
 
 
 def _offered(kind: PluginKind) -> dict[str, EntryPoint]:

@@ -1,4 +1,4 @@
-"""What a user asks of `tune`, `study` and `sweep`: every option of the command line, and its default; checked for form only."""
+"""Requests of `tune`, `study` and `sweep`: every option of the command line, and its default; checked for form only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Backend = Literal["ray", "serial"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a run stands.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs.
+    """Progress of a run.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs.
 
     `readings`: task x level x repeat, the canary among them.
     """
@@ -96,9 +96,9 @@ class TuneRequest:
     frames: int | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("dtype", DTypeName), ("style", Style)):
-            if getattr(self, name) not in get_args(known):
-                raise BadInputError(f"{name} {getattr(self, name)!r}: expected one of {', '.join(get_args(known))}")
+        for name, choices in (("dtype", DTypeName), ("style", Style)):
+            if getattr(self, name) not in get_args(choices):
+                raise BadInputError(f"{name} {getattr(self, name)!r}: expected one of {', '.join(get_args(choices))}")
         frames_of(self.objective, self.frames)
         if self.variants is not None and self.variants < 1:
             raise BadInputError(f"variants {self.variants}: expected 1 or more")
@@ -116,7 +116,7 @@ class TuneRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FarmRequest:
-    """What requests for many runs share.  The other fields are those of `TuneRequest`.
+    """Fields that requests for many runs share.  The other fields are those of `TuneRequest`.
 
     seeds: runs per model with seeds 0 .. seeds - 1.  store: of what the runs measure, so that no other does again; None: `out / STORE`,
     `NO_STORE`: none.

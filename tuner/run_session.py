@@ -1,7 +1,7 @@
-"""One session of a run: what lies between a model that was opened and champions that become files.
+"""One session of a run: searches of a lowered model until their budgets are spent.
 
-What is outside the program comes in as `Surroundings`: in the world as it is they are `tuner.driver`'s, under simulation those of a seed
-(`tests.simulated`).  So what is composed here, and in which order it is undone, is what both of them run.
+Clocks, files and actors come in as `Surroundings`: those of `tuner.driver` are real, those of `tests.simulated` follow a seed.
+Both run the same composition, and undo it in the same order.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def session(
     """
     world, machine, out = around.world, opened.machine, around.out
     start = read_start(request.start, opened, config.search.order, out, request.resume)
-    known = _known(around, opened, config, request)
+    champions = _known(around, opened, config, request)
     identity = RunIdentity(
         opened.name,
         opened.digest,
@@ -111,7 +111,7 @@ def session(
         start.said,
         "" if prior is None else prior.said,
         tuple(plugins),
-        known.said,
+        champions.said,
     )
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
@@ -128,29 +128,29 @@ def session(
                 f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
             )
             beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
-            proposes = known.line if known.said else proposer_line(config, prior)
+            proposes = champions.line if champions.said else proposer_line(config, prior)
             for line in (*work_lines(opened), *beyond, *start.lines(), proposes):
                 around.say(line)
-        found = searches(opened, folder.run)
-        write_searches(folder.path, opened, found)
-        spending = Spending.of(config, len(machine.contention), len(found))
+        subgraphs = searches(opened, folder.run)
+        write_searches(folder.path, opened, subgraphs)
+        spending = Spending.of(config, len(machine.contention), len(subgraphs))
         if spending.measurements is not None and not request.quiet:
-            around.say(spending.line(len(found)))
+            around.say(spending.line(len(subgraphs)))
         runs = [
-            _searched(around, opened, search, budget, beside, folder, config, request, start, prior, known.of(at))
-            for at, search, budget, beside in zip(
-                range(len(found)),
-                found,
-                _budgets(world.clock, opened, found, config, spending, begun_s),
-                ({s.run for s in found} - {search.run} for search in found),
+            _searched(around, opened, search, budget, beside, folder, config, request, start, prior, champions.of(index))
+            for index, search, budget, beside in zip(
+                range(len(subgraphs)),
+                subgraphs,
+                _budgets(world.clock, opened, subgraphs, config, spending, begun_s),
+                ({s.run for s in subgraphs} - {search.run} for search in subgraphs),
                 strict=True,
             )
         ]
-        yield SessionEnd(folder, found, runs)
+        yield SessionEnd(folder, subgraphs, runs)
 
 
 def _known(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
-    """What a store knows of the champions, where they may stand for a search."""
+    """Champions of a store, where they may stand for a search."""
     if request.store is None or not request.champions:
         if request.resume and (around.out / IDENTITY).is_file() and began_with(around.out, "champions"):
             raise BadInputError(f"--store: {around.out} began with champions of a store; name it again")
@@ -162,7 +162,7 @@ def _known(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, re
 
 
 def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
-    """What makes the digest of the settings another one than that of the run that is there."""
+    """Settings whose values differ from those of the existing run."""
     path = request.out / SETTINGS
     if not path.is_file():
         return []
@@ -170,26 +170,26 @@ def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
 
 
 def _budgets(
-    clock: Clock, opened: LoweredModel, found: Sequence[SearchedSubgraph], config: TuneConfig, spending: Spending, begun_s: float
+    clock: Clock, opened: LoweredModel, subgraphs: Sequence[SearchedSubgraph], config: TuneConfig, spending: Spending, begun_s: float
 ) -> list[RunBudget]:
-    """What every search may spend: of a time its part, one after the other."""
+    """Budget of every search; a time is divided among searches that run one after the other."""
     candidates, seconds = config.budget.candidates, config.budget.seconds
-    weights = weights_of(opened, found) if len(found) > 1 else [1]
+    weights = weights_of(opened, subgraphs) if len(subgraphs) > 1 else [1]
     grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
     if candidates is not None:
         return [RunBudget(count) for count in dealt(candidates, weights, grants)]
     if spending.measurements is not None:
-        return [RunBudget(readings=most) for most in spending.limits(weights, grants)]
+        return [RunBudget(readings=limit) for limit in spending.limits(weights, grants)]
     assert seconds is not None
-    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
+    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(subgraphs)))
     return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
 
 
 def _searched(
     around: Surroundings[P], opened: LoweredModel, search: SearchedSubgraph, budget: RunBudget, beside: set[str], folder: RunFolder[P],
-    config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, known: Sequence[Genome],
+    config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, champions: Sequence[Genome],
 ) -> SearchRun:  # fmt: skip
-    """One search, until its budget is spent, or those programs that are known; its log is closed, its champions are known."""
+    """One search, until its budget is spent or the champions of a store are measured; its log is closed."""
     packed, constants = opened.packed[search.pieces[0]]
     target_graph = ordered(packed, config.search.order)
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
@@ -202,8 +202,8 @@ def _searched(
     world, levels, runner = around.world, tuple(opened.machine.contention), runner_spec(config)
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     spec = SearchSpec(origin, target_graph, levels, config, None if runner is None else Board(runner, constants))
-    if known:
-        spec, budget = replace(spec, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
+    if champions:
+        spec, budget = replace(spec, strategy=KnownPrograms), RunBudget(len(champions) + len(same_grants(opened.machine, levels)))
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
         storing = None
@@ -216,13 +216,13 @@ def _searched(
         given = start.of(search.pieces[0])
 
         def first() -> dict[Genome, str]:
-            others = dict.fromkeys(known, "store") if known else compiled_genomes(target_graph, levels, config)
-            return dict.fromkeys(given or (), "start") | {genome: by for genome, by in others.items() if genome not in (given or ())}
+            proposed = dict.fromkeys(champions, "store") if champions else compiled_genomes(target_graph, levels, config)
+            return dict.fromkeys(given or (), "start") | {genome: by for genome, by in proposed.items() if genome not in (given or ())}
 
         jobs = stack.enter_context(_jobs(around, spec, request, place))
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
-        begin, model = None if given is None and not known else first, None if prior is None else prior.kept
+        begin, model = None if given is None and not champions else first, None if prior is None else prior.kept
         run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:

@@ -30,7 +30,7 @@ class BudgetUse(_Part):
 
 
 class MeasurementsUse(_Part):
-    """What was measured, in readings: task x level x repeat.
+    """Measurements in readings: task x level x repeat.
 
     search: of all tasks that have rows.  canary: of the untuned program, as one board is asked.  finals: of the last ones.  set_aside: for
     them, before the search began, where measurements are the budget.  asked: all of them; paid: those that did not lie in the store.
@@ -83,7 +83,7 @@ class GroupedSummary(_Part):
 
 
 class PieceSummary(_Part):
-    """What the NPU runs in one go, between nodes of the host.
+    """Part of a model that the NPU runs in one go, between nodes of the host.
 
     search: id in the log of the search that served it; pieces that compute the same share one.  cycles: per level, of its part of the
     champion.
@@ -118,7 +118,7 @@ class FinalistSummary(_Part):
 
 
 class RunnerSummary(_Part):
-    """What measured.  repeats: readings per program and level in the search; readings: in the finals, at most."""
+    """Runner that measured.  repeats: readings per program and level in the search; readings: in the finals, at most."""
 
     name: str
     repeats: int
@@ -127,7 +127,7 @@ class RunnerSummary(_Part):
 
 
 class TargetSummary(_Part):
-    """What timed plans in the place of the NPU.  cycles: by level, what it says of the champion; other figures are the simulator's."""
+    """Target that timed plans in place of the NPU.  cycles: of the champion, by level; other figures are the simulator's."""
 
     name: str
     cycles: dict[str, int]
@@ -168,7 +168,7 @@ class RobustSummary(_Part):
 
 
 class ProposerSummary(_Part):
-    """Who said from so many measured segments on what was measured: the built-in estimate or a cost model.
+    """Proposer from so many measured segments on: the built-in estimate or a cost model.
 
     search: run id of the piece's.  chosen: `estimate`, `prior` (the model that the run began with), `older` (of the run, in use before) or
     `new` (just trained).  pairs: of unseen rows of the run, the share that each put in the right order; {} in the beginning.
@@ -194,7 +194,7 @@ class BoundSummary(_Part):
 
 
 class LevelSummary(_Part):
-    """What ships at one contention level.
+    """Variant that ships at one contention level.
 
     cycles, latency_us: of a run, so of all its frames.  cycles_per_frame, frames_per_s: the same as throughput.
     ddr: what the level leaves, and what it grants.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.

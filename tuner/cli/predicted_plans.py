@@ -36,7 +36,7 @@ def _now_and_then() -> Progress:
 def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
     """Level -> plan.  model: of `tilefarm train`; None for the estimate.  Raises `BadInputError`, `InfeasibleError`."""
     if model is None:
-        return default_by_level(opened) if layerwise else quick_plans(opened, told=_now_and_then())
+        return default_by_level(opened) if layerwise else quick_plans(opened, progress=_now_and_then())
     from compiler.cost.features import scaled
     from tuner.cost_model.interface import predict_at
     from tuner.cost_model.tiling_model import load_models, tiled_plans

@@ -137,7 +137,7 @@ def _measurements(chosen: ChosenPlans, readings: Sequence[int], stored: int) -> 
 def _target(
     config: TuneConfig, searches: Sequence[SearchedSubgraph], ends: Sequence[SearchEnd], levels: Sequence[str]
 ) -> TargetSummary | None:
-    """What timed plans, where that was not the NPU, and what it said; pieces that share a search take the same."""
+    """Target that timed plans and its cycles, None for the NPU; pieces that share a search take the same."""
     if config.target.name == NPU:
         return None
     pairs = list(zip(searches, ends, strict=True))
@@ -199,7 +199,7 @@ def _level(opened: LoweredModel, level: str, compiled: CompiledRun, bounds: Sequ
         balance=round(timing.balance, 4),
         baseline_layerwise_cycles=baseline,
         speedup=baseline / timing.cycles,
-        variant_cycles={other: m.timings[level].cycles if level in m.timings else None for other, m in variants.items()},
+        variant_cycles={other_level: m.timings[level].cycles if level in m.timings else None for other_level, m in variants.items()},
         max_rel_error=values and values.error,
         rounding_rel_error=values and values.rounding,
         limit_rel_error=values and values.limit,

@@ -60,18 +60,18 @@ class CostModelContract:
     def test_every_row_has_cycles_of_its_own(self) -> None:
         """Finite, above 0, and the same whatever else is asked for beside it."""
         features = self.rows.features
-        found = self.predicted(features)
-        assert found.shape == (len(features),), f"cycles of shape {found.shape} for features of shape {features.shape}"
-        assert (np.isfinite(found) & (found > 0)).all(), "cycles that are not finite, or not above 0"
-        for at in (0, len(features) // 2):
-            alone = self.predicted(features[at : at + 1])
-            assert np.allclose(alone, found[at], rtol=1e-6), f"row {at}: {alone} alone, {found[at]} among {len(features)}"
+        cycles = self.predicted(features)
+        assert cycles.shape == (len(features),), f"cycles of shape {cycles.shape} for features of shape {features.shape}"
+        assert (np.isfinite(cycles) & (cycles > 0)).all(), "cycles that are not finite, or not above 0"
+        for row in (0, len(features) // 2):
+            single = self.predicted(features[row : row + 1])
+            assert np.allclose(single, cycles[row], rtol=1e-6), f"row {row}: {single} alone, {cycles[row]} among {len(features)}"
 
     def test_features_that_nobody_has_seen_have_cycles_too(self) -> None:
-        own, condition = np.hsplit(self.rows.features, [-len(CONDITIONS)])
-        for strange in (np.zeros_like(own[:2]), 2 * own.max(0, keepdims=True)):
-            found = self.predicted(under(strange, condition[0]))
-            assert (np.isfinite(found) & (found > 0)).all(), f"{found}: not finite, or not above 0"
+        segment_features, condition = np.hsplit(self.rows.features, [-len(CONDITIONS)])
+        for strange in (np.zeros_like(segment_features[:2]), 2 * segment_features.max(0, keepdims=True)):
+            cycles = self.predicted(under(strange, condition[0]))
+            assert (np.isfinite(cycles) & (cycles > 0)).all(), f"{cycles}: not finite, or not above 0"
 
     def test_two_rows_are_enough(self) -> None:
         two = self.rows.some(np.arange(len(self.rows.cycles)) < 2)
@@ -84,6 +84,6 @@ class CostModelContract:
     def test_it_goes_through_the_gate(self) -> None:
         """As a run does it: a judge that has not seen what is held out, metrics, and bytes that come back."""
         rows = self.rows
-        kept = train(self.model, rows, SEED, load_config(None, self.settings).model)
-        assert kept.trained_rows == len(rows.cycles)
-        assert np.array_equal(kept.load(self.model).predict(rows.features), self.predicted(rows.features))
+        trained = train(self.model, rows, SEED, load_config(None, self.settings).model)
+        assert trained.trained_rows == len(rows.cycles)
+        assert np.array_equal(trained.load(self.model).predict(rows.features), self.predicted(rows.features))

@@ -29,16 +29,16 @@ class RunnerContract:
 
     def test_every_kind_of_program_is_read_at_every_level(self) -> None:
         for program in self.programs:
-            found = self.bench.cycles(program, list(load_machine(self.machine).contention))
-            assert not isinstance(found, Reading), f"a {program.kind} of {len(program.container)} bytes: {found}"
+            cycles = self.bench.cycles(program, list(load_machine(self.machine).contention))
+            assert not isinstance(cycles, Reading), f"a {program.kind} of {len(program.container)} bytes: {cycles}"
 
     def test_a_reading_is_one_of_its_own(self) -> None:
         """Not only what `Bench` makes of it: a status with cycles, or without and with a reason."""
         level = next(iter(load_machine(self.machine).contention))
-        found = self.bench.measure(self.programs[-1], level)
-        assert isinstance(found, Reading), f"answered {found!r}, expected a Reading"
-        assert (found.cycles is not None) == (found.status == "ok"), f"{found}: cycles where status is ok, and only there"
-        assert found.status == "ok" or found.error, f"{found}: no reason"
+        reading = self.bench.measure(self.programs[-1], level)
+        assert isinstance(reading, Reading), f"answered {reading!r}, expected a Reading"
+        assert (reading.cycles is not None) == (reading.status == "ok"), f"{reading}: cycles where status is ok, and only there"
+        assert reading.status == "ok" or reading.error, f"{reading}: no reason"
 
     def test_what_is_no_program_has_no_cycles_and_does_no_harm(self) -> None:
         level = next(iter(load_machine(self.machine).contention))

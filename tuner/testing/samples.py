@@ -1,4 +1,4 @@
-"""What contracts try plug-ins with: a small model, its programs and its segments, measured by the simulator."""
+"""Samples that contracts try plug-ins with: a small model, its programs and its segments, measured by the simulator."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def sample_model() -> ModelProto:
     """A chain of four convolutions with ReLU."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
-    for i, (read, made) in enumerate(pairwise(WIDTHS)):
-        weights.append(numpy_helper.from_array(rng.standard_normal((made, read, 3, 3), dtype=np.float32) / 10, f"w{i}"))
+    for i, (read, written) in enumerate(pairwise(WIDTHS)):
+        weights.append(numpy_helper.from_array(rng.standard_normal((written, read, 3, 3), dtype=np.float32) / 10, f"w{i}"))
         nodes.append(helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"c{i}"], name=f"conv{i}", pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"c{i}"], [f"x{i + 1}"], name=f"relu{i}"))
     ends = [(f"x{i}", WIDTHS[i]) for i in (0, len(WIDTHS) - 1)]
@@ -47,21 +47,21 @@ def sample_unit(machine: str) -> Packed:
 def sample_programs(machine: str) -> list[Encoded]:
     """A segment, a stage and a program, as a runner is given them."""
     target_graph, constants = sample_unit(machine)
-    found: list[Encoded] = []
+    programs: list[Encoded] = []
 
-    def kept(program: Encoded, level: str) -> Reading:
-        if not any(program.container == each.container for each in found):
-            found.append(program)
+    def record(program: Encoded, level: str) -> Reading:
+        if not any(program.container == earlier.container for earlier in programs):
+            programs.append(program)
         return Reading(len(level))
 
     target = Npu(target_graph, tuple(target_graph.machine.contention), records=True)
-    target.bench, target.constants = Bench(kept), constants
+    target.bench, target.constants = Bench(record), constants
     evaluator = Evaluator(target_graph, target.levels, target)
     genome = singles(machine)
     evaluator.measure(Request("segment", genome[:1]))
     evaluator.measure(Request("stage", genome[1:3]))
     evaluator.measure(Request("program", genome))
-    return found
+    return programs
 
 
 def singles(machine: str) -> Genome:
@@ -79,10 +79,14 @@ def sample_rows(machine: str) -> TrainingRows:
     evaluator = Evaluator(target_graph, levels)
     genes: list[Gene] = first_genes(target_graph, SegmentTable(evaluator.structures, len(levels)), True)
     measured = [(gene, evaluator.measure(Request("segment", (gene,)))) for gene in genes]
-    fits = [(gene, each.features, each.cycles) for gene, each in measured if each.features is not None and each.cycles is not None]
+    fits = [
+        (gene, measurement.features, measurement.cycles)
+        for gene, measurement in measured
+        if measurement.features is not None and measurement.cycles is not None
+    ]
     features = scaled(np.stack([raw for _, raw, _ in fits]))
     groups = [f"{gene.start}..{gene.stop}" for gene, _, _ in fits]
-    rows = TrainingRows.at_levels(features, np.stack([found for _, _, found in fits]), groups, conditions_of(target_graph, levels))
+    rows = TrainingRows.at_levels(features, np.stack([cycles for _, _, cycles in fits]), groups, conditions_of(target_graph, levels))
     for array in rows[:4]:
         array.flags.writeable = False
     return rows

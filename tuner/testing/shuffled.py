@@ -66,9 +66,9 @@ class ShuffledJobs:
 def searched(spec: SearchSpec, folder: LocalPath, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
     """The log of a search, without what may differ between equal ones; folder: empty, or of an earlier session of the same search."""
     place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=(folder / "checkpoint").is_dir())
-    for each in (place.models, place.checkpoint):
-        if not each.is_dir():
-            each.mkdir()
+    for subfolder in (place.models, place.checkpoint):
+        if not subfolder.is_dir():
+            subfolder.mkdir()
     request = TuneRequest(Path(spec.origin.model), spec.origin.machine, folder, seed=spec.origin.seed)
     with RunLog(folder, REAL, spec.origin, FEATURE_SETS) as log:
         search = SearchRun(REAL, spec, request, place, log, ShuffledJobs(spec, workers, seed), RunBudget(candidates))

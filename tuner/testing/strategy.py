@@ -36,7 +36,7 @@ MOST_REQUESTS = 10_000  # of a round
 
 
 class Asked(NamedTuple):
-    """What an island asked in an epoch, round by round, and the state that it left."""
+    """Requests of an island in an epoch, round by round, and the state that it left."""
 
     epoch: int
     island: int
@@ -71,26 +71,26 @@ class StrategyContract:
     def epochs(self) -> list[Asked]:
         """Some epochs of all islands, each made anew from its state, one after the other."""
         rules, evaluator = SearchLimits(self.target_graph, self.levels, self.config, {}), Evaluator(self.target_graph, self.levels)
-        known, states = Knowledge(Structures(self.target_graph), len(self.levels)), [b""] * self.config.islands
+        knowledge, states = Knowledge(Structures(self.target_graph), len(self.levels)), [b""] * self.config.islands
         out: list[Asked] = []
         for epoch in range(EPOCHS):
-            found = []
+            findings = []
             for island in range(len(states) if epoch else 1):
                 collector, rounds = Collector(), list[Sequence[Request]]()
-                session = MeasureBudget(lambda requests: map(evaluator.measure, requests), (known, collector))
-                with known.aside():
+                session = MeasureBudget(lambda requests: map(evaluator.measure, requests), (knowledge, collector))
+                with knowledge.aside():
                     if not epoch:
-                        run_epoch(first_programs(rules, collector), session, known, collector)
+                        run_epoch(first_programs(rules, collector), session, knowledge, collector)
                     else:
                         strategy = self.strategy(StrategyContext(rules, island, 0), states[island] or None)
-                        strategy.tell(known, [None] * len(self.levels))
+                        strategy.tell(knowledge, [None] * len(self.levels))
                         watched = partial(self._watched, f"epoch {epoch}, island {island}", rounds)
-                        run_epoch(translated(strategy.ask(epoch), watched), session, known, collector)
+                        run_epoch(translated(strategy.ask(epoch), watched), session, knowledge, collector)
                         states[island] = strategy.state()
                         collector.elites = list(strategy.elites())[: self.config.search.elites]
                         out.append(Asked(epoch, island, rounds, states[island]))
-                found.append(collector.pack(island, len(self.levels)))
-            known.learn_epoch(found)
+                findings.append(collector.pack(island, len(self.levels)))
+            knowledge.learn_epoch(findings)
         return out
 
     def _watched(self, where: str, rounds: list[Sequence[Request]], requests: Sequence[Request]) -> Asking[Sequence[Measurement]]:
@@ -137,8 +137,8 @@ class StrategyContract:
         for asked in self.once:
             assert isinstance(asked.state, bytes), f"a state of {type(asked.state).__name__}, expected bytes"
             assert not is_pickle(asked.state), "a state is a pickle, which runs what whoever wrote the checkpoint likes"
-            again = self.strategy(StrategyContext(rules, asked.island, 0), asked.state or None).state()
-            assert again == asked.state, f"epoch {asked.epoch}, island {asked.island}: made from a state, it gave another"
+            restored = self.strategy(StrategyContext(rules, asked.island, 0), asked.state or None).state()
+            assert restored == asked.state, f"epoch {asked.epoch}, island {asked.island}: made from a state, it gave another"
 
     def test_it_asks_for_its_unit_alone_and_an_epoch_ends(self) -> None:
         assert len(self.once) == (EPOCHS - 1) * self.config.islands

@@ -46,9 +46,9 @@ class TargetContract:
         program = plan_of(self.target_graph, [plan for plan, _ in self.segments])
         asked: list[Timed] = [target.alone(plan, start) for plan, start in self.segments]
         asked += [target.stage(self.segments[1:3]), target.program(program)]
-        found = [each for each in asked if isinstance(each, np.ndarray)]
-        assert len(found) == len(asked), f"not timed: {[str(each) for each in asked if not isinstance(each, np.ndarray)]}"
-        return found
+        arrays = [timed for timed in asked if isinstance(timed, np.ndarray)]
+        assert len(arrays) == len(asked), f"not timed: {[str(timed) for timed in asked if not isinstance(timed, np.ndarray)]}"
+        return arrays
 
     def test_every_kind_is_timed_at_every_level(self) -> None:
         for values in self.times(self.target(self.target_graph, self.levels)):
@@ -68,18 +68,18 @@ class TargetContract:
         """Again, of another target, and whatever was done with the arrays: they are the caller's."""
         target = self.target(self.target_graph, self.levels)
         first = self.times(target)
-        kept = [values.copy() for values in first]
+        copies = [values.copy() for values in first]
         for values in first:
             values[:] = -1
-        for again in (self.times(target), self.times(self.target(self.target_graph, self.levels))):
-            for one, other in zip(kept, again, strict=True):
-                np.testing.assert_array_equal(one, other)
+        for repeated in (self.times(target), self.times(self.target(self.target_graph, self.levels))):
+            for one, second in zip(copies, repeated, strict=True):
+                np.testing.assert_array_equal(one, second)
 
     def test_levels_do_not_depend_on_each_other(self) -> None:
         every = self.times(self.target(self.target_graph, self.levels))
         last = self.times(self.target(self.target_graph, self.levels[-1:]))
-        for one, other in zip(every, last, strict=True):
-            np.testing.assert_array_equal(one[-1:], other)
+        for one, single in zip(every, last, strict=True):
+            np.testing.assert_array_equal(one[-1:], single)
 
     def test_no_program_is_faster_than_its_model_can_be(self) -> None:
         program = self.times(self.target(self.target_graph, self.levels))[-1]
@@ -89,15 +89,15 @@ class TargetContract:
     def test_a_stage_of_one_segment_is_that_segment(self) -> None:
         target = self.target(self.target_graph, self.levels)
         for plan, start in self.segments:
-            alone, stage = target.alone(plan, start), target.stage([(plan, start)])
-            assert isinstance(alone, np.ndarray), str(alone)
+            segment, stage = target.alone(plan, start), target.stage([(plan, start)])
+            assert isinstance(segment, np.ndarray), str(segment)
             assert isinstance(stage, np.ndarray), str(stage)
-            np.testing.assert_array_equal(alone, stage)
+            np.testing.assert_array_equal(segment, stage)
 
     def test_what_does_not_fit_is_a_value(self) -> None:
         """A segment on a core that the machine does not have."""
         plan, start = self.segments[0]
         target, far = self.target(self.target_graph, self.levels), plan.model_copy(update={"cores": (self.target_graph.machine.cores,)})
-        found = target.stage([(far, start)])
-        assert isinstance(found, Infeasible), f"{found!r}, expected an Infeasible"
-        assert str(found), "no reason"
+        answer = target.stage([(far, start)])
+        assert isinstance(answer, Infeasible), f"{answer!r}, expected an Infeasible"
+        assert str(answer), "no reason"
