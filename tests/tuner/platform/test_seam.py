@@ -12,7 +12,7 @@ TUNER = Path(__file__).resolve().parents[3] / "tuner"
 SEAM = (
     "store/*.py", "runs/*.py", "log/*.py", "farm/*.py", "cost_model/trainer.py", "cost_model/model_file.py", "cost_model/interface.py",
     "measure/store_lookup.py",
-    "selection/finals_journal.py", "driver.py", "finish.py",
+    "selection/finals_journal.py", "driver.py", "finalize/*.py",
 )  # fmt: skip
 MODULES = {
     "time", "threading", "os", "shutil", "tempfile", "socket", "fcntl", "mmap", "concurrent", "subprocess", "signal", "multiprocessing",
@@ -31,7 +31,10 @@ OUTSIDE = {
     ("farm/jobs.py", "time"): "runs in the worker",
     ("driver.py", "tuner.platform.local_files"): "says which world",
     ("driver.py", "tuner.platform.real"): "says which world",
-    ("finish.py", "tuner.platform.local_files"): "ends with files that onnxruntime reads",
+    **{
+        (f"finalize/{name}.py", "tuner.platform.local_files"): "ends with files that onnxruntime reads"
+        for name in ("champions", "compile", "summary")
+    },
     ("farm/isolated_map.py", "tuner.platform.real"): "says which world: studies and sweeps are not driven in another one",
 }
 
