@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 
-class Stage(NamedTuple):
+class CompilerStage(NamedTuple):
     """function, dumper: `module:name`.  dumper: makes lines of text of the result, "" where `--dump` does not show the stage.
 
     result: from what to what.  shows: the text (docs/dump.md).
@@ -27,15 +27,15 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage("load", "compiler.frontend.onnx_io.load:load", "ONNX file -> checked, cleaned ModelProto"),
-    Stage(
+    CompilerStage("load", "compiler.frontend.onnx_io.load:load", "ONNX file -> checked, cleaned ModelProto"),
+    CompilerStage(
         "graph",
         "compiler.frontend.lower:lower",
         "ModelProto -> Graph, rewritten; what the NPU does not support stays with the host (frontend.partition)",
         "compiler.dump.graph:graph_lines",
         "operators, lowered and rewritten, with shapes and attributes; a constant as its shape and six digits of its values' digest",
     ),
-    Stage(
+    CompilerStage(
         "unit",
         "compiler.ops.lower_graph:pack_unit",
         "Graph x Machine x data type -> storages, operators, constants, DDR addresses",
@@ -43,14 +43,14 @@ STAGES = (
         "storages, lanes of every tensor, DDR addresses of weights and tensors, operators with their signatures;"
         " of convolutions in groups, how many times their weights they multiply",
     ),
-    Stage(
+    CompilerStage(
         "plan",
         "compiler.space.decode:decode_all",
         "genome -> which segments in which order, how many strips and blocks, what stays on chip, every tiling",
         "compiler.dump.plan:plan_lines",
         "every key of the plan, as `tilefarm plan show` prints it",
     ),
-    Stage(
+    CompilerStage(
         "segments",
         "compiler.segment.segment:Segment.of",
         "SegmentPlan -> shares of cores, strips, rows of every block, places in L1 and UB",
@@ -58,24 +58,24 @@ STAGES = (
         "shares of the cores: rows of every block, what stays in L1, address, size and life of every buffer, the most each memory holds;"
         " what lies in the shared memory",
     ),
-    Stage(
+    CompilerStage(
         "records",
         "compiler.codegen.lower_segment:lower_draft",
         "Segment -> sequential records of one core's share (cached by its plan)",
         "compiler.dump.records:record_lines",
         "the instructions of every core, as `tilefarm disasm` prints them",
     ),
-    Stage(
+    CompilerStage(
         "order",
         "compiler.schedule.segment_accesses:Footprints.listed",
         "records -> their order, in which an engine may overtake what waits, segment by segment",
     ),
-    Stage(
+    CompilerStage(
         "stream",
         "compiler.schedule.synchronize:Synchroniser.write",
         "shares -> flags, issue order and places in the shared memory: one stream per core",
     ),
-    Stage("program", "compiler.pipeline:Compiler.link", "streams + memory map -> Program, verified"),
-    Stage("file", "compiler.build:package", "programs of every level and what they take -> containers in an ONNX file"),
+    CompilerStage("program", "compiler.pipeline:Compiler.link", "streams + memory map -> Program, verified"),
+    CompilerStage("file", "compiler.build:package", "programs of every level and what they take -> containers in an ONNX file"),
 )
 DUMPED = tuple(stage.name for stage in STAGES if stage.dumper)

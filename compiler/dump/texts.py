@@ -9,7 +9,7 @@ from compiler.build import check_plan, compile_plan, plans_of_pieces
 from compiler.frontend.lower import lower
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
-from compiler.stages import STAGES, Stage
+from compiler.stages import STAGES, CompilerStage
 
 
 class Text(NamedTuple):
@@ -47,14 +47,14 @@ def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str
                 yield Text(stage.name, piece, shown_levels, stage.dump(*_of_plan(opened, stage, k, part, where)))
 
 
-def _of_piece(opened: LoweredModel, stage: Stage, k: int) -> Any:
+def _of_piece(opened: LoweredModel, stage: CompilerStage, k: int) -> Any:
     if stage.name == "unit":
         return opened.target_graphs[k]
     # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
     return lower(opened.part.pieces[k].npu, opened.digest, opened.part.data)
 
 
-def _of_plan(opened: LoweredModel, stage: Stage, k: int, plan: Plan, where: str) -> tuple[Any, ...]:
+def _of_plan(opened: LoweredModel, stage: CompilerStage, k: int, plan: Plan, where: str) -> tuple[Any, ...]:
     compiler = opened.compilers[k]
     if stage.name == "records":
         return (compile_plan(compiler, plan, where),)
