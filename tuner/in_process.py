@@ -26,7 +26,6 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU, TuneConfig, load_config
-from tuner.farm.commit_log import Deadline, RunBudget
 from tuner.farm.coordinator import SerialJobs
 from tuner.farm.initial_model import read_prior
 from tuner.farm.initial_plans import compiled_genomes
@@ -46,6 +45,7 @@ from tuner.measure.runners import check_runner, runner_name
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.request import TuneRequest
+from tuner.run_session import budgets
 from tuner.runs.dataframes import champions, over_time, whole_programs
 from tuner.runs.folder import SearchFolder
 from tuner.search.knowledge import Knowledge
@@ -162,13 +162,11 @@ class Search:
         plugged(config, True, None)
         target_graph, levels, name = self._searched_graph(config)
         timed = config.target.name != NPU and self.evaluator is None
-        candidates, seconds = config.budget.candidates, config.budget.seconds
-        check_grants(target_graph.machine, levels, candidates)
+        check_grants(target_graph.machine, levels, config.budget.candidates)
         check_runner(target_graph.machine, levels, config.runner.name)
-        clock = REAL.clock
-        spending = Spending.of(config, len(levels), 1)
-        readings = None if spending.measurements is None else spending.limits([1], len(same_grants(target_graph.machine, levels)))[0]
-        budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds), readings)
+        grants, clock = len(same_grants(target_graph.machine, levels)), REAL.clock
+        (budget,) = budgets(clock, config, Spending.of(config, len(levels), 1), [1], grants, clock.monotonic_s())
+        # without another target the simulator measures, whatever runner the configuration names
         origin = Origin("search", name, target_graph.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
         strategy, evaluator = None if isinstance(self.strategy, str) else self.strategy, self.evaluator
         build = None if evaluator is None else lambda: evaluator

@@ -116,6 +116,7 @@ def session(
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
+        # what a resumed run, a report or an audit reads is there before the first measurement
         write_source(folder.path, opened.source, opened.digest, request.style)
         if prior is not None:
             prior.copy(folder.models)
@@ -136,14 +137,13 @@ def session(
         spending = Spending.of(config, len(machine.contention), len(subgraphs))
         if spending.measurements is not None and not request.quiet:
             around.say(spending.line(len(subgraphs)))
+        weights = weights_of(opened, subgraphs) if len(subgraphs) > 1 else [1]
+        grants = len(same_grants(machine, tuple(machine.contention)))
+        ids = {search.run for search in subgraphs}
         runs = [
-            _searched(around, opened, search, budget, beside, folder, config, request, start, prior, champions.of(index))
-            for index, search, budget, beside in zip(
-                range(len(subgraphs)),
-                subgraphs,
-                _budgets(world.clock, opened, subgraphs, config, spending, begun_s),
-                ({s.run for s in subgraphs} - {search.run} for search in subgraphs),
-                strict=True,
+            _searched(around, opened, search, budget, ids - {search.run}, folder, config, request, start, prior, champions.of(index))
+            for index, (search, budget) in enumerate(
+                zip(subgraphs, budgets(world.clock, config, spending, weights, grants, begun_s), strict=True)
             )
         ]
         yield SessionEnd(folder, subgraphs, runs)
@@ -169,19 +169,18 @@ def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
     return config.changed_since(path) or [f"another dtype than {request.dtype}"]
 
 
-def _budgets(
-    clock: Clock, opened: LoweredModel, subgraphs: Sequence[SearchedSubgraph], config: TuneConfig, spending: Spending, begun_s: float
-) -> list[RunBudget]:
-    """Budget of every search; a time is divided among searches that run one after the other."""
+def budgets(clock: Clock, config: TuneConfig, spending: Spending, weights: Sequence[int], grants: int, begun_s: float) -> list[RunBudget]:
+    """Budget of every search by its weight; a time is divided among searches that run one after the other.
+
+    grants: number of groups of levels that grant the same.
+    """
     candidates, seconds = config.budget.candidates, config.budget.seconds
-    weights = weights_of(opened, subgraphs) if len(subgraphs) > 1 else [1]
-    grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
     if candidates is not None:
         return [RunBudget(count) for count in dealt(candidates, weights, grants)]
     if spending.measurements is not None:
         return [RunBudget(readings=limit) for limit in spending.limits(weights, grants)]
     assert seconds is not None
-    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(subgraphs)))
+    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(weights)))
     return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
 
 
@@ -204,6 +203,7 @@ def _searched(
     spec = SearchSpec(origin, target_graph, levels, config, None if runner is None else Board(runner, constants))
     if champions:
         spec, budget = replace(spec, strategy=KnownPrograms), RunBudget(len(champions) + len(same_grants(opened.machine, levels)))
+    # the log is entered first, so that it is closed after the workers have delivered
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
         storing = None

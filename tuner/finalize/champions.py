@@ -48,7 +48,7 @@ def choose_plans(opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneC
     levels, target_graphs = runs[0].levels, [run.spec.target_graph for run in runs]
     ends = [run.ended(str(folder.path)) for run in runs]
     groups = [[levels[index] for index in group] for group in same_grants(opened.machine, levels)]
-    bases = {
+    bases = {  # levels that grant the same have one baseline, named by the first of them
         group[0]: [
             faster_in_file_order(opened.compilers[search.pieces[0]], end.baselines[levels.index(group[0])].plan(target_graph), group)
             for target_graph, search, end in zip(target_graphs, searches, ends, strict=True)
