@@ -34,8 +34,8 @@ def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str
         if stage.name not in stages:
             continue
         if stage.name in ("graph", "unit"):
-            for k, piece in enumerate(pieces):
-                yield Text(stage.name, piece, (), stage.dump(_of_piece(opened, stage, k)))
+            for index, piece in enumerate(pieces):
+                yield Text(stage.name, piece, (), stage.dump(_of_piece(opened, stage, index)))
             continue
         for same in levels.values():
             plan, where, shown_levels = plans[same[0]], names.get(same[0], "plan"), same if len(levels) > 1 else ()
@@ -43,19 +43,19 @@ def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str
             if stage.name == "plan":
                 yield Text(stage.name, "", shown_levels, stage.dump(plan))
                 continue
-            for k, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
-                yield Text(stage.name, piece, shown_levels, stage.dump(*_of_plan(opened, stage, k, part, where)))
+            for index, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
+                yield Text(stage.name, piece, shown_levels, stage.dump(*_of_plan(opened, stage, index, part, where)))
 
 
-def _of_piece(opened: LoweredModel, stage: CompilerStage, k: int) -> Any:
+def _of_piece(opened: LoweredModel, stage: CompilerStage, index: int) -> Any:
     if stage.name == "unit":
-        return opened.target_graphs[k]
+        return opened.target_graphs[index]
     # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
-    return lower(opened.part.pieces[k].npu, opened.digest, opened.part.data)
+    return lower(opened.part.pieces[index].npu, opened.digest, opened.part.data)
 
 
-def _of_plan(opened: LoweredModel, stage: CompilerStage, k: int, plan: Plan, where: str) -> tuple[Any, ...]:
-    compiler = opened.compilers[k]
+def _of_plan(opened: LoweredModel, stage: CompilerStage, index: int, plan: Plan, where: str) -> tuple[Any, ...]:
+    compiler = opened.compilers[index]
     if stage.name == "records":
         return (compile_plan(compiler, plan, where),)
     check_plan(compiler.target_graph, plan, where)

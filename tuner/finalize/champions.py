@@ -30,7 +30,7 @@ from tuner.store.champions import Champion
 class ChosenPlans(NamedTuple):
     """Plans of a run.  by_search: name of a file in `plans/` -> plan of each search; plans: of the model.
 
-    own, baselines: level -> plan of the model.  verdicts: of the finals on a board, () without one.
+    champions, baselines: level -> plan of the model.  verdicts: of the finals on a board, () without one.
     """
 
     ends: Sequence[SearchEnd]
@@ -38,7 +38,7 @@ class ChosenPlans(NamedTuple):
     verdicts: tuple[Verdict, ...]
     by_search: dict[str, list[Plan]]
     plans: Mapping[str, Plan]
-    own: Mapping[str, Plan]
+    champions: Mapping[str, Plan]
     baselines: Mapping[str, Plan]
 
 
@@ -73,11 +73,11 @@ def choose_plans(opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneC
     names = {level: BASELINE if level == levels[0] else f"{BASELINE}.{level}" for level in bases}
     by_search = {**best, **{names[level]: plans for level, plans in bases.items()}, **({} if robust is None else {"robust": robust})}
     plans = {name: _joined(opened, searches, chosen) for name, chosen in by_search.items()}
-    own = {level: plans[level] for level in levels}
+    champions = {level: plans[level] for level in levels}
     baselines = {level: plans[names[group[0]]] for group in groups for level in group}
     write_plans(folder.plans, plans)
-    write_plans(folder.plans / OWN, own)
-    return ChosenPlans(ends, spending, board_verdicts, by_search, plans, own, baselines)
+    write_plans(folder.plans / OWN, champions)
+    return ChosenPlans(ends, spending, board_verdicts, by_search, plans, champions, baselines)
 
 
 def write_plans(folder: LocalPath, plans: Mapping[str, Plan]) -> None:

@@ -50,7 +50,7 @@ def compile_plans(
     folder, searches, runs = end
     levels, simulated = runs[0].levels, config.target.name == NPU
     try:
-        champions = measure(opened, chosen.own)
+        champions = measure(opened, chosen.champions)
     except InfeasibleError as error:
         if simulated:
             raise
@@ -79,7 +79,7 @@ def compile_plans(
 
 def _check_cycles(searches: Sequence[SearchedSubgraph], chosen: ChosenPlans, champions: Mapping[str, MeasuredModel]) -> None:
     """Raise `RuntimeError` where a compiled champion does not take the cycles that the search measured."""
-    for i, level in enumerate(chosen.own):
+    for i, level in enumerate(chosen.champions):
         for search, end in zip(searches, chosen.ends, strict=True):
             cycles, expected = champions[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
             if cycles != expected:
