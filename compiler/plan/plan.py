@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -53,33 +54,19 @@ class _Gene(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _is_zero(value: int) -> bool:
-    return not value
+def _unless(default: Any) -> Any:
+    """A key that is not written at its default: plans that do not need it are spelt, and have the digest, as if there were no such key."""
+    return Field(default=default, exclude_if=partial(eq, default))
 
 
-def _is_one(value: int) -> bool:
-    return value == 1
+@dataclass(frozen=True)
+class Text:
+    """Words for the value of a key in a segment's line (`dump.plan`); '' where it is not named there."""
+
+    of: Callable[[Any], str]
 
 
-def _is_usual(value: int) -> bool:
-    return value == LOOKAHEAD
-
-
-def _is_false(value: bool) -> bool:
-    return not value
-
-
-def _is_empty(value: tuple[Any, ...]) -> bool:
-    return not value
-
-
-def _is_resident(value: str) -> bool:
-    return value == "resident"
-
-
-# defaults are not written: plans that need neither are spelt, and have the digest, as if there were no such keys
 Constants = Literal["resident", "streamed"]
-_RESIDENT: Any = Field(default="resident", exclude_if=_is_resident)
 
 
 class ConvTiling(_Gene):
@@ -99,7 +86,7 @@ class ConvTiling(_Gene):
     tile_n1: TileSize
     tile_k1: TileSize
     order: Literal["m", "n"]
-    constants: Constants = _RESIDENT
+    constants: Constants = _unless("resident")
 
 
 class VectorTiling(_Gene):
@@ -112,9 +99,9 @@ class VectorTiling(_Gene):
     kind: Literal["vector"] = "vector"
     tile_planes: TileSize
     tile_rows: TileSize
-    tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = Field(default=0, exclude_if=_is_zero)
-    constants: Constants = _RESIDENT
-    fed: bool = Field(default=False, exclude_if=_is_false)
+    tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = _unless(0)
+    constants: Constants = _unless("resident")
+    fed: bool = _unless(False)
 
     @model_validator(mode="after")
     def _columns_of_one_row(self) -> Self:
@@ -163,28 +150,32 @@ class SegmentPlan(_Gene):
     """
 
     operators: tuple[str, ...]
-    blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
-    images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = Field(default=1, exclude_if=_is_one)
-    columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
-    passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
-    input_passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
-    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
-    window: Window = 1
+    blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS), Text(lambda n: f"{n:,} block{'s' * (n != 1)}")] = 1
+    images: Annotated[int, Field(ge=1, le=MAX_IMAGES), Text(lambda n: f", {n} images each" if n > 1 else "")] = _unless(1)
+    columns: Annotated[int, Field(ge=1, le=MAX_STRIPS), Text(lambda n: f", {n:,} strip{'s' * (n != 1)}")] = _unless(1)
+    passes: Annotated[int, Field(ge=1, le=MAX_PASSES), Text(lambda n: f", {n} passes" if n > 1 else "")] = _unless(1)
+    input_passes: Annotated[int, Field(ge=1, le=MAX_PASSES), Text(lambda n: f", {n} input passes" if n > 1 else "")] = _unless(1)
+    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH), Text(", prefetch {}".format)] = 2
+    window: Annotated[Window, Text(", window {}".format)] = 1
     tilings: tuple[Annotated[Tiling, Field(discriminator="kind")], ...]
     halo: tuple[Halo, ...] = ()
-    sliding: bool = False
-    spread: bool = True
-    ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
-    lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = Field(default=LOOKAHEAD, exclude_if=_is_usual)
-    overtake: bool = Field(default=False, exclude_if=_is_false)
-    urgent: bool = Field(default=True, exclude_if=bool)
-    same_end: bool = Field(default=False, exclude_if=_is_false)
-    cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
-    split: Split = "rows"
-    shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
-    staged: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
-    held: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
-    on_vector: tuple[VectorShare, ...] = Field(default=(), exclude_if=_is_empty)
+    sliding: Annotated[bool, Text(lambda on: " sliding" if on else "")] = False
+    cores: Annotated[
+        tuple[CoreNumber, ...],
+        Field(min_length=1, max_length=MAX_CORES),
+        Text(lambda cores: f", core{'s' * (len(cores) > 1)} {','.join(map(str, cores))}"),
+    ] = (0,)
+    split: Annotated[Split, Text(" split {}".format)] = "rows"
+    spread: Annotated[bool, Text(lambda on: ", spread" if on else ", not spread")] = True
+    ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB), Text(", ahead {} KiB".format)] = 0
+    lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD), Text(", lookahead {}".format)] = _unless(LOOKAHEAD)
+    overtake: Annotated[bool, Text(lambda on: " of loads too" if on else "")] = _unless(False)
+    urgent: Annotated[bool, Text(lambda on: "" if on else " as emitted")] = _unless(True)
+    same_end: Annotated[bool, Text(lambda on: ", same end" if on else "")] = _unless(False)
+    shared: tuple[str, ...] = _unless(())
+    staged: tuple[str, ...] = _unless(())
+    held: tuple[str, ...] = _unless(())
+    on_vector: tuple[VectorShare, ...] = _unless(())
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
