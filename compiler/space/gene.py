@@ -16,16 +16,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, Literal, NamedTuple
 
-from compiler.cost.ranking import KEPT
+from compiler.cost.ranking import CHUNK_BUDGETS, KEPT
 from compiler.ops.base import UB_SLOT_BLOCKS, vector_tiling
 from compiler.ops.pool import PoolSpec
-from compiler.plan.plan import LOOKAHEAD, ConvTiling, Split, Tiling, VectorTiling
+from compiler.plan.plan import LOOKAHEAD, MAX_LOOKAHEAD, MAX_PREFETCH, ConvTiling, SegmentPlan, Split, Tiling, VectorTiling
+from compiler.segment.batch_tiles import counts_together
 from compiler.segment.blocks import needed
+from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.core_channels import can_split
 from compiler.segment.pool_fusion import refusal
 from compiler.segment.segment import Outline
+from compiler.space.knobs import (
+    LAST,
+    Knob,
+    Mark,
+    bits_of_operators,
+    coded,
+    cores_of_machine,
+    divisors_of_images,
+    for_each_operator,
+    from_one,
+    read_table,
+)
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
@@ -103,30 +118,32 @@ class Gene(NamedTuple):
 
     start: int
     stop: int
-    blocks: int = 1
-    prefetch: int = 2
-    window: int = 1
-    chunk: int = 0
+    blocks: Annotated[int, Knob(legal=from_one(), values=block_counts)] = 1
+    prefetch: Annotated[int, Knob(values=lambda *_: range(1, MAX_PREFETCH + 1), switch="prefetch", off=1)] = 2
+    window: Annotated[int, Knob(values=lambda *_: WINDOWS, translated=True)] = 1
+    chunk: Annotated[int, Knob(values=lambda *_: range(len(CHUNK_BUDGETS)))] = 0
     weights: Weights = "reused"
-    choices: tuple[int, ...] = ()
-    cores: tuple[int, ...] = (0,)
-    cached: int = 0
+    choices: Annotated[tuple[int, ...], Knob(legal=for_each_operator)] = ()
+    cores: Annotated[tuple[int, ...], Knob(legal=cores_of_machine, switch="cores")] = (0,)
+    cached: Annotated[int, Knob(bits=True)] = 0
     sliding: bool = False
-    spread: bool = True
-    ahead_kib: int = 0
-    split: Split = "rows"
-    columns: int = 1
-    grant: int = 0
-    pinned: tuple[int, ...] = ()
-    passes: int = 1
-    lookahead: int = LOOKAHEAD
-    overtake: bool = False
-    held: int = 0
-    input_passes: int = 1
-    urgent: bool = True
-    on_vector: tuple[int, ...] = ()
-    images: int = 1
-    same_end: bool = False
+    spread: Annotated[bool, Knob(switch="prefetch", off=False)] = True
+    ahead_kib: Annotated[int, Knob(values=lambda target_graph, *_: ahead_sizes(target_graph), switch="prefetch", outside=True)] = 0
+    split: Annotated[Split, Knob(switch="cores")] = "rows"
+    columns: Annotated[int, Knob(legal=from_one())] = 1
+    grant: Annotated[int, Knob(mark=Mark(0, lambda n: (-n,)))] = 0
+    pinned: Annotated[tuple[int, ...], Knob(legal=_expected_pins, mark=Mark(LAST, tuple))] = ()
+    passes: Annotated[int, Knob(legal=from_one(), values=pass_counts, switch="passes", mark=Mark(1, lambda n: ((n,),)))] = 1
+    lookahead: Annotated[int, Knob(legal=from_one(MAX_LOOKAHEAD), switch="lookahead", off=1, mark=Mark(4, lambda n: ((-n,),)))] = LOOKAHEAD
+    overtake: Annotated[bool, Knob(switch="lookahead", mark=coded(1))] = False
+    held: Annotated[
+        int, Knob(legal=bits_of_operators, switch="held", bits=True, translated=True, outside=True, mark=Mark(3, lambda n: ((n, n),)))
+    ] = 0
+    input_passes: Annotated[int, Knob(legal=from_one(), values=input_counts, switch="passes", mark=Mark(2, lambda n: ((n, -1),)))] = 1
+    urgent: Annotated[bool, Knob(switch="lookahead", mark=coded(2))] = True
+    on_vector: Annotated[tuple[int, ...], Knob(legal=for_each_operator, translated=True, mark=coded(3))] = ()
+    images: Annotated[int, Knob(legal=divisors_of_images, values=lambda target_graph, *_: counts_together(target_graph), mark=coded(4))] = 1
+    same_end: Annotated[bool, Knob(outside=True, mark=coded(5))] = False
 
 
 Genome = tuple[Gene, ...]
@@ -134,9 +151,30 @@ Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start 
 Key = tuple[str, Tail]
 
 
+def copied(settings: Gene | SegmentPlan) -> dict[str, Any]:
+    """Keys of a plan that are as in the gene, from either."""
+    return dict(zip(_COPIED, _copied(settings), strict=True))
+
+
 def bare(gene: Gene) -> Gene:
     """Without what only neighbours in a program know of."""
-    return gene._replace(held=0, ahead_kib=0, same_end=False)
+    return gene._replace(**_OUTSIDE)
+
+
+def illegal(target_graph: TargetGraph, gene: Gene) -> str | None:
+    """A field whose value means nothing, whatever fits, and what would be accepted; None where there is none."""
+    count = len(target_graph.operators)
+    if not 0 <= gene.start < gene.stop <= count:
+        return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{count - 1}"
+    for knob, setting in zip(KNOBS.values(), gene, strict=True):
+        if knob.legal and setting != knob.default and (expected := knob.legal(target_graph, gene, setting)):
+            return f"{knob.name} {setting}; expected {expected}"
+    return None
+
+
+def _expected_pins(target_graph: TargetGraph, gene: Gene, pins: tuple[int, ...]) -> str | None:
+    count = tiling_count(gene)
+    return None if len(pins) == count * PINS else f"{PINS} for each of {count} tilings"
 
 
 def choice_count(target_graph: TargetGraph, kernel: int) -> int:
@@ -281,3 +319,9 @@ def whole_or(gene: Gene, cached: int) -> int:
     """`cached` as genes spell it: -1 where every operator of the gene caches."""
     every = (1 << (gene.stop - gene.start)) - 1
     return -1 if cached & every == every else cached & every
+
+
+KNOBS = read_table(Gene)
+_COPIED = [name for name in SegmentPlan.model_fields if name in KNOBS and not KNOBS[name].translated]
+_OUTSIDE = {knob.name: knob.default for knob in KNOBS.values() if knob.outside}
+_copied = attrgetter(*_COPIED)

@@ -14,23 +14,21 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
-from compiler.segment.batch_tiles import counts_together
 from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.engine_split import divisible
 from compiler.space.gene import (
-    PINS,
+    KNOBS,
     WINDOWS,
     Gene,
     Genome,
-    ahead_sizes,
     bare,
     bits,
     block_counts,
     choice_count,
+    illegal,
     keeps_weights,
     recut,
     splits,
-    tiling_count,
     whole_or,
     widths,
     with_weights,
@@ -173,7 +171,7 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
     i = _pick(genome, rng)
     gene = genome[i]
     if target_graph.images > 1 and rng.random() < 0.4:
-        others = [count for count in counts_together(target_graph) if count != gene.images]
+        others = KNOBS["images"].others(target_graph, gene)
         changed = recut(gene, blocks=1, images=others[int(rng.integers(len(others)))])
         return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
     if gene.columns > 1 and rng.random() < 0.3:
@@ -248,15 +246,18 @@ def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Ge
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 
 
-def change_ahead(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """More or less of a segment's weights before its first tensor; the first segment has nobody to run ahead of."""
-    if len(genome) == 1:
-        return None
-    i = int(rng.integers(1, len(genome)))
-    others = [size for size in ahead_sizes(target_graph) if size != genome[i].ahead_kib]
-    if not others:
-        return None
-    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
+def other_setting(name: str) -> Move:
+    """The mutator that draws another value of a knob for a segment; where it is for a program alone, of one behind the first."""
+    first = int(KNOBS[name].outside)
+
+    def change_setting(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
+        if len(genome) <= first:
+            return None
+        i = int(rng.integers(first, len(genome)))
+        others = KNOBS[name].others(target_graph, genome[i])
+        return _swap(genome, i, recut(genome[i], **{name: others[int(rng.integers(len(others)))]})) if others else None
+
+    return change_setting
 
 
 def change_end(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -377,7 +378,7 @@ MOVES: dict[str, Move] = {
     "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
-    "change_ahead": change_ahead,
+    "change_ahead": other_setting("ahead_kib"),  # weights before a first tensor
     "change_end": change_end,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
@@ -456,13 +457,12 @@ def _parts_that_fit(target_graph: TargetGraph, gene: Gene, fits: Callable[[Gene]
 
 
 def verify(target_graph: TargetGraph, genome: Genome) -> None:
-    """Raise ValueError where the genes do not cover the operators once and in order."""
+    """Raise ValueError where the genes do not cover the operators once and in order, or one is not legal."""
     at = 0
     for gene in genome:
-        count = gene.stop - gene.start
-        named = len(gene.choices) in (0, count) and len(gene.on_vector) in (0, count) and 0 <= gene.held < 1 << max(0, count)
-        named = named and len(gene.pinned) in (0, tiling_count(gene) * PINS)
-        if gene.start != at or count <= 0 or not named:
+        if why := illegal(target_graph, gene):
+            raise ValueError(f"gene {gene}: {why}")
+        if gene.start != at:
             raise ValueError(f"gene {gene} does not continue at operator {at}")
         at = gene.stop
     if at != len(target_graph.operators):

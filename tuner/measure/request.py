@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.plan.plan import LOOKAHEAD
 from compiler.space.gene import Gene, Genome
 from tuner.log.digests import canonical_json, task_digest
 from tuner.log.drift import NOTHING_SAID, BoardSaid
@@ -17,6 +16,8 @@ from tuner.log.schema import RESULTS, Status, TaskKind
 from tuner.measure.grants import NEVER
 
 CYCLES = RESULTS.index("cycles")
+_USUAL = Gene(0, 0)
+_GRANT, _PASSES, _HELD = map(Gene._fields.index, ("grant", "passes", "held"))
 MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
@@ -75,12 +76,14 @@ class Request:
 
 def _written(gene: Gene) -> list[Any]:
     """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
-    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images, same_end = gene
-    rest, usual = [input_passes, urgent, on_vector, images, same_end], [1, True, (), 1, False]
-    while rest and rest[-1] == usual[len(rest) - 1]:
-        rest.pop()
-    last = [passes, lookahead, overtake, held, *rest]
-    return [*fields, *([grant] if grant else []), pinned, *(last if last != [1, LOOKAHEAD, False, 0] else [])]
+    fields, first, behind = list(gene), _PASSES, _HELD + 1
+    while len(fields) > first and fields[-1] == _USUAL[len(fields) - 1]:
+        fields.pop()
+    if first < len(fields) < behind:  # those up to `held` are there together
+        fields = list(gene[:behind])
+    if not gene.grant:
+        del fields[_GRANT]
+    return fields
 
 
 @dataclass(frozen=True, slots=True, eq=False)

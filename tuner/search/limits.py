@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.space.gene import Gene, Genome, recut, widths
+from compiler.space.gene import KNOBS, Gene, Genome, recut, widths
 from compiler.space.mutators import MOVES, Move
 from compiler.target.target_graph import TargetGraph
 from tuner.config import TuneConfig
@@ -15,7 +15,7 @@ from tuner.config import TuneConfig
 class SearchLimits:
     """moves: those that make children.  several: numbers of cores that a segment may run on.  placing: whether placement proposes.
 
-    wide: whether every segment is on all cores, always.
+    wide: whether every segment is on all cores, always.  off: values of fields that switches leave no other of.
 
     islands: how many there are.  order: levels, those that count most first.  at: what each level is.  granted: what each leaves.
     less: whether some level leaves less than all.
@@ -24,6 +24,7 @@ class SearchLimits:
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
         self.target_graph, self.levels, self.config = target_graph, levels, config
         use, several = config.use, target_graph.machine.cores > 1 and config.use.cores
+        self.off = {knob.name: knob.off for knob in KNOBS.values() if knob.switch and not getattr(use, knob.switch)}
         self.islands = config.islands
         self.at = [target_graph.machine.contention[level] for level in levels]
         self.granted = [target_graph.machine.granted(level) for level in levels]
@@ -53,15 +54,7 @@ class SearchLimits:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = recut(gene, blocks=1, cores=gene.cores[: self.target_graph.images // gene.images])
-        if not self.config.use.passes:
-            gene = recut(gene, passes=1, input_passes=1)
-        if not self.config.use.held and gene.held:
-            gene = gene._replace(held=0)
-        if not self.config.use.lookahead:
-            gene = gene._replace(lookahead=1, overtake=False, urgent=True)
-        if not self.config.use.prefetch:
-            gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
-        return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")
+        return recut(gene, **self.off) if self.off else gene
 
     def all_permitted(self, genome: Genome) -> Genome:
         return tuple(map(self.permitted, genome))

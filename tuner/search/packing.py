@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
 
-from compiler.plan.plan import Split
-from compiler.space.gene import Gene, Genome, Weights
+from compiler.space.gene import KNOBS, Gene, Genome
 from tuner.log.columns import Columns
 from tuner.search.population import Individual
 
-_DEFAULTS = Gene(0, 1)
-_WORDS: dict[str, tuple[Any, ...]] = {"weights": get_args(Weights), "split": get_args(Split)}
-_MASKS, _BITS = ("cached", "held"), 30  # of a number, which is an int32
-_TUPLES = [name for name in Gene._fields if isinstance(getattr(_DEFAULTS, name), tuple) or name in _MASKS]
-_NUMBERS = [name for name in Gene._fields if name not in (*_TUPLES, *_WORDS)]
-_SWITCHES = [at for at, name in enumerate(_NUMBERS) if isinstance(getattr(_DEFAULTS, name), bool)]
+_WORDS: dict[str, tuple[Any, ...]] = {name: get_args(knob.kind) for name, knob in KNOBS.items() if get_origin(knob.kind) is Literal}
+_MASKS, _BITS = [name for name, knob in KNOBS.items() if knob.bits], 30  # of a number, which is an int32
+_TUPLES = [name for name, knob in KNOBS.items() if isinstance(knob.default, tuple) or knob.bits]
+_NUMBERS = [name for name in KNOBS if name not in (*_TUPLES, *_WORDS)]
+_SWITCHES = [at for at, name in enumerate(_NUMBERS) if KNOBS[name].kind is bool]
 _PLACES = {word: at for words in _WORDS.values() for at, word in enumerate(words)}
 _FIXED = len(_NUMBERS) + len(_WORDS)
 _numbers = itemgetter(*map(Gene._fields.index, _NUMBERS))
