@@ -386,6 +386,12 @@ MOVES: dict[str, Move] = {
     "change_cores": change_cores,
     "change_split": change_split,
 }
+SWITCHES = {  # keys of `use` in the configuration
+    "change_window": "window", "toggle_halo": "halo_cache", "change_passes": "passes", "toggle_held": "held", "cut_on_chip": "held",
+    "change_prefetch": "prefetch", "change_ahead": "prefetch", "change_cores": "cores", "change_split": "cores",
+}  # fmt: skip
+OF_PROGRAMS = ("split_segment", "merge_segments", "shift_border", "toggle_held", "cut_on_chip", "change_ahead", "change_end")
+"""Moves of borders, and of knobs that are outside (`knobs.Knob`); all others change a segment by itself."""
 
 
 def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.space.gene import KNOBS, Gene, Genome, recut, widths
-from compiler.space.mutators import MOVES, Move
+from compiler.space.mutators import MOVES, SWITCHES, Move
 from compiler.target.target_graph import TargetGraph
 from tuner.config import TuneConfig
 
@@ -31,18 +31,7 @@ class SearchLimits:
         self.less = any(granted != target_graph.machine.whole for granted in self.granted)
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
-        switches = (
-            ("change_window", use.window),
-            ("toggle_halo", use.halo_cache),
-            ("change_passes", use.passes),
-            ("toggle_held", use.held),
-            ("cut_on_chip", use.held),
-            ("change_prefetch", use.prefetch),
-            ("change_ahead", use.prefetch),
-            ("change_cores", several),
-            ("change_split", several),
-        )
-        off = {name for name, on in switches if not on}
+        off = {name for name, switch in SWITCHES.items() if not (several if switch == "cores" else getattr(use, switch))}
         if config.search.moves is not None:
             off |= set(MOVES) - set(config.search.moves)
         self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
