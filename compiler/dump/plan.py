@@ -28,7 +28,9 @@ def counted(number: int, what: str) -> str:
 
 
 def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
-    yield f"segment {index}: {''.join([text.of(getattr(plan, key)) for key, text in _TEXTS.items()])}"
+    words = {key: text.of(getattr(plan, key)) for key, text in _TEXTS.items()}
+    words["sliding"] += words.pop("cores") + words.pop("split")  # where it runs, before the order of its instructions
+    yield f"segment {index}: {''.join(words.values())}"
     if plan.shared:
         yield f"shared: {' '.join(plan.shared)}"
     if plan.held:

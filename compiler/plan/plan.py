@@ -16,7 +16,7 @@ from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.tiles import ROWS
@@ -160,18 +160,18 @@ class SegmentPlan(_Gene):
     tilings: tuple[Annotated[Tiling, Field(discriminator="kind")], ...]
     halo: tuple[Halo, ...] = ()
     sliding: Annotated[bool, Text(lambda on: " sliding" if on else "")] = False
-    cores: Annotated[
-        tuple[CoreNumber, ...],
-        Field(min_length=1, max_length=MAX_CORES),
-        Text(lambda cores: f", core{'s' * (len(cores) > 1)} {','.join(map(str, cores))}"),
-    ] = (0,)
-    split: Annotated[Split, Text(" split {}".format)] = "rows"
     spread: Annotated[bool, Text(lambda on: ", spread" if on else ", not spread")] = True
     ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB), Text(", ahead {} KiB".format)] = 0
     lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD), Text(", lookahead {}".format)] = _unless(LOOKAHEAD)
     overtake: Annotated[bool, Text(lambda on: " of loads too" if on else "")] = _unless(False)
     urgent: Annotated[bool, Text(lambda on: "" if on else " as emitted")] = _unless(True)
     same_end: Annotated[bool, Text(lambda on: ", same end" if on else "")] = _unless(False)
+    cores: Annotated[
+        tuple[CoreNumber, ...],
+        Field(min_length=1, max_length=MAX_CORES),
+        Text(lambda cores: f", core{'s' * (len(cores) > 1)} {','.join(map(str, cores))}"),
+    ] = (0,)
+    split: Annotated[Split, Text(" split {}".format)] = "rows"
     shared: tuple[str, ...] = _unless(())
     staged: tuple[str, ...] = _unless(())
     held: tuple[str, ...] = _unless(())
@@ -266,7 +266,7 @@ class Plan(_Gene):
     machine: str
     dtype: Literal["float16", "float32"]
     segments: tuple[SegmentPlan, ...]
-    pieces: tuple[SubgraphPlan, ...] = ()
+    pieces: tuple[SubgraphPlan, ...] = _unless(())
 
     @model_validator(mode="after")
     def _segments_of_pieces(self) -> Self:
@@ -274,14 +274,6 @@ class Plan(_Gene):
             found = sum(piece.segments for piece in self.pieces)
             raise ValueError(f"pieces: they have {found} segments, the plan has {len(self.segments)}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_no_pieces(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan of one piece is written, and has the digest, as if there were no such key."""
-        found: dict[str, Any] = whole(self)
-        if not self.pieces:
-            found.pop("pieces", None)
-        return found
 
     def piece(self, number: int) -> Plan:
         """What it says of one piece, as a plan of that alone."""

@@ -29,18 +29,7 @@ from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.core_channels import can_split
 from compiler.segment.pool_fusion import refusal
 from compiler.segment.segment import Outline
-from compiler.space.knobs import (
-    LAST,
-    Knob,
-    Mark,
-    bits_of_operators,
-    coded,
-    cores_of_machine,
-    divisors_of_images,
-    for_each_operator,
-    from_one,
-    read_table,
-)
+from compiler.space.knobs import LAST, Knob, Mark, coded, from_one, image_divisors, machine_cores, operator_bits, per_operator, read_table
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
@@ -123,8 +112,8 @@ class Gene(NamedTuple):
     window: Annotated[int, Knob(values=lambda *_: WINDOWS, translated=True)] = 1
     chunk: Annotated[int, Knob(values=lambda *_: range(len(CHUNK_BUDGETS)))] = 0
     weights: Weights = "reused"
-    choices: Annotated[tuple[int, ...], Knob(legal=for_each_operator)] = ()
-    cores: Annotated[tuple[int, ...], Knob(legal=cores_of_machine, switch="cores")] = (0,)
+    choices: Annotated[tuple[int, ...], Knob(legal=per_operator)] = ()
+    cores: Annotated[tuple[int, ...], Knob(legal=machine_cores, switch="cores")] = (0,)
     cached: Annotated[int, Knob(bits=True)] = 0
     sliding: bool = False
     spread: Annotated[bool, Knob(switch="prefetch", off=False)] = True
@@ -137,12 +126,12 @@ class Gene(NamedTuple):
     lookahead: Annotated[int, Knob(legal=from_one(MAX_LOOKAHEAD), switch="lookahead", off=1, mark=Mark(4, lambda n: ((-n,),)))] = LOOKAHEAD
     overtake: Annotated[bool, Knob(switch="lookahead", mark=coded(1))] = False
     held: Annotated[
-        int, Knob(legal=bits_of_operators, switch="held", bits=True, translated=True, outside=True, mark=Mark(3, lambda n: ((n, n),)))
+        int, Knob(legal=operator_bits, switch="held", bits=True, translated=True, outside=True, mark=Mark(3, lambda n: ((n, n),)))
     ] = 0
     input_passes: Annotated[int, Knob(legal=from_one(), values=input_counts, switch="passes", mark=Mark(2, lambda n: ((n, -1),)))] = 1
     urgent: Annotated[bool, Knob(switch="lookahead", mark=coded(2))] = True
-    on_vector: Annotated[tuple[int, ...], Knob(legal=for_each_operator, translated=True, mark=coded(3))] = ()
-    images: Annotated[int, Knob(legal=divisors_of_images, values=lambda target_graph, *_: counts_together(target_graph), mark=coded(4))] = 1
+    on_vector: Annotated[tuple[int, ...], Knob(legal=per_operator, translated=True, mark=coded(3))] = ()
+    images: Annotated[int, Knob(legal=image_divisors, values=lambda target_graph, *_: counts_together(target_graph), mark=coded(4))] = 1
     same_end: Annotated[bool, Knob(outside=True, mark=coded(5))] = False
 
 
@@ -161,15 +150,19 @@ def bare(gene: Gene) -> Gene:
     return gene._replace(**_OUTSIDE)
 
 
-def illegal(target_graph: TargetGraph, gene: Gene) -> str | None:
-    """A field whose value means nothing, whatever fits, and what would be accepted; None where there is none."""
-    count = len(target_graph.operators)
-    if not 0 <= gene.start < gene.stop <= count:
-        return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{count - 1}"
-    for knob, setting in zip(KNOBS.values(), gene, strict=True):
-        if knob.legal and setting != knob.default and (expected := knob.legal(target_graph, gene, setting)):
-            return f"{knob.name} {setting}; expected {expected}"
-    return None
+def find_fault(target_graph: TargetGraph, genome: Genome, program: bool) -> str | None:
+    """Why genes mean nothing, whatever fits, and what would be accepted; None where they do.  program: they cover all operators."""
+    count, stop = len(target_graph.operators), 0
+    for gene in genome:
+        if not 0 <= gene.start < gene.stop <= count:
+            return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{count - 1}"
+        for knob, setting in zip(KNOBS.values(), gene, strict=True):
+            if knob.legal and setting != knob.default and (expected := knob.legal(target_graph, gene, setting)):
+                return f"{knob.name} {setting}; expected {expected}"
+        if gene.start < stop or (program and gene.start > stop):
+            return f"a gene begins at operator {gene.start} behind operator {stop - 1}; expected their order, and of a program each once"
+        stop = gene.stop
+    return f"it ends at operator {stop - 1}; the model has {count}" if program and stop != count else None
 
 
 def _expected_pins(target_graph: TargetGraph, gene: Gene, pins: tuple[int, ...]) -> str | None:

@@ -86,25 +86,25 @@ def from_one(most: int = LAST) -> Legal:
     return legal
 
 
-def divisors_of_images(target_graph: TargetGraph, gene: Any, count: int) -> str | None:
+def image_divisors(target_graph: TargetGraph, gene: Any, count: int) -> str | None:
     """Images that a block can have."""
     return None if count >= 1 and target_graph.images % count == 0 else f"a divisor of {target_graph.images}"
 
 
-def cores_of_machine(target_graph: TargetGraph, gene: Any, cores: tuple[int, ...]) -> str | None:
+def machine_cores(target_graph: TargetGraph, gene: Any, cores: tuple[int, ...]) -> str | None:
     """One core at least, and none twice."""
     count = target_graph.machine.cores
     legal = cores and len(set(cores)) == len(cores) and min(cores) >= 0 and max(cores) < count
     return None if legal else f"some of 0..{count - 1}, each once"
 
 
-def bits_of_operators(target_graph: TargetGraph, gene: Any, bits: int) -> str | None:
+def operator_bits(target_graph: TargetGraph, gene: Any, bits: int) -> str | None:
     """A bit for each operator of the gene."""
     count = gene.stop - gene.start
     return None if 0 <= bits < 1 << count else f"bits of {count} operators"
 
 
-def for_each_operator(target_graph: TargetGraph, gene: Any, numbers: tuple[int, ...]) -> str | None:
+def per_operator(target_graph: TargetGraph, gene: Any, numbers: tuple[int, ...]) -> str | None:
     """A number for each operator of the gene; of the default, (), all are 0."""
     count = gene.stop - gene.start
     return None if len(numbers) == count and min(numbers) >= 0 else f"0 or more for each of {count} operators"

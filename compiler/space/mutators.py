@@ -25,7 +25,6 @@ from compiler.space.gene import (
     bits,
     block_counts,
     choice_count,
-    illegal,
     keeps_weights,
     recut,
     splits,
@@ -460,16 +459,3 @@ def _parts_that_fit(target_graph: TargetGraph, gene: Gene, fits: Callable[[Gene]
             return None
         found += parts
     return tuple(found)
-
-
-def verify(target_graph: TargetGraph, genome: Genome) -> None:
-    """Raise ValueError where the genes do not cover the operators once and in order, or one is not legal."""
-    at = 0
-    for gene in genome:
-        if why := illegal(target_graph, gene):
-            raise ValueError(f"gene {gene}: {why}")
-        if gene.start != at:
-            raise ValueError(f"gene {gene} does not continue at operator {at}")
-        at = gene.stop
-    if at != len(target_graph.operators):
-        raise ValueError(f"genes end at operator {at}, the model has {len(target_graph.operators)}")

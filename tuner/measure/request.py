@@ -76,14 +76,9 @@ class Request:
 
 def _written(gene: Gene) -> list[Any]:
     """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
-    fields, first, behind = list(gene), _PASSES, _HELD + 1
-    while len(fields) > first and fields[-1] == _USUAL[len(fields) - 1]:
-        fields.pop()
-    if first < len(fields) < behind:  # those up to `held` are there together
-        fields = list(gene[:behind])
-    if not gene.grant:
-        del fields[_GRANT]
-    return fields
+    stop = max([place + 1 for place in range(_PASSES, len(gene)) if gene[place] != _USUAL[place]], default=0)
+    stop = max(stop, _HELD + 1) if stop else _PASSES
+    return [setting for place, setting in enumerate(gene[:stop]) if setting or place != _GRANT]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

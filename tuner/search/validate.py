@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.space.gene import illegal
+from compiler.space.gene import find_fault
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import TilefarmError
 from tuner.measure.request import Request
@@ -20,17 +20,9 @@ def check_requests(target_graph: TargetGraph, requests: Sequence[Request]) -> No
 
 def fault(target_graph: TargetGraph, request: Request) -> str | None:
     """Why a request cannot be measured, whatever fits; None where it can."""
-    count, genome = len(target_graph.operators), request.genome
+    genes = len(request.genome)
     if request.kind not in ("segment", "stage", "program"):
         return "expected a segment, a stage or a program"
-    if not genome or (request.kind == "segment" and len(genome) != 1):
-        return f"{len(genome)} genes; expected one for a segment, one at least for others"
-    at = 0
-    for gene in genome:
-        found = illegal(target_graph, gene)
-        if found is not None:
-            return found
-        if gene.start < at or (request.kind == "program" and gene.start > at):
-            return f"a gene begins at operator {gene.start} behind operator {at - 1}; expected their order, and of a program each once"
-        at = gene.stop
-    return f"it ends at operator {at - 1}; the model has {count}" if request.kind == "program" and at != count else None
+    if not genes or (request.kind == "segment" and genes != 1):
+        return f"{genes} genes; expected one for a segment, one at least for others"
+    return find_fault(target_graph, request.genome, request.kind == "program")
