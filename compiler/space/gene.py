@@ -94,8 +94,7 @@ class Gene(NamedTuple):
     `UB_SLOTS` and, of a pool that is fed where it can be, `FED_ROWS`; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split, lookahead, overtake, urgent, same_end: as in a plan; of lookaheads only the usual one and that of
-    `changes` are searched with.
+    Fields that are not named here are as in a plan; of lookaheads only the usual one and that of `tweaks` are searched with.
     grant: within how much of the memories, by its place in `target.level_limits.memory_grants`; 0: all of them.
     passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.channel_splits`).
     held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from compiler.space.strips import fewest_strips, nearest_strips
 from compiler.target.level_limits import limited_to, memory_grants
 from compiler.target.target_graph import TargetGraph
 
-_SPLITS: tuple[Split, ...] = ("rows", "channels")
 _MOST_PASSED = 128  # operators of all passes that are drawn: what has more takes tenths of a second to lay out, and is hardly ever faster
 
 Move = Callable[[TargetGraph, Genome, np.random.Generator], Genome | None]
@@ -236,11 +235,9 @@ def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Ge
     i = _pick(genome, rng)
     gene = genome[i]
     if gene.blocks == 1 or rng.random() < 0.3:
-        if gene.stop - gene.start == 1 or rng.random() < 0.5:
-            if rng.random() < 0.5:
-                return _swap(genome, i, gene._replace(urgent=not gene.urgent))
-            return _swap(genome, i, gene._replace(overtake=not gene.overtake))
-        return _swap(genome, i, gene._replace(spread=not gene.spread))
+        order = gene.stop - gene.start == 1 or rng.random() < 0.5
+        name = "spread" if not order else "urgent" if rng.random() < 0.5 else "overtake"
+        return _swap(genome, i, recut(gene, **{name: not getattr(gene, name)}))
     slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 
@@ -346,7 +343,7 @@ def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
     if wanted == width:
         return None
     counts = [c for c in block_counts(target_graph, gene.start, gene.stop) if c >= gene.blocks]
-    shared = (recut(gene, blocks=c, split=split) for split in sorted(_SPLITS, key=lambda s: s != gene.split) for c in counts)
+    shared = (recut(gene, blocks=c, split=split) for split in sorted(get_args(Split), key=lambda s: s != gene.split) for c in counts)
     found = next((g for g in shared if wanted == 1 or g.split in splits(target_graph, g, wanted)), None)
     if found is None:
         return None
