@@ -116,7 +116,9 @@ class Gene(NamedTuple):
     cached: Annotated[int, Knob(bits=True)] = 0
     sliding: bool = False
     spread: Annotated[bool, Knob(switch="prefetch", off=False)] = True
-    ahead_kib: Annotated[int, Knob(values=lambda target_graph, *_: ahead_sizes(target_graph), switch="prefetch", outside=True)] = 0
+    ahead_kib: Annotated[
+        int, Knob(values=lambda target_graph, *_: ahead_sizes(target_graph), switch="prefetch", outside=True, mutator="change_ahead")
+    ] = 0
     split: Annotated[Split, Knob(switch="cores")] = "rows"
     columns: Annotated[int, Knob(legal=from_one())] = 1
     grant: Annotated[int, Knob(mark=Mark(0, lambda n: (-n,)))] = 0

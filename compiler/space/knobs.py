@@ -45,7 +45,8 @@ class Knob:
     legal: None where all values of the type are.  values: those worth trying, beside the default, of operators [start, stop).
     switch: key of `use` in the configuration that rules out all values but `off`, which is the default where it is None.
     bits: one for each operator, so that no number is large enough.  translated: a plan has a key of this name, in another form.
-    outside: of use to a program alone, as no segment by itself is different.
+    outside: of use to a program alone, as no segment by itself is different.  mutator: name of the one that draws a value, if it is no
+    function of `mutators`.
     """
 
     legal: Legal | None = None
@@ -55,6 +56,7 @@ class Knob:
     bits: bool = False
     translated: bool = False
     outside: bool = False
+    mutator: str = ""
     mark: Mark | None = None
     name: str = ""
     kind: Any = None

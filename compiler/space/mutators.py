@@ -33,6 +33,7 @@ from compiler.space.gene import (
     with_weights,
     working_cores,
 )
+from compiler.space.knobs import Knob
 from compiler.space.persistent import cut_tensors, holding, wanted
 from compiler.space.strips import fewest_strips, nearest_strips
 from compiler.target.level_limits import limited_to, memory_grants
@@ -242,16 +243,16 @@ def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Ge
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 
 
-def other_setting(name: str) -> Move:
-    """The mutator that draws another value of a knob for a segment; where it is for a program alone, of one behind the first."""
-    first = int(KNOBS[name].outside)
+def draw_setting(knob: Knob) -> Move:
+    """The mutator that gives a segment another value of a knob; where that is of use to programs alone, one behind the first segment."""
+    first = int(knob.outside)
 
     def change_setting(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
         if len(genome) <= first:
             return None
         i = int(rng.integers(first, len(genome)))
-        others = KNOBS[name].others(target_graph, genome[i])
-        return _swap(genome, i, recut(genome[i], **{name: others[int(rng.integers(len(others)))]})) if others else None
+        others = knob.others(target_graph, genome[i])
+        return _swap(genome, i, recut(genome[i], **{knob.name: others[int(rng.integers(len(others)))]})) if others else None
 
     return change_setting
 
@@ -364,6 +365,7 @@ def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
     return _swap(genome, i, changed) if changed.split in splits(target_graph, changed, len(changed.cores)) else None
 
 
+_DRAWN = {knob.mutator: knob for knob in KNOBS.values() if knob.mutator}
 MOVES: dict[str, Move] = {
     "split_segment": split_segment,
     "merge_segments": merge_segments,
@@ -374,7 +376,7 @@ MOVES: dict[str, Move] = {
     "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
-    "change_ahead": other_setting("ahead_kib"),  # weights before a first tensor
+    **{name: draw_setting(knob) for name, knob in _DRAWN.items()},
     "change_end": change_end,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
@@ -384,9 +386,10 @@ MOVES: dict[str, Move] = {
 }
 SWITCHES = {  # keys of `use` in the configuration
     "change_window": "window", "toggle_halo": "halo_cache", "change_passes": "passes", "toggle_held": "held", "cut_on_chip": "held",
-    "change_prefetch": "prefetch", "change_ahead": "prefetch", "change_cores": "cores", "change_split": "cores",
-}  # fmt: skip
-OF_PROGRAMS = ("split_segment", "merge_segments", "shift_border", "toggle_held", "cut_on_chip", "change_ahead", "change_end")
+    "change_prefetch": "prefetch", "change_cores": "cores", "change_split": "cores",
+} | {name: knob.switch for name, knob in _DRAWN.items() if knob.switch}  # fmt: skip
+OF_PROGRAMS = {"split_segment", "merge_segments", "shift_border", "toggle_held", "cut_on_chip", "change_end"}
+OF_PROGRAMS |= {name for name, knob in _DRAWN.items() if knob.outside}
 """Moves of borders, and of knobs that are outside (`knobs.Knob`); all others change a segment by itself."""
 
 
