@@ -29,7 +29,7 @@ def counted(number: int, what: str) -> str:
 
 def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
     words = {key: text.of(getattr(plan, key)) for key, text in _TEXTS.items()}
-    words["sliding"] += words.pop("cores") + words.pop("split")  # where it runs, before the order of its instructions
+    words["sliding"] += f", core{'s' * (len(plan.cores) > 1)} {','.join(map(str, plan.cores))} split {plan.split}"
     yield f"segment {index}: {''.join(words.values())}"
     if plan.shared:
         yield f"shared: {' '.join(plan.shared)}"

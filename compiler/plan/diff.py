@@ -78,9 +78,8 @@ def _changes(a: tuple[SegmentPlan, ...], b: tuple[SegmentPlan, ...], names: list
 def _flat(segment: SegmentPlan) -> dict[str, Any]:
     """Keys of the segment, and of its operators' tilings."""
     usual = {key: [] if field.default == () else field.default for key, field in SegmentPlan.model_fields.items() if field.exclude_if}
-    raw = usual | segment.model_dump(mode="json")
-    for key in ("operators", "tilings", "halo", "on_vector"):
-        raw.pop(key, None)
+    raw = usual | segment.model_dump(mode="json", exclude={"operators", "tilings", "halo"})
+    del raw["on_vector"]
     raw |= {
         f"{name}.halo": halo for name, halo in zip(segment.operators, segment.halo or ("recompute",) * len(segment.operators), strict=True)
     }

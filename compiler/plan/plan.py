@@ -166,12 +166,8 @@ class SegmentPlan(_Gene):
     overtake: Annotated[bool, Text(lambda on: " of loads too" if on else "")] = _unless(False)
     urgent: Annotated[bool, Text(lambda on: "" if on else " as emitted")] = _unless(True)
     same_end: Annotated[bool, Text(lambda on: ", same end" if on else "")] = _unless(False)
-    cores: Annotated[
-        tuple[CoreNumber, ...],
-        Field(min_length=1, max_length=MAX_CORES),
-        Text(lambda cores: f", core{'s' * (len(cores) > 1)} {','.join(map(str, cores))}"),
-    ] = (0,)
-    split: Annotated[Split, Text(" split {}".format)] = "rows"
+    cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
+    split: Split = "rows"
     shared: tuple[str, ...] = _unless(())
     staged: tuple[str, ...] = _unless(())
     held: tuple[str, ...] = _unless(())

@@ -31,11 +31,10 @@ class Mark:
 def coded(code: int) -> Mark:
     """The mark of every newer knob, by a code of its own: the code, and the value unless that is a switch."""
 
-    def mark(setting: Any) -> tuple[Any, ...]:
-        values = setting if isinstance(setting, tuple) else () if isinstance(setting, bool) else (setting,)
-        return ((-1, -code, *values),)
+    def values(setting: Any) -> tuple[Any, ...]:
+        return setting if isinstance(setting, tuple) else () if isinstance(setting, bool) else (setting,)
 
-    return Mark(4 + code, mark)
+    return Mark(4 + code, lambda setting: ((-1, -code, *values(setting)),))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +80,8 @@ def read_table(gene: Any) -> dict[str, Knob]:
 
 def from_one(most: int = LAST) -> Legal:
     """Counts."""
-
-    def legal(target_graph: TargetGraph, gene: Any, count: int) -> str | None:
-        return None if 1 <= count <= most else "1 at least" if most == LAST else f"1 to {most}"
-
-    return legal
+    expected = "1 at least" if most == LAST else f"1 to {most}"
+    return lambda target_graph, gene, count: None if 1 <= count <= most else expected
 
 
 def image_divisors(target_graph: TargetGraph, gene: Any, count: int) -> str | None:

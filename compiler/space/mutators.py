@@ -85,10 +85,9 @@ def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gen
     """
     choices, on_vector = (_over(gene, each, start, stop) for each in (gene.choices, gene.on_vector))
     counts = block_counts(target_graph, start, stop)
-    cached = gene.cached
-    if cached != -1:
-        cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
-    held = (gene.held << gene.start - start if start < gene.start else gene.held >> start - gene.start) & (1 << stop - start) - 1
+    up, down = max(0, gene.start - start), max(0, start - gene.start)
+    cached = -1 if gene.cached == -1 else gene.cached << up >> down
+    held = gene.held << up >> down & (1 << stop - start) - 1
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(_granted(target_graph, gene), start, stop, gene.columns)
     divided = gene.passes if gene.passes in pass_counts(target_graph, start, stop) else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, get_args
 
 from compiler.plan.plan import Split
@@ -15,7 +14,7 @@ _NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_a
 
 
 def genome_name(genome: Genome) -> int:
-    return hash(tuple(tuple(_plain(gene)) for gene in genome))
+    return hash(tuple([tuple(_plain(gene)) for gene in genome]))
 
 
 def key_name(key: Key) -> int:
@@ -23,11 +22,11 @@ def key_name(key: Key) -> int:
     return hash((int(structure, 16), *_plain(tail)))
 
 
-def _plain(values: tuple[Any, ...]) -> Iterator[Any]:
+def _plain(values: tuple[Any, ...]) -> list[Any]:
     """Numbers of a gene, or of its end."""
-    fields, others = values[: -len(_USUAL)], values[-len(_USUAL) :]
-    yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
+    numbers, others = [_NUMBERS[word] if isinstance(word, str) else word for word in values[: -len(_USUAL)]], values[-len(_USUAL) :]
     if others != _USUAL:  # what is as usual has no mark: names are what they were before there was such a field
         for _, place, default, mark in _MARKS:
             if others[place] != default:
-                yield from mark(others[place])
+                numbers += mark(others[place])
+    return numbers
