@@ -29,7 +29,6 @@ MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution
 MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
 MAX_IMAGES = 1024  # of a block
-
 MAX_AHEAD_KIB = 1 << 16
 MAX_LOOKAHEAD = 1 << 12  # records of an engine; windows of all engines are kept in order
 LOOKAHEAD = 128  # as far as anything much is gained

@@ -86,7 +86,7 @@ def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
 
 
 class Gene(NamedTuple):
-    """Operators [start, stop) in `blocks` blocks, `columns` strips of them.
+    """Operators [start, stop) in `blocks` blocks, `columns` strips of them: a row for each knob, with columns as in `space.knobs`.
 
     prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
     weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  weights: which stay while L1 holds them:
