@@ -1,4 +1,4 @@
-"""What differs between two plans, segment by segment.
+"""Differences of two plans, segment by segment.
 
 Two plans of the same operators are compared between the borders that both have: where the cuts agree a segment is compared key by key,
 where they do not the run of operators is given with the segments of either side.
@@ -57,8 +57,8 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
 
 
 def _without(names: list[str], others: list[str]) -> tuple[str, ...]:
-    known = set(others)
-    return tuple(name for name in names if name not in known)
+    other_names = set(others)
+    return tuple(name for name in names if name not in other_names)
 
 
 def _changes(a: tuple[SegmentPlan, ...], b: tuple[SegmentPlan, ...], names: list[str]) -> Iterator[Change]:

@@ -40,7 +40,7 @@ CoreNumber = Annotated[int, Field(ge=0, lt=MAX_CORES)]
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Why a plan does not fit: a value, not an error."""
+    """Reason why a plan does not fit: a value, not an error."""
 
     where: str
     what: str
@@ -199,9 +199,9 @@ class SegmentPlan(_Gene):
         if both:
             raise ValueError(f"held: {both[0]!r} is in shared memory; accepted: one of the two")
         for where, names in (("staged", self.staged), ("on_vector", shares)):
-            other = [name for name in names if name not in self.operators]
-            if other:
-                raise ValueError(f"{where}: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
+            foreign = [name for name in names if name not in self.operators]
+            if foreign:
+                raise ValueError(f"{where}: {foreign[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
         object.__setattr__(self, "on_vector", tuple(sorted(self.on_vector, key=lambda share: self.operators.index(share.operator))))
         return self
 
@@ -237,10 +237,10 @@ class SegmentPlan(_Gene):
         return self.model_dump_json(exclude={"cores", "same_end"})
 
     def __copy__(self) -> Self:
-        """Where `model_copy` changes a field, so would the key."""
-        made = super().__copy__()
-        made.__dict__.pop("key", None)
-        return made
+        """Without the cached key: `model_copy` changes fields, and so the key."""
+        copy = super().__copy__()
+        copy.__dict__.pop("key", None)
+        return copy
 
 
 class SubgraphPlan(_Gene):
@@ -266,12 +266,12 @@ class Plan(_Gene):
     @model_validator(mode="after")
     def _segments_of_pieces(self) -> Self:
         if self.pieces and sum(piece.segments for piece in self.pieces) != len(self.segments):
-            found = sum(piece.segments for piece in self.pieces)
-            raise ValueError(f"pieces: they have {found} segments, the plan has {len(self.segments)}")
+            count = sum(piece.segments for piece in self.pieces)
+            raise ValueError(f"pieces: they have {count} segments, the plan has {len(self.segments)}")
         return self
 
     def piece(self, number: int) -> Plan:
-        """What it says of one piece, as a plan of that alone."""
+        """The plan of one piece alone."""
         if not self.pieces:
             return self
         first = sum(piece.segments for piece in self.pieces[:number])
@@ -298,8 +298,8 @@ class Plan(_Gene):
 
 def joined(plans: Mapping[str, Plan]) -> Plan:
     """One plan of all pieces, by their names; of a single piece its own."""
-    first, *others = plans.values()
-    if not others:
+    first, *further = plans.values()
+    if not further:
         return first
     pieces = tuple(SubgraphPlan(name=name, segments=len(plan.segments)) for name, plan in plans.items())
     return first.model_copy(update={"segments": tuple(s for plan in plans.values() for s in plan.segments), "pieces": pieces})

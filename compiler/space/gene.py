@@ -46,7 +46,7 @@ def pins_of(tilings: Sequence[Tiling]) -> tuple[int, ...]:
 
 def pinned_tilings(pins: Sequence[int]) -> tuple[Tiling, ...]:
     """The tilings that `pins_of` made pins of."""
-    return tuple(_tiling(*pins[at : at + PINS]) for at in range(0, len(pins), PINS))
+    return tuple(_tiling(*pins[offset : offset + PINS]) for offset in range(0, len(pins), PINS))
 
 
 def _row(tiling: Tiling) -> tuple[int, ...]:
@@ -81,8 +81,8 @@ _FED_PART = 5  # of two parts of UB in so many is the most that one of its two s
 
 def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
     """KiB of weights that a gene may have come before its first tensor: none, or 16 and its doubles up to half of L1."""
-    most = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
-    return 0, *(16 << i for i in range((most // 16).bit_length()))
+    half_kib = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
+    return 0, *(16 << i for i in range((half_kib // 16).bit_length()))
 
 
 class Gene(NamedTuple):
@@ -235,9 +235,9 @@ def keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
     return gene.weights == "resident" or (gene.weights == "reused" and iterations(target_graph, gene) > 1)
 
 
-def with_weights(target_graph: TargetGraph, gene: Gene, kept: bool) -> Gene:
+def with_weights(target_graph: TargetGraph, gene: Gene, resident: bool) -> Gene:
     """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
-    return gene._replace(weights="reused" if kept == (iterations(target_graph, gene) > 1) else "resident" if kept else "streamed")
+    return gene._replace(weights="reused" if resident == (iterations(target_graph, gene) > 1) else "resident" if resident else "streamed")
 
 
 def splits(target_graph: TargetGraph, gene: Gene, width: int) -> list[Split]:
@@ -273,9 +273,9 @@ def most_blocks(target_graph: TargetGraph) -> tuple[int, ...]:
 
     A pool of all pixels makes nothing in most of these, and what it sums up never leaves the chip.
     """
-    rows = [each.size for each in needed(target_graph)]
+    rows = [reach.size for reach in needed(target_graph)]
     high = [max((rows[p] for p in target_graph.producers[k]), default=0) for k in range(len(rows))]
-    return tuple([max(1, read if read >= _FAR_MORE * mine else mine) for read, mine in zip(high, rows, strict=True)])
+    return tuple([max(1, read if read >= _FAR_MORE * own_rows else own_rows) for read, own_rows in zip(high, rows, strict=True)])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -294,9 +294,9 @@ def lower_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int,
 @lru_cache(maxsize=1 << 14)
 def _height(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Rows of the lowest output that one of operators [start, stop) reads, or `most_blocks` of another where that is less."""
-    rows, most = needed(target_graph), most_blocks(target_graph)
+    rows, limits = needed(target_graph), most_blocks(target_graph)
     read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in target_graph.consumers[k])}
-    return max(1, min([rows[k].size if k in read else most[k] for k in range(start, stop)]))
+    return max(1, min([rows[k].size if k in read else limits[k] for k in range(start, stop)]))
 
 
 def has_halos(target_graph: TargetGraph, start: int, stop: int) -> bool:

@@ -24,9 +24,9 @@ def key_name(key: Key) -> int:
 
 def _plain(values: tuple[Any, ...]) -> list[Any]:
     """Numbers of a gene, or of its end."""
-    numbers, others = [_NUMBERS[word] if isinstance(word, str) else word for word in values[: -len(_USUAL)]], values[-len(_USUAL) :]
-    if others != _USUAL:  # what is as usual has no mark: names are what they were before there was such a field
+    numbers, marked = [_NUMBERS[word] if isinstance(word, str) else word for word in values[: -len(_USUAL)]], values[-len(_USUAL) :]
+    if marked != _USUAL:  # what is as usual has no mark: names are what they were before there was such a field
         for _, place, default, mark in _MARKS:
-            if others[place] != default:
-                numbers += mark(others[place])
+            if marked[place] != default:
+                numbers += mark(marked[place])
     return numbers

@@ -1,4 +1,4 @@
-"""What the configuration permits and prefers: the same for every island of a run."""
+"""Limits and preferences of the configuration: the same for every island of a run."""
 
 from __future__ import annotations
 
