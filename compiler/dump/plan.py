@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.dump.align import aligned
-from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, Tiling
+from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, Text, Tiling
+
+_TEXTS = {key: text for key, field in SegmentPlan.model_fields.items() for text in field.metadata if isinstance(text, Text)}
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -26,22 +28,9 @@ def counted(number: int, what: str) -> str:
 
 
 def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
-    cores = f"{'core' if len(plan.cores) == 1 else 'cores'} {','.join(map(str, plan.cores))}"
-    words = [
-        counted(plan.blocks, "block"),
-        *([f"{plan.images} images each"] if plan.images > 1 else []),
-        counted(plan.columns, "strip"),
-        *([f"{plan.passes} passes"] if plan.passes > 1 else []),
-        *([f"{plan.input_passes} input passes"] if plan.input_passes > 1 else []),
-        f"prefetch {plan.prefetch}",
-        f"window {plan.window}{' sliding' if plan.sliding else ''}",
-        f"{cores} split {plan.split}",
-        "spread" if plan.spread else "not spread",
-        f"ahead {plan.ahead_kib} KiB",
-        f"lookahead {plan.lookahead}{' of loads too' if plan.overtake else ''}{'' if plan.urgent else ' as emitted'}",
-        *(["same end"] if plan.same_end else []),
-    ]
-    yield f"segment {index}: {', '.join(words)}"
+    words = {key: text.of(getattr(plan, key)) for key, text in _TEXTS.items()}
+    words["sliding"] += f", core{'s' * (len(plan.cores) > 1)} {','.join(map(str, plan.cores))} split {plan.split}"
+    yield f"segment {index}: {''.join(words.values())}"
     if plan.shared:
         yield f"shared: {' '.join(plan.shared)}"
     if plan.held:

@@ -1,4 +1,4 @@
-"""What differs between two plans, segment by segment.
+"""Differences of two plans, segment by segment.
 
 Two plans of the same operators are compared between the borders that both have: where the cuts agree a segment is compared key by key,
 where they do not the run of operators is given with the segments of either side.
@@ -57,8 +57,8 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
 
 
 def _without(names: list[str], others: list[str]) -> tuple[str, ...]:
-    known = set(others)
-    return tuple(name for name in names if name not in known)
+    other_names = set(others)
+    return tuple(name for name in names if name not in other_names)
 
 
 def _changes(a: tuple[SegmentPlan, ...], b: tuple[SegmentPlan, ...], names: list[str]) -> Iterator[Change]:
@@ -77,9 +77,9 @@ def _changes(a: tuple[SegmentPlan, ...], b: tuple[SegmentPlan, ...], names: list
 
 def _flat(segment: SegmentPlan) -> dict[str, Any]:
     """Keys of the segment, and of its operators' tilings."""
-    left_out = ("images", "columns", "passes", "input_passes", "lookahead", "overtake", "urgent", "same_end")
-    usual = {key: getattr(segment, key) for key in left_out} | {"shared": [], "staged": [], "held": []}
-    raw = usual | segment.model_dump(mode="json", exclude={"operators", "tilings", "halo", "on_vector"})  # which leaves usual values out
+    usual = {key: [] if field.default == () else field.default for key, field in SegmentPlan.model_fields.items() if field.exclude_if}
+    raw = usual | segment.model_dump(mode="json", exclude={"operators", "tilings", "halo"})
+    del raw["on_vector"]
     raw |= {
         f"{name}.halo": halo for name, halo in zip(segment.operators, segment.halo or ("recompute",) * len(segment.operators), strict=True)
     }

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.tiles import ROWS
@@ -28,7 +29,6 @@ MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution
 MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
 MAX_IMAGES = 1024  # of a block
-
 MAX_AHEAD_KIB = 1 << 16
 MAX_LOOKAHEAD = 1 << 12  # records of an engine; windows of all engines are kept in order
 LOOKAHEAD = 128  # as far as anything much is gained
@@ -40,7 +40,7 @@ CoreNumber = Annotated[int, Field(ge=0, lt=MAX_CORES)]
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Why a plan does not fit: a value, not an error."""
+    """Reason why a plan does not fit: a value, not an error."""
 
     where: str
     what: str
@@ -53,33 +53,19 @@ class _Gene(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _is_zero(value: int) -> bool:
-    return not value
+def _unless(default: Any) -> Any:
+    """A key that is not written at its default: plans that do not need it are spelt, and have the digest, as if there were no such key."""
+    return Field(default=default, exclude_if=partial(eq, default))
 
 
-def _is_one(value: int) -> bool:
-    return value == 1
+@dataclass(frozen=True)
+class Text:
+    """Words for the value of a key in a segment's line (`dump.plan`); '' where it is not named there."""
+
+    of: Callable[[Any], str]
 
 
-def _is_usual(value: int) -> bool:
-    return value == LOOKAHEAD
-
-
-def _is_false(value: bool) -> bool:
-    return not value
-
-
-def _is_empty(value: tuple[Any, ...]) -> bool:
-    return not value
-
-
-def _is_resident(value: str) -> bool:
-    return value == "resident"
-
-
-# defaults are not written: plans that need neither are spelt, and have the digest, as if there were no such keys
 Constants = Literal["resident", "streamed"]
-_RESIDENT: Any = Field(default="resident", exclude_if=_is_resident)
 
 
 class ConvTiling(_Gene):
@@ -99,7 +85,7 @@ class ConvTiling(_Gene):
     tile_n1: TileSize
     tile_k1: TileSize
     order: Literal["m", "n"]
-    constants: Constants = _RESIDENT
+    constants: Constants = _unless("resident")
 
 
 class VectorTiling(_Gene):
@@ -112,9 +98,9 @@ class VectorTiling(_Gene):
     kind: Literal["vector"] = "vector"
     tile_planes: TileSize
     tile_rows: TileSize
-    tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = Field(default=0, exclude_if=_is_zero)
-    constants: Constants = _RESIDENT
-    fed: bool = Field(default=False, exclude_if=_is_false)
+    tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = _unless(0)
+    constants: Constants = _unless("resident")
+    fed: bool = _unless(False)
 
     @model_validator(mode="after")
     def _columns_of_one_row(self) -> Self:
@@ -163,28 +149,28 @@ class SegmentPlan(_Gene):
     """
 
     operators: tuple[str, ...]
-    blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
-    images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = Field(default=1, exclude_if=_is_one)
-    columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
-    passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
-    input_passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
-    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
-    window: Window = 1
+    blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS), Text(lambda n: f"{n:,} block{'s' * (n != 1)}")] = 1
+    images: Annotated[int, Field(ge=1, le=MAX_IMAGES), Text(lambda n: f", {n} images each" if n > 1 else "")] = _unless(1)
+    columns: Annotated[int, Field(ge=1, le=MAX_STRIPS), Text(lambda n: f", {n:,} strip{'s' * (n != 1)}")] = _unless(1)
+    passes: Annotated[int, Field(ge=1, le=MAX_PASSES), Text(lambda n: f", {n} passes" if n > 1 else "")] = _unless(1)
+    input_passes: Annotated[int, Field(ge=1, le=MAX_PASSES), Text(lambda n: f", {n} input passes" if n > 1 else "")] = _unless(1)
+    prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH), Text(", prefetch {}".format)] = 2
+    window: Annotated[Window, Text(", window {}".format)] = 1
     tilings: tuple[Annotated[Tiling, Field(discriminator="kind")], ...]
     halo: tuple[Halo, ...] = ()
-    sliding: bool = False
-    spread: bool = True
-    ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
-    lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = Field(default=LOOKAHEAD, exclude_if=_is_usual)
-    overtake: bool = Field(default=False, exclude_if=_is_false)
-    urgent: bool = Field(default=True, exclude_if=bool)
-    same_end: bool = Field(default=False, exclude_if=_is_false)
+    sliding: Annotated[bool, Text(lambda on: " sliding" if on else "")] = False
+    spread: Annotated[bool, Text(lambda on: ", spread" if on else ", not spread")] = True
+    ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB), Text(", ahead {} KiB".format)] = 0
+    lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD), Text(", lookahead {}".format)] = _unless(LOOKAHEAD)
+    overtake: Annotated[bool, Text(lambda on: " of loads too" if on else "")] = _unless(False)
+    urgent: Annotated[bool, Text(lambda on: "" if on else " as emitted")] = _unless(True)
+    same_end: Annotated[bool, Text(lambda on: ", same end" if on else "")] = _unless(False)
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
     split: Split = "rows"
-    shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
-    staged: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
-    held: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
-    on_vector: tuple[VectorShare, ...] = Field(default=(), exclude_if=_is_empty)
+    shared: tuple[str, ...] = _unless(())
+    staged: tuple[str, ...] = _unless(())
+    held: tuple[str, ...] = _unless(())
+    on_vector: tuple[VectorShare, ...] = _unless(())
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -213,9 +199,9 @@ class SegmentPlan(_Gene):
         if both:
             raise ValueError(f"held: {both[0]!r} is in shared memory; accepted: one of the two")
         for where, names in (("staged", self.staged), ("on_vector", shares)):
-            other = [name for name in names if name not in self.operators]
-            if other:
-                raise ValueError(f"{where}: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
+            foreign = [name for name in names if name not in self.operators]
+            if foreign:
+                raise ValueError(f"{where}: {foreign[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
         object.__setattr__(self, "on_vector", tuple(sorted(self.on_vector, key=lambda share: self.operators.index(share.operator))))
         return self
 
@@ -251,10 +237,10 @@ class SegmentPlan(_Gene):
         return self.model_dump_json(exclude={"cores", "same_end"})
 
     def __copy__(self) -> Self:
-        """Where `model_copy` changes a field, so would the key."""
-        made = super().__copy__()
-        made.__dict__.pop("key", None)
-        return made
+        """Without the cached key: `model_copy` changes fields, and so the key."""
+        copy = super().__copy__()
+        copy.__dict__.pop("key", None)
+        return copy
 
 
 class SubgraphPlan(_Gene):
@@ -275,25 +261,17 @@ class Plan(_Gene):
     machine: str
     dtype: Literal["float16", "float32"]
     segments: tuple[SegmentPlan, ...]
-    pieces: tuple[SubgraphPlan, ...] = ()
+    pieces: tuple[SubgraphPlan, ...] = _unless(())
 
     @model_validator(mode="after")
     def _segments_of_pieces(self) -> Self:
         if self.pieces and sum(piece.segments for piece in self.pieces) != len(self.segments):
-            found = sum(piece.segments for piece in self.pieces)
-            raise ValueError(f"pieces: they have {found} segments, the plan has {len(self.segments)}")
+            count = sum(piece.segments for piece in self.pieces)
+            raise ValueError(f"pieces: they have {count} segments, the plan has {len(self.segments)}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_no_pieces(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A plan of one piece is written, and has the digest, as if there were no such key."""
-        found: dict[str, Any] = whole(self)
-        if not self.pieces:
-            found.pop("pieces", None)
-        return found
-
     def piece(self, number: int) -> Plan:
-        """What it says of one piece, as a plan of that alone."""
+        """The plan of one piece alone."""
         if not self.pieces:
             return self
         first = sum(piece.segments for piece in self.pieces[:number])
@@ -320,8 +298,8 @@ class Plan(_Gene):
 
 def joined(plans: Mapping[str, Plan]) -> Plan:
     """One plan of all pieces, by their names; of a single piece its own."""
-    first, *others = plans.values()
-    if not others:
+    first, *further = plans.values()
+    if not further:
         return first
     pieces = tuple(SubgraphPlan(name=name, segments=len(plan.segments)) for name, plan in plans.items())
     return first.model_copy(update={"segments": tuple(s for plan in plans.values() for s in plan.segments), "pieces": pieces})

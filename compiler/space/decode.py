@@ -51,6 +51,7 @@ from compiler.space.gene import (
     Gene,
     Genome,
     bits,
+    copied,
     keeps_weights,
     outline,
     pinned_tilings,
@@ -386,27 +387,14 @@ def _planned(
     target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool], held: int
 ) -> SegmentPlan:
     return _run(target_graph, gene.start, gene.stop).plain.model_copy(
-        update={
-            "blocks": gene.blocks,
-            "columns": gene.columns,
-            "passes": gene.passes,
-            "input_passes": gene.input_passes,
-            "prefetch": gene.prefetch,
+        update=copied(gene)
+        | {
             "window": window,
             "tilings": tuple(tilings),
             "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
             "cores": working_cores(target_graph, gene),
-            "sliding": gene.sliding,
-            "spread": gene.spread,
-            "ahead_kib": gene.ahead_kib,
-            "lookahead": gene.lookahead,
-            "overtake": gene.overtake,
-            "urgent": gene.urgent,
-            "split": gene.split,
-            **(
-                {"held": tuple(sorted(target_graph.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {}
-            ),
         }
+        | ({"held": tuple(sorted(target_graph.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {})
     )
 
 

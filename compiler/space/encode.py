@@ -16,7 +16,7 @@ from compiler.segment.engine_split import planes_of
 from compiler.segment.persistent import NOTHING, Held, placed
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode, in_passes, on_engines
-from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, choice_count, outline, pins_of, vector_choice, whole_or, with_weights
+from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, choice_count, copied, outline, pins_of, vector_choice, whole_or, with_weights
 from compiler.space.persistent import cut_tensors, holding
 from compiler.space.shared_memory import without_shared
 from compiler.target.target_graph import TargetGraph
@@ -58,27 +58,8 @@ def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Held 
     stop = start + len(plan.operators)
     if plan.operators != tuple(spec.name for spec in target_graph.operators[start:stop]) or max(plan.cores) >= target_graph.machine.cores:
         return None
-    usual = Gene(
-        start,
-        stop,
-        plan.blocks,
-        plan.prefetch,
-        ALL if plan.window == "all" else plan.window,
-        cores=plan.cores,
-        sliding=plan.sliding,
-        spread=plan.spread,
-        ahead_kib=plan.ahead_kib,
-        split=plan.split,
-        columns=plan.columns,
-        passes=plan.passes,
-        lookahead=plan.lookahead,
-        overtake=plan.overtake,
-        input_passes=plan.input_passes,
-        urgent=plan.urgent,
-        on_vector=planes_of(plan),
-        images=plan.images,
-        same_end=plan.same_end,
-    )
+    window = ALL if plan.window == "all" else plan.window
+    usual = Gene(start, stop, window=window, on_vector=planes_of(plan), **copied(plan))
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(target_graph, plan, usual)
     pins = pins_of([*plan.tilings, *(share.tiling for share in plan.on_vector)])

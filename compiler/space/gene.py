@@ -16,16 +16,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, Literal, NamedTuple
 
-from compiler.cost.ranking import KEPT
+from compiler.cost.ranking import CHUNK_BUDGETS, KEPT
 from compiler.ops.base import UB_SLOT_BLOCKS, vector_tiling
 from compiler.ops.pool import PoolSpec
-from compiler.plan.plan import LOOKAHEAD, ConvTiling, Split, Tiling, VectorTiling
+from compiler.plan.plan import LOOKAHEAD, MAX_LOOKAHEAD, MAX_PREFETCH, ConvTiling, SegmentPlan, Split, Tiling, VectorTiling
+from compiler.segment.batch_tiles import counts_together
 from compiler.segment.blocks import needed
+from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.core_channels import can_split
 from compiler.segment.pool_fusion import refusal
 from compiler.segment.segment import Outline
+from compiler.space.knobs import LAST, Knob, Mark, coded, from_one, image_divisors, machine_cores, operator_bits, per_operator, read_table
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
@@ -42,7 +46,7 @@ def pins_of(tilings: Sequence[Tiling]) -> tuple[int, ...]:
 
 def pinned_tilings(pins: Sequence[int]) -> tuple[Tiling, ...]:
     """The tilings that `pins_of` made pins of."""
-    return tuple(_tiling(*pins[at : at + PINS]) for at in range(0, len(pins), PINS))
+    return tuple(_tiling(*pins[offset : offset + PINS]) for offset in range(0, len(pins), PINS))
 
 
 def _row(tiling: Tiling) -> tuple[int, ...]:
@@ -77,12 +81,12 @@ _FED_PART = 5  # of two parts of UB in so many is the most that one of its two s
 
 def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
     """KiB of weights that a gene may have come before its first tensor: none, or 16 and its doubles up to half of L1."""
-    most = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
-    return 0, *(16 << i for i in range((most // 16).bit_length()))
+    half_kib = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
+    return 0, *(16 << i for i in range((half_kib // 16).bit_length()))
 
 
 class Gene(NamedTuple):
-    """Operators [start, stop) in `blocks` blocks, `columns` strips of them.
+    """Operators [start, stop) in `blocks` blocks, `columns` strips of them: a row for each knob, with columns as in `space.knobs`.
 
     prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
     weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  weights: which stay while L1 holds them:
@@ -90,8 +94,7 @@ class Gene(NamedTuple):
     `UB_SLOTS` and, of a pool that is fed where it can be, `FED_ROWS`; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split, lookahead, overtake, urgent, same_end: as in a plan; of lookaheads only the usual one and that of
-    `changes` are searched with.
+    Fields that are not named here are as in a plan; of lookaheads only the usual one and that of `tweaks` are searched with.
     grant: within how much of the memories, by its place in `target.level_limits.memory_grants`; 0: all of them.
     passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.channel_splits`).
     held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits
@@ -103,30 +106,34 @@ class Gene(NamedTuple):
 
     start: int
     stop: int
-    blocks: int = 1
-    prefetch: int = 2
-    window: int = 1
-    chunk: int = 0
+    blocks: Annotated[int, Knob(legal=from_one(), values=block_counts)] = 1
+    prefetch: Annotated[int, Knob(values=lambda *_: range(1, MAX_PREFETCH + 1), switch="prefetch", off=1)] = 2
+    window: Annotated[int, Knob(values=lambda *_: WINDOWS, translated=True)] = 1
+    chunk: Annotated[int, Knob(values=lambda *_: range(len(CHUNK_BUDGETS)))] = 0
     weights: Weights = "reused"
-    choices: tuple[int, ...] = ()
-    cores: tuple[int, ...] = (0,)
-    cached: int = 0
+    choices: Annotated[tuple[int, ...], Knob(legal=per_operator)] = ()
+    cores: Annotated[tuple[int, ...], Knob(legal=machine_cores, switch="cores")] = (0,)
+    cached: Annotated[int, Knob(bits=True)] = 0
     sliding: bool = False
-    spread: bool = True
-    ahead_kib: int = 0
-    split: Split = "rows"
-    columns: int = 1
-    grant: int = 0
-    pinned: tuple[int, ...] = ()
-    passes: int = 1
-    lookahead: int = LOOKAHEAD
-    overtake: bool = False
-    held: int = 0
-    input_passes: int = 1
-    urgent: bool = True
-    on_vector: tuple[int, ...] = ()
-    images: int = 1
-    same_end: bool = False
+    spread: Annotated[bool, Knob(switch="prefetch", off=False)] = True
+    ahead_kib: Annotated[
+        int, Knob(values=lambda target_graph, *_: ahead_sizes(target_graph), switch="prefetch", outside=True, mutator="change_ahead")
+    ] = 0
+    split: Annotated[Split, Knob(switch="cores")] = "rows"
+    columns: Annotated[int, Knob(legal=from_one())] = 1
+    grant: Annotated[int, Knob(mark=Mark(0, lambda n: (-n,)))] = 0
+    pinned: Annotated[tuple[int, ...], Knob(legal=_expected_pins, mark=Mark(LAST, tuple))] = ()
+    passes: Annotated[int, Knob(legal=from_one(), values=pass_counts, switch="passes", mark=Mark(1, lambda n: ((n,),)))] = 1
+    lookahead: Annotated[int, Knob(legal=from_one(MAX_LOOKAHEAD), switch="lookahead", off=1, mark=Mark(4, lambda n: ((-n,),)))] = LOOKAHEAD
+    overtake: Annotated[bool, Knob(switch="lookahead", mark=coded(1))] = False
+    held: Annotated[
+        int, Knob(legal=operator_bits, switch="held", bits=True, translated=True, outside=True, mark=Mark(3, lambda n: ((n, n),)))
+    ] = 0
+    input_passes: Annotated[int, Knob(legal=from_one(), values=input_counts, switch="passes", mark=Mark(2, lambda n: ((n, -1),)))] = 1
+    urgent: Annotated[bool, Knob(switch="lookahead", mark=coded(2))] = True
+    on_vector: Annotated[tuple[int, ...], Knob(legal=per_operator, translated=True, mark=coded(3))] = ()
+    images: Annotated[int, Knob(legal=image_divisors, values=lambda target_graph, *_: counts_together(target_graph), mark=coded(4))] = 1
+    same_end: Annotated[bool, Knob(outside=True, mark=coded(5))] = False
 
 
 Genome = tuple[Gene, ...]
@@ -134,9 +141,34 @@ Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start 
 Key = tuple[str, Tail]
 
 
+def copied(settings: Gene | SegmentPlan) -> dict[str, Any]:
+    """Keys of a plan that are as in the gene, from either."""
+    return dict(zip(_COPIED, _copied(settings), strict=True))
+
+
 def bare(gene: Gene) -> Gene:
     """Without what only neighbours in a program know of."""
-    return gene._replace(held=0, ahead_kib=0, same_end=False)
+    return gene._replace(**_OUTSIDE)
+
+
+def find_fault(target_graph: TargetGraph, genome: Genome, program: bool) -> str | None:
+    """Why genes mean nothing, whatever fits, and what would be accepted; None where they do.  program: they cover all operators."""
+    count, stop = len(target_graph.operators), 0
+    for gene in genome:
+        if not 0 <= gene.start < gene.stop <= count:
+            return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{count - 1}"
+        for knob, setting in zip(KNOBS.values(), gene, strict=True):
+            if knob.legal and setting != knob.default and (expected := knob.legal(target_graph, gene, setting)):
+                return f"{knob.name} {setting}; expected {expected}"
+        if gene.start < stop or (program and gene.start > stop):
+            return f"a gene begins at operator {gene.start} behind operator {stop - 1}; expected their order, and of a program each once"
+        stop = gene.stop
+    return f"it ends at operator {stop - 1}; the model has {count}" if program and stop != count else None
+
+
+def _expected_pins(target_graph: TargetGraph, gene: Gene, pins: tuple[int, ...]) -> str | None:
+    count = tiling_count(gene)
+    return None if len(pins) == count * PINS else f"{PINS} for each of {count} tilings"
 
 
 def choice_count(target_graph: TargetGraph, kernel: int) -> int:
@@ -203,9 +235,9 @@ def keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
     return gene.weights == "resident" or (gene.weights == "reused" and iterations(target_graph, gene) > 1)
 
 
-def with_weights(target_graph: TargetGraph, gene: Gene, kept: bool) -> Gene:
+def with_weights(target_graph: TargetGraph, gene: Gene, resident: bool) -> Gene:
     """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
-    return gene._replace(weights="reused" if kept == (iterations(target_graph, gene) > 1) else "resident" if kept else "streamed")
+    return gene._replace(weights="reused" if resident == (iterations(target_graph, gene) > 1) else "resident" if resident else "streamed")
 
 
 def splits(target_graph: TargetGraph, gene: Gene, width: int) -> list[Split]:
@@ -241,9 +273,9 @@ def most_blocks(target_graph: TargetGraph) -> tuple[int, ...]:
 
     A pool of all pixels makes nothing in most of these, and what it sums up never leaves the chip.
     """
-    rows = [each.size for each in needed(target_graph)]
+    rows = [reach.size for reach in needed(target_graph)]
     high = [max((rows[p] for p in target_graph.producers[k]), default=0) for k in range(len(rows))]
-    return tuple([max(1, read if read >= _FAR_MORE * mine else mine) for read, mine in zip(high, rows, strict=True)])
+    return tuple([max(1, read if read >= _FAR_MORE * own_rows else own_rows) for read, own_rows in zip(high, rows, strict=True)])
 
 
 @lru_cache(maxsize=1 << 14)
@@ -262,9 +294,9 @@ def lower_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int,
 @lru_cache(maxsize=1 << 14)
 def _height(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Rows of the lowest output that one of operators [start, stop) reads, or `most_blocks` of another where that is less."""
-    rows, most = needed(target_graph), most_blocks(target_graph)
+    rows, limits = needed(target_graph), most_blocks(target_graph)
     read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in target_graph.consumers[k])}
-    return max(1, min([rows[k].size if k in read else most[k] for k in range(start, stop)]))
+    return max(1, min([rows[k].size if k in read else limits[k] for k in range(start, stop)]))
 
 
 def has_halos(target_graph: TargetGraph, start: int, stop: int) -> bool:
@@ -281,3 +313,9 @@ def whole_or(gene: Gene, cached: int) -> int:
     """`cached` as genes spell it: -1 where every operator of the gene caches."""
     every = (1 << (gene.stop - gene.start)) - 1
     return -1 if cached & every == every else cached & every
+
+
+KNOBS = read_table(Gene)
+_COPIED = [name for name in SegmentPlan.model_fields if name in KNOBS and not KNOBS[name].translated]
+_OUTSIDE = {knob.name: knob.default for knob in KNOBS.values() if knob.outside}
+_copied = attrgetter(*_COPIED)

@@ -10,8 +10,6 @@ from compiler.space.gene import Gene, Genome, block_counts, recut, splits, width
 from compiler.space.strips import fewest_strips
 from compiler.target.target_graph import TargetGraph
 
-_PREFETCH = (2, 1)
-
 
 def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
     """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts.
@@ -29,7 +27,7 @@ def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
         candidates = (
             gene._replace(blocks=blocks, prefetch=prefetch)
             for gene in (narrow, wide, *(narrow._replace(columns=columns) for columns in cuts))
-            for prefetch in _PREFETCH
+            for prefetch in (2, 1)
             for blocks in counts
         )
         found = next((g for g in candidates if decode(target_graph, g) is not None), None)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
-from compiler.segment.batch_tiles import counts_together
 from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.engine_split import divisible
 from compiler.space.gene import (
-    PINS,
+    KNOBS,
     WINDOWS,
     Gene,
     Genome,
-    ahead_sizes,
     bare,
     bits,
     block_counts,
@@ -30,18 +28,17 @@ from compiler.space.gene import (
     keeps_weights,
     recut,
     splits,
-    tiling_count,
     whole_or,
     widths,
     with_weights,
     working_cores,
 )
+from compiler.space.knobs import Knob
 from compiler.space.persistent import cut_tensors, holding, wanted
 from compiler.space.strips import fewest_strips, nearest_strips
 from compiler.target.level_limits import limited_to, memory_grants
 from compiler.target.target_graph import TargetGraph
 
-_SPLITS: tuple[Split, ...] = ("rows", "channels")
 _MOST_PASSED = 128  # operators of all passes that are drawn: what has more takes tenths of a second to lay out, and is hardly ever faster
 
 Move = Callable[[TargetGraph, Genome, np.random.Generator], Genome | None]
@@ -88,10 +85,9 @@ def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gen
     """
     choices, on_vector = (_over(gene, each, start, stop) for each in (gene.choices, gene.on_vector))
     counts = block_counts(target_graph, start, stop)
-    cached = gene.cached
-    if cached != -1:
-        cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
-    held = (gene.held << gene.start - start if start < gene.start else gene.held >> start - gene.start) & (1 << stop - start) - 1
+    up, down = max(0, gene.start - start), max(0, start - gene.start)
+    cached = -1 if gene.cached == -1 else gene.cached << up >> down
+    held = gene.held << up >> down & (1 << stop - start) - 1
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(_granted(target_graph, gene), start, stop, gene.columns)
     divided = gene.passes if gene.passes in pass_counts(target_graph, start, stop) else 1
@@ -173,7 +169,7 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
     i = _pick(genome, rng)
     gene = genome[i]
     if target_graph.images > 1 and rng.random() < 0.4:
-        others = [count for count in counts_together(target_graph) if count != gene.images]
+        others = KNOBS["images"].others(target_graph, gene)
         changed = recut(gene, blocks=1, images=others[int(rng.integers(len(others)))])
         return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
     if gene.columns > 1 and rng.random() < 0.3:
@@ -239,24 +235,25 @@ def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Ge
     i = _pick(genome, rng)
     gene = genome[i]
     if gene.blocks == 1 or rng.random() < 0.3:
-        if gene.stop - gene.start == 1 or rng.random() < 0.5:
-            if rng.random() < 0.5:
-                return _swap(genome, i, gene._replace(urgent=not gene.urgent))
-            return _swap(genome, i, gene._replace(overtake=not gene.overtake))
-        return _swap(genome, i, gene._replace(spread=not gene.spread))
+        order = gene.stop - gene.start == 1 or rng.random() < 0.5
+        name = "spread" if not order else "urgent" if rng.random() < 0.5 else "overtake"
+        return _swap(genome, i, recut(gene, **{name: not getattr(gene, name)}))
     slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 
 
-def change_ahead(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """More or less of a segment's weights before its first tensor; the first segment has nobody to run ahead of."""
-    if len(genome) == 1:
-        return None
-    i = int(rng.integers(1, len(genome)))
-    others = [size for size in ahead_sizes(target_graph) if size != genome[i].ahead_kib]
-    if not others:
-        return None
-    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
+def draw_setting(knob: Knob) -> Move:
+    """The mutator that gives a segment another value of a knob; where that is of use to programs alone, one behind the first segment."""
+    first = int(knob.outside)
+
+    def change_setting(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
+        if len(genome) <= first:
+            return None
+        i = int(rng.integers(first, len(genome)))
+        others = knob.others(target_graph, genome[i])
+        return _swap(genome, i, recut(genome[i], **{knob.name: others[int(rng.integers(len(others)))]})) if others else None
+
+    return change_setting
 
 
 def change_end(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -346,7 +343,7 @@ def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
     if wanted == width:
         return None
     counts = [c for c in block_counts(target_graph, gene.start, gene.stop) if c >= gene.blocks]
-    shared = (recut(gene, blocks=c, split=split) for split in sorted(_SPLITS, key=lambda s: s != gene.split) for c in counts)
+    shared = (recut(gene, blocks=c, split=split) for split in sorted(get_args(Split), key=lambda s: s != gene.split) for c in counts)
     found = next((g for g in shared if wanted == 1 or g.split in splits(target_graph, g, wanted)), None)
     if found is None:
         return None
@@ -367,6 +364,7 @@ def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
     return _swap(genome, i, changed) if changed.split in splits(target_graph, changed, len(changed.cores)) else None
 
 
+_DRAWN = {knob.mutator: knob for knob in KNOBS.values() if knob.mutator}
 MOVES: dict[str, Move] = {
     "split_segment": split_segment,
     "merge_segments": merge_segments,
@@ -377,7 +375,7 @@ MOVES: dict[str, Move] = {
     "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
-    "change_ahead": change_ahead,
+    **{name: draw_setting(knob) for name, knob in _DRAWN.items()},
     "change_end": change_end,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
@@ -385,6 +383,13 @@ MOVES: dict[str, Move] = {
     "change_cores": change_cores,
     "change_split": change_split,
 }
+SWITCHES = {  # keys of `use` in the configuration
+    "change_window": "window", "toggle_halo": "halo_cache", "change_passes": "passes", "toggle_held": "held", "cut_on_chip": "held",
+    "change_prefetch": "prefetch", "change_cores": "cores", "change_split": "cores",
+} | {name: knob.switch for name, knob in _DRAWN.items() if knob.switch}  # fmt: skip
+OF_PROGRAMS = {"split_segment", "merge_segments", "shift_border", "toggle_held", "cut_on_chip", "change_end"}
+OF_PROGRAMS |= {name for name, knob in _DRAWN.items() if knob.outside}
+"""Moves of borders, and of knobs that are outside (`knobs.Knob`); all others change a segment by itself."""
 
 
 def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
@@ -453,17 +458,3 @@ def _parts_that_fit(target_graph: TargetGraph, gene: Gene, fits: Callable[[Gene]
             return None
         found += parts
     return tuple(found)
-
-
-def verify(target_graph: TargetGraph, genome: Genome) -> None:
-    """Raise ValueError where the genes do not cover the operators once and in order."""
-    at = 0
-    for gene in genome:
-        count = gene.stop - gene.start
-        named = len(gene.choices) in (0, count) and len(gene.on_vector) in (0, count) and 0 <= gene.held < 1 << max(0, count)
-        named = named and len(gene.pinned) in (0, tiling_count(gene) * PINS)
-        if gene.start != at or count <= 0 or not named:
-            raise ValueError(f"gene {gene} does not continue at operator {at}")
-        at = gene.stop
-    if at != len(target_graph.operators):
-        raise ValueError(f"genes end at operator {at}, the model has {len(target_graph.operators)}")

@@ -1,4 +1,4 @@
-"""The recipe for an operator names what there is, and all that one needed."""
+"""The recipes for an operator and for a search move name what there is, and all that one needed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 
 from tests.docs.fences import ROOT
 
-SECTION = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add an operator\n")[2].partition("\n## ")[0]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+SECTION = "".join(PAGE.partition(f"## Add {what}\n")[2].partition("\n## ")[0] for what in ("an operator", "a search move"))
 ROW = re.compile(r"^ *\| `([\w/]+\.\w+)` \| (.*) \|$", re.MULTILINE)
 # heading in the section -> what is in all files of the example, and in no other
-EXAMPLES = {"Several operators": "instance_?norm|group_?norm|normalising", "A new kind": "depth_?to_?space"}
+EXAMPLES = {"Several operators": "instance_?norm|group_?norm|normalising", "A new kind": "depth_?to_?space", "A knob": "ahead_kib"}
 # lists of operators of ONNX, supported or not
 LISTS = {"compiler/frontend/onnx_io/shape_inference.py"}
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.plan.plan import LOOKAHEAD
 from compiler.space.gene import Gene, Genome
 from tuner.log.digests import canonical_json, task_digest
 from tuner.log.drift import NOTHING_SAID, BoardSaid
@@ -17,6 +16,8 @@ from tuner.log.schema import RESULTS, Status, TaskKind
 from tuner.measure.grants import NEVER
 
 CYCLES = RESULTS.index("cycles")
+_USUAL = Gene(0, 0)
+_GRANT, _PASSES, _HELD = map(Gene._fields.index, ("grant", "passes", "held"))
 MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
@@ -75,12 +76,9 @@ class Request:
 
 def _written(gene: Gene) -> list[Any]:
     """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
-    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images, same_end = gene
-    rest, usual = [input_passes, urgent, on_vector, images, same_end], [1, True, (), 1, False]
-    while rest and rest[-1] == usual[len(rest) - 1]:
-        rest.pop()
-    last = [passes, lookahead, overtake, held, *rest]
-    return [*fields, *([grant] if grant else []), pinned, *(last if last != [1, LOOKAHEAD, False, 0] else [])]
+    stop = max([place + 1 for place in range(_PASSES, len(gene)) if gene[place] != _USUAL[place]], default=0)
+    stop = max(stop, _HELD + 1) if stop else _PASSES
+    return [setting for place, setting in enumerate(gene[:stop]) if setting or place != _GRANT]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

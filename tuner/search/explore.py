@@ -11,7 +11,7 @@ from compiler.segment.batch_tiles import counts_together
 from compiler.segment.core_channels import can_split
 from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.initial import on_all_cores, on_cores
-from compiler.space.mutators import Move, drawn_passes, on_random_cores, thin_operators
+from compiler.space.mutators import OF_PROGRAMS, Move, drawn_passes, on_random_cores, thin_operators
 from compiler.space.strips import fewest_strips
 from compiler.target.target_graph import TargetGraph
 from tuner.config import Segments
@@ -21,10 +21,6 @@ from tuner.search.table import SegmentTable
 
 Within = Callable[[Gene], Gene]  # a gene, to the one that fits what a level leaves of L1
 
-_OWN = (
-    "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_passes", "change_cores",
-    "change_split",
-)  # fmt: skip
 _OF_SEGMENTATION = 0.5
 _DRAWS = 4  # at most, for each gene that is wanted and each island
 
@@ -83,7 +79,7 @@ def propose(
     """
     share = share or Shard(table.structures)
     out: dict[object, tuple[Gene, str]] = {}
-    own = {name: moves[name] for name in _OWN if name in moves}
+    own = {name: move for name, move in moves.items() if name not in OF_PROGRAMS}
     every = {name: move for name, move in moves.items() if name != "change_ahead"}  # which changes nothing of a segment alone
     singles = [each for each in map(table.singles, range(len(table.groups))) if each is not None]
     for attempt in range(count * _DRAWS * share.islands):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
-from compiler.plan.plan import LOOKAHEAD, Split
-from compiler.space.gene import Genome, Key, Weights
+from compiler.plan.plan import Split
+from compiler.space.gene import KNOBS, Genome, Key, Weights
 
+_MARKED = [knob for knob in KNOBS.values() if knob.mark]  # the last ones
+_USUAL = tuple(knob.default for knob in _MARKED)
+_MARKS = sorted((knob.mark.rank, place, knob.default, knob.mark.of) for place, knob in enumerate(_MARKED) if knob.mark)
 _NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_args(Weights)))}
 
 
 def genome_name(genome: Genome) -> int:
-    return hash(tuple(tuple(_plain(gene)) for gene in genome))
+    return hash(tuple([tuple(_plain(gene)) for gene in genome]))
 
 
 def key_name(key: Key) -> int:
@@ -20,27 +22,11 @@ def key_name(key: Key) -> int:
     return hash((int(structure, 16), *_plain(tail)))
 
 
-def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images, same_end = values
-    yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
-    if grant:  # where levels grant all, names are what they always were, and so is who looks for what
-        yield -grant
-    if passes > 1:
-        yield (passes,)
-    if input_passes > 1:
-        yield (input_passes, -1)
-    if held:
-        yield (held, held)
-    if lookahead != LOOKAHEAD:
-        yield (-lookahead,)
-    if overtake:
-        yield (-1, -1)
-    if not urgent:
-        yield (-1, -2)
-    if any(on_vector):
-        yield (-1, -3, *on_vector)
-    if images > 1:
-        yield (-1, -4, images)
-    if same_end:
-        yield (-1, -5)
-    yield from pinned
+def _plain(values: tuple[Any, ...]) -> list[Any]:
+    """Numbers of a gene, or of its end."""
+    numbers, marked = [_NUMBERS[word] if isinstance(word, str) else word for word in values[: -len(_USUAL)]], values[-len(_USUAL) :]
+    if marked != _USUAL:  # what is as usual has no mark: names are what they were before there was such a field
+        for _, place, default, mark in _MARKS:
+            if marked[place] != default:
+                numbers += mark(marked[place])
+    return numbers

@@ -1,4 +1,4 @@
-"""What the configuration permits and prefers: the same for every island of a run."""
+"""Limits and preferences of the configuration: the same for every island of a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.space.gene import Gene, Genome, recut, widths
-from compiler.space.mutators import MOVES, Move
+from compiler.space.gene import KNOBS, Gene, Genome, recut, widths
+from compiler.space.mutators import MOVES, SWITCHES, Move
 from compiler.target.target_graph import TargetGraph
 from tuner.config import TuneConfig
 
@@ -15,7 +15,7 @@ from tuner.config import TuneConfig
 class SearchLimits:
     """moves: those that make children.  several: numbers of cores that a segment may run on.  placing: whether placement proposes.
 
-    wide: whether every segment is on all cores, always.
+    wide: whether every segment is on all cores, always.  off: values of fields that switches leave no other of.
 
     islands: how many there are.  order: levels, those that count most first.  at: what each level is.  granted: what each leaves.
     less: whether some level leaves less than all.
@@ -24,24 +24,14 @@ class SearchLimits:
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
         self.target_graph, self.levels, self.config = target_graph, levels, config
         use, several = config.use, target_graph.machine.cores > 1 and config.use.cores
+        self.off = {knob.name: knob.off for knob in KNOBS.values() if knob.switch and not getattr(use, knob.switch)}
         self.islands = config.islands
         self.at = [target_graph.machine.contention[level] for level in levels]
         self.granted = [target_graph.machine.granted(level) for level in levels]
         self.less = any(granted != target_graph.machine.whole for granted in self.granted)
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
-        switches = (
-            ("change_window", use.window),
-            ("toggle_halo", use.halo_cache),
-            ("change_passes", use.passes),
-            ("toggle_held", use.held),
-            ("cut_on_chip", use.held),
-            ("change_prefetch", use.prefetch),
-            ("change_ahead", use.prefetch),
-            ("change_cores", several),
-            ("change_split", several),
-        )
-        off = {name for name, on in switches if not on}
+        off = {name for name, switch in SWITCHES.items() if not (several if switch == "cores" else getattr(use, switch))}
         if config.search.moves is not None:
             off |= set(MOVES) - set(config.search.moves)
         self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
@@ -53,15 +43,7 @@ class SearchLimits:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = recut(gene, blocks=1, cores=gene.cores[: self.target_graph.images // gene.images])
-        if not self.config.use.passes:
-            gene = recut(gene, passes=1, input_passes=1)
-        if not self.config.use.held and gene.held:
-            gene = gene._replace(held=0)
-        if not self.config.use.lookahead:
-            gene = gene._replace(lookahead=1, overtake=False, urgent=True)
-        if not self.config.use.prefetch:
-            gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
-        return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")
+        return recut(gene, **self.off) if self.off else gene
 
     def all_permitted(self, genome: Genome) -> Genome:
         return tuple(map(self.permitted, genome))

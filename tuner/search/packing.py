@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
 
-from compiler.plan.plan import Split
-from compiler.space.gene import Gene, Genome, Weights
+from compiler.space.gene import KNOBS, Gene, Genome
 from tuner.log.columns import Columns
 from tuner.search.population import Individual
 
-_DEFAULTS = Gene(0, 1)
-_WORDS: dict[str, tuple[Any, ...]] = {"weights": get_args(Weights), "split": get_args(Split)}
-_MASKS, _BITS = ("cached", "held"), 30  # of a number, which is an int32
-_TUPLES = [name for name in Gene._fields if isinstance(getattr(_DEFAULTS, name), tuple) or name in _MASKS]
-_NUMBERS = [name for name in Gene._fields if name not in (*_TUPLES, *_WORDS)]
-_SWITCHES = [at for at, name in enumerate(_NUMBERS) if isinstance(getattr(_DEFAULTS, name), bool)]
-_PLACES = {word: at for words in _WORDS.values() for at, word in enumerate(words)}
+_WORDS: dict[str, tuple[Any, ...]] = {name: get_args(knob.kind) for name, knob in KNOBS.items() if get_origin(knob.kind) is Literal}
+_MASKS, _BITS = [name for name, knob in KNOBS.items() if knob.bits], 30  # of a number, which is an int32
+_TUPLES = [name for name, knob in KNOBS.items() if isinstance(knob.default, tuple) or knob.bits]
+_NUMBERS = [name for name in KNOBS if name not in (*_TUPLES, *_WORDS)]
+_SWITCHES = [place for place, name in enumerate(_NUMBERS) if KNOBS[name].kind is bool]
+_PLACES = {word: place for words in _WORDS.values() for place, word in enumerate(words)}
 _FIXED = len(_NUMBERS) + len(_WORDS)
 _numbers = itemgetter(*map(Gene._fields.index, _NUMBERS))
 _words = itemgetter(*map(Gene._fields.index, _WORDS))
@@ -46,9 +44,9 @@ def unpack_genomes(column: pa.ListArray) -> list[Genome]:
     return [tuple(_genes(values, begin, end)) for begin, end in pairwise(column.offsets.to_numpy().tolist())]
 
 
-def unpack_genome(column: pa.ListArray, at: int) -> Genome:
+def unpack_genome(column: pa.ListArray, row: int) -> Genome:
     """One of them."""
-    values = column[at].values.to_numpy().tolist()
+    values = column[row].values.to_numpy().tolist()
     return tuple(_genes(values, 0, len(values)))
 
 
@@ -68,7 +66,7 @@ def unpack_individuals(columns: Columns, prefix: str = "") -> list[Individual]:
     if not genomes:
         return []
     cycles = columns[f"{prefix}cycles"].reshape(len(genomes), -1).copy()
-    return [Individual(*each) for each in zip(genomes, cycles, columns.texts(f"{prefix}task"), strict=True)]
+    return [Individual(*fields) for fields in zip(genomes, cycles, columns.texts(f"{prefix}task"), strict=True)]
 
 
 def _plain(gene: Gene) -> Iterable[int]:
@@ -81,16 +79,16 @@ def _digits(mask: int) -> tuple[int, ...]:
     return (mask,) if mask < 0 else tuple([mask >> shift & (1 << _BITS) - 1 for shift in range(0, mask.bit_length(), _BITS)])
 
 
-def _genes(values: list[int], at: int, end: int) -> Iterable[Gene]:
-    while at < end:
-        fields: list[Any] = values[at : at + _FIXED]
+def _genes(values: list[int], offset: int, end: int) -> Iterable[Gene]:
+    while offset < end:
+        fields: list[Any] = values[offset : offset + _FIXED]
         for switch in _SWITCHES:
             fields[switch] = bool(fields[switch])
         for word, words in enumerate(_WORDS.values(), len(_NUMBERS)):
             fields[word] = words[fields[word]]
-        at += _FIXED + len(_TUPLES)
-        for name, length in zip(_TUPLES, values[at - len(_TUPLES) : at], strict=True):
-            found = values[at : at + length]
-            fields.append(sum(digit << _BITS * k for k, digit in enumerate(found)) if name in _MASKS else tuple(found))
-            at += length
+        offset += _FIXED + len(_TUPLES)
+        for name, length in zip(_TUPLES, values[offset - len(_TUPLES) : offset], strict=True):
+            numbers = values[offset : offset + length]
+            fields.append(sum(digit << _BITS * k for k, digit in enumerate(numbers)) if name in _MASKS else tuple(numbers))
+            offset += length
         yield Gene._make(_in_order(fields))

@@ -16,9 +16,21 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling, parse_plan
 from compiler.space.decode import decode, decode_all
 from compiler.space.encode import encode, genome_of
-from compiler.space.gene import PINS, WEIGHTS, WINDOWS, Gene, Genome, block_counts, choice_count, gene_json, pinned_tilings, pins_of
+from compiler.space.gene import (
+    PINS,
+    WEIGHTS,
+    WINDOWS,
+    Gene,
+    Genome,
+    block_counts,
+    choice_count,
+    find_fault,
+    gene_json,
+    pinned_tilings,
+    pins_of,
+)
 from compiler.space.initial import on_cores, single_operators
-from compiler.space.mutators import MOVES, random_genome, verify
+from compiler.space.mutators import MOVES, random_genome
 from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
@@ -122,7 +134,7 @@ def test_every_plan_that_runs_has_a_gene(name: str, machine: str, cores: int, se
     assert (genome is None) == isinstance(Compiler(u).compile(plan), Infeasible)
     if genome is None:
         return
-    verify(u, genome)
+    assert find_fault(u, genome, True) is None
     assert decode_all(u, genome) == plan == parse_plan(plan.to_json())
     assert genome_from(json.loads(json.dumps([gene_json(gene) for gene in genome]))) == genome
     assert unpack_genomes(pack_genomes([genome])) == [genome]
@@ -155,7 +167,7 @@ def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
             changed = move(u, genome, rng)
             if changed is None or changed == genome:
                 continue
-            verify(u, changed)
+            assert find_fault(u, changed, True) is None
             for gene in changed:
                 division = ("start", "stop", "blocks", "columns", "split", "cached", "passes", "input_passes")
                 alike = [old for old in genome if all(getattr(old, field) == getattr(gene, field) for field in division)]

@@ -16,8 +16,8 @@ from compiler.ops.lower_graph import make_unit
 from compiler.plan.plan import MAX_PREFETCH
 from compiler.segment.strips import strips
 from compiler.space.decode import decode
-from compiler.space.gene import WINDOWS, Gene, Genome, bare, block_counts, choice_count, splits, whole_or, working_cores
-from compiler.space.mutators import MOVES, crossover, random_genome, repaired, verify
+from compiler.space.gene import WINDOWS, Gene, Genome, bare, block_counts, choice_count, find_fault, splits, whole_or, working_cores
+from compiler.space.mutators import MOVES, crossover, random_genome, repaired
 from compiler.space.strips import fewest_strips
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
@@ -37,7 +37,7 @@ def target_graph(name: str, machine: str = "tiny") -> TargetGraph:
 
 def assert_legal(u: TargetGraph, genome: Genome) -> None:
     """Covers the operators in order, and every gene is one that `realise` can be asked about."""
-    verify(u, genome)
+    assert find_fault(u, genome, True) is None
     for gene in genome:
         assert type(gene) is Gene
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
@@ -322,7 +322,7 @@ def test_some_genomes_need_repair_on_a_small_machine() -> None:
     assert any(decode(u, gene) is None for genome in genomes for gene in genome)
 
 
-def test_verify_says_where_a_genome_breaks() -> None:
+def test_a_fault_says_where_a_genome_breaks() -> None:
     u = target_graph("conv_chain")
     end = len(u.operators)
     for bad in (
@@ -332,8 +332,7 @@ def test_verify_says_where_a_genome_breaks() -> None:
         (Gene(0, end, choices=(0,)),),
         (Gene(0, 0), Gene(0, end)),
     ):
-        with pytest.raises(ValueError, match="operator"):
-            verify(u, bad)
+        assert "operator" in (find_fault(u, bad, True) or "")
 
 
 # features

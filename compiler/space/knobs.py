@@ -1,0 +1,108 @@
+"""Columns of the table of knobs.  Its rows are the fields of `space.gene.Gene`, each with all that is known of it.
+
+Its readers: checkpoints and packed genomes (types), names of genomes (marks), checks of requests and genomes (legality), switches of the
+configuration, plans in both directions (keys of equal names), and mutators that draw a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from sys import modules
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from compiler.target.target_graph import TargetGraph
+
+Legal = Callable[[TargetGraph, Any, Any], str | None]  # a value of a gene: what is expected in its place, None where it is legal
+LAST = 1 << 30  # rank of a mark behind all others
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How a value that is not the default enters the hash of a genome, which says who searches it: as these numbers and tuples of them.
+
+    rank: marks come in this order, behind the values of all fields without one.
+    """
+
+    rank: int
+    of: Callable[[Any], tuple[Any, ...]]
+
+
+def coded(code: int) -> Mark:
+    """The mark of every newer knob, by a code of its own: the code, and the value unless that is a switch."""
+
+    def values(setting: Any) -> tuple[Any, ...]:
+        return setting if isinstance(setting, tuple) else () if isinstance(setting, bool) else (setting,)
+
+    return Mark(4 + code, lambda setting: ((-1, -code, *values(setting)),))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """A row: name, type and default are those of the field.
+
+    legal: None where all values of the type are.  values: those worth trying, beside the default, of operators [start, stop).
+    switch: key of `use` in the configuration that rules out all values but `off`, which is the default where it is None.
+    bits: one for each operator, so that no number is large enough.  translated: a plan has a key of this name, in another form.
+    outside: of use to a program alone, as no segment by itself is different.  mutator: name of the one that draws a value, if it is no
+    function of `mutators`.
+    """
+
+    legal: Legal | None = None
+    values: Callable[[TargetGraph, int, int], Sequence[Any]] | None = None
+    switch: str = ""
+    off: Any = None
+    bits: bool = False
+    translated: bool = False
+    outside: bool = False
+    mutator: str = ""
+    mark: Mark | None = None
+    name: str = ""
+    kind: Any = None
+    default: Any = None
+
+    def others(self, target_graph: TargetGraph, gene: Any) -> list[Any]:
+        """Values worth trying that the gene does not have; of a type that has few all of them."""
+        few = (False, True) if self.kind is bool else get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        values = self.values(target_graph, gene.start, gene.stop) if self.values else few
+        return [setting for setting in dict.fromkeys((self.default, *values)) if setting != getattr(gene, self.name)]
+
+
+def read_table(gene: Any) -> dict[str, Knob]:
+    """Rows of a class of genes by name, in their order."""
+    rows = {}
+    for name, hint in get_type_hints(gene, vars(modules[gene.__module__]), include_extras=True).items():
+        kind, knob = (hint.__origin__, hint.__metadata__[0]) if get_origin(hint) is Annotated else (hint, Knob())
+        default = gene._field_defaults.get(name)
+        rows[name] = replace(knob, name=name, kind=kind, default=default, off=default if knob.off is None else knob.off)
+    return rows
+
+
+def from_one(most: int = LAST) -> Legal:
+    """Counts."""
+    expected = "1 at least" if most == LAST else f"1 to {most}"
+    return lambda target_graph, gene, count: None if 1 <= count <= most else expected
+
+
+def image_divisors(target_graph: TargetGraph, gene: Any, count: int) -> str | None:
+    """Images that a block can have."""
+    return None if count >= 1 and target_graph.images % count == 0 else f"a divisor of {target_graph.images}"
+
+
+def machine_cores(target_graph: TargetGraph, gene: Any, cores: tuple[int, ...]) -> str | None:
+    """One core at least, and none twice."""
+    count = target_graph.machine.cores
+    legal = cores and len(set(cores)) == len(cores) and min(cores) >= 0 and max(cores) < count
+    return None if legal else f"some of 0..{count - 1}, each once"
+
+
+def operator_bits(target_graph: TargetGraph, gene: Any, bits: int) -> str | None:
+    """A bit for each operator of the gene."""
+    count = gene.stop - gene.start
+    return None if 0 <= bits < 1 << count else f"bits of {count} operators"
+
+
+def per_operator(target_graph: TargetGraph, gene: Any, numbers: tuple[int, ...]) -> str | None:
+    """A number for each operator of the gene; of the default, (), all are 0."""
+    count = gene.stop - gene.start
+    return None if len(numbers) == count and min(numbers) >= 0 else f"0 or more for each of {count} operators"

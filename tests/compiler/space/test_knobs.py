@@ -1,0 +1,41 @@
+"""The table of knobs agrees with itself, with the schema of a plan and with the configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.plan.plan import SegmentPlan
+from compiler.space.gene import KNOBS, Gene, copied, find_fault
+from compiler.target.target_graph import TargetGraph
+from tests.compiler.space.test_gene import target_graph
+from tuner.config import Use
+
+UNIT: TargetGraph = target_graph("conv_chain")
+DEFAULTS = Gene(0, 2)
+
+
+def test_a_plan_has_the_same_defaults() -> None:
+    keys = copied(DEFAULTS)
+    assert len(keys) > 10
+    assert keys == {name: SegmentPlan.model_fields[name].default for name in keys}
+
+
+def test_fields_with_marks_are_the_last_ones_and_marks_differ() -> None:
+    marked = [knob.mark is not None for knob in KNOBS.values()]
+    assert marked == sorted(marked)
+    assert list(KNOBS) == list(Gene._fields)
+    ranks = [knob.mark.rank for knob in KNOBS.values() if knob.mark]
+    assert len(set(ranks)) == len(ranks)
+
+
+def test_switches_are_those_of_the_configuration_and_leave_what_is_legal() -> None:
+    off = {knob.name: knob.off for knob in KNOBS.values() if knob.switch}
+    assert {knob.switch for knob in KNOBS.values() if knob.switch} <= set(Use.model_fields)
+    assert find_fault(UNIT, (DEFAULTS._replace(**off),), False) is None
+
+
+@pytest.mark.parametrize("name", [name for name, knob in KNOBS.items() if knob.legal or knob.values])
+def test_values_worth_trying_are_legal_and_others(name: str) -> None:
+    for gene in (DEFAULTS, *(DEFAULTS._replace(**{name: setting}) for setting in KNOBS[name].others(UNIT, DEFAULTS))):
+        assert find_fault(UNIT, (gene,), False) is None
+        assert getattr(gene, name) not in KNOBS[name].others(UNIT, gene)
