@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.log.drift import DRIFTED, UNNAMED, Drift, drifted
-from tuner.log.schema import log_schema
-from tuner.log.wire_format import travelling, unpacked
+from tuner.log.wire_format import LOG_ROWS
 from tuner.log.writer import OpenedBatch, RunLog
 
 
@@ -31,7 +30,7 @@ class BoardWatch:
 
     def logged(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
         """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that the run did not begin with."""
-        rows, levels = unpacked(opened.batch.rows, travelling(log_schema())), opened.batch.levels
+        rows, levels = LOG_ROWS.from_bytes(opened.batch.rows), opened.batch.levels
         boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))
         for at in tasks.tolist():
             if boards[at] is not None:

@@ -36,7 +36,7 @@ from tuner.measure.budgeted import Limit, Listener, MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.reading_cost import readings_of
-from tuner.measure.replay import KnownResult, answers
+from tuner.measure.replay import unpack_measurements
 from tuner.measure.request import Measurement, Measurer, Request
 from tuner.measure.store_lookup import NAMED, WORKER, Memo
 from tuner.platform.cpus import usable_cpus
@@ -196,7 +196,7 @@ class JobRunner:
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
-        self._told: dict[str, KnownResult] = {}  # of earlier sessions
+        self._told: dict[str, Measurement] = {}  # of earlier sessions
         self._heard: FirstReadings | None = FirstReadings(len(facts.levels)) if facts.differs else None
 
     def warm(self, whole: bool) -> None:
@@ -238,7 +238,7 @@ class JobRunner:
                     self._heard.learn(each)
             self.done += 1
         if update.answers is not None:
-            self._told = answers(update.answers, len(self.rules.levels))
+            self._told = unpack_measurements(update.answers, len(self.rules.levels))
             self.evaluator.answer_by(self._told)
         if update.stored is not None:  # after `warm`: results of others compile no kernel
             self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.facts.differs)
@@ -263,7 +263,7 @@ class JobRunner:
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
         recorder, collector = Recorder(spec.facts, job.island, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
-        paid: ChainMap[str, KnownResult] = ChainMap()
+        paid: ChainMap[str, Measurement] = ChainMap()
         if self._heard is not None:
             mine, paid = self._answering(job, self._heard)
             listeners.append(mine)
@@ -299,7 +299,7 @@ class JobRunner:
             () if memo is None else memo.reported(),
         )
 
-    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, KnownResult]]:
+    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:
         """What the job has a reading of is not read again, whatever genes ask for it: as the log has it, as it heard, as it read itself.
 
         Returns what notes its own, and of which tasks others have taken the readings."""
@@ -307,7 +307,7 @@ class JobRunner:
         own, mine = FirstReadings(levels), FirstReadings(levels)
         for each in job.own:
             own.learn(each)
-        placed, ahead = (answers(packed, levels) if packed else {} for packed in job.answers)
+        placed, ahead = (unpack_measurements(packed, levels) if packed else {} for packed in job.answers)
         self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, own.of, mine.of), died=True)
         return mine, ChainMap(placed, heard.of, own.of)
 

@@ -22,7 +22,7 @@ from compiler.target.target_graph import TargetGraph
 from tuner.farm.recorder import Facts
 from tuner.log.digests import digest
 from tuner.log.read import each_part
-from tuner.log.schema import RESULTS
+from tuner.log.schema import BOARD, RESULTS, TaskRows
 from tuner.measure.store_lookup import WORKER
 from tuner.platform.files import AnyPath
 from tuner.store.champions import Champion, StoredChampions, put_champions
@@ -31,7 +31,7 @@ from tuner.store.packs import Conditions, Measured, keys, words
 
 _FIRST_TRY = 4096  # tasks, before anybody knows how many are a pack
 _STRUCTURE = re.compile(r',"structure":"([0-9a-f]{16})"}\Z')  # the last key of a payload, canonical JSON
-_LOG = ("run", "task", "seq", "level_index", "status", "worker", "board", "firmware", "drifted", *RESULTS)
+_LOG = ("run", "task", "seq", "level_index", "status", "worker", "drifted", *BOARD, *RESULTS)
 
 
 class Scopes:
@@ -161,22 +161,15 @@ class Storing:
         levels = len(self._facts.levels)
         mine = pc.and_(pc.equal(rows["run"].cast(pa.string()), self._facts.origin.run), pc.invert(rows["drifted"]))
         taken = pc.fill_null(pc.starts_with(rows["worker"].cast(pa.string()), WORKER), False)
-        rows = rows.filter(pc.and_(mine, pc.invert(taken))).sort_by([("seq", "ascending"), ("level_index", "ascending")])
-        count = len(rows) // levels
-        if not count:
+        tasks = TaskRows(rows.filter(pc.and_(mine, pc.invert(taken))), levels, by="seq")
+        if not len(tasks):
             return None
-        first = pa.array(np.arange(0, len(rows), levels))
-
-        def texts(name: str) -> NDArray[np.object_]:
-            return np.array(rows[name].take(first).cast(pa.string()).to_pylist(), object)
-
-        names = texts("task")
-        values = np.stack([rows[name].fill_null(0).to_numpy() for name in RESULTS], 1).reshape(count, levels, len(RESULTS))
+        names, values, boards = tasks.column("task").to_pylist(), tasks.values(), tasks.boards()
         good = np.any(values, axis=(1, 2))
         if self._facts.differs:  # what no board says is nobody's
-            good &= np.array([board is not None for board in texts("board")])
+            good &= np.array([board is not None for board in boards[:, 0]])
         scopes = np.array([self._scope_of[name] if ok else 0 for name, ok in zip(names, good, strict=True)], np.uint64)
-        found = Measured(scopes, words(list(names)), values, texts("board"), texts("firmware"))
+        found = Measured(scopes, words(names), values, boards)
         new = good & np.array([key not in self._known for key in keys(found)])
         found = found.of(new)
         self._known.update(keys(found))

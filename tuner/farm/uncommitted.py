@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from compiler.plan.plan import Plan
 from compiler.space.encode import genome_of
 from compiler.target.target_graph import TargetGraph
-from tuner.log.read import read_table
+from tuner.log.read import read_table, read_task_rows
+from tuner.log.schema import STATUSES
 from tuner.measure.request import with_never
 from tuner.platform.files import AnyPath
 from tuner.search.champions import Champions
@@ -61,22 +62,16 @@ def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_gra
     found, levels = Ahead(champions), len(champions.best)
     if not numbers:
         return found
-    names = pa.array(numbers, pa.string())
-    log = read_table(folder, "log", ("run", "task", "seq", "kind", "level_index", "status", "cycles", "readings")).table
-    log = log.filter(pc.and_(pc.equal(log["run"].cast(pa.string()), run), pc.is_in(log["task"], names)))
-    log = log.sort_by([("seq", "ascending"), ("level_index", "ascending")])  # a part has all levels of its tasks
-    each = {name: log[name].to_pylist()[::levels] for name in ("task", "seq", "kind")}
-    every = log["status"].to_pylist()  # a program that does not fit a level is ok at others
-    each["status"] = ["ok" if "ok" in every[at : at + levels] else every[at] for at in range(0, len(every), levels)]
-    cycles = log["cycles"].fill_null(0).to_numpy().reshape(-1, levels)
-    readings = log["readings"].to_numpy().reshape(-1, levels).sum(1)
+    rows = read_task_rows(folder, run, numbers, ("kind", "status", "cycles", "readings"), levels)
     tasks = read_table(folder, "tasks", ("task", "payload")).table
-    tasks = tasks.filter(pc.is_in(tasks["task"], names))
+    tasks = tasks.filter(pc.is_in(tasks["task"], pa.array(numbers, pa.string())))
     payloads = dict(zip(tasks["task"].to_pylist(), tasks["payload"].to_pylist(), strict=True))
-    for task, seq, kind, status, mine, taken in zip(*each.values(), cycles, readings.tolist(), strict=True):
-        found.tasks[task] = AheadTask(seq, kind == "program", status, taken)
-        if kind == "program" and status == "ok":
-            _note(found.champions, target_graph, task, with_never(np.array(mine, np.int64)), payloads[task])
+    single = [rows.column(name).to_pylist() for name in ("task", "seq", "kind")]
+    every = zip(*single, rows.status().tolist(), rows.numbers("cycles"), rows.numbers("readings").sum(1).tolist(), strict=True)
+    for task, seq, kind, status, cycles, readings in every:
+        found.tasks[task] = AheadTask(seq, kind == "program", STATUSES[status], readings)
+        if kind == "program" and status == 0:
+            _note(found.champions, target_graph, task, with_never(cycles), payloads[task])
     return found
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tuner.log.dataset import completed, part_tables, whole
+from tuner.log.schema import TaskRows, log_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 
@@ -61,6 +63,15 @@ def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], sk
     found = whole(_dataset(where, name), name, ())
     for table in part_tables(replace(found, parts=found.parts[skipped:]), columns):
         yield completed(table, name, columns)
+
+
+def read_task_rows(where: AnyPath, run: str, tasks: Collection[str], columns: Sequence[str], levels: int) -> TaskRows:
+    """These tasks of a run, by their numbers.  Raises as `read_log`."""
+    wanted, columns = pa.array(tasks, pa.string()), list(dict.fromkeys(("run", "task", "seq", "level_index", *columns)))
+    parts = [log_schema().empty_table().select(columns)]
+    for part in each_part(where, "log", columns) if tasks else ():
+        parts.append(part.filter(pc.and_(pc.equal(part["run"].cast(pa.string()), run), pc.is_in(part["task"], wanted))))
+    return TaskRows(pa.concat_tables(parts), levels, by="seq")
 
 
 def _dataset(where: AnyPath | Path | str, name: str) -> AnyPath:

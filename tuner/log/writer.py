@@ -18,9 +18,9 @@ from tuner.log.columns import Columns, from_bytes
 from tuner.log.dataset import DatasetWriter
 from tuner.log.drift import Drift, drifted
 from tuner.log.part_counts import write_counts
-from tuner.log.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
+from tuner.log.schema import EPOCH, FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
 from tuner.log.task_numbers import TaskNumbers
-from tuner.log.wire_format import EPOCH, apart, gathered
+from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, apart
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Platform
 
@@ -44,7 +44,7 @@ class Origin:
 class Batch(NamedTuple):
     """Measurements as whoever made them wrote them down: columns of `EPOCH`, and what the log alone has of their tasks, each once.
 
-    tasks, rows: columns of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each.
+    tasks, rows: columns of `tasks/` and `log/`, `tuner.log.wire_format`, the latter with `levels` rows for each.
     """
 
     epoch: bytes
@@ -195,7 +195,7 @@ class RunLog:
         schema, run = self._rows.schema, self.origin.run
         levels = rows[0].opened.batch.levels  # of a run: in all of its batches
         kept = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
-        columns = gathered([chosen.opened.batch.rows for chosen in rows], kept, schema)
+        columns = LOG_ROWS.gather([chosen.opened.batch.rows for chosen in rows], kept)
         status = columns["status"]
         bad = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
         places = np.repeat(np.concatenate([chosen.places for chosen in rows]), levels)
@@ -252,7 +252,7 @@ def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bo
 def _described(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
     """Rows of `tasks/`."""
     kept = np.concatenate([chosen.tasks for chosen in parts])
-    columns = gathered([chosen.opened.batch.tasks for chosen in parts], kept, schema)
+    columns = TASK_ROWS.gather([chosen.opened.batch.tasks for chosen in parts], kept)
     features = [name for name in schema.names if name.startswith(FEATURE_PREFIX)]
     if features:
         values = [chosen.opened.epoch.arrow("features") for chosen in parts]

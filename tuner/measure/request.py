@@ -13,7 +13,7 @@ from compiler.plan.plan import LOOKAHEAD
 from compiler.space.gene import Gene, Genome
 from tuner.log.digests import canonical_json, task_digest
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS, Status, TaskKind
+from tuner.log.schema import RESULTS, STATUSES, Status, TaskKind
 from tuner.measure.grants import NEVER
 
 CYCLES = RESULTS.index("cycles")
@@ -116,6 +116,11 @@ class Measurement:
     def moved_bytes(self) -> int:
         """To and from DDR; 0 where nothing was measured."""
         return 0 if self.values is None else int(self.values[:, MOVED].sum(1).max())
+
+
+def measurement_of(status: int, values: NDArray[np.int64], error: str | None = None, **fields: Any) -> Measurement:
+    """A measurement out of columns.  status: place in `STATUSES`.  error: also there where the task fits some levels only."""
+    return Measurement(STATUSES[status], error if status else None, values=None if status else values, **fields)
 
 
 Measurer = Callable[[Sequence[Request]], Iterator[Measurement]]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tuner.log.columns import from_bytes
 from tuner.log.drift import BoardSaid
-from tuner.log.schema import RESULTS
+from tuner.log.schema import BOARD, RESULTS
 from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Request, with_never
 from tuner.store.pack_store import STORED
@@ -54,7 +54,7 @@ class Memo:
         self._first, self._second = np.ascontiguousarray(tasks[:, 0]), tasks[:, 1]
         self._values = columns["values"].reshape(-1, levels, len(RESULTS))
         self._pack, self._packs, self._exact = columns["pack"], columns.texts("packs"), exact
-        self._boards = None if exact else list(zip(columns.texts("board"), columns.texts("firmware"), strict=True))
+        self._boards = None if exact else list(zip(*map(columns.texts, BOARD), strict=True))
         self._best = [(NEVER, "")] * levels  # cycles and task, as champions are compared
         self.refused: set[str] = set()
         self.differing: list[tuple[str, str]] = []
@@ -72,7 +72,7 @@ class Memo:
 
     def _is(self, at: int, said: BoardSaid) -> bool:
         assert self._boards is not None
-        return said.board is not None and self._boards[at] == (said.board, said.firmware)
+        return said.board is not None and self._boards[at] == tuple(getattr(said, name) for name in BOARD)
 
     def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
         """Whether it is measured, whatever is known."""

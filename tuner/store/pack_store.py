@@ -21,13 +21,14 @@ import simulator
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_whole
 from tuner.log.columns import schema_of, to_bytes
+from tuner.log.schema import BOARD, flat
 from tuner.platform.files import AnyPath
 from tuner.store import champions
 from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name
 
 PACK_BYTES = 1 << 20  # at least, but for the last of a run
 DROPPED = ".dropped"
-STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), board=pa.string(), firmware=pa.string(), packs=pa.string())
+STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), **flat(*BOARD), packs=pa.string())
 """What is told of a store to whoever measures: of each task two words of its digest, ascending, the values at every level, the place of its
 pack among `packs` (names), and the board."""
 
@@ -99,8 +100,7 @@ class PackStore:
             "task": measured.tasks,
             "values": measured.values,
             "pack": of_pack.astype(np.int32),
-            "board": pa.array(measured.boards, pa.string()),
-            "firmware": pa.array(measured.firmwares, pa.string()),
+            **{name: pa.array(measured.boards[:, at], pa.string()) for at, name in enumerate(BOARD)},
             "packs": names,
         }
         return KnownTasks(to_bytes(columns, STORED), frozenset(keys(measured)), len(names), tuple(damaged))
@@ -223,7 +223,7 @@ def _agreed(measured: Measured) -> NDArray[np.bool_]:
         return np.zeros(0, np.bool_)
     same = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])
     differs = np.concatenate([[False], np.any(measured.values[1:] != measured.values[:-1], axis=(1, 2))])
-    exact = np.array([board is None for board in measured.boards])
+    exact = np.array([board is None for board in measured.boards[:, 0]])
     group = np.cumsum(~same) - 1
     wrong = np.bincount(group, same & differs & exact) > 0
     found: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)

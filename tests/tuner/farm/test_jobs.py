@@ -37,8 +37,7 @@ from tuner.farm.pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.recorder import Facts
 from tuner.log.columns import INTS, from_bytes, schema_of, to_bytes
 from tuner.log.compress import compressed
-from tuner.log.schema import RESULTS
-from tuner.log.wire_format import EPOCH
+from tuner.log.schema import EPOCH, RESULTS
 from tuner.log.writer import Batch, Origin
 from tuner.measure.evaluator import EvaluatorSpec
 from tuner.measure.request import Measurement, Request

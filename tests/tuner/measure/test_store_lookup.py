@@ -53,11 +53,11 @@ def store(folder: Path, u: TargetGraph, board: str | None = None) -> PackStore:
 def kept(folder: Path, u: TargetGraph, measured: Sequence[tuple[Request, Measurement]], board: str | None = None) -> None:
     """As a run puts what its log says."""
     scopes, ok = Scopes(u), [(request, each) for request, each in measured if each.values is not None]
-    names = np.array([board] * len(ok), object)
+    boards = np.array([[board, board]] * len(ok), object).reshape(-1, 2)
     of = np.array([scopes.of(request.task_kind, each.payload) for request, each in ok], np.uint64)
     values = np.array([each.values for _, each in ok])
     where = store(folder, u, board)
-    where.put(where.encoded({"run": "r"}, Measured(of, words([each.task for _, each in ok]), values, names, names)))
+    where.put(where.encoded({"run": "r"}, Measured(of, words([each.task for _, each in ok]), values, boards)))
 
 
 def memo(folder: Path, u: TargetGraph, board: str | None = None) -> Memo | None:

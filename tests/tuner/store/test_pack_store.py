@@ -59,8 +59,8 @@ def measured(*tasks: str, scope: int = 1, first: int = 1, board: str | None = No
     """Tasks whose digests are one digit, again and again."""
     count = len(tasks)
     values = np.arange(first, first + count * 2 * len(RESULTS)).reshape(count, 2, len(RESULTS))
-    names = np.array([board] * count, object)
-    return Measured(np.full(count, scope, np.uint64), words([task * 32 for task in tasks]), values, names, names)
+    boards = np.array([[board, board]] * count, object).reshape(-1, 2)
+    return Measured(np.full(count, scope, np.uint64), words([task * 32 for task in tasks]), values, boards)
 
 
 def known(root: AnyPath, conditions: Conditions = EDGE, scopes: Any = EVERYWHERE) -> dict[str, list[int]]:
@@ -115,8 +115,8 @@ INTEGERS = st.integers(1, 2**62)
 @settings(max_examples=50)
 def test_a_pack_says_what_it_was_made_of(rows: list[tuple[int, bytes, int, str | None]]) -> None:
     values = np.array([[[cycles] * len(RESULTS)] * 2 for _, _, cycles, _ in rows], np.int64).reshape(len(rows), 2, len(RESULTS))
-    names = np.array([board for *_, board in rows] + [None], object)[:-1]
-    given = Measured(np.array([s for s, *_ in rows], np.uint64), words([t.hex() for _, t, _, _ in rows]), values, names, names)
+    boards = np.array([[board, board] for *_, board in rows], object).reshape(-1, 2)
+    given = Measured(np.array([s for s, *_ in rows], np.uint64), words([t.hex() for _, t, _, _ in rows]), values, boards)
     data = encoded_pack(EDGE, WHOSE, given)
     found = decoded_pack(data, pack_name(data))
     assert (found.conditions, found.whose) == (EDGE, WHOSE)
