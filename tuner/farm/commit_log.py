@@ -18,7 +18,7 @@ from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.farm.reading_conflicts import LoggedReadings
 from tuner.farm.uncommitted import Ahead, AheadTask
 from tuner.log.columns import from_bytes
-from tuner.log.schema import RESULTS, STATUSES
+from tuner.log.schema import STATUSES
 from tuner.log.task_numbers import Ranges, add, count
 from tuner.log.writer import OpenedBatch, RunLog
 from tuner.measure.reading_cost import readings_of_each
@@ -133,7 +133,7 @@ class Ledger:
         if otherwise or not (whole and result.whole):
             self._put_ahead(result, opened, numbers)
             return "otherwise" if otherwise else "later"
-        placed, program, status = np.flatnonzero(new), _programs(opened), _status(opened)
+        placed, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")
         for at in placed.tolist():
             name = opened.names[at]
             self.tasks.add(name)
@@ -163,7 +163,7 @@ class Ledger:
         rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
         kept, left = rows, self.budget.programs(self.programs)
         if left is not None and len(rows):
-            kept = rows & (_before(_programs(opened) & rows) < left)
+            kept = rows & (_before((opened.column("kind") == PROGRAM) & rows) < left)
         if (most := self.budget.readings) is not None and len(rows):
             kept = rows & (_before(self._costs(opened) * rows) < most - self.readings - self.ahead.readings)
         numbers = np.full(len(names), -1, np.int64)
@@ -177,45 +177,30 @@ class Ledger:
         return numbers, bool((kept == rows).all())
 
     def _put_ahead(self, result: EpochResult, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
-        program, status, costs, there = _programs(opened), _status(opened), self._costs(opened), numbers >= 0
+        program, status, costs, there = (opened.column("kind") == PROGRAM), opened.column("status"), self._costs(opened), numbers >= 0
         for at in np.flatnonzero(there).tolist():
             self.ahead.tasks[opened.names[at]] = AheadTask(int(numbers[at]), bool(program[at]), STATUSES[status[at]], int(costs[at]))
         self._note(self.ahead.champions, result, opened, np.flatnonzero(there & program & (status == 0)).tolist())
 
     def _costs(self, opened: OpenedBatch) -> NDArray[np.int64]:
         """int64 [tasks]: readings."""
-        values = opened.epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
-        return readings_of_each(_status(opened), values[opened.places], self.repeats)
+        return readings_of_each(opened.column("status"), opened.values(), self.repeats)
 
     def _note(self, champions: Champions, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
         """Champions among these programs; genomes are only unpacked to be kept.
 
         One by one: a job has a handful of programs.
         """
-        epoch = opened.epoch
-        values = epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
-        singles, programs = epoch["singles"], np.cumsum(epoch["kind"] == PROGRAM) - 1
+        cycles_of = with_never(opened.values()[:, :, CYCLES])
+        singles, programs = opened.epoch["singles"], np.cumsum(opened.epoch["kind"] == PROGRAM) - 1
         for at in fits:
-            place, task = int(opened.places[at]), opened.names[at]
-            cycles, program = with_never(values[place, :, CYCLES]), int(programs[place])
-            if champions.gains(cycles, task, bool(singles[program])):
+            task, program = opened.names[at], int(programs[opened.places[at]])
+            if champions.gains(cycles_of[at], task, bool(singles[program])):
                 genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
-                champions.note(Individual(unpack_genome(genomes, program), cycles, task))
+                champions.note(Individual(unpack_genome(genomes, program), cycles_of[at], task))
 
 
 def _before(counts: NDArray[Any]) -> NDArray[np.int64]:
     """Sum of those before each."""
     found: NDArray[np.int64] = np.cumsum(counts) - counts
-    return found
-
-
-def _programs(opened: OpenedBatch) -> NDArray[np.bool_]:
-    """bool [tasks]."""
-    found: NDArray[np.bool_] = opened.epoch["kind"][opened.places] == PROGRAM
-    return found
-
-
-def _status(opened: OpenedBatch) -> NDArray[np.int8]:
-    """Places in `STATUSES` [tasks]."""
-    found: NDArray[np.int8] = opened.epoch["status"][opened.places]
     return found

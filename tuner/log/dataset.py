@@ -184,9 +184,9 @@ def schema_version(schema: pa.Schema, folder: AnyPath) -> int:
 
 
 def completed(table: pa.Table, name: str, columns: Sequence[str] | None) -> pa.Table:
-    """With nulls for columns of today's that an older part of the log does not have."""
+    """With nulls for columns of today's that may be null and an older part of the log does not have."""
     for field in log_schema() if name == "log" else ():
-        if field.name not in table.column_names and (columns is None or field.name in columns):
+        if field.nullable and field.name not in table.column_names and (columns is None or field.name in columns):
             table = table.append_column(field, pa.nulls(len(table), field.type))
     return table
 

@@ -21,13 +21,6 @@ The attribute is called as the column, or named behind a dot; `tuner.farm.record
 
 A new column is an entry here, with a source where the value arises; `python scripts/log_columns.py` writes its documentation.  The number
 of the schema goes up: a column that may be null needs no step of migration.
-
-| type                      | used for                                       |
-|---------------------------|------------------------------------------------|
-| int64, int16, int8        | counts, cycles, bytes; small counts             |
-| string                    | digests (32 hex digits), JSON, error texts      |
-| dictionary<int32, string> | names: few distinct values, repeated in every row |
-| timestamp[us, UTC]        | wall-clock time                                 |
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tuner.log.compress import compressed, decompressed
+from tuner.log.columns import compressed, decompressed
 from tuner.log.schema import LOG_COLUMNS, TASK_COLUMNS, Column
 
 Dataset = dict[str, pa.Array]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +68,16 @@ class OpenedBatch(NamedTuple):
     names: list[str]
     places: NDArray[np.intp]
     measured: int
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A number of each task."""
+        numbers: NDArray[Any] = self.epoch[name][self.places]
+        return numbers
+
+    def values(self) -> NDArray[np.int64]:
+        """int64 [tasks, levels, len(RESULTS)]."""
+        results: NDArray[np.int64] = self.epoch["values"].reshape(self.measured, self.batch.levels, len(RESULTS))[self.places]
+        return results
 
 
 class _Chosen(NamedTuple):

@@ -35,8 +35,7 @@ from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version
 from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, JobRunnerSpec, Training, Update
 from tuner.farm.pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.recorder import Facts
-from tuner.log.columns import INTS, from_bytes, schema_of, to_bytes
-from tuner.log.compress import compressed
+from tuner.log.columns import INTS, compressed, from_bytes, schema_of, to_bytes
 from tuner.log.schema import EPOCH, RESULTS
 from tuner.log.writer import Batch, Origin
 from tuner.measure.evaluator import EvaluatorSpec
