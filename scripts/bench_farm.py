@@ -49,7 +49,7 @@ from tuner.farm.jobs import JobRunner, JobRunnerSpec, Training, Update
 from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.log.columns import from_bytes
-from tuner.log.schema import EPOCH
+from tuner.log.record import EPOCH
 from tuner.log.task_numbers import first
 from tuner.log.writer import Origin, RunLog
 from tuner.measure.evaluator import EvaluatorSpec

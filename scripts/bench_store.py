@@ -22,7 +22,7 @@ from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
 from tuner.farm.store_client import Scopes
 from tuner.log.drift import NOTHING_SAID
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.measure.store_lookup import Memo

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tuner.log.columns import to_bytes
 from tuner.log.digests import canonical_json, text_digest
 from tuner.log.part import Mark, encoded
-from tuner.log.schema import EPOCH, FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, task_schema
+from tuner.log.record import EPOCH, FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, task_schema
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, WireRows
 from tuner.log.writer import Batch, RunLog
 from tuner.runs.list_runs import INDEX

@@ -18,7 +18,7 @@ from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.farm.reading_conflicts import LoggedReadings
 from tuner.farm.uncommitted import Ahead, AheadTask
 from tuner.log.columns import from_bytes
-from tuner.log.schema import STATUSES
+from tuner.log.record import STATUSES
 from tuner.log.task_numbers import Ranges, add, count
 from tuner.log.writer import OpenedBatch, RunLog
 from tuner.measure.reading_cost import readings_of_each

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.log.columns import Columns, from_bytes
-from tuner.log.schema import EPOCH, KNOWN, RESULTS
+from tuner.log.record import EPOCH, KNOWN, RESULTS
 from tuner.log.writer import OpenedBatch
 from tuner.measure.replay import pack_measurements, unpack_measurements
 from tuner.measure.request import Measurement, Request, measurement_of

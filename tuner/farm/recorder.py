@@ -1,6 +1,6 @@
 """Measurements become rows: a listener of one job.
 
-Sources of the columns of `tuner.log.schema`: a worker writes those that it knows (`tuner.log.wire_format`), and the driver adds its own
+Sources of the columns of `tuner.log.record`: a worker writes those that it knows (`tuner.log.wire_format`), and the driver adds its own
 (`tuner.log.writer`).
 """
 
@@ -18,7 +18,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.level import Level
 from tuner.config import BUILT_IN
 from tuner.log.drift import BoardSaid
-from tuner.log.schema import SCHEMA_VERSION, FeatureSet
+from tuner.log.record import SCHEMA_VERSION, FeatureSet
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS
 from tuner.log.writer import Batch, Origin
 from tuner.measure.grants import refusal

@@ -22,7 +22,7 @@ from compiler.target.target_graph import TargetGraph
 from tuner.farm.recorder import Facts
 from tuner.log.digests import digest
 from tuner.log.read import each_part
-from tuner.log.schema import BOARD, RESULTS, TaskRows
+from tuner.log.record import BOARD, RESULTS, TaskRows
 from tuner.measure.store_lookup import WORKER
 from tuner.platform.files import AnyPath
 from tuner.store.champions import Champion, StoredChampions, put_champions

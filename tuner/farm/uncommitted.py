@@ -21,7 +21,7 @@ from compiler.plan.plan import Plan
 from compiler.space.encode import genome_of
 from compiler.target.target_graph import TargetGraph
 from tuner.log.read import read_table, read_task_rows
-from tuner.log.schema import STATUSES
+from tuner.log.record import STATUSES
 from tuner.measure.request import with_never
 from tuner.platform.files import AnyPath
 from tuner.search.champions import Champions

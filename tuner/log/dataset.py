@@ -20,7 +20,7 @@ import pyarrow as pa
 from simulator.npu.errors import BadInputError
 from tuner.log.part import Mark, PartError, PartFile, encoded, part_name, part_number, read_part
 from tuner.log.part_counts import Count, read_counts
-from tuner.log.schema import READABLE, SCHEMA_VERSION, log_schema
+from tuner.log.record import READABLE, SCHEMA_VERSION, log_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import is_url
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tuner.log.dataset import completed, part_tables, whole
-from tuner.log.schema import TaskRows, log_schema
+from tuner.log.record import TaskRows, log_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tuner.log.columns import compressed, decompressed
-from tuner.log.schema import LOG_COLUMNS, TASK_COLUMNS, Column
+from tuner.log.record import LOG_COLUMNS, TASK_COLUMNS, Column
 
 Dataset = dict[str, pa.Array]
 Scope = Literal["job", "level", "task", "reading"]

@@ -18,7 +18,7 @@ from tuner.log.columns import Columns, from_bytes
 from tuner.log.dataset import DatasetWriter
 from tuner.log.drift import Drift, drifted
 from tuner.log.part_counts import write_counts
-from tuner.log.schema import EPOCH, FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
+from tuner.log.record import EPOCH, FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
 from tuner.log.task_numbers import TaskNumbers
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, apart
 from tuner.platform.files import AnyPath

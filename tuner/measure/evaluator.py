@@ -28,7 +28,7 @@ from compiler.target.target_graph import TargetGraph
 from tuner.config import NPU
 from tuner.log.digests import canonical_json
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request
 from tuner.measure.roofline import Roofline

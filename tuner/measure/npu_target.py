@@ -17,7 +17,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.canary import Canary
 from tuner.measure.encode import encoded
 from tuner.measure.incremental_timer import ProgramTimes, Timer, Timers

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.log.schema import STATUSES
+from tuner.log.record import STATUSES
 from tuner.measure.request import CYCLES, Measurement
 
 _OK, _INFEASIBLE = STATUSES.index("ok"), STATUSES.index("infeasible")

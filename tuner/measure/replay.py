@@ -12,7 +12,7 @@ import numpy as np
 
 from tuner.log.columns import from_bytes, to_bytes
 from tuner.log.read import read_task_rows
-from tuner.log.schema import KNOWN, RESULTS, STATUSES
+from tuner.log.record import KNOWN, RESULTS, STATUSES
 from tuner.measure.request import Measurement, measurement_of
 from tuner.platform.files import AnyPath
 

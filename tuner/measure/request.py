@@ -13,7 +13,7 @@ from compiler.plan.plan import LOOKAHEAD
 from compiler.space.gene import Gene, Genome
 from tuner.log.digests import canonical_json, task_digest
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS, STATUSES, Status, TaskKind
+from tuner.log.record import RESULTS, STATUSES, Status, TaskKind
 from tuner.measure.grants import NEVER
 
 CYCLES = RESULTS.index("cycles")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tuner.log.columns import from_bytes
 from tuner.log.drift import BoardSaid
-from tuner.log.schema import BOARD, RESULTS
+from tuner.log.record import BOARD, RESULTS
 from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Request, with_never
 from tuner.store.pack_store import STORED

@@ -21,7 +21,7 @@ from simulator.npu.level import GRANTED
 from tuner.log.dataset import DATASETS, completed, part_numbers, schema_version, whole
 from tuner.log.part import part_name
 from tuner.log.part_counts import read_counts
-from tuner.log.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.log.record import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 from tuner.runs.repair import verify, write_datasets

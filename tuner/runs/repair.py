@@ -20,7 +20,7 @@ from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, 
 from tuner.log.part import PartFile
 from tuner.log.part_counts import FILE as COUNTS
 from tuner.log.part_counts import Count, read_counts, write_counts
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 from tuner.runs.list_runs import state_of

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import FEATURES, scaled
 from compiler.space.gene import Gene, Genome
 from tuner.log.columns import to_bytes
-from tuner.log.schema import EPOCH, RESULTS, STATUSES, TaskKind
+from tuner.log.record import EPOCH, RESULTS, STATUSES, TaskKind
 from tuner.measure.request import CYCLES, MOVED, Measurement, Request
 from tuner.search.champions import single_operators_in_turn
 from tuner.search.hashing import genome_name

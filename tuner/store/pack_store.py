@@ -21,7 +21,7 @@ import simulator
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_whole
 from tuner.log.columns import schema_of, to_bytes
-from tuner.log.schema import BOARD, flat
+from tuner.log.record import BOARD, flat
 from tuner.platform.files import AnyPath
 from tuner.store import champions
 from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name

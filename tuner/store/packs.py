@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tuner.log.digests import canonical_json, digest
-from tuner.log.schema import BOARD, RESULTS, TaskRows
+from tuner.log.record import BOARD, RESULTS, TaskRows
 from tuner.runs.folder import plain
 
 VERSION = 1

@@ -36,7 +36,7 @@ from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, 
 from tuner.farm.pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.recorder import Facts
 from tuner.log.columns import INTS, compressed, from_bytes, schema_of, to_bytes
-from tuner.log.schema import EPOCH, RESULTS
+from tuner.log.record import EPOCH, RESULTS
 from tuner.log.writer import Batch, Origin
 from tuner.measure.evaluator import EvaluatorSpec
 from tuner.measure.request import Measurement, Request

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tuner.log.schema import ORIGIN, RESULTS, Column
+from tuner.log.record import ORIGIN, RESULTS, Column
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, WireRows, apart
 
 COLUMNS = (

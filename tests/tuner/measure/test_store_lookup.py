@@ -19,7 +19,7 @@ from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tuner.farm.store_client import Scopes
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request

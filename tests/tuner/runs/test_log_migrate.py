@@ -18,7 +18,7 @@ from tests.rows import Row, put, write_part
 from tuner.cli import main
 from tuner.log.part import read_part
 from tuner.log.read import each_part, read_log, read_tasks
-from tuner.log.schema import SCHEMA_VERSION, FeatureSet
+from tuner.log.record import SCHEMA_VERSION, FeatureSet
 from tuner.log.writer import Origin, RunLog
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL

@@ -27,7 +27,7 @@ from tests.object_store import object_store
 from tests.tuning import ROOT
 from tuner.cli import main
 from tuner.log.columns import from_bytes
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.platform.files import AnyPath
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
