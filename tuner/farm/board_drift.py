@@ -32,10 +32,10 @@ class BoardWatch:
         """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that the run did not begin with."""
         rows, levels = LOG_ROWS.from_bytes(opened.batch.rows), opened.batch.levels
         boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))
-        for at in tasks.tolist():
-            if boards[at] is not None:
-                self._named(boards[at])
-            self._heard(boards[at] or UNNAMED, canaries[at])
+        for index in tasks.tolist():
+            if boards[index] is not None:
+                self._named(boards[index])
+            self._heard(boards[index] or UNNAMED, canaries[index])
 
     def _named(self, board: str) -> None:
         if board in self._seen:

@@ -78,7 +78,7 @@ def failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Request, FailingItem
             ends.setdefault(Request(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
         except (ValueError, TypeError):  # of a version whose genes were others: it names nothing that could be asked
             continue
-    for request, found in ends.items():
-        if len(found) >= DEATHS_ALONE:
-            timeout = found[-1] == "timeout"
-            yield request, FailingItem("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(found) - 1)
+    for request, statuses in ends.items():
+        if len(statuses) >= DEATHS_ALONE:
+            timeout = statuses[-1] == "timeout"
+            yield request, FailingItem("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(statuses) - 1)

@@ -192,11 +192,11 @@ class EpochSchedule:
         self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained
         self.programs, self.readings = ([int(count) for count in state[name]] for name in ("programs", "readings"))
         epochs: list[list[bytes]] = []
-        at = 0
-        for each in range(epoch):
-            epochs.append(list(findings[at : at + self.width(each)]))
-            at += self.width(each)
-        self.current = list(findings[at:])
+        offset = 0
+        for complete_epoch in range(epoch):
+            epochs.append(list(findings[offset : offset + self.width(complete_epoch)]))
+            offset += self.width(complete_epoch)
+        self.current = list(findings[offset:])
         self._ahead = list(self.states)
         self._next = [epoch + (i < island) for i in range(self.islands)]
         if epoch == FIRST:

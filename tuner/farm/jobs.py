@@ -175,11 +175,11 @@ class JobRunnerSpec:
     strategy: type[SearchStrategy] | None = None
 
     def __call__(self) -> JobRunner:
-        with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
-            if here:
+        with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as compiles:
+            if compiles:
                 compile_beside(usable_cpus() - 1, search=True)
             job_runner = JobRunner(self, self.evaluator())
-            job_runner.warm(here)
+            job_runner.warm(compiles)
         return job_runner
 
 
@@ -212,7 +212,7 @@ class JobRunner:
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
         if whole:
-            list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.target_graph, genome))]))
+            list(self._here([Request("program", program) for program in (genome, *_of_every_kind(self.rules.target_graph, genome))]))
 
     @cached_property
     def strategy(self) -> type[SearchStrategy]:
@@ -234,8 +234,8 @@ class JobRunner:
         for findings in update.epochs:
             self.known.learn_epoch(findings)
             if self._heard is not None:
-                for each in findings:
-                    self._heard.learn(each)
+                for island_findings in findings:
+                    self._heard.learn(island_findings)
             self.done += 1
         if update.answers is not None:
             self._told = unpack_measurements(update.answers, len(self.rules.levels))
@@ -265,8 +265,8 @@ class JobRunner:
         listeners: list[Listener] = [recorder, self.known, collector]
         paid: ChainMap[str, Measurement] = ChainMap()
         if self._heard is not None:
-            mine, paid = self._answering(job, self._heard)
-            listeners.append(mine)
+            readings, paid = self._answering(job, self._heard)
+            listeners.append(readings)
 
         def cost(measurement: Measurement) -> int:
             return 0 if measurement.task in paid else readings_of(measurement, len(spec.facts.levels), spec.facts.repeats)
@@ -275,17 +275,17 @@ class JobRunner:
         session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
-            for own in job.own:
-                self.known.learn(own)
+            for findings in job.own:
+                self.known.learn(findings)
             if job.epoch == FIRST:
                 asking = first_programs(self.rules, collector, self.known.proposed)
             else:
                 strategy = self.strategy(StrategyContext(self.rules, job.island, spec.seed), job.state or None)
                 strategy.tell(self.known, predictors)
                 asking = strategy.ask(job.epoch)
-            whole = run_epoch(asking, session, self.known, collector)
+            complete = run_epoch(asking, session, self.known, collector)
         state = job.state
-        if strategy is not None and whole:
+        if strategy is not None and complete:
             state = strategy.state()
             if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
                 collector.elites = list(strategy.elites())[: config.search.elites]
@@ -293,7 +293,7 @@ class JobRunner:
             state,
             recorder.batch(collector.pack(job.island, len(spec.facts.levels))),
             to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
-            whole,
+            complete,
             len(collector.segments),
             time.process_time() - begun,
             () if memo is None else memo.reported(),
@@ -304,12 +304,12 @@ class JobRunner:
 
         Returns what notes its own, and of which tasks others have taken the readings."""
         levels = len(self.rules.levels)
-        own, mine = FirstReadings(levels), FirstReadings(levels)
-        for each in job.own:
-            own.learn(each)
+        island_readings, job_readings = FirstReadings(levels), FirstReadings(levels)
+        for findings in job.own:
+            island_readings.learn(findings)
         placed, ahead = (unpack_measurements(packed, levels) if packed else {} for packed in job.answers)
-        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, own.of, mine.of), died=True)
-        return mine, ChainMap(placed, heard.of, own.of)
+        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, island_readings.of, job_readings.of), died=True)
+        return job_readings, ChainMap(placed, heard.of, island_readings.of)
 
     def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         return map(self.measure, requests)
@@ -334,21 +334,21 @@ class JobRunner:
         def spared(requests: Sequence[Request]) -> Iterator[Measurement]:
             measured = measurer([request for request in requests if request not in failing])
             for request in requests:
-                found = failing.get(request)
-                if found is None:
+                item = failing.get(request)
+                if item is None:
                     yield next(measured)
                 else:
-                    failed = self.evaluator.failed(request, found.status, found.error)
-                    yield replace(failed, worker="driver", attempt=found.attempt)
+                    failed = self.evaluator.failed(request, item.status, item.error)
+                    yield replace(failed, worker="driver", attempt=item.attempt)
 
         return spared
 
     def _train(self, training: Training) -> Trained:
         older = self.models[0] if training.models and self.models else None
         rows = unpacked_rows(training.rows)
-        found = retrain(self.cost_model, rows, self.spec.seed, self.spec.config.model, older, training.prior)
+        trained = retrain(self.cost_model, rows, self.spec.seed, self.spec.config.model, older, training.prior)
         self.done += 1
-        return found
+        return trained
 
 
 def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:

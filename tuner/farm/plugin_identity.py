@@ -23,8 +23,8 @@ def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plug
     named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
     if named:
         search_here()  # workers are told (`tuner.platform.ray_cluster.worker_environment`), wherever they are started
-    here = serial or on_this_computer(address)
-    return tuple(_plugin(kind, name, here) for kind, name in named)
+    local = serial or on_this_computer(address)
+    return tuple(_plugin(kind, name, local) for kind, name in named)
 
 
 def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
@@ -36,19 +36,21 @@ def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
     yield TARGETS, config.target.name
 
 
-def _plugin(kind: PluginKind, name: str, here: bool) -> Plugin:
+def _plugin(kind: PluginKind, name: str, local: bool) -> Plugin:
     if kind is not RUNNERS:
         return find(kind, name).plugin
     try:
         return runner_plugin(name)
     except BadInputError:
-        if here:
+        if local:
             raise
         return Plugin(kind.name, name, "", "")
 
 
 def replugged(out: Path, mine: Sequence[Plugin]) -> list[str]:
     """What a run that is there was begun with and has no more, in words."""
-    there = [Plugin(**each) for each in read_json(out / IDENTITY).get("plugins", ())]
-    then, now = (", ".join(str(each) for each in some if each not in others) for some, others in ((there, mine), (mine, there)))
+    recorded = [Plugin(**plugin) for plugin in read_json(out / IDENTITY).get("plugins", ())]
+    then, now = (
+        ", ".join(str(plugin) for plugin in some if plugin not in excluded) for some, excluded in ((recorded, mine), (mine, recorded))
+    )
     return [f"begun with {then or 'nothing plugged in'}, not {now or 'without it'}"]

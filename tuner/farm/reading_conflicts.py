@@ -31,7 +31,7 @@ class FirstReadings:
     def learn(self, findings: bytes) -> None:
         epoch = from_bytes(findings, EPOCH)
         names = epoch.texts("task")
-        for reading in _readings(epoch, [at for at, name in enumerate(names) if name and name not in self.of], self._levels):
+        for reading in _readings(epoch, [index for index, name in enumerate(names) if name and name not in self.of], self._levels):
             self.of[reading.task] = reading
 
     def heard(self, request: Request, measurement: Measurement) -> None:
@@ -59,15 +59,17 @@ class LoggedReadings:
 
     def differ(self, opened: OpenedBatch) -> bool:
         """Whether a batch has another reading of a task than the log."""
-        there = [at for at, name in enumerate(opened.names) if name in self._of]
-        readings = _readings(opened.epoch, opened.places[there], self._levels)
+        indices = [index for index, name in enumerate(opened.names) if name in self._of]
+        readings = _readings(opened.epoch, opened.places[indices], self._levels)
         return any(not _same(reading, self._of[reading.task]) for reading in readings)
 
     def since(self, epoch: int, ahead: Iterable[str]) -> tuple[bytes, bytes]:
         """For a job that builds on all epochs before this one: readings of tasks that were placed later, and of those that are ahead."""
-        for old in [each for each in self._epochs if each < epoch - LAG - 1]:  # one that is done again builds on fewer
+        for old in [
+            placed_epoch for placed_epoch in self._epochs if placed_epoch < epoch - LAG - 1
+        ]:  # one that is done again builds on fewer
             del self._epochs[old]
-        since = [name for each, some in self._epochs.items() if each >= epoch for name in some]
+        since = [name for placed_epoch, some in self._epochs.items() if placed_epoch >= epoch for name in some]
         return self._packed(since), self._packed(ahead)
 
     def _packed(self, names: Iterable[str]) -> bytes:
@@ -78,8 +80,8 @@ class LoggedReadings:
 def _readings(epoch: Columns, places: Collection[int] | NDArray[np.intp], levels: int) -> list[Measurement]:
     """Measurements at these places."""
     values, status, names = epoch["values"].reshape(-1, levels, len(RESULTS)), epoch["status"].tolist(), epoch.texts("task")
-    return [measurement_of(status[at], values[at].copy(), task=names[at]) for at in places]  # not the whole message
+    return [measurement_of(status[index], values[index].copy(), task=names[index]) for index in places]  # not the whole message
 
 
-def _same(one: Measurement, other: Measurement) -> bool:
-    return one.status == other.status and (one.values is None or other.values is None or np.array_equal(one.values, other.values))
+def _same(first: Measurement, second: Measurement) -> bool:
+    return first.status == second.status and (first.values is None or second.values is None or np.array_equal(first.values, second.values))

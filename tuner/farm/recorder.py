@@ -69,11 +69,11 @@ class Recorder:
     def _readings(self, task: _Task) -> Iterator[_Reading]:
         """At every level."""
         measurement, predicted = task.measurement, task.request.predicted
-        for at, level in enumerate(self.facts.levels):
+        for index, level in enumerate(self.facts.levels):
             status, error = measurement.status, measurement.error
-            if measurement.values is not None and not measurement.values[at, CYCLES]:
+            if measurement.values is not None and not measurement.values[index, CYCLES]:
                 status, error = "infeasible", refusal(self.facts.target_graph.machine, level)
-            cycles = None if predicted is None or np.isnan(predicted[at]) else predicted[at]
+            cycles = None if predicted is None or np.isnan(predicted[index]) else predicted[index]
             version = None if cycles is None else self.version
             yield _Reading(status, error, cycles, version, 0 if status == "infeasible" else self.facts.repeats)
 

@@ -138,8 +138,8 @@ class SearchRun:
         """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
         in its place, and then it is what the log says."""
         log, levels = self.ledger.log, len(self.levels)
-        found = self.checkpoint.load() if self.place.resumed else None
-        beyond = log.numbers.beyond([] if found is None else found[0]["numbers"])
+        checkpoint = self.checkpoint.load() if self.place.resumed else None
+        beyond = log.numbers.beyond([] if checkpoint is None else checkpoint[0]["numbers"])
         # where readings differ, also those of the last epochs before it, of which a job that builds on earlier ones does not know
         if rows := log.numbers.beyond([]) if self.facts.differs else beyond:
             answers = read_published(self.place.path, log.origin.run, rows, levels)
@@ -149,7 +149,7 @@ class SearchRun:
             self.ledger.logged = LoggedReadings(levels, answers if rows else None)
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
-        if found is None:
+        if checkpoint is None:
             if start is None:
                 raise BadInputError("--start: the run was stopped before its first checkpoint; name the plans again that it began with")
             if prior is not None:
@@ -159,7 +159,7 @@ class SearchRun:
                 taken(paths, said, self.facts.target_graph, self.levels, self.config.search.elites, self.facts.origin.runner), start()
             )
             return
-        state, findings = found
+        state, findings = checkpoint
         self._began, self._unsaved = int(state["began"]), []
         self.champions.restore(state["champions"])
         self.trainer.restore(state["trainer"])
@@ -180,7 +180,7 @@ class SearchRun:
         """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models.
 
         start: programs that are measured first -> where they are from."""
-        programs = {**start, **({} if warm is None else {each: "warm start" for each in warm.programs if each not in start})}
+        programs = {**start, **({} if warm is None else {genome: "warm start" for genome in warm.programs if genome not in start})}
         if programs or (warm is not None and not warm.empty):
             self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
             self._began = 1
@@ -205,12 +205,12 @@ class SearchRun:
     def ended(self, where: str) -> SearchEnd:
         """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
         champions, failures, *_ = self.ledger.counted
-        best = tuple(each for each in champions.best if each is not None)
-        baselines = tuple(each for each in map(champions.baseline, range(len(self.levels))) if each is not None)
+        best = tuple(program for program in champions.best if program is not None)
+        baselines = tuple(program for program in map(champions.baseline, range(len(self.levels))) if program is not None)
         if min(len(best), len(baselines)) < len(self.levels):
             counts = ", ".join(f"{count} {status}" for status, count in sorted(failures.items()))
-            what = f"no program of single operators could be measured ({counts})"
-            raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
+            failure = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{where}: {failure}; the column `error` of its log says why")
         return SearchEnd(best, baselines)
 
     def _first_answer(self) -> None:

@@ -54,7 +54,7 @@ def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[
         target_graph = opened.target_graphs[k]
         plans = {granted: default_plan(target_graph, level) for granted, level in levels.items()}
         measured = measure_plans(opened.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
-        weights.append(sum(each.timings[level].cycles for level, each in measured.items()) * len(search.pieces))
+        weights.append(sum(measured_plan.timings[level].cycles for level, measured_plan in measured.items()) * len(search.pieces))
     return weights
 
 

@@ -59,9 +59,9 @@ class Ahead:
 
 def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_graph: TargetGraph, champions: Champions) -> Ahead:
     """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name.  champions: of none."""
-    found, levels = Ahead(champions), len(champions.best)
+    ahead, levels = Ahead(champions), len(champions.best)
     if not numbers:
-        return found
+        return ahead
     rows = read_task_rows(folder, run, numbers, ("kind", "status", "cycles", "readings"), levels)
     tasks = read_table(folder, "tasks", ("task", "payload")).table
     tasks = tasks.filter(pc.is_in(tasks["task"], pa.array(numbers, pa.string())))
@@ -69,10 +69,10 @@ def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_gra
     single = [rows.column(name).to_pylist() for name in ("task", "seq", "kind")]
     every = zip(*single, rows.status().tolist(), rows.numbers("cycles"), rows.numbers("readings").sum(1).tolist(), strict=True)
     for task, seq, kind, status, cycles, readings in every:
-        found.tasks[task] = AheadTask(seq, kind == "program", STATUSES[status], readings)
+        ahead.tasks[task] = AheadTask(seq, kind == "program", STATUSES[status], readings)
         if kind == "program" and status == 0:
-            _note(found.champions, target_graph, task, with_never(cycles), payloads[task])
-    return found
+            _note(ahead.champions, target_graph, task, with_never(cycles), payloads[task])
+    return ahead
 
 
 def _note(champions: Champions, target_graph: TargetGraph, task: str, cycles: np.ndarray, payload: str) -> None:

@@ -102,12 +102,12 @@ def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[s
     runs = [open_run(path) for path in paths]
     if not (resume and (out / IDENTITY).is_file()):
         return tuple(map(_said, runs))
-    there = began_with(out, "warm_start")
-    began, asked = [line.split(" ")[0] for line in there], [str(run.identity["run"]) for run in runs]
+    recorded = began_with(out, "warm_start")
+    began, asked = [line.split(" ")[0] for line in recorded], [str(run.identity["run"]) for run in runs]
     if asked and asked != began:
-        other = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")
-        raise BadInputError(f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(asked)}; {other} differs")
-    return there
+        differing = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")
+        raise BadInputError(f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(asked)}; {differing} differs")
+    return recorded
 
 
 def _said(run: RunEntry) -> str:
@@ -193,20 +193,20 @@ class _Reader:
         cycles = cycles.reindex(index=list(dict.fromkeys(log["task"])), columns=list(self.levels)).astype(np.int64)
         first = log[log["level"] == self.levels[0]].drop_duplicates("task", keep="last").set_index("task")
         moved = (first["ddr_read_bytes"] + first["ddr_write_bytes"]).astype(np.int64)
-        whole: list[tuple[NDArray[np.int64], str, Plan]] = []
+        programs: list[tuple[NDArray[np.int64], str, Plan]] = []
         for task, values in zip(cycles.index, cycles.to_numpy(), strict=True):
             kind, payload = str(tasks.at[task, "kind"]), str(tasks.at[task, "payload"])
             if task_digest(kind, payload) != task:
                 left_out["poisoned"] += 1
                 continue
-            found = self._content(kind, json.loads(payload))
-            if isinstance(found, str):
-                left_out[found] += 1
-            elif isinstance(found, Plan):
-                whole.append((values, task, found))
+            content = self._content(kind, json.loads(payload))
+            if isinstance(content, str):
+                left_out[content] += 1
+            elif isinstance(content, Plan):
+                programs.append((values, task, content))
             else:
-                self.segments[task] = _Segment(found, int(moved[task]), values)
-        self._best(whole)
+                self.segments[task] = _Segment(content, int(moved[task]), values)
+        self._best(programs)
 
     def _content(self, kind: str, content: Mapping[str, Any]) -> Gene | Plan | str:
         """What a task is here, or the reason for which it is nothing."""
@@ -221,10 +221,10 @@ class _Reader:
         except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
             return "unnamed"
 
-    def _best(self, whole: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
+    def _best(self, programs: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
         chosen: dict[str, Plan] = {}
         for level in range(len(self.levels)):
-            order = sorted(whole, key=lambda item: (int(item[0][level]), item[1]))
+            order = sorted(programs, key=lambda item: (int(item[0][level]), item[1]))
             chosen.update((task, plan) for _, task, plan in order[: self.elites])
         genomes = (genome_of(self.target_graph, plan) for plan in chosen.values())
         self.programs = list(dict.fromkeys(genome for genome in genomes if genome is not None))
@@ -264,11 +264,11 @@ def _sound(rows: pd.DataFrame) -> NDArray[np.bool_]:
     return good
 
 
-def lines(found: WarmStart) -> Iterator[str]:
+def lines(warm: WarmStart) -> Iterator[str]:
     """For a person."""
-    for source in found.sources:
+    for source in warm.sources:
         yield from (f"warm start: {line}" for line in source.lines())
-    if found.empty:
+    if warm.empty:
         yield "warm start: nothing is usable, the search begins without it"
     else:
-        yield f"warm start: {len(found.genes)} segments are known, {len(found.programs)} programs are measured first"
+        yield f"warm start: {len(warm.genes)} segments are known, {len(warm.programs)} programs are measured first"

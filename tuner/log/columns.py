@@ -52,8 +52,8 @@ class Columns:
         return self._row.column(name).values
 
     def texts(self, name: str) -> list[str]:
-        found: list[str] = self.arrow(name).to_pylist()
-        return found
+        texts: list[str] = self.arrow(name).to_pylist()
+        return texts
 
 
 def to_bytes(columns: Mapping[str, Any], schema: pa.Schema) -> bytes:

@@ -77,10 +77,10 @@ def part_numbers(folder: AnyPath) -> list[int]:
 def _files(folder: AnyPath) -> list[AnyPath]:
     """What readers of a folder look at: they pass over hidden names."""
     try:
-        found = [*folder.iterdir()] if folder.is_dir() else []
+        paths = [*folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
-    return sorted((path for path in found if not path.name.startswith((".", "_"))), key=lambda path: path.name)
+    return sorted((path for path in paths if not path.name.startswith((".", "_"))), key=lambda path: path.name)
 
 
 def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
@@ -89,9 +89,9 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
     Raises `BadInputError` where the folder cannot be read, or is a dataset of another version.
     """
     # before the folder is listed: what it counts was published by then, though a driver may go on
-    known = read_counts(folder.parent) if counts is None and folder.name == name else counts
-    count = (known or {}).get(name, Count())
-    parts, faults, others = list[PartFile](), list[Fault](), list[pa.Schema]()
+    part_counts = read_counts(folder.parent) if counts is None and folder.name == name else counts
+    count = (part_counts or {}).get(name, Count())
+    parts, faults, foreign = list[PartFile](), list[Fault](), list[pa.Schema]()
     waiting = _files(folder)
     while waiting:
         for path in waiting:
@@ -100,7 +100,7 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
                 part = read_part(path, columns)
             except PartError as error:
                 faults.append(Fault(file, str(error) if part_number(path.name) is not None else f"not a part; {error}", there=True))
-                others += [] if error.schema is None else [error.schema]
+                foreign += [] if error.schema is None else [error.schema]
                 continue
             if part.mark == Mark(name, part_number(path.name) or 0) and part.mark.file == file:
                 parts.append(part)
@@ -114,31 +114,31 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
     right = max(alike, key=len, default=[])
     wrong = sorted(part.mark.file for group in alike if group is not right for part in group)
     faults += [Fault(file, "its schema is not that of the dataset", there=True) for file in wrong]
-    return Dataset(folder, name, _schema(folder, name, right, others), tuple(right), tuple(faults), count)
+    return Dataset(folder, name, _schema(folder, name, right, foreign), tuple(right), tuple(faults), count)
 
 
 def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> list[int]:
     """Numbers of which there is no file at all, up to the last part that there is or was."""
-    there = {part.mark.number for part in parts}
-    taken = there | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
-    return [number for number in range(max(count.parts, max(there, default=-1) + 1)) if number not in taken]
+    present = {part.mark.number for part in parts}
+    taken = present | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
+    return [number for number in range(max(count.parts, max(present, default=-1) + 1)) if number not in taken]
 
 
 def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
     """Parts by their schemas."""
-    found = list[list[PartFile]]()
+    groups = list[list[PartFile]]()
     for part in parts:
-        group = next((group for group in found if group[0].schema.equals(part.schema, check_metadata=True)), None)
+        group = next((group for group in groups if group[0].schema.equals(part.schema, check_metadata=True)), None)
         if group is None:
-            found.append(group := [])
+            groups.append(group := [])
         group.append(part)
-    return found
+    return groups
 
 
-def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], others: Sequence[pa.Schema]) -> pa.Schema | None:
+def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], foreign: Sequence[pa.Schema]) -> pa.Schema | None:
     """That of the parts.  others: of files that have no mark, as parts of earlier versions."""
     if not parts:
-        for schema in others:
+        for schema in foreign:
             check_version(schema, folder)
         return log_schema() if name == "log" else None
     check_version(parts[0].schema, folder)
@@ -150,24 +150,24 @@ def whole(folder: AnyPath, name: str, columns: Sequence[str] | None = None) -> D
 
     Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
     """
-    found = examine(folder, name, columns)
-    for fault in found.faults:
-        more = f" ({len(found.faults)} such files)" if len(found.faults) > 1 else ""
-        here = not is_url(str(folder))
-        run = shlex.quote(str(folder.parent)) if here else "RUN"
-        where = "" if here else " where it was written"
+    dataset = examine(folder, name, columns)
+    for fault in dataset.faults:
+        more = f" ({len(dataset.faults)} such files)" if len(dataset.faults) > 1 else ""
+        local = not is_url(str(folder))
+        run = shlex.quote(str(folder.parent)) if local else "RUN"
+        where = "" if local else " where it was written"
         raise BadInputError(f"{folder.parent}/{fault.file}: {fault.what}{more}; `tilefarm log repair {run}`{where} keeps the rest")
-    if not found.parts and found.count.rows:
-        raise BadInputError(f"{folder}: all {found.count.rows} rows of {name} were lost")
-    if not found.parts:
+    if not dataset.parts and dataset.count.rows:
+        raise BadInputError(f"{folder}: all {dataset.count.rows} rows of {name} were lost")
+    if not dataset.parts:
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
-    return found
+    return dataset
 
 
-def part_tables(found: Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def part_tables(dataset: Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Its parts' tables, one in memory.  Raises `BadInputError` where a part cannot be read that could be when it was examined."""
-    for part in found.parts:
-        path = found.folder / part_name(part.mark.number)
+    for part in dataset.parts:
+        path = dataset.folder / part_name(part.mark.number)
         try:
             table = read_part(path, columns).table
         except PartError as error:
@@ -210,18 +210,18 @@ class DatasetWriter:
         self.folder, self.schema, self.tmp = folder, schema, tmp
         try:
             tmp.mkdir(parents=True, exist_ok=True)
-            for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
-                left.remove()
+            for leftover in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
+                leftover.remove()
         except OSError as error:
             raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
         self._most = 0
         if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
-            there = whole(folder, folder.name, columns)
-            assert there.schema is not None
-            if not there.schema.equals(schema, check_metadata=True):
-                differ = sorted(set(map(str, there.schema)) ^ set(map(str, schema))) or ["metadata"]
+            existing = whole(folder, folder.name, columns)
+            assert existing.schema is not None
+            if not existing.schema.equals(schema, check_metadata=True):
+                differ = sorted(set(map(str, existing.schema)) ^ set(map(str, schema))) or ["metadata"]
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
-            self.earlier, self._next, self._rows, self._most = there.table, there.end, there.rows, there.count.rows
+            self.earlier, self._next, self._rows, self._most = existing.table, existing.end, existing.rows, existing.count.rows
             begin = folder.fsync  # a part that a killed writer renamed is counted from now on, and may not be on the disk yet
         else:
             self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0

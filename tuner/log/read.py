@@ -48,20 +48,20 @@ def read_tasks(folder: AnyPath | Path | str, columns: Sequence[str] | None = Non
 
 def read_rows(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
     """Of the dataset `name`, as `read_log`."""
-    found = read_table(where, name, columns)
-    return LogRows(found.table.to_pandas(), found.lost)
+    rows = read_table(where, name, columns)
+    return LogRows(rows.table.to_pandas(), rows.lost)
 
 
 def read_table(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Of the dataset `name`, as `read_log`."""
-    found = whole(_dataset(where, name), name, columns)
-    return Table(completed(found.table, name, columns), found.lost)
+    dataset = whole(_dataset(where, name), name, columns)
+    return Table(completed(dataset.table, name, columns), dataset.lost)
 
 
 def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
     """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
-    found = whole(_dataset(where, name), name, ())
-    for table in part_tables(replace(found, parts=found.parts[skipped:]), columns):
+    dataset = whole(_dataset(where, name), name, ())
+    for table in part_tables(replace(dataset, parts=dataset.parts[skipped:]), columns):
         yield completed(table, name, columns)
 
 

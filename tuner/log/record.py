@@ -220,8 +220,8 @@ class TaskRows:
     def status(self) -> NDArray[np.int8]:
         """Places in `STATUSES` [tasks]: a task that does not fit a level is ok at others, and 0 is ok."""
         codes = [STATUSES.index(text) for text in self.rows["status"].cast(pa.string()).to_pylist()]
-        found: NDArray[np.int8] = np.array(codes, np.int8).reshape(len(self), self.levels).min(1)
-        return found
+        statuses: NDArray[np.int8] = np.array(codes, np.int8).reshape(len(self), self.levels).min(1)
+        return statuses
 
 
 @lru_cache(maxsize=1)

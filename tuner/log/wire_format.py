@@ -51,7 +51,7 @@ class WireRows:
         rows = {scope: pa.array(place) for scope, place in places.items()}
         arrays = []
         for scope, attribute, kind in self._sources:
-            values = pa.array([attribute(each) for each in objects[scope]], kind)
+            values = pa.array([attribute(source) for source in objects[scope]], kind)
             arrays.append(values if len(values) == count else values.take(rows[scope]))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -63,11 +63,11 @@ class WireRows:
     def from_bytes(self, data: bytes) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(decompressed(data), self.schema)
 
-    def gather(self, batches: Sequence[bytes], kept: NDArray[np.bool_]) -> Dataset:
+    def gather(self, batches: Sequence[bytes], selected: NDArray[np.bool_]) -> Dataset:
         """Those rows of packed batches, in columns of the dataset."""
         table = pa.Table.from_batches([self.from_bytes(data) for data in batches]).combine_chunks()
-        if not kept.all():
-            table = table.filter(pa.array(kept))
+        if not selected.all():
+            table = table.filter(pa.array(selected))
         columns = {name: chunks.combine_chunks() for name, chunks in zip(table.column_names, table.columns, strict=True)}
         return {name: column.dictionary_encode() if name in self._names else column for name, column in columns.items()}
 
@@ -81,19 +81,19 @@ def _source(column: Column) -> tuple[Scope, attrgetter[Any]]:
 LOG_ROWS, TASK_ROWS = WireRows(LOG_COLUMNS), WireRows(TASK_COLUMNS)
 
 
-def apart(flat: Sequence[pa.Array], names: Sequence[str], kept: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None) -> Dataset:
+def apart(flat: Sequence[pa.Array], names: Sequence[str], selected: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None) -> Dataset:
     """Columns that lay side by side in every row of flat arrays, of those rows that are kept.  missing: bool [kept rows]: null.
 
     They lie one behind the other in one array, which costs less than to make an array of each.
     """
-    whole, width = pa.concat_arrays(flat), len(names)
-    rows = int(kept.sum())
-    every = rows == len(kept)
+    joined, width = pa.concat_arrays(flat), len(names)
+    rows = int(selected.sum())
+    every = rows == len(selected)
 
     def turned(values: pa.Array) -> NDArray[Any]:
-        square = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(kept), width)
-        return (square if every else square[kept]).T.ravel()
+        square = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(selected), width)
+        return (square if every else square[selected]).T.ravel()
 
-    null = turned(whole.is_null()) if whole.null_count else None if missing is None else np.tile(missing, width)
-    column = pa.array(turned(whole.fill_null(0) if whole.null_count else whole), mask=null)
-    return {name: column.slice(at * rows, rows) for at, name in enumerate(names)}
+    null = turned(joined.is_null()) if joined.null_count else None if missing is None else np.tile(missing, width)
+    column = pa.array(turned(joined.fill_null(0) if joined.null_count else joined), mask=null)
+    return {name: column.slice(index * rows, rows) for index, name in enumerate(names)}

@@ -56,8 +56,8 @@ class Batch(NamedTuple):
         """Raises `BadInputError` where the columns are others."""
         epoch = from_bytes(self.epoch, EPOCH)
         names = epoch.texts("task")
-        places = [at for at, name in enumerate(names) if name]
-        return OpenedBatch(self, epoch, [names[at] for at in places], np.array(places, np.intp), len(names))
+        places = [index for index, name in enumerate(names) if name]
+        return OpenedBatch(self, epoch, [names[index] for index in places], np.array(places, np.intp), len(names))
 
 
 class OpenedBatch(NamedTuple):
@@ -116,11 +116,11 @@ class RunLog:
         self._note_counts()
         self._known_tasks: set[str] = set(self._tasks.earlier["task"].to_pylist())
         earlier = self._rows.earlier
-        if others := sorted(set(pc.unique(earlier["run"].cast(pa.string())).to_pylist()) - {origin.run, *beside}):
-            raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
-        mine = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
-        self.numbers = TaskNumbers(mine["seq"], mine["task"])
-        boards = mine.filter(pc.is_valid(mine["canary_cycles"])).sort_by("seq")
+        if foreign := sorted(set(pc.unique(earlier["run"].cast(pa.string())).to_pylist()) - {origin.run, *beside}):
+            raise BadInputError(f"{self._rows.folder}: holds rows of run {foreign[0]}, not of {origin.run}")
+        own_rows = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
+        self.numbers = TaskNumbers(own_rows["seq"], own_rows["task"])
+        boards = own_rows.filter(pc.is_valid(own_rows["canary_cycles"])).sort_by("seq")
         self.boards = list(zip(boards["board"].cast(pa.string()).to_pylist(), boards["canary_cycles"].to_pylist(), strict=True))
         self._drift = Drift(self.boards)
         self._new_tasks: list[_Chosen] = []
@@ -146,19 +146,19 @@ class RunLog:
         """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
         self._raise_failure()
         earlier = self.numbers.published
-        new = kept if not len(earlier) else kept[there := ~np.isin(seqs, earlier)]
+        new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]
         with self._lock:
             names, unknown = opened.names, list[int]()
-            for at in kept.tolist():
-                if names[at] not in self._known_tasks:
-                    self._known_tasks.add(names[at])
-                    unknown.append(at)
+            for task in kept.tolist():
+                if names[task] not in self._known_tasks:
+                    self._known_tasks.add(names[task])
+                    unknown.append(task)
             if not self._pending:
                 self._oldest_s = self._clock.monotonic_s()
             if unknown:
                 self._new_tasks.append(_Chosen(opened, _mask(unknown, len(names)), seqs[:0]))
             if len(new):
-                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is kept else seqs[there]))
+                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is kept else seqs[fresh]))
                 self._pending += len(new) * opened.batch.levels
         if self._pending >= PUBLISH_ROWS:
             self._publish_aside()
@@ -204,8 +204,8 @@ class RunLog:
         """Rows with what the driver knows of them."""
         schema, run = self._rows.schema, self.origin.run
         levels = rows[0].opened.batch.levels  # of a run: in all of its batches
-        kept = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
-        columns = LOG_ROWS.gather([chosen.opened.batch.rows for chosen in rows], kept)
+        selected = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
+        columns = LOG_ROWS.gather([chosen.opened.batch.rows for chosen in rows], selected)
         status = columns["status"]
         bad = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
         places = np.repeat(np.concatenate([chosen.places for chosen in rows]), levels)
@@ -241,8 +241,8 @@ def _drifts(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array
     canaries = columns["canary_cycles"]
     if canaries.null_count == len(canaries):
         return {"drift": pa.nulls(len(canaries), pa.float64()), "drifted": pa.repeat(False, len(canaries))}
-    found = [drift.of(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
-    return {"drift": pa.array(found, pa.float64()), "drifted": pa.array([drifted(each) for each in found])}
+    drifts = [drift.of(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
+    return {"drift": pa.array(drifts, pa.float64()), "drifted": pa.array([drifted(board_drift) for board_drift in drifts])}
 
 
 def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:
@@ -261,8 +261,8 @@ def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bo
 
 def _described(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
     """Rows of `tasks/`."""
-    kept = np.concatenate([chosen.tasks for chosen in parts])
-    columns = TASK_ROWS.gather([chosen.opened.batch.tasks for chosen in parts], kept)
+    selected = np.concatenate([chosen.tasks for chosen in parts])
+    columns = TASK_ROWS.gather([chosen.opened.batch.tasks for chosen in parts], selected)
     features = [name for name in schema.names if name.startswith(FEATURE_PREFIX)]
     if features:
         values = [chosen.opened.epoch.arrow("features") for chosen in parts]

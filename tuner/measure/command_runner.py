@@ -55,8 +55,8 @@ class CommandRunner:
         reading = reading_of(ended, program, self.timeout_s)
         if reading.cycles is not None:
             said = json.loads(_last(ended.out))
-            told = [str(said.get(key) or "") for key in ("board", "firmware")]
-            self._board = (told[0] or "unknown", told[1] or "unknown") if any(told) else None
+            texts = [str(said.get(key) or "") for key in ("board", "firmware")]
+            self._board = (texts[0] or "unknown", texts[1] or "unknown") if any(texts) else None
         return reading
 
 

@@ -83,8 +83,8 @@ def work_lines(opened: LoweredModel) -> list[str]:
 
 def check_share(opened: LoweredModel, least: float | None) -> None:
     """Raise `InfeasibleError` where the NPU does less than `least` of the multiply-accumulates, or nobody can tell."""
-    found = mac_share(opened.part)
-    if least is None or (found.share is not None and found.share >= least):
+    share = mac_share(opened.part)
+    if least is None or (share.share is not None and share.share >= least):
         return
-    most: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
-    raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {found}", *most]))
+    largest: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
+    raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {share}", *largest]))

@@ -31,5 +31,5 @@ def readings_of(measurement: Measurement, levels: int, repeats: int) -> int:
 def readings_of_each(status: NDArray[np.int8], values: NDArray[np.int64], repeats: int) -> NDArray[np.int64]:
     """The same of many.  status: places in `STATUSES` [tasks].  values: [tasks, levels, len(RESULTS)], 0 where not ok."""
     fits, levels = (values[:, :, CYCLES] > 0).sum(1), values.shape[1]
-    found: NDArray[np.int64] = repeats * np.where(status == _OK, fits, np.where(status == _INFEASIBLE, 0, levels)).astype(np.int64)
-    return found
+    readings: NDArray[np.int64] = repeats * np.where(status == _OK, fits, np.where(status == _INFEASIBLE, 0, levels)).astype(np.int64)
+    return readings

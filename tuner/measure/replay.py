@@ -27,7 +27,7 @@ def read_published(folder: AnyPath, run: str, names: Collection[str], levels: in
 
 def pack_measurements(measurements: Collection[Measurement], levels: int) -> bytes:
     """Columns of `KNOWN`."""
-    columns = {name: [getattr(each, name) for each in measurements] for name in KNOWN.names}
+    columns = {name: [getattr(measurement, name) for measurement in measurements] for name in KNOWN.names}
     columns["status"] = [STATUSES.index(status) for status in columns["status"]]
     blank = np.zeros((levels, len(RESULTS)), np.int64)
     return to_bytes({**columns, "values": np.array([blank if v is None else v for v in columns["values"]], np.int64)}, KNOWN)

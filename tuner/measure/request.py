@@ -76,10 +76,10 @@ class Request:
 def _written(gene: Gene) -> list[Any]:
     """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
     *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images, same_end = gene
-    rest, usual = [input_passes, urgent, on_vector, images, same_end], [1, True, (), 1, False]
-    while rest and rest[-1] == usual[len(rest) - 1]:
-        rest.pop()
-    last = [passes, lookahead, overtake, held, *rest]
+    trailing, usual = [input_passes, urgent, on_vector, images, same_end], [1, True, (), 1, False]
+    while trailing and trailing[-1] == usual[len(trailing) - 1]:
+        trailing.pop()
+    last = [passes, lookahead, overtake, held, *trailing]
     return [*fields, *([grant] if grant else []), pinned, *(last if last != [1, LOOKAHEAD, False, 0] else [])]
 
 

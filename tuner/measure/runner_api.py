@@ -71,14 +71,14 @@ class Bench:
 
         Levels take turns, so that a drift of the board is in all of them.
         """
-        found: dict[str, list[int]] = {level: [] for level in levels}
+        readings: dict[str, list[int]] = {level: [] for level in levels}
         for _ in range(self.repeats):
             for level in levels:
                 reading = self.once(program, level)
                 if reading.cycles is None:
                     return reading
-                found[level].append(reading.cycles)
-        return [round(median(found[level])) for level in levels]
+                readings[level].append(reading.cycles)
+        return [round(median(readings[level])) for level in levels]
 
     def identity(self) -> tuple[str | None, str | None]:
         """Board and firmware, None where the runner does not say.  Raises `BadInputError` where it does, and what it says are no texts."""

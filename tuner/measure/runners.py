@@ -69,8 +69,8 @@ def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:
         return None
     if name.startswith((COMMAND, GRANTING)):
         return CommandRunner(_words(name), timeout_s, name.startswith(GRANTING))
-    found = find(RUNNERS, name).object
-    return cast(Runner, found() if inspect.isclass(found) else found)
+    runner = find(RUNNERS, name).object
+    return cast(Runner, runner() if inspect.isclass(runner) else runner)
 
 
 def check_runner(machine: Machine, levels: Sequence[str], name: str) -> None:

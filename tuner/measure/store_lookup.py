@@ -62,17 +62,17 @@ class Memo:
     def find(self, task: str, said: BoardSaid) -> Hit | None:
         """said: of the board that measures here."""
         first, second = int(task[:16], 16), int(task[16:], 16)
-        at = int(np.searchsorted(self._first, np.uint64(first)))
-        while at < len(self._first) and self._first[at] == first:
-            if self._second[at] == second and (self._boards is None or self._is(at, said)):
-                pack = self._packs[self._pack[at]]
-                return None if pack in self.refused else Hit(self._values[at].copy(), pack)
-            at += 1
+        index = int(np.searchsorted(self._first, np.uint64(first)))
+        while index < len(self._first) and self._first[index] == first:
+            if self._second[index] == second and (self._boards is None or self._is(index, said)):
+                pack = self._packs[self._pack[index]]
+                return None if pack in self.refused else Hit(self._values[index].copy(), pack)
+            index += 1
         return None
 
-    def _is(self, at: int, said: BoardSaid) -> bool:
+    def _is(self, index: int, said: BoardSaid) -> bool:
         assert self._boards is not None
-        return said.board is not None and self._boards[at] == tuple(getattr(said, name) for name in BOARD)
+        return said.board is not None and self._boards[index] == tuple(getattr(said, name) for name in BOARD)
 
     def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
         """Whether it is measured, whatever is known."""
@@ -87,8 +87,8 @@ class Memo:
     def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
         """What came of a measurement here; None where it failed.  stored: what was known of it."""
         if request.kind == "program" and values is not None:
-            found = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
-            self._best = list(map(min, self._best, found))
+            ranks = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
+            self._best = list(map(min, self._best, ranks))
         if stored is not None and not self._alike(values, stored.values):
             self.refused.add(stored.pack)
             self.differing.append((stored.pack, task))
@@ -102,5 +102,5 @@ class Memo:
 
     def reported(self) -> tuple[tuple[str, str], ...]:
         """Packs that said something else than was measured here, with the task, each once."""
-        found, self.differing = tuple(self.differing), []
-        return found
+        reports, self.differing = tuple(self.differing), []
+        return reports

@@ -57,7 +57,7 @@ def results(levels: int, **columns: Sequence[int] | NDArray[np.int64] | int) -> 
 
     A target says `cycles`, at least 1, and what else it knows; the others are 0.  Nobody need say `roofline_cycles`: it is the model's.
     """
-    found = np.zeros((levels, len(RESULTS)), np.int64)
+    table = np.zeros((levels, len(RESULTS)), np.int64)
     for name, values in columns.items():
-        found[:, _AT[name]] = values
-    return found
+        table[:, _AT[name]] = values
+    return table

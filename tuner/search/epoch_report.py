@@ -55,7 +55,7 @@ class Collector:
         rows = self._rows
         nothing, blank = np.zeros((levels, len(RESULTS)), np.int64), np.full(len(FEATURES), np.nan, np.float32)
         columns = {
-            "task": [m.task if self._tasks[m.task] == at else "" for at, (_, m) in enumerate(rows)],
+            "task": [m.task if self._tasks[m.task] == index else "" for index, (_, m) in enumerate(rows)],
             "kind": [KINDS.index(request.task_kind) for request, _ in rows],
             "status": [STATUSES.index(measurement.status) for _, measurement in rows],
             "asked": [request.measure for request, _ in rows],

@@ -29,9 +29,9 @@ class Readings:
 
     def measured(self, turns: Sequence[Turn], measure: Callable[[Sequence[Turn]], Iterator[list[int]]]) -> Iterator[list[int]]:
         """Cycles of every turn: those that are known, then as `measure` tells them, each kept before it is told."""
-        known, self._known = self._known[: len(turns)], self._known[len(turns) :]
-        yield from known
-        asked = turns[len(known) :]
+        recorded, self._known = self._known[: len(turns)], self._known[len(turns) :]
+        yield from recorded
+        asked = turns[len(recorded) :]
         for turn, cycles in zip(asked, measure(asked), strict=True):
             self._write(json.dumps([turn.level, turn.programs, cycles]).encode() + b"\n")
             yield cycles
@@ -41,14 +41,14 @@ class Readings:
         self.path.remove()
 
     def _load(self) -> list[list[int]]:
-        there = self.path.read_bytes() if self.path.is_file() else b""
-        if not there.startswith(self._head):
+        data = self.path.read_bytes() if self.path.is_file() else b""
+        if not data.startswith(self._head):
             self._write(self._head)
             return []
-        whole = there[: there.rfind(b"\n") + 1]  # the last line may not be
-        self._end = len(whole)
+        complete = data[: data.rfind(b"\n") + 1]  # the last line may not be
+        self._end = len(complete)
         self._write(b"")
-        return [json.loads(line)[2] for line in whole.splitlines()[1:]]
+        return [json.loads(line)[2] for line in complete.splitlines()[1:]]
 
     def _write(self, data: bytes) -> None:
         """Behind what counts, over what does not."""

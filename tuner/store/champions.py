@@ -47,9 +47,9 @@ class StoredChampions(BaseModel):
     robust: Plan | None = None
 
 
-def put_champions(folder: AnyPath, computation: int, found: StoredChampions) -> None:
+def put_champions(folder: AnyPath, computation: int, champions: StoredChampions) -> None:
     """Raises OSError."""
-    text = canonical_json(found.model_dump(mode="json"))
+    text = canonical_json(champions.model_dump(mode="json"))
     put_whole(folder / f"{computation:016x}-{text_digest(text)}{SUFFIX}", [text.encode()])
 
 
@@ -60,8 +60,8 @@ def read_champions(folder: AnyPath, computation: int) -> Iterator[tuple[str, Sto
     except OSError as error:
         raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
     for path in paths:
-        if (found := champions_in(path)) is not None:
-            yield path.name.removesuffix(SUFFIX), found
+        if (champions := champions_in(path)) is not None:
+            yield path.name.removesuffix(SUFFIX), champions
 
 
 def champions_in(path: AnyPath) -> StoredChampions | None:
@@ -70,7 +70,7 @@ def champions_in(path: AnyPath) -> StoredChampions | None:
         if path.version()[1] > MOST_BYTES:
             return None
         text = path.read_bytes().decode()
-        whole = text_digest(text) == path.name.removesuffix(SUFFIX).partition("-")[2]
-        return StoredChampions.model_validate(json.loads(text)) if whole else None
+        intact = text_digest(text) == path.name.removesuffix(SUFFIX).partition("-")[2]
+        return StoredChampions.model_validate(json.loads(text)) if intact else None
     except (OSError, ValueError, ValidationError):
         return None

@@ -94,13 +94,13 @@ class PackStore:
             return KnownTasks(b"", frozenset(), len(names), tuple(damaged))
         measured, of_pack = Measured.joined(parts), np.repeat(np.arange(len(parts)), numbers)
         order = np.lexsort((of_pack, measured.tasks[:, 1], measured.tasks[:, 0]))
-        kept = order[_agreed(measured.of(order))]
-        measured, of_pack = measured.of(kept), of_pack[kept]
+        agreed = order[_agreed(measured.of(order))]
+        measured, of_pack = measured.of(agreed), of_pack[agreed]
         columns = {
             "task": measured.tasks,
             "values": measured.values,
             "pack": of_pack.astype(np.int32),
-            **{name: pa.array(measured.boards[:, at], pa.string()) for at, name in enumerate(BOARD)},
+            **{name: pa.array(measured.boards[:, index], pa.string()) for index, name in enumerate(BOARD)},
             "packs": names,
         }
         return KnownTasks(to_bytes(columns, STORED), frozenset(keys(measured)), len(names), tuple(damaged))
@@ -143,10 +143,10 @@ def entries(root: AnyPath) -> Iterator[Entry]:
 
 
 def _champions(folder: str, path: AnyPath) -> Entry:
-    name, size, found = f"{folder}/{path.name}", path.version()[1], champions.champions_in(path)
-    if found is None:
+    name, size, stored = f"{folder}/{path.name}", path.version()[1], champions.champions_in(path)
+    if stored is None:
         return Entry(name, "damaged", size, why="half written, or changed since")
-    return Entry(name, "champions", size, why=f"run {found.run} of {found.model}, {found.programs:,} programs")
+    return Entry(name, "champions", size, why=f"run {stored.run} of {stored.model}, {stored.programs:,} programs")
 
 
 def _entry(folder: str, path: AnyPath, dropped: bool) -> Entry:
@@ -171,9 +171,9 @@ def collect(root: AnyPath, now_us: int, say: Callable[[str], None]) -> int:
     """
     freed, small = 0, dict[str, list[Entry]]()
     try:
-        found = list(entries(root))
-        stale = {entry.name.partition("/")[0] for entry in found if entry.state == "other simulator"}
-        for entry in found:
+        files = list(entries(root))
+        stale = {entry.name.partition("/")[0] for entry in files if entry.state == "other simulator"}
+        for entry in files:
             folder, _, name = entry.name.partition("/")
             path = root / folder / name
             if entry.state == "champions" and folder not in stale:
@@ -226,8 +226,8 @@ def _agreed(measured: Measured) -> NDArray[np.bool_]:
     exact = np.array([board is None for board in measured.boards[:, 0]])
     group = np.cumsum(~same) - 1
     wrong = np.bincount(group, same & differs & exact) > 0
-    found: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)
-    return found
+    agreed: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)
+    return agreed
 
 
 def _line(error: Exception) -> str:

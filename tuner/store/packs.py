@@ -76,9 +76,9 @@ class Measured(NamedTuple):
     values: NDArray[np.int64]
     boards: NDArray[np.object_]
 
-    def of(self, kept: NDArray[Any]) -> Measured:
+    def of(self, selected: NDArray[Any]) -> Measured:
         """Some of them, by a mask or by places."""
-        return Measured(*(column[kept] for column in self))
+        return Measured(*(column[selected] for column in self))
 
     @classmethod
     def joined(cls, parts: Sequence[Measured]) -> Measured:
