@@ -1,4 +1,4 @@
-"""What a person hears of the boards that measure a run: that there is another one, and that one is not what it was."""
+"""Messages about the boards that measure a run: a board that is new, a board that drifts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a board measures, it also has the last word: champions are its finals' winners, and the summary's cycles are what it said there.
+"""Finals on a board, where one measures: champions are its finals' winners, and the summary's cycles are what it said there.
 
 Readings for the finals: a worker that holds the programs of one race, and turns of it sent there.
 """
@@ -146,7 +146,7 @@ def _said(say: Callable[[str], None], piece: str, line: str) -> None:
 
 
 def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
-    """What came out, for a person, level by level."""
+    """Results for a person, level by level."""
     lines = []
     for level in levels:
         standings = Counter(finalist.standing[level] for finalist in verdict.finalists if level in finalist.standing)
@@ -230,7 +230,7 @@ def pieces_read(
 
 
 def runner_summary(config: TuneConfig, found: Sequence[SearchedSubgraph], said: Sequence[Verdict]) -> RunnerSummary:
-    """What measured, how often, and what it said in the finals."""
+    """Runner, number of repeats, and cycles in the finals."""
     rows = [
         _row(search, finalist) for search, verdict in zip(found, said, strict=True) for finalist in (*verdict.finalists, *verdict.baselines)
     ]

@@ -34,7 +34,7 @@ class KnownChampions(NamedTuple):
     line: str = ""
 
     def of(self, search: int) -> tuple[Genome, ...]:
-        """What is measured in the place of a search; () where one runs."""
+        """Programs measured in the place of a search; () where one runs."""
         return self.genomes[search] if self.genomes else ()
 
 

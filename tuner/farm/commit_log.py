@@ -1,4 +1,4 @@
-"""What counts: results of jobs, in their order, become numbered rows of the log and champions, up to the budget.
+"""Commit log: results of jobs, in their order, become numbered rows of the log and champions, up to the budget.
 
 Rows stay the bytes that they came as: only the few columns that decide about them are opened.
 """
@@ -80,7 +80,7 @@ class Tally(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What was measured in its place in the order; `ahead` is what was measured before that.
+    """Measurements in their place in the order; `ahead` has those that are before it.
 
     failures: status -> tasks that ended so, earlier sessions included.  numbers: of the tasks, in their order.
 
@@ -118,7 +118,7 @@ class Ledger:
 
     @property
     def counted(self) -> Tally:
-        """What is ahead among it."""
+        """Totals, with the tasks that are ahead."""
         champions = self.champions.joined(self.ahead.champions)
         champions.programs = self.programs
         tasks = count(self.numbers) + len(self.ahead.tasks)
@@ -149,7 +149,7 @@ class Ledger:
         return "here"
 
     def keep(self, result: EpochResult) -> None:
-        """What lies behind the next result, and has to wait: another session will measure it in its place."""
+        """Log a result that lies behind the next one, and has to wait: another session will measure it in its place."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
         self._put_ahead(result, opened, self._logged(opened, new)[0])

@@ -1,4 +1,4 @@
-"""What this process measures at the moment, where the next one finds it if this one dies.
+"""Journal of the request that is measured at the moment, for the next process if this one dies.
 
 The serial backend has nobody to see it die.  Every line of the file is a request in the midst of which a session ended; that of the session
 that runs is the last one, and there only while it measures.  No fsync: what was handed to the kernel outlives the process, and a computer

@@ -142,12 +142,12 @@ class EpochSchedule:
         return self.waiting.get(self.frontier)
 
     def again(self) -> None:
-        """What stopped early has to run whole after all: what it measured had been measured elsewhere."""
+        """Repeat a job that stopped early: what it measured had been measured elsewhere."""
         del self.waiting[self.frontier]
         self._unlimited.add(self.frontier)
 
     def otherwise(self) -> list[EpochResult]:
-        """What is next in order is to be done again, with other answers, and what its island did since.  Returns results of that."""
+        """Repeat the next job in order, with other answers, and what its island did since.  Returns results of that."""
         epoch, island = self.frontier
         first = self.waiting.pop(self.frontier)
         later = sorted(key for key in self.waiting if key[1] == island)

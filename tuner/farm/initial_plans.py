@@ -40,7 +40,7 @@ class Start(NamedTuple):
     genomes: Mapping[str, tuple[Genome, ...]] = MappingProxyType({})
 
     def of(self, piece: int) -> list[Genome] | None:
-        """What the search of a piece begins with; None where the plans were not named again that the run began with."""
+        """Genomes that the search of a piece begins with; None where the plans were not named again that the run began with."""
         return None if len(self.genomes) < len(self.said) else [genomes[piece] for genomes in self.genomes.values()]
 
     def lines(self) -> Iterator[str]:
@@ -51,7 +51,7 @@ class Start(NamedTuple):
 
 
 def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: AnyPath | Path, resume: bool) -> Start:
-    """What plan files, each of all of the model, say of it in the order of the search; of equal plans the first.
+    """Genomes of plan files, each of the whole model, in the order of the search; of equal plans the first.
 
     Raises `BadInputError` (no plan, a plan of something else or in another order, other plans than those that a resumed run began with) and
     `InfeasibleError`, as `compile` does.

@@ -122,12 +122,12 @@ class EpochResult(NamedTuple):
 
     @property
     def findings(self) -> bytes:
-        """What others are told."""
+        """Message to the other islands."""
         return self.batch.epoch
 
 
 class Update(NamedTuple):
-    """What a job runner has not heard of yet.
+    """News for a job runner.
 
     first: number of the first of `epochs`; 0 where it has to begin again.  answers: what the run had published of tasks whose place has
     not come (`tuner.measure.replay`), None where it has them.  models: that of the job's number, None where it has it.  stored: what
@@ -216,12 +216,12 @@ class JobRunner:
 
     @cached_property
     def strategy(self) -> type[SearchStrategy]:
-        """What asks."""
+        """Strategy that asks for measurements."""
         return self.spec.strategy or find_strategy(self.spec.config.search.strategy)
 
     @cached_property
     def cost_model(self) -> type[CostModel]:
-        """What is trained and asked here, where any is."""
+        """Class of the models that are trained and asked here, where any is."""
         return find_cost_model(self.spec.config.model.name)
 
     def hear(self, update: Update) -> None:
@@ -300,7 +300,7 @@ class JobRunner:
         )
 
     def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:
-        """What the job has a reading of is not read again, whatever genes ask for it: as the log has it, as it heard, as it read itself.
+        """Answer tasks that have a reading, whatever genes ask for them: as the log has it, as the job heard, as it read itself.
 
         Returns what notes its own, and of which tasks others have taken the readings."""
         levels = len(self.rules.levels)
@@ -327,7 +327,7 @@ class JobRunner:
         return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun, board=self.evaluator.said)
 
     def _spared(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
-        """Who measures all but what must not be tried."""
+        """Measurer of all but what must not be tried."""
         if not failing:
             return measurer
 

@@ -1,4 +1,4 @@
-"""What a run may spend of a budget of measurements: readings, task x level x repeat, of the search, its canary and the finals.
+"""Budget of measurements: readings, task x level x repeat, of the search, its canary and the finals.
 
 Where a board measures, the finals read the best programs again, and a canary is read now and then.  Both are paid for like everything else.
 What they may take is set aside before the search begins, by rules of the settings alone: so the search ends where it would have ended

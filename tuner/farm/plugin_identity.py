@@ -1,4 +1,4 @@
-"""What of a configuration others wrote: looked for before any worker is started, and part of the run's identity."""
+"""Plug-ins of a configuration: looked for before any worker is started, and part of the run's identity."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _plugin(kind: PluginKind, name: str, local: bool) -> Plugin:
 
 
 def replugged(out: Path, mine: Sequence[Plugin]) -> list[str]:
-    """What a run that is there was begun with and has no more, in words."""
+    """Difference between the plug-ins that a run began with and those of today, in words."""
     recorded = [Plugin(**plugin) for plugin in read_json(out / IDENTITY).get("plugins", ())]
     then, now = (
         ", ".join(str(plugin) for plugin in some if plugin not in excluded) for some, excluded in ((recorded, mine), (mine, recorded))

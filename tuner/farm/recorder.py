@@ -29,7 +29,7 @@ FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is the same in all rows of a run.  repeats: readings of a task at a level."""
+    """Constants of all rows of a run.  repeats: readings of a task at a level."""
 
     origin: Origin
     target_graph: TargetGraph
@@ -130,5 +130,5 @@ class _Task(NamedTuple):
 
 
 def workload(model: str, first: str, last: str) -> str:
-    """What the log calls a run of a model's operators, by its ends."""
+    """Name in the log of a range of a model's operators, by its ends."""
     return f"{model}:{first}" if first == last else f"{model}:{first}..{last}"

@@ -203,7 +203,7 @@ class SearchRun:
             self.storing.close()
 
     def ended(self, where: str) -> SearchEnd:
-        """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
+        """Champions and baselines.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
         champions, failures, *_ = self.ledger.counted
         best = tuple(program for program in champions.best if program is not None)
         baselines = tuple(program for program in map(champions.baseline, range(len(self.levels))) if program is not None)

@@ -35,7 +35,7 @@ _LOG = ("run", "task", "seq", "level_index", "status", "worker", "drifted", *BOA
 
 
 class Scopes:
-    """Where a task of a unit can be met: segments in every network that has their structure, stages and programs in the same computation.
+    """Scopes in which a task can be met: segments in every network that has their structure, stages and programs in the same computation.
 
     A segment's task names how its operators are wired, a program's does not: two networks may have operators of the same names and sizes.
     """
@@ -139,7 +139,7 @@ class Storing:
         self._failing = True
 
     def _read(self) -> None:
-        """What the log has published since, and the store has not."""
+        """Read what the log has published since, and the store has not."""
         for task, kind, payload in self._tasks():
             self._scope_of[task] = self._scopes.of(kind, payload)
         for part in self._parts("log", _LOG):

@@ -46,7 +46,7 @@ def _structure(target_graph: TargetGraph) -> str:
 
 
 def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[int]:
-    """What each search's pieces take layer by layer, in cycles, summed over the levels.  Raises `InfeasibleError`."""
+    """Cycles of each search's pieces layer by layer, summed over the levels.  Raises `InfeasibleError`."""
     machine, weights = opened.machine, []
     levels = {machine.granted(level): level for level in machine.contention}  # one of each grant
     for search in found:

@@ -111,7 +111,7 @@ class _Slot:
 
     @property
     def head(self) -> _Tracked:
-        """What it is at."""
+        """Job in front of the queue."""
         return self.queue[0].work
 
 
@@ -341,7 +341,7 @@ class Supervision:
             self._actions.append(Failed(job.work.number, why))
 
     def _back(self, job: _Tracked) -> None:
-        """Where no actor has it any more, it waits for another one."""
+        """Requeue a job that no actor has any more."""
         if job.over or job.copies:
             return
         if job.suspect:
@@ -376,7 +376,7 @@ class Supervision:
         return min(idle, key=lambda slot: slot.index != job.work.home, default=None)
 
     def _placed(self, now_s: float) -> tuple[_Slot, _Tracked] | None:
-        """Whoever has least takes what is at home there, or else what is wanted first; of several the fastest one.
+        """Assignment: the actor that has least takes a job that is at home there, or else what is wanted first; of several the fastest one.
 
         But for that which faster ones will have done before: who is slow holds up least with what is wanted last, and does nothing rather
         than hold up everybody.
@@ -434,7 +434,7 @@ class Supervision:
         return max(LATE_S, LATE_TIMES * (self._usual_s or 0.0))
 
     def _help(self, now_s: float) -> None:
-        """Whoever has nothing to do takes what somebody is late with, or would have done much later, that which is wanted first.
+        """Give idle actors a job that another one is late with, or would have done much later: the first in order.
 
         It announces what it tries where that is late: who is late may hang, and then this one will.
         """
@@ -459,7 +459,7 @@ class Supervision:
 
     @staticmethod
     def _much_later(slot: _Slot, at_work: Iterable[_Slot], now_s: float) -> Iterator[_Tracked]:
-        """What slower ones have, and will have done long after this one would."""
+        """Jobs of slower actors, which this one would have done long before."""
         assert slot.pace_s is not None
         for slower in at_work:
             if slower.pace_s is not None and slot.pace_s < FASTER * slower.pace_s:

@@ -1,4 +1,4 @@
-"""What has rows, and its place in the order has not come: a job that the end of a session cut off, and what lay behind it.
+"""Tasks that have rows while their place in the order has not come: a job that the end of a session cut off, and what lay behind it.
 
 It counts: it takes its part of the budget, a champion may be among it, and it has no second row when its place comes.  But what the search
 asks next must not depend on it, as on who was faster before the end.  A resumed run asks for it where its place is, is answered by its rows

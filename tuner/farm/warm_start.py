@@ -1,4 +1,4 @@
-"""What earlier runs measured, for a new one: segments that need not be measured again, and programs to begin with.
+"""Warm start from measurements of earlier runs: segments that need not be measured again, and programs to begin with.
 
 A task of an earlier log counts where its digest would be the same here: equal computation (of any network), equal way to run it, equal
 machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments; of
@@ -61,7 +61,7 @@ class WarmStartSource:
     lost: int = 0
 
     def lines(self) -> Iterator[str]:
-        """What it brings, and a line for every reason for which something is left out."""
+        """Lines: what it brings, and every reason for which something is left out."""
         yield f"{self.run}: {self.usable} of {self.tasks} tasks usable"
         yield from (f"{self.run}: left out {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
         if self.lost:
@@ -94,7 +94,7 @@ class WarmStart:
 
 
 def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[str, ...]:
-    """What `run.json` of a run in `out` has to say of the runs that it begins with: a line each, its id and a digest of its log.
+    """Entries of `run.json` of a run in `out` about the runs that it begins with: a line each, its id and a digest of its log.
 
     A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
     folder is no run.
@@ -122,7 +122,7 @@ def _log_digest(run: RunEntry) -> str:
 def taken(
     paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart | None:
-    """What a search begins with; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
+    """Warm start of a search; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
 
     Raises `BadInputError` where the runs are not what they were when the new one was begun.
     """
@@ -209,7 +209,7 @@ class _Reader:
         self._best(programs)
 
     def _content(self, kind: str, content: Mapping[str, Any]) -> Gene | Plan | str:
-        """What a task is here, or the reason for which it is nothing."""
+        """Gene or plan of a task here, or the reason why there is none."""
         try:
             if kind == "program":
                 return Plan.model_validate(content["plan"]) if content["unit"] == self._unit_digest else "elsewhere"

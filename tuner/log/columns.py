@@ -39,7 +39,7 @@ def schema_of(**types: pa.DataType) -> pa.Schema:
 
 
 class Columns:
-    """What `to_bytes` was given; a column is opened when it is asked for."""
+    """Columns of a message of `to_bytes`; a column is opened when it is asked for."""
 
     def __init__(self, row: pa.RecordBatch) -> None:
         self._row = row

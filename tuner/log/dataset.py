@@ -28,7 +28,7 @@ DATASETS = ("tasks", "log")
 
 
 class Fault(NamedTuple):
-    """What is wrong with a file or a dataset.  part: what the file is, where it is a part in a wrong place."""
+    """Fault of a file or a dataset.  part: what the file is, where it is a part in a wrong place."""
 
     file: str
     what: str
@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What lies in a folder.  schema: None where no part can be read.  parts: those that are right, ascending.  rows: in them.
+    """Contents of a folder.  schema: None where no part can be read.  parts: those that are right, ascending.  rows: in them.
 
     count: of `parts.json`.  faults: all others, by name, then what is missing.
     """
@@ -75,7 +75,7 @@ def part_numbers(folder: AnyPath) -> list[int]:
 
 
 def _files(folder: AnyPath) -> list[AnyPath]:
-    """What readers of a folder look at: they pass over hidden names."""
+    """Files that readers of a folder look at: they pass over hidden names."""
     try:
         paths = [*folder.iterdir()] if folder.is_dir() else []
     except OSError as error:

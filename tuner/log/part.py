@@ -46,7 +46,7 @@ class PartFile(NamedTuple):
 
 
 class PartError(Exception):
-    """What is wrong with a file.  schema: its own, where it is Parquet that has no mark: of another program, or of an earlier version."""
+    """Fault of a file.  schema: its own, where it is Parquet that has no mark: of another program, or of an earlier version."""
 
     def __init__(self, problem: str, schema: pa.Schema | None = None) -> None:
         super().__init__(problem)

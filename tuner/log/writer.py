@@ -30,7 +30,7 @@ PUBLISH_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is the same in every row of a run."""
+    """Constants of every row of a run."""
 
     run: str
     model: str
@@ -180,7 +180,7 @@ class RunLog:
         self._threads.apart(self._publish)
 
     def _publish(self) -> None:
-        """Whatever waits now; what cannot be written goes on waiting."""
+        """Publish all that waits now; rows that cannot be written go on waiting."""
         with self._publishing:
             with self._lock:
                 tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), self._clock.monotonic_s()

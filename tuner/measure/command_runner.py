@@ -108,7 +108,7 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
 
 
 def reading_of(ended: Ended, program: Encoded, timeout_s: float) -> Reading:
-    """What a command's end says."""
+    """Reading out of a command's end."""
     last = _last(ended.err) or _last(ended.out)
     if ended.too_much:
         return Reading(None, "invalid", f"more than {MOST_BYTES:,} bytes of output: {_last(ended.out)[:100] or last[:100]}")

@@ -1,4 +1,4 @@
-"""What a worker does: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
+"""Evaluator of a worker: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
 
 A segment is measured alone (its borders drained), to guide the search; a program is measured whole, and only programs become champions.
 How long they take is the target's to say (`tuner.measure.target`).

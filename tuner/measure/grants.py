@@ -33,5 +33,5 @@ def refusal(machine: Machine, level: str) -> str:
 
 
 def granted_text(machine: Machine, level: str) -> str:
-    """What a level leaves of memory and cores, where that is not all."""
+    """Memory and cores that a level leaves, where that is not all."""
     return ", ".join(f"{have:,} {resource}" for have, resource, _ in machine.granted(level).less(machine.whole))

@@ -1,4 +1,4 @@
-"""What of a model stays with the host, why, and what share of its multiply-accumulates that is."""
+"""Nodes of a model that stay with the host, why, and their share of its multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MacShare:
 
     @property
     def share(self) -> float | None:
-        """What the NPU does of them; of none at all everything where it is alone.  None where nobody can tell."""
+        """Share of the NPU; of none at all everything where it is alone.  None where nobody can tell."""
         if self.npu is None or not self.total:
             return 1.0 if self.alone and self.npu is not None else None
         return self.npu / self.total
@@ -75,7 +75,7 @@ def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
 
 
 def work_lines(opened: LoweredModel) -> list[str]:
-    """What was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
+    """Lines about what was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
     share = mac_share(opened.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
     return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened.part))]

@@ -1,4 +1,4 @@
-"""What measurements cost: readings, task x level x repeat, which a board pays for.
+"""Cost of measurements: readings, task x level x repeat, which a board pays for.
 
 A row of the log is a task at a level, and has `runner.repeats` readings, whatever came of them: a task that failed was asked for.  What
 does not fit a level was not.  So what a run has spent follows from its rows, whoever measured, and whatever was measured again.

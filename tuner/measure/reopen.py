@@ -1,4 +1,4 @@
-"""What a run tuned, opened again: its model on its machine, and its plans."""
+"""Tuned run, opened again: its model on its machine, and its plans."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def with_never(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class Proposal(NamedTuple):
-    """What proposed a request.  by: as the log has it, names of moves joined by commas; '' for the strategy's name.
+    """Origin of a request.  by: as the log has it, names of moves joined by commas; '' for the strategy's name.
 
     parents: tasks of the programs that it was made of.
     """
@@ -85,7 +85,7 @@ def _written(gene: Gene) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """What came of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
+    """Result of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
 
     A row of values is zeros at a level that does not grant what is needed.  error: why there are no values.
     task: digest of what was measured; '' where features were asked for and told.

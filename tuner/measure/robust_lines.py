@@ -1,4 +1,4 @@
-"""What a person is told of the robust program: three figures for each level, and whether variants pay."""
+"""Robust program, for a person: three figures for each level, and whether variants pay."""
 
 from __future__ import annotations
 

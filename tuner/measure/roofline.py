@@ -1,4 +1,4 @@
-"""What no program of a model, or of some of its operators, is faster than."""
+"""Lower bound of a program of a model, or of some of its operators."""
 
 from __future__ import annotations
 

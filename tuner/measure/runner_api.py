@@ -1,4 +1,4 @@
-"""What a runner is, what it is given and what it answers."""
+"""Interface of a runner: what it is given and what it answers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Bench:
         return self._tried(program, level)
 
     def _tried(self, program: Encoded, level: str) -> Reading:
-        """What the runner answers; what is not a reading becomes one that failed."""
+        """Ask the runner; an answer that is no reading becomes one that failed."""
         try:
             reading = self.measure(program, level)
         except Exception as error:  # noqa: BLE001  somebody else's code; one bad candidate must not end the run

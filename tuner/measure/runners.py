@@ -48,7 +48,7 @@ def runner_spec(config: TuneConfig) -> RunnerSpec | None:
 
 
 def runner_name(config: TuneConfig) -> str:
-    """What the log's column `runner` says: who took the time."""
+    """Text of the log's column `runner`: who took the time."""
     runner = config.runner
     if config.target.name != NPU:
         return f"{_TARGET}{config.target.name}"

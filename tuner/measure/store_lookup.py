@@ -1,4 +1,4 @@
-"""What other runs measured, for whoever measures: an exact memo below everything that decides.
+"""Results of other runs, for whoever measures: an exact memo below everything that decides.
 
 A hit is what measuring would say, so a search goes on as if it had measured: it counts in the budget, and has its row.  Three kinds of
 requests are measured whatever is known of them:
@@ -85,7 +85,7 @@ class Memo:
         return any((cycles, task) < best for cycles, best in zip(with_never(values[:, CYCLES]).tolist(), self._best, strict=True))
 
     def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
-        """What came of a measurement here; None where it failed.  stored: what was known of it."""
+        """Note a measurement here; None where it failed.  stored: what was known of it."""
         if request.kind == "program" and values is not None:
             ranks = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
             self._best = list(map(min, self._best, ranks))

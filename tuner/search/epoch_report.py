@@ -1,4 +1,4 @@
-"""What an island's epoch comes to, as others are told of it: a listener collects it."""
+"""Report of an island's epoch for the others: a listener collects it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a board said in the finals, so that a session that goes on does not ask again.
+"""Journal of a board's readings in the finals, so that a session that goes on does not ask again.
 
 A line per turn, in the order in which a race asks for them: the same answers make the race ask the same again, up to where it was
 interrupted.  The first line says whose readings they are; of other finalists (a run that went on found better ones) it begins anew.  No
@@ -37,7 +37,7 @@ class Readings:
             yield cycles
 
     def forget(self) -> None:
-        """What the board said decided nothing."""
+        """Delete the readings: they decided nothing."""
         self.path.remove()
 
     def _load(self) -> list[list[int]]:

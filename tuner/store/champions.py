@@ -1,4 +1,4 @@
-"""What searches ended with, in a store beside the packs (`tuner.store.pack_store`): the fastest programs of one computation.
+"""Champions of searches, in a store beside the packs (`tuner.store.pack_store`): the fastest programs of one computation.
 
     STORE/<machine>-<conditions>/<computation>-<digest>.champions    JSON, named by a digest of its bytes, never touched again
 
@@ -65,7 +65,7 @@ def read_champions(folder: AnyPath, computation: int) -> Iterator[tuple[str, Sto
 
 
 def champions_in(path: AnyPath) -> StoredChampions | None:
-    """What a file says; None where it is damaged."""
+    """Contents of a file; None where it is damaged."""
     try:
         if path.version()[1] > MOST_BYTES:
             return None

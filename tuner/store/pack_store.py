@@ -76,7 +76,7 @@ class PackStore:
             raise BadInputError(f"--store {error}") from None
 
     def found(self, scopes: NDArray[np.uint64]) -> KnownTasks:
-        """What lies there of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
+        """Results of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
         parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
         for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):
             if name + DROPPED in self._names:
@@ -128,7 +128,7 @@ class PackStore:
 
 
 def entries(root: AnyPath) -> Iterator[Entry]:
-    """What lies in a store, by name.  Raises `BadInputError` where it cannot be read."""
+    """Files of a store, by name.  Raises `BadInputError` where it cannot be read."""
     if not root.is_dir():
         raise BadInputError(f"{root}: no store there")
     for folder in sorted((path for path in root.iterdir() if path.is_dir()), key=str):

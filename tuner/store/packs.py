@@ -50,7 +50,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Conditions:
-    """What measurements of a task have in common where one stands for another.
+    """Conditions under which one measurement of a task stands for another.
 
     runner: that measured; repeats: readings of a task at a level.  machine_digest: over its levels, too.
     """
@@ -64,7 +64,7 @@ class Conditions:
 
     @property
     def folder(self) -> str:
-        """Where their packs are."""
+        """Name of the folder of their packs."""
         return f"{plain(self.machine)}-{digest([VERSION, asdict(self), RESULTS])[:12]}"
 
 
@@ -95,7 +95,7 @@ class Pack(NamedTuple):
 
 
 class PackError(Exception):
-    """What is wrong with a file."""
+    """Fault of a file."""
 
 
 def pack_name(data: bytes) -> str:
@@ -109,7 +109,7 @@ def words(digests: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def keys(measured: Measured) -> list[bytes]:
-    """What tells them apart within a scope: a task, and the board that measured it."""
+    """Keys within a scope: a task, and the board that measured it."""
     tasks = measured.tasks.astype(">u8").tobytes()
     boards = ["" if board[0] is None else "\0".join(map(str, board)) for board in measured.boards.tolist()]
     return [tasks[16 * at : 16 * at + 16] + board.encode() for at, board in enumerate(boards)]
