@@ -47,7 +47,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "findings-not-cut": (Edit(_SAVE, "put([data], self._size)", "put([data], len(findings_file.read_bytes()) if self._size else 0)"),),
     "checkpoint-in-place": (Edit(_SAVE, "write_whole(self.folder / FILE, ", "(self.folder / FILE).put("),),
     "logged-twice-after-resume": (
-        Edit(f"{_LOG}append", "new = kept if not len(earlier) else kept[there := ~np.isin(seqs, earlier)]", "new = kept"),
+        Edit(f"{_LOG}append", "new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]", "new = kept"),
     ),
     "publisher-loses-rows": (
         Edit(f"{_LOG}_publish", "del self._new_rows[: len(rows)]", "rows = list(self._new_rows); self._new_rows.clear()"),
@@ -56,8 +56,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "numbers-by-place": (
         Edit(
             "tuner.farm.commit_log:Ledger._logged",
-            "self.log.numbers.of([names[k] for k in at.tolist()])",
-            "count(self.numbers) + np.arange(len(at))",
+            "self.log.numbers.of([names[k] for k in indices.tolist()])",
+            "count(self.numbers) + np.arange(len(indices))",
         ),
     ),
     "ahead-left-out": (Edit("tuner.farm.search_run:SearchRun._resume", "if not lost:", "if False:"),),
