@@ -75,8 +75,8 @@ def main(
         conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, "simulator")
         store = filled(Path(folder), conditions, scopes, measured, others)
         size = sum(path.version()[1] for path in store.folder.iterdir())
-        begins = spent(lambda: PackStore(LocalPath(folder), conditions).found(Scopes(target_graph).every))
-        packed = PackStore(LocalPath(folder), conditions).found(scopes.every).packed
+        begins = spent(lambda: PackStore(LocalPath(folder), conditions).find_tasks(Scopes(target_graph).every))
+        packed = PackStore(LocalPath(folder), conditions).find_tasks(scopes.every).packed
         opens = spent(lambda: Memo(packed, len(levels), True))
         memo = Memo(packed, len(levels), True)
         tasks = [each.task for _, each in measured]

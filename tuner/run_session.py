@@ -29,12 +29,12 @@ from tuner.farm.initial_model import Prior, proposer_line
 from tuner.farm.initial_plans import Start, compiled_genomes, read_start
 from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.measurement_budget import Spending
-from tuner.farm.plugin_identity import replugged
+from tuner.farm.plugin_identity import plugin_changes
 from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.search_run import SearchRun
-from tuner.farm.store_client import Storing
-from tuner.farm.subgraph_searches import SearchedSubgraph, dealt, searches, weights_of, write_searches
+from tuner.farm.store_client import StoreClient
+from tuner.farm.subgraph_searches import SearchedSubgraph, searches, share_budget, weights_of, write_searches
 from tuner.farm.warm_start import sources
 from tuner.log.digests import digest
 from tuner.log.writer import Origin, RunLog
@@ -113,7 +113,7 @@ def session(
         known.said,
     )
     with ExitStack() as stack:
-        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
+        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(plugin_changes, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
         write_source(folder.path, opened.source, opened.digest, request.style)
         if prior is not None:
@@ -176,7 +176,7 @@ def _budgets(
     weights = weights_of(opened, found) if len(found) > 1 else [1]
     grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
     if candidates is not None:
-        return [RunBudget(count) for count in dealt(candidates, weights, grants)]
+        return [RunBudget(count) for count in share_budget(candidates, weights, grants)]
     if spending.measurements is not None:
         return [RunBudget(readings=most) for most in spending.limits(weights, grants)]
     assert seconds is not None
@@ -208,7 +208,7 @@ def _searched(
         storing = None
         if request.store is not None:
             tell = (lambda _: None) if request.quiet else around.say
-            storing = Storing(around.store(request.store), folder.path, facts, tell)
+            storing = StoreClient(around.store(request.store), folder.path, facts, tell)
         place = folder.place(piece)
         if prior is not None:
             prior.copy(place.models)

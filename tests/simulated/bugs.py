@@ -78,7 +78,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "self._broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
         ),
     ),
-    "stored-again-after-resume": (Edit("tuner.farm.store_client:Storing._measured", "key not in self._known for", "True for"),),
+    "stored-again-after-resume": (Edit("tuner.farm.store_client:StoreClient._measured", "key not in self._known for", "True for"),),
     "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),
 }
 

@@ -23,12 +23,12 @@ class BoardWatch:
         self._seen = set(self._earlier)
         self._off: set[str] = set()  # boards that drifted when they were last heard of
 
-    def began(self, boards: Collection[str]) -> None:
+    def note_start(self, boards: Collection[str]) -> None:
         """The search begins with what these measured."""
         self._earlier |= set(boards)
         self._seen |= self._earlier
 
-    def logged(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
+    def check_rows(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
         """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that the run did not begin with."""
         rows, levels = LOG_ROWS.from_bytes(opened.batch.rows), opened.batch.levels
         boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))

@@ -169,7 +169,7 @@ class Ledger:
         numbers = np.full(len(names), -1, np.int64)
         if len(indices := np.flatnonzero(accepted)):
             if self.boards is not None:
-                self.boards.logged(opened, indices)
+                self.boards.check_rows(opened, indices)
             numbers[indices] = self.log.numbers.of([names[k] for k in indices.tolist()])
             self.log.append(opened, indices, numbers[indices])
             if self.logged is not None:

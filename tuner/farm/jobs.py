@@ -296,7 +296,7 @@ class JobRunner:
             complete,
             len(collector.segments),
             time.process_time() - begun,
-            () if memo is None else memo.reported(),
+            () if memo is None else memo.take_reports(),
         )
 
     def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:

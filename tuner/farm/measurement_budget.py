@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.subgraph_searches import dealt
+from tuner.farm.subgraph_searches import share_budget
 from tuner.measure.canary import EVERY
 from tuner.measure.reading_cost import repeats_of
 from tuner.selection.race import ECHO, FIRST_LOOK
@@ -66,7 +66,7 @@ class Spending:
         shares = [remaining]
         if len(weights) > 1:
             enough = remaining >= len(weights) * least * self.task
-            shares = [self.task * count for count in dealt(remaining // self.task, weights, least)] if enough else [0]
+            shares = [self.task * count for count in share_budget(remaining // self.task, weights, least)] if enough else [0]
         limits = [self._readings(share) - self.task + 1 for share in shares]
         if min(limits) <= (least - 1) * self.task:
             details = f"{remaining} are left beside the finals, and a program at all levels takes {self.task}"

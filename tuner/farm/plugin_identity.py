@@ -14,7 +14,7 @@ from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, TARGETS, Plugin, Plu
 from tuner.runs.folder import IDENTITY, read_json
 
 
-def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
+def external_plugins(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
     """All that does not come along.  The current folder is searched for modules, as `python -m` searches it.
 
     Raises `BadInputError` at once for what is not here.  Only a runner need not be where no worker is: there they say so themselves, and
@@ -47,7 +47,7 @@ def _plugin(kind: PluginKind, name: str, local: bool) -> Plugin:
         return Plugin(kind.name, name, "", "")
 
 
-def replugged(out: Path, mine: Sequence[Plugin]) -> list[str]:
+def plugin_changes(out: Path, mine: Sequence[Plugin]) -> list[str]:
     """Difference between the plug-ins that a run began with and those of today, in words."""
     recorded = [Plugin(**plugin) for plugin in read_json(out / IDENTITY).get("plugins", ())]
     then, now = (

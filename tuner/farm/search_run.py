@@ -29,9 +29,9 @@ from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.progress import ProgressBar
 from tuner.farm.reading_conflicts import LoggedReadings
 from tuner.farm.recorder import Facts
-from tuner.farm.store_client import Storing
+from tuner.farm.store_client import StoreClient
 from tuner.farm.uncommitted import read_ahead
-from tuner.farm.warm_start import WarmStart, lines, taken
+from tuner.farm.warm_start import WarmStart, lines, open_warm_start
 from tuner.log.read import read_log
 from tuner.log.task_numbers import count, first
 from tuner.log.writer import RunLog
@@ -78,7 +78,7 @@ class SearchRun:
         self, world: Platform, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
         budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
         prior: KeptModel | None = None,
-        storing: Storing | None = None,
+        storing: StoreClient | None = None,
     ) -> None:  # fmt: skip
         self.storing = storing
         self.clock = world.clock
@@ -156,7 +156,8 @@ class SearchRun:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
             self._begin(
-                taken(paths, said, self.facts.target_graph, self.levels, self.config.search.elites, self.facts.origin.runner), start()
+                open_warm_start(paths, said, self.facts.target_graph, self.levels, self.config.search.elites, self.facts.origin.runner),
+                start(),
             )
             return
         state, findings = checkpoint
@@ -188,7 +189,7 @@ class SearchRun:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
             self.ledger.tasks.update(warm.tasks)
             if self.ledger.boards is not None:
-                self.ledger.boards.began(warm.boards)
+                self.ledger.boards.note_start(warm.boards)
             if not self.quiet:
                 for line in self.warm_start:
                     say(line)

@@ -59,7 +59,7 @@ class Scopes:
         return int(structure[1], 16) if structure else 0
 
 
-class Storing:
+class StoreClient:
     """folder: of the run, whose log is read.  say: takes a line for a person.
 
     Raises `BadInputError` where the store cannot be used.
@@ -70,7 +70,7 @@ class Storing:
         conditions = Conditions(machine.name, machine.digest, facts.levels, origin.simulator, origin.runner, facts.repeats)
         self._store, self._folder, self._facts, self._say = PackStore(root, conditions), folder, facts, say
         self._scopes = Scopes(facts.target_graph)
-        stored = self._store.found(self._scopes.every)
+        stored = self._store.find_tasks(self._scopes.every)
         self.packed = stored.packed
         self._known = set(stored.keys)
         self._scope_of: dict[str, int] = {}

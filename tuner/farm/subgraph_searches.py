@@ -58,7 +58,7 @@ def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[
     return weights
 
 
-def dealt(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
+def share_budget(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
     """`count` programs by weight, at least so many each."""
     shares = [least] * len(weights)
     for _ in range(count - sum(shares)):

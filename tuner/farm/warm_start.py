@@ -119,7 +119,7 @@ def _log_digest(run: RunEntry) -> str:
     return text_digest(rows.to_csv(index=False))
 
 
-def taken(
+def open_warm_start(
     paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart | None:
     """Warm start of a search; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.

@@ -5,7 +5,7 @@ schema.  A part is written in `RUN/.tmp`, fsynced, renamed into the folder, and 
 touched again.  So `pandas.read_parquet("RUN/log")` is right at any moment, also after SIGKILL.  A row is *acknowledged*
 when its part is published.
 
-Whoever reads one here goes by `whole`, which refuses a dataset that is not as it was written.
+Whoever reads one here goes by `read_dataset`, which refuses a dataset that is not as it was written.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], foreign: Sequ
     return parts[0].schema
 
 
-def whole(folder: AnyPath, name: str, columns: Sequence[str] | None = None) -> Dataset:
+def read_dataset(folder: AnyPath, name: str, columns: Sequence[str] | None = None) -> Dataset:
     """A dataset without a fault.  columns: of its parts' tables, all unless given.
 
     Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
@@ -216,7 +216,7 @@ class DatasetWriter:
             raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
         self._most = 0
         if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
-            existing = whole(folder, folder.name, columns)
+            existing = read_dataset(folder, folder.name, columns)
             assert existing.schema is not None
             if not existing.schema.equals(schema, check_metadata=True):
                 differ = sorted(set(map(str, existing.schema)) ^ set(map(str, schema))) or ["metadata"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tuner.log.dataset import completed, part_tables, whole
+from tuner.log.dataset import completed, part_tables, read_dataset
 from tuner.log.record import TaskRows, log_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
@@ -54,13 +54,13 @@ def read_rows(where: AnyPath | Path | str, name: str, columns: Sequence[str] | N
 
 def read_table(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Of the dataset `name`, as `read_log`."""
-    dataset = whole(_dataset(where, name), name, columns)
+    dataset = read_dataset(_dataset(where, name), name, columns)
     return Table(completed(dataset.table, name, columns), dataset.lost)
 
 
 def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
     """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
-    dataset = whole(_dataset(where, name), name, ())
+    dataset = read_dataset(_dataset(where, name), name, ())
     for table in part_tables(replace(dataset, parts=dataset.parts[skipped:]), columns):
         yield completed(table, name, columns)
 

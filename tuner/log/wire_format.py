@@ -81,7 +81,9 @@ def _source(column: Column) -> tuple[Scope, attrgetter[Any]]:
 LOG_ROWS, TASK_ROWS = WireRows(LOG_COLUMNS), WireRows(TASK_COLUMNS)
 
 
-def apart(flat: Sequence[pa.Array], names: Sequence[str], selected: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None) -> Dataset:
+def split_columns(
+    flat: Sequence[pa.Array], names: Sequence[str], selected: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None
+) -> Dataset:
     """Columns that lay side by side in every row of flat arrays, of those rows that are kept.  missing: bool [kept rows]: null.
 
     They lie one behind the other in one array, which costs less than to make an array of each.

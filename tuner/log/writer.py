@@ -20,7 +20,7 @@ from tuner.log.drift import Drift, drifted
 from tuner.log.part_counts import write_counts
 from tuner.log.record import EPOCH, FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
 from tuner.log.task_numbers import TaskNumbers
-from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, apart
+from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, split_columns
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Platform
 
@@ -209,7 +209,7 @@ class RunLog:
         status = columns["status"]
         bad = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
         places = np.repeat(np.concatenate([chosen.places for chosen in rows]), levels)
-        columns |= apart([chosen.opened.epoch.arrow("values") for chosen in rows], RESULTS, places, bad)
+        columns |= split_columns([chosen.opened.epoch.arrow("values") for chosen in rows], RESULTS, places, bad)
         seqs = np.repeat(np.concatenate([chosen.seqs for chosen in rows]), levels)
         names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
         ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
@@ -266,5 +266,5 @@ def _described(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
     features = [name for name in schema.names if name.startswith(FEATURE_PREFIX)]
     if features:
         values = [chosen.opened.epoch.arrow("features") for chosen in parts]
-        columns |= apart(values, features, np.concatenate([chosen.places for chosen in parts]))
+        columns |= split_columns(values, features, np.concatenate([chosen.places for chosen in parts]))
     return pa.table(columns, schema=schema)

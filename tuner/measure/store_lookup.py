@@ -100,7 +100,7 @@ class Memo:
             return np.array_equal(values, stored)
         return bool((np.abs(values[:, CYCLES] - stored[:, CYCLES]) <= NOISE * stored[:, CYCLES]).all())
 
-    def reported(self) -> tuple[tuple[str, str], ...]:
+    def take_reports(self) -> tuple[tuple[str, str], ...]:
         """Packs that said something else than was measured here, with the task, each once."""
         reports, self.differing = tuple(self.differing), []
         return reports

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import GRANTED
-from tuner.log.dataset import DATASETS, completed, part_numbers, schema_version, whole
+from tuner.log.dataset import DATASETS, completed, part_numbers, read_dataset, schema_version
 from tuner.log.part import part_name
 from tuner.log.part_counts import read_counts
 from tuner.log.record import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
@@ -118,7 +118,7 @@ def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[Migration
     """(version, steps from it to today's, today's schema)."""
     numbers = part_numbers(folder)
     if not numbers:
-        whole(folder, name, ())  # says why there are none
+        read_dataset(folder, name, ())  # says why there are none
     if gaps := sorted({*range(len(numbers))} - {*numbers}):
         raise BadInputError(f"{folder / part_name(gaps[0])}: missing; `log repair` first")
     there = _read(folder, 0).schema
@@ -126,7 +126,7 @@ def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[Migration
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version} is newer than this program, which writes {SCHEMA_VERSION}")
     if version == SCHEMA_VERSION:
-        whole(folder, name, ())
+        read_dataset(folder, name, ())
     missing = [number for number in range(version, SCHEMA_VERSION) if number not in steps[name]]
     if missing:
         raise BadInputError(f"{folder}: schema {version}: this program has no step from {missing[0]} to {missing[0] + 1}")

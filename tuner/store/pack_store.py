@@ -75,7 +75,7 @@ class PackStore:
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
 
-    def found(self, scopes: NDArray[np.uint64]) -> KnownTasks:
+    def find_tasks(self, scopes: NDArray[np.uint64]) -> KnownTasks:
         """Results of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
         parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
         for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):

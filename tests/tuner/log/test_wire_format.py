@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tuner.log.record import ORIGIN, RESULTS, Column
-from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, WireRows, apart
+from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, WireRows, split_columns
 
 COLUMNS = (
     Column("row_id", pa.string(), ""),
@@ -67,7 +67,7 @@ def test_columns_come_back_as_they_were(share: float) -> None:
             if kept[-1]:
                 expected.append(dict(zip(SCHEMA.names[1:], (names[i], texts[i], *results, i, 3), strict=True)))
     mask = np.array(kept)
-    found = WIRE.gather(data, mask) | apart(flat, RESULTS[:2], mask, np.array(missing)[mask])
+    found = WIRE.gather(data, mask) | split_columns(flat, RESULTS[:2], mask, np.array(missing)[mask])
     table = pa.table(found | {"row_id": pa.repeat("x", sum(kept))}, schema=SCHEMA)
     table.validate(full=True)
     assert table.drop_columns("row_id").to_pylist() == expected
@@ -75,5 +75,5 @@ def test_columns_come_back_as_they_were(share: float) -> None:
 
 def test_nulls_among_what_lies_side_by_side_stay() -> None:
     flat = [pa.array([1.0, None, 3.0, 4.0], pa.float32()), pa.array([None, 6.0], pa.float32())]
-    found = apart(flat, ("a", "b"), np.array([True, False, True]))
+    found = split_columns(flat, ("a", "b"), np.array([True, False, True]))
     assert {name: column.to_pylist() for name, column in found.items()} == {"a": [1.0, None], "b": [None, 6.0]}
