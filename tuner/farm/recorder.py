@@ -17,7 +17,6 @@ from compiler.cost.features import FEATURE_SET, FEATURES
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.level import Level
 from tuner.config import BUILT_IN
-from tuner.log.drift import BoardSaid
 from tuner.log.record import SCHEMA_VERSION, FeatureSet
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS
 from tuner.log.writer import Batch, Origin
@@ -99,10 +98,6 @@ class _Task(NamedTuple):
     request: Request
     measurement: Measurement
     time: int
-
-    @property
-    def board(self) -> BoardSaid:
-        return self.measurement.board
 
     @property
     def payload(self) -> str:

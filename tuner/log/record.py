@@ -3,24 +3,18 @@
 `tasks/` has one row per distinct task, `log/` one row per measured task, contention level and attempt.  A `Column` gives name, Arrow type,
 unit and meaning, which travel in the files as field metadata, and the source of its values:
 
-| source                             | values                                                                              |
-|------------------------------------|-------------------------------------------------------------------------------------|
-| `job`, `reading`                   | attribute of the recorder of a job, one for all of its rows; of a task at a level    |
-| `task`, `request`, `measurement`, `board` | of a measured task, its request, its measurement, its board: one for all levels |
-| `level`, `contention`              | of a contention level                                                               |
-| `origin`                           | of the run, which the driver adds (`tuner.log.writer.Origin`)                       |
-| `values`                           | results, in the flat message of an epoch (`EPOCH`), as models and searches read them |
-| nothing                            | computed by the driver: numbers of rows, drift                                      |
+| source                                    | values                                                                               |
+|-------------------------------------------|--------------------------------------------------------------------------------------|
+| `job`                                     | attribute of the recorder of a job (`tuner.farm.recorder`): one for all of its rows  |
+| `task`, `request`, `measurement`, `board` | of a measured task: one for all levels                                               |
+| `level`, `contention`                     | of a contention level                                                                |
+| `reading`                                 | of a task at a level                                                                 |
+| `origin`                                  | of the run, added by the driver (`tuner.log.writer.Origin`)                          |
+| `values`                                  | results, in the flat message of an epoch (`EPOCH`), as models and searches read them |
+| nothing                                   | computed by the driver: numbers of rows, drift                                       |
 
-The attribute is called as the column, or named behind a dot; `tuner.farm.recorder` has the objects.  Other projections, by `also`:
-
-| word    | projection                                                                                                      |
-|---------|-----------------------------------------------------------------------------------------------------------------|
-| `known` | `KNOWN`: results that a search is given again instead of measuring (`tuner.measure.replay`)                     |
-| `board` | `BOARD`: identity of the board in the shared store (`tuner.store`), beside task, level and results              |
-
-A new column is an entry here, with a source where the value arises; `python scripts/log_columns.py` writes its documentation.  The number
-of the schema goes up: a column that may be null needs no step of migration.
+The attribute is called as the column, or named behind a dot.  `also` names one more projection: `known`, results that a search is given
+again instead of measuring (`KNOWN`), or `board`, the identity of a board in the shared store (`BOARD`), beside task, level and results.
 """
 
 from __future__ import annotations

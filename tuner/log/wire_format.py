@@ -26,18 +26,18 @@ from tuner.log.record import LOG_COLUMNS, TASK_COLUMNS, Column
 Dataset = dict[str, pa.Array]
 Scope = Literal["job", "level", "task", "reading"]
 
-_SCOPES: dict[str, Scope] = {
-    "job": "job", "level": "level", "contention": "level", "task": "task", "request": "task", "measurement": "task", "board": "task",
-    "reading": "reading",
+_PATHS: dict[str, tuple[Scope, str]] = {
+    "job": ("job", ""), "level": ("level", ""), "contention": ("level", "contention."), "task": ("task", ""), "reading": ("reading", ""),
+    "request": ("task", "request."), "measurement": ("task", "measurement."), "board": ("task", "measurement.board."),
 }  # fmt: skip
-"""Source of a column -> objects of which it is an attribute."""
+"""Source of a column -> objects, and the path to the attribute in each."""
 
 
 class WireRows:
     """schema: of the columns that travel, without metadata."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        columns = [column for column in columns if column.source.partition(".")[0] in _SCOPES]
+        columns = [column for column in columns if column.source.partition(".")[0] in _PATHS]
         self._names = {column.name for column in columns if pa.types.is_dictionary(column.type)}
         plain = [column.type.value_type if column.name in self._names else column.type for column in columns]
         self.schema = pa.schema([pa.field(column.name, kind) for column, kind in zip(columns, plain, strict=True)])
@@ -74,8 +74,8 @@ class WireRows:
 
 def _source(column: Column) -> tuple[Scope, attrgetter[Any]]:
     root, _, name = column.source.partition(".")
-    path = name or column.name
-    return _SCOPES[root], attrgetter(path if root == _SCOPES[root] else f"{root}.{path}")
+    scope, path = _PATHS[root]
+    return scope, attrgetter(path + (name or column.name))
 
 
 LOG_ROWS, TASK_ROWS = WireRows(LOG_COLUMNS), WireRows(TASK_COLUMNS)
