@@ -50,8 +50,8 @@ from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.columns import from_bytes
+from tuner.log.record import EPOCH
 from tuner.log.task_numbers import first
-from tuner.log.wire_format import EPOCH
 from tuner.log.writer import Origin, RunLog
 from tuner.measure.request import Measurement, Request
 from tuner.platform.actors import Announce

@@ -22,7 +22,7 @@ from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
 from tuner.farm.store_client import Scopes
 from tuner.log.drift import NOTHING_SAID
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.measure.store_lookup import Memo
@@ -45,12 +45,12 @@ def filled(folder: Path, conditions: Conditions, scopes: Scopes, measured: Seque
     """A store with these measurements and so many others that the network could meet."""
     store, rng = PackStore(LocalPath(folder), conditions), np.random.default_rng(0)
     values = np.stack([each.values for _, each in measured if each.values is not None])
-    nobody = np.full(len(values) + others, None, object)
+    nobody = np.full((len(values) + others, 2), None, object)
     mine = [scopes.of(request.task_kind, each.payload) for request, each in measured]
     of = np.concatenate([np.array(mine, np.uint64), rng.choice(scopes.every, others)])
     tasks = np.concatenate([words([each.task for _, each in measured]), rng.integers(0, 1 << 63, (others, 2), np.uint64)])
     every = np.concatenate([values, rng.integers(1, 1 << 20, (others, len(conditions.levels), len(RESULTS)))])
-    whole = Measured(of, tasks, every, nobody, nobody)
+    whole = Measured(of, tasks, every, nobody)
     for part in np.array_split(np.arange(len(tasks)), 1 + len(tasks) // 10_000):
         store.put(store.encoded({"run": "bench"}, whole.of(part)))
     return store
@@ -75,8 +75,8 @@ def main(
         conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, "simulator")
         store = filled(Path(folder), conditions, scopes, measured, others)
         size = sum(path.version()[1] for path in store.folder.iterdir())
-        begins = spent(lambda: PackStore(LocalPath(folder), conditions).found(Scopes(target_graph).every))
-        packed = PackStore(LocalPath(folder), conditions).found(scopes.every).packed
+        begins = spent(lambda: PackStore(LocalPath(folder), conditions).find_tasks(Scopes(target_graph).every))
+        packed = PackStore(LocalPath(folder), conditions).find_tasks(scopes.every).packed
         opens = spent(lambda: Memo(packed, len(levels), True))
         memo = Memo(packed, len(levels), True)
         tasks = [each.task for _, each in measured]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from compiler.cost.features import FEATURE_SET, FEATURES  # noqa: E402
-from tuner.log.schema import FEATURE_PREFIX, LOG_COLUMNS, SCHEMA_VERSION, STATUSES, TASK_COLUMNS, Column  # noqa: E402
+from tuner.log.record import FEATURE_PREFIX, LOG_COLUMNS, SCHEMA_VERSION, STATUSES, TASK_COLUMNS, Column  # noqa: E402
 
 PAGE = ROOT / "docs/log-columns.md"
 

@@ -26,7 +26,7 @@ from compiler.placement.segment_graph import segment_edges
 from compiler.space.gene import Genome, working_cores
 from compiler.target.target_graph import TargetGraph
 from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, groups, medians
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from tuner.log.columns import to_bytes
 from tuner.log.digests import canonical_json, text_digest
 from tuner.log.part import Mark, encoded
-from tuner.log.schema import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.log.wire_format import EPOCH, packed, travelling
+from tuner.log.record import EPOCH, FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, task_schema
+from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, WireRows
 from tuner.log.writer import Batch, RunLog
 from tuner.runs.list_runs import INDEX
 from tuner.runs.sweep_progress import INDEX_MARK
@@ -72,7 +72,7 @@ def batch(rows: Sequence[Row], sets: Sequence[FeatureSet] = ()) -> Batch:
         "values": np.repeat([row.cycles for row in rows], len(RESULTS)),
         "features": [found.get(name) for found in described for name in every],
     }
-    return Batch(to_bytes(columns, EPOCH), _packed(task_schema(sets), tasks), _packed(log_schema(), log), 1)
+    return Batch(to_bytes(columns, EPOCH), _packed(TASK_ROWS, tasks), _packed(LOG_ROWS, log), 1)
 
 
 def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
@@ -90,5 +90,5 @@ def write_index(folder: Path, frame: pd.DataFrame) -> None:
     (folder / INDEX).write_bytes(encoded(pa.Table.from_pandas(frame), INDEX_MARK))
 
 
-def _packed(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> bytes:
-    return packed({name: [row.get(name) for row in rows] for name in travelling(schema).names}, schema)
+def _packed(wire: WireRows, rows: Sequence[dict[str, Any]]) -> bytes:
+    return wire.pack({name: [row.get(name) for row in rows] for name in wire.schema.names})

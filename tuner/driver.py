@@ -12,7 +12,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.terminal import say
 from tuner.config import TuneConfig, load_config
 from tuner.farm.initial_model import NONE, read_prior
-from tuner.farm.plugin_identity import plugged
+from tuner.farm.plugin_identity import external_plugins
 from tuner.finalize.summary import finalize
 from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
@@ -71,7 +71,7 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
     begun_s = REAL.clock.monotonic_s()
     config = configured(request)
     prior = read_prior(request.prior, config, request.out, request.resume, say)
-    plugins = plugged(config, config.farm.backend == "serial", request.address)
+    plugins = external_plugins(config, config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:

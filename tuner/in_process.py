@@ -30,7 +30,7 @@ from tuner.farm.coordinator import SerialJobs
 from tuner.farm.initial_model import read_prior
 from tuner.farm.initial_plans import compiled_genomes
 from tuner.farm.measurement_budget import Spending
-from tuner.farm.plugin_identity import plugged
+from tuner.farm.plugin_identity import external_plugins
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.robust_program import robust_plan
 from tuner.farm.search_run import SearchRun
@@ -159,7 +159,7 @@ class Search:
         config = load_config(self.config, self.settings).given(
             {"search.strategy": self.strategy if isinstance(self.strategy, str) else None}, self.candidates, self.seconds, self.measurements
         )
-        plugged(config, True, None)
+        external_plugins(config, True, None)
         target_graph, levels, name = self._searched_graph(config)
         timed = config.target.name != NPU and self.evaluator is None
         check_grants(target_graph.machine, levels, config.budget.candidates)

@@ -29,13 +29,13 @@ from tuner.farm.initial_model import Prior, proposer_line
 from tuner.farm.initial_plans import Start, compiled_genomes, read_start
 from tuner.farm.jobs import JobRunner, build_job_runner
 from tuner.farm.measurement_budget import Spending
-from tuner.farm.plugin_identity import replugged
+from tuner.farm.plugin_identity import plugin_changes
 from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
 from tuner.farm.search_spec import SearchSpec
-from tuner.farm.store_client import Storing
-from tuner.farm.subgraph_searches import SearchedSubgraph, dealt, searches, weights_of, write_searches
+from tuner.farm.store_client import StoreClient
+from tuner.farm.subgraph_searches import SearchedSubgraph, searches, share_budget, weights_of, write_searches
 from tuner.farm.warm_start import sources
 from tuner.log.digests import digest
 from tuner.log.writer import Origin, RunLog
@@ -114,7 +114,7 @@ def session(
         champions.said,
     )
     with ExitStack() as stack:
-        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
+        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(plugin_changes, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
         # what a resumed run, a report or an audit reads is there before the first measurement
         write_source(folder.path, opened.source, opened.digest, request.style)
@@ -176,7 +176,7 @@ def budgets(clock: Clock, config: TuneConfig, spending: Spending, weights: Seque
     """
     candidates, seconds = config.budget.candidates, config.budget.seconds
     if candidates is not None:
-        return [RunBudget(count) for count in dealt(candidates, weights, grants)]
+        return [RunBudget(count) for count in share_budget(candidates, weights, grants)]
     if spending.measurements is not None:
         return [RunBudget(readings=limit) for limit in spending.limits(weights, grants)]
     assert seconds is not None
@@ -209,7 +209,7 @@ def _searched(
         storing = None
         if request.store is not None:
             tell = (lambda _: None) if request.quiet else around.say
-            storing = Storing(around.store(request.store), folder.path, spec, tell)
+            storing = StoreClient(around.store(request.store), folder.path, spec, tell)
         place = folder.place(piece)
         if prior is not None:
             prior.copy(place.models)

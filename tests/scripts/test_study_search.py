@@ -20,7 +20,7 @@ from tests.models import small_graph
 from tests.scripting import run_script
 from tests.tuning import FEW, save_small
 from tuner.config import load_config
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.request import Measurement, Request
 from tuner.search.ask_tell import answered
 from tuner.search.limits import SearchLimits

@@ -47,7 +47,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "findings-not-cut": (Edit(_SAVE, "put([data], self._size)", "put([data], len(findings_file.read_bytes()) if self._size else 0)"),),
     "checkpoint-in-place": (Edit(_SAVE, "write_whole(self.folder / FILE, ", "(self.folder / FILE).put("),),
     "logged-twice-after-resume": (
-        Edit(f"{_LOG}append", "new = kept if not len(earlier) else kept[there := ~np.isin(seqs, earlier)]", "new = kept"),
+        Edit(f"{_LOG}append", "new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]", "new = kept"),
     ),
     "publisher-loses-rows": (
         Edit(f"{_LOG}_publish", "del self._new_rows[: len(rows)]", "rows = list(self._new_rows); self._new_rows.clear()"),
@@ -56,8 +56,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "numbers-by-place": (
         Edit(
             "tuner.farm.commit_log:Ledger._logged",
-            "self.log.numbers.of([names[k] for k in at.tolist()])",
-            "count(self.numbers) + np.arange(len(at))",
+            "self.log.numbers.of([names[k] for k in indices.tolist()])",
+            "count(self.numbers) + np.arange(len(indices))",
         ),
     ),
     "ahead-left-out": (Edit("tuner.farm.search_run:SearchRun._resume", "if not lost:", "if False:"),),
@@ -78,7 +78,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "self._broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
         ),
     ),
-    "stored-again-after-resume": (Edit("tuner.farm.store_client:Storing._measured", "key not in self._known for", "True for"),),
+    "stored-again-after-resume": (Edit("tuner.farm.store_client:StoreClient._measured", "key not in self._known for", "True for"),),
     "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),
 }
 

@@ -19,7 +19,7 @@ from tests.simulated.kernel import Crash, Process, SimulationError
 from tests.simulated.scenarios import KEY, VOLATILE, Computed, Rows, keys, plain_table
 from tests.simulated.session import MIRROR, OUT, STORE, Disks, Ended
 from tuner.log import dataset, part
-from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, whole
+from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, read_dataset
 from tuner.log.part import Mark, PartFile
 from tuner.log.read import read_log
 from tuner.log.task_numbers import count
@@ -143,7 +143,7 @@ def _beginning(computed: Computed, run: SimPlace, parts: Parts, verified: bool) 
     for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
         if [*run.glob(f"{name}/*")]:  # a copy's folder is made before its first part is sent
             try:
-                found = whole(run / name, name)
+                found = read_dataset(run / name, name)
             except BadInputError as error:
                 raise SimulationError(f"what readers say: {error}") from None
             if computed.every is not None:
@@ -205,13 +205,13 @@ def check_end(computed: Computed, disk: SimDisk, ended: Ended) -> None:
     """All of it."""
     run = SimPlace(disk, OUT)
     if computed.every is not None:
-        _check_timed(computed, whole(run / "log", "log").table, ended)
+        _check_timed(computed, read_dataset(run / "log", "log").table, ended)
         return
     mine, expected = (vars(replace(each, placed={}, champions=_measured(each.champions))) for each in (ended, computed.ended))
     if mine != expected:
         raise SimulationError(f"another end: {_difference(mine, expected)}")
     for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
-        rows = whole(run / name, name, ()).rows
+        rows = read_dataset(run / name, name, ()).rows
         if rows != expected.num_rows:
             raise SimulationError(f"{rows} rows of {name}, not {expected.num_rows}")
 

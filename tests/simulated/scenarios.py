@@ -38,7 +38,7 @@ from tuner.farm.search_run import SearchRun
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.drift import Drift
 from tuner.log.read import read_table
-from tuner.log.schema import ORIGIN, log_schema, task_schema
+from tuner.log.record import ORIGIN, log_schema, task_schema
 from tuner.log.writer import Origin, RunLog, _Chosen, _described
 from tuner.measure.request import Request
 from tuner.request import TuneRequest

@@ -11,7 +11,7 @@ from tests.simulated.faults import Faults
 from tests.simulated.kernel import Crash, Kernel, Process
 from tuner.log.dataset import DatasetWriter, examine
 from tuner.log.part_counts import write_counts
-from tuner.log.schema import log_schema
+from tuner.log.record import log_schema
 
 
 def written(disk: SimDisk, faults: Faults, parts: int) -> bool:

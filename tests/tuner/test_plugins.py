@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError
 from tuner import plugins
 from tuner.config import BUILT_IN, load_config
 from tuner.cost_model import boosted_trees
-from tuner.farm.plugin_identity import plugged
+from tuner.farm.plugin_identity import external_plugins
 from tuner.plugins import COST_MODELS, KINDS, RUNNERS, Plugin, files_digest, find, offered_names
 
 MODEL = """
@@ -80,14 +80,14 @@ def test_by_entry_point(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("home")
 def test_what_is_no_cost_model(name: str, text: str) -> None:
     with pytest.raises(BadInputError, match=f"model.name {name}: {text}"):
-        plugged(load_config(None, ["use.cost_model=true", f"model.name={name}"]), True, None)
+        external_plugins(load_config(None, ["use.cost_model=true", f"model.name={name}"]), True, None)
 
 
 def test_only_what_is_used_and_does_not_come_along_is_in_an_identity() -> None:
-    assert plugged(load_config(None), True, None) == ()
-    assert plugged(load_config(None, ["use.cost_model=false", "model.name=no:Where"]), True, None) == (), "nothing is learnt"
+    assert external_plugins(load_config(None), True, None) == ()
+    assert external_plugins(load_config(None, ["use.cost_model=false", "model.name=no:Where"]), True, None) == (), "nothing is learnt"
     away = load_config(None, ["runner.name=no:where", "use.cost_model=false"])
-    assert plugged(away, False, "head:6379") == (Plugin("runner", "no:where", "", ""),), "only the workers know"
+    assert external_plugins(away, False, "head:6379") == (Plugin("runner", "no:where", "", ""),), "only the workers know"
 
 
 def test_what_comes_along_is_found_by_the_same_finder() -> None:

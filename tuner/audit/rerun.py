@@ -22,7 +22,7 @@ from tuner.config import BUILT_IN, TuneConfig
 from tuner.cost_model.trainer import PRIOR
 from tuner.driver import searched
 from tuner.farm.search_spec import SearchSpec
-from tuner.farm.store_client import Storing
+from tuner.farm.store_client import StoreClient
 from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log
 from tuner.log.writer import Origin
@@ -144,7 +144,7 @@ def _store_log(again: Again, opened: LoweredModel, known: Sequence[SearchedSubgr
         machine, seed, tag = opened.machine.name, int(again.identity["seed"]), str(again.identity["tag"])
         origin = Origin(search.run, opened.name, machine, simulator.VERSION, again.clock, seed, tag)
         spec = SearchSpec(origin, target_graph, again.levels, again.config)
-        Storing(LocalPath(store), LocalPath(again.run), spec, lambda _: None).close()
+        StoreClient(LocalPath(store), LocalPath(again.run), spec, lambda _: None).close()
 
 
 def search_longer(again: Again, readings: int, say: Callable[[str], None]) -> Longer:

@@ -16,7 +16,7 @@ from tuner.audit.rerace import race_again
 from tuner.audit.rerun import Again, search_longer, seeds_spread
 from tuner.audit.retime import clock_of, own_cycles, time_files
 from tuner.config import BUILT_IN, TuneConfig, load_config
-from tuner.farm.plugin_identity import plugged
+from tuner.farm.plugin_identity import external_plugins
 from tuner.farm.subgraph_searches import SearchedSubgraph, searches
 from tuner.log.read import read_log, read_tasks
 from tuner.measure.reopen import open_tuned
@@ -56,7 +56,7 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     if not settings.is_file():
         raise BadInputError(f"{settings}: not there; expected the settings of the run")
     config = load_config(str(settings)).given({"farm.backend": request.backend, "farm.workers": request.workers})
-    plugged(config, config.farm.backend == "serial", request.address)
+    external_plugins(config, config.farm.backend == "serial", request.address)
     opened, saved = open_tuned(run)
     then, now = str(entry.identity.get("simulator")), simulator.VERSION
     same, clock, levels = then == now, clock_of(summary), tuple(opened.machine.contention)

@@ -178,12 +178,12 @@ def _ray(address: str | None) -> CheckResult:
 
 def _log(run: Path) -> CheckResult:
     """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
-    from tuner.log.dataset import DATASETS, whole
+    from tuner.log.dataset import DATASETS, read_dataset
     from tuner.platform.local_files import LocalPath
     from tuner.runs.list_runs import open_run
 
     open_run(run)
-    parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(LocalPath(run / name), name, ()).parts]
+    parts = [(run / part.mark.file).stat() for name in DATASETS for part in read_dataset(LocalPath(run / name), name, ()).parts]
     size = sum(part.st_size for part in parts)
     last = max(part.st_mtime for part in parts)
     recent = [part for part in parts if last - part.st_mtime <= RATE_S]

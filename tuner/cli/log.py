@@ -55,7 +55,7 @@ def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
 @app.command()
 def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     """Write tasks/ and log/ of an older schema version to a new folder, with today's columns."""
-    from tuner.log.schema import SCHEMA_VERSION
+    from tuner.log.record import SCHEMA_VERSION
     from tuner.runs.migrate import migrate
     from tuner.runs.repair import lost_rows
 

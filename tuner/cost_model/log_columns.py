@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from compiler.cost.context import CONDITIONS
 from compiler.cost.features import FEATURES
-from tuner.log import schema
+from tuner.log import record
 
 WIDTH = len(FEATURES) + len(CONDITIONS)
 LOG = ("task", "kind", "level_index", "level", "status", "cycles", "simulator", "model", "workload", "run", "seq")
 TASKS = ("task", "kind", "feature_set")
-INPUTS = tuple(schema.FEATURE_PREFIX + name for name in FEATURES)  # of `tasks/`, too; what they mean is their set's
+INPUTS = tuple(record.FEATURE_PREFIX + name for name in FEATURES)  # of `tasks/`, too; what they mean is their set's
 
 
 def columns_read() -> list[list[str]]:
     """Name, type, unit and meaning of each column but the inputs: a model of other ones has learnt something else."""
     found = []
-    for columns, names in ((schema.LOG_COLUMNS, LOG), (schema.TASK_COLUMNS, TASKS)):
+    for columns, names in ((record.LOG_COLUMNS, LOG), (record.TASK_COLUMNS, TASKS)):
         known = {column.name: column for column in columns}
         found += [[name, str(known[name].type), known[name].unit, known[name].meaning] for name in names]
     return found

@@ -1,4 +1,4 @@
-"""What supervision is given, and what it wants done: values, for a machine that does nothing itself (`tuner.farm.supervision`)."""
+"""Inputs and actions of supervision: values, for a machine that does nothing itself (`tuner.farm.supervision`)."""
 
 from __future__ import annotations
 

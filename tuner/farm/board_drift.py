@@ -1,4 +1,4 @@
-"""What a person hears of the boards that measure a run: that there is another one, and that one is not what it was."""
+"""Messages about the boards that measure a run: a board that is new, a board that drifts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.log.drift import DRIFTED, UNNAMED, Drift, drifted
-from tuner.log.schema import log_schema
-from tuner.log.wire_format import travelling, unpacked
+from tuner.log.wire_format import LOG_ROWS
 from tuner.log.writer import OpenedBatch, RunLog
 
 
@@ -24,19 +23,19 @@ class BoardWatch:
         self._seen = set(self._earlier)
         self._off: set[str] = set()  # boards that drifted when they were last heard of
 
-    def began(self, boards: Collection[str]) -> None:
+    def note_start(self, boards: Collection[str]) -> None:
         """The search begins with what these measured."""
         self._earlier |= set(boards)
         self._seen |= self._earlier
 
-    def logged(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
+    def check_rows(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
         """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that the run did not begin with."""
-        rows, levels = unpacked(opened.batch.rows, travelling(log_schema())), opened.batch.levels
+        rows, levels = LOG_ROWS.from_bytes(opened.batch.rows), opened.batch.levels
         boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))
-        for at in tasks.tolist():
-            if boards[at] is not None:
-                self._named(boards[at])
-            self._heard(boards[at] or UNNAMED, canaries[at])
+        for index in tasks.tolist():
+            if boards[index] is not None:
+                self._named(boards[index])
+            self._heard(boards[index] or UNNAMED, canaries[index])
 
     def _named(self, board: str) -> None:
         if board in self._seen:

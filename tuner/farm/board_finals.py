@@ -1,4 +1,4 @@
-"""Where a board measures, it also has the last word: champions are its finals' winners, and the summary's cycles are what it said there.
+"""Finals on a board, where one measures: champions are its finals' winners, and the summary's cycles are what it said there.
 
 Readings for the finals: a worker that holds the programs of one race, and turns of it sent there.
 """
@@ -54,7 +54,7 @@ class FinalsWorker:
     programs: tuple[Encoded, ...]
 
     def __call__(self, turn: Turn) -> list[int]:
-        return [self.bench.once(self.programs[at], turn.level).cycles or FAILED for at in turn.programs]
+        return [self.bench.once(self.programs[index], turn.level).cycles or FAILED for index in turn.programs]
 
 
 def read(farm: Finals, turns: Sequence[Turn]) -> Iterator[list[int]]:
@@ -80,25 +80,27 @@ def verdicts(
     baselines: by the first of levels that grant the same, of every search, for its first piece.  Those levels have a race of their own.
     """
     levels = tuple(opened.machine.contention)
-    groups = [tuple(levels[at] for at in group) for group in same_grants(opened.machine, levels)]
+    groups = [tuple(levels[index] for index in group) for group in same_grants(opened.machine, levels)]
     log, tasks = read_log(places[0].path), read_tasks(places[0].path)
     out = []
-    for at, (search, place) in enumerate(zip(found, places, strict=True)):
+    for index, (search, place) in enumerate(zip(found, places, strict=True)):
         plans = finalists(log, tasks, search.run, levels, spending.finalists)
-        bases = [baselines[group[0]][at] for group in groups]
+        bases = [baselines[group[0]][index] for group in groups]
         able = contenders(opened.packed[search.pieces[0]], [*plans, *bases], levels)
         races = [
-            _Race(group, [each for each in able[: len(plans)] if group[0] in each.simulated], base)
+            _Race(group, [contender for contender in able[: len(plans)] if group[0] in contender.simulated], base)
             for group, base in zip(groups, able[len(plans) :], strict=True)
         ]
-        most = None if spending.measurements is None else spending.finals
-        kept = Readings(place.checkpoint, [each.plan.digest for one in races for each in (*one.entered, one.baseline)], most)
+        limit = None if spending.measurements is None else spending.finals
+        journal = Readings(
+            place.checkpoint, [contender.plan.digest for race in races for contender in (*race.entered, race.baseline)], limit
+        )
         piece = f"{opened.names[search.pieces[0]]}: " if len(opened.names) > 1 else ""
         out.append(
             Verdict.of(
                 [
-                    _verdict(one, kept, config, most and most * len(one.levels) // len(levels), address, partial(_said, say, piece))
-                    for one in races
+                    _verdict(race, journal, config, limit and limit * len(race.levels) // len(levels), address, partial(_said, say, piece))
+                    for race in races
                 ]
             )
         )
@@ -113,12 +115,14 @@ class _Race(NamedTuple):
     baseline: Contender
 
 
-def _verdict(one: _Race, kept: Readings, config: TuneConfig, most: int | None, address: str | None, say: Callable[[str], None]) -> Verdict:
-    levels, entered, baseline = one
+def _verdict(
+    race: _Race, journal: Readings, config: TuneConfig, limit: int | None, address: str | None, say: Callable[[str], None]
+) -> Verdict:
+    levels, entered, baseline = race
     spec, budget = runner_spec(config), config.runner.readings
     assert spec is not None
     programs = tuple(contender.program for contender in (*entered, baseline))
-    together = "" if most is None else f", {most:,} readings in all"
+    together = "" if limit is None else f", {limit:,} readings in all"
     say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most{together}")
 
     def seen(rounds: int, reads: Mapping[str, int]) -> None:
@@ -128,9 +132,9 @@ def _verdict(one: _Race, kept: Readings, config: TuneConfig, most: int | None, a
 
     with farm_of_finals(FinalsSpec(spec, programs), config, address) as farm:
         try:
-            verdict = decide(entered, baseline, levels, budget, lambda turns: kept.measured(turns, partial(read, farm)), seen, most)
+            verdict = decide(entered, baseline, levels, budget, lambda turns: journal.measured(turns, partial(read, farm)), seen, limit)
         except BoardFailedError:
-            kept.forget()
+            journal.forget()
             raise
     for line in _lines(verdict, levels):
         say(line)
@@ -142,14 +146,16 @@ def _said(say: Callable[[str], None], piece: str, line: str) -> None:
 
 
 def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
-    """What came out, for a person, level by level."""
+    """Results for a person, level by level."""
     lines = []
     for level in levels:
-        standings = Counter(each.standing[level] for each in verdict.finalists if level in each.standing)
-        others = [f"{standings[standing]} {standing}" for standing in get_args(Standing)[1:] if standings[standing]]
-        readings = sum(each.readings.get(level, 0) for each in (*verdict.finalists, *verdict.baselines))
+        standings = Counter(finalist.standing[level] for finalist in verdict.finalists if level in finalist.standing)
+        standing_counts = [f"{standings[standing]} {standing}" for standing in get_args(Standing)[1:] if standings[standing]]
+        readings = sum(finalist.readings.get(level, 0) for finalist in (*verdict.finalists, *verdict.baselines))
         how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if standings["not told apart"] else "the fastest"
-        out = "; ".join([f"{how} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(others)]), f"{readings:,} readings"])
+        out = "; ".join(
+            [f"{how} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(standing_counts)]), f"{readings:,} readings"]
+        )
         lines.append(f"finals, {level}: {out}")
     return lines
 
@@ -183,9 +189,9 @@ def cycles_read(
     """
     out = {}
     for level in levels:
-        each = [verdict.cycles(plan, level) for verdict, plan in zip(said, chosen, strict=True)]
-        ran = [cycles for cycles in each if cycles is not None]
-        if len(ran) == len(each):
+        search_cycles = [verdict.cycles(plan, level) for verdict, plan in zip(said, chosen, strict=True)]
+        ran = [cycles for cycles in search_cycles if cycles is not None]
+        if len(ran) == len(search_cycles):
             out[level] = sum(len(search.pieces) * cycles for search, cycles in zip(found, ran, strict=True))
     return out
 
@@ -196,7 +202,7 @@ def levels_read(
     """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`."""
     out = {}
     for level, row in simulated.items():
-        variants = {other: read[theirs.plan].get(level) for other, theirs in simulated.items()}
+        variants = {variant: read[variant_row.plan].get(level) for variant, variant_row in simulated.items()}
         cycles, base = read[row.plan][level], read[baselines[level].digest][level]
         out[level] = row.model_copy(
             update={
@@ -214,24 +220,26 @@ def pieces_read(
     simulated: Sequence[PieceSummary], found: Sequence[SearchedSubgraph], said: Sequence[Verdict], shipped: Mapping[str, Sequence[Plan]]
 ) -> tuple[PieceSummary, ...]:
     """Pieces with the board's cycles.  shipped: level -> of every search what ships there."""
-    number = {search.run: at for at, search in enumerate(found)}
+    number = {search.run: index for index, search in enumerate(found)}
     out = []
     for piece in simulated:
-        at = number[piece.search]
-        read = {level: said[at].cycles(shipped[level][at], level) for level in piece.cycles}
+        index = number[piece.search]
+        read = {level: said[index].cycles(shipped[level][index], level) for level in piece.cycles}
         out.append(piece.model_copy(update={"cycles": read}))
     return tuple(out)
 
 
 def runner_summary(config: TuneConfig, found: Sequence[SearchedSubgraph], said: Sequence[Verdict]) -> RunnerSummary:
-    """What measured, how often, and what it said in the finals."""
-    rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, *verdict.baselines)]
+    """Runner, number of repeats, and cycles in the finals."""
+    rows = [
+        _row(search, finalist) for search, verdict in zip(found, said, strict=True) for finalist in (*verdict.finalists, *verdict.baselines)
+    ]
     return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
 
 
 def readings_taken(said: Sequence[Verdict]) -> int:
     """In the finals."""
-    return sum(sum(each.readings.values()) for verdict in said for each in (*verdict.finalists, *verdict.baselines))
+    return sum(sum(finalist.readings.values()) for verdict in said for finalist in (*verdict.finalists, *verdict.baselines))
 
 
 def _row(search: SearchedSubgraph, finalist: Finalist) -> FinalistSummary:

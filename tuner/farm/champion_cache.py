@@ -34,7 +34,7 @@ class KnownChampions(NamedTuple):
     line: str = ""
 
     def of(self, search: int) -> tuple[Genome, ...]:
-        """What is measured in the place of a search; () where one runs."""
+        """Programs measured in the place of a search; () where one runs."""
         return self.genomes[search] if self.genomes else ()
 
 
@@ -49,39 +49,39 @@ def read_known(
     for search in searches(opened, ""):
         target_graph = ordered(opened.target_graphs[search.pieces[0]], config.search.order)
         try:
-            each = [*read_champions(root / conditions.folder, Scopes(target_graph).whole)]
+            stored = [*read_champions(root / conditions.folder, Scopes(target_graph).whole)]
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
         if began is None:
-            found = [(name, one) for name, one in each if one.model_digest != opened.digest and _as_long(one, config.budget)]
+            usable = [(name, one) for name, one in stored if one.model_digest != opened.digest and _as_long(one, config.budget)]
         else:
-            found = [(name, one) for name, one in each if name in began]
-        of_all = _best([one for _, one in found], conditions.levels)
-        mine = [genome for plan in of_all if (genome := _genome(target_graph, plan)) is not None]
-        if not mine or len(mine) < len(of_all):
+            usable = [(name, one) for name, one in stored if name in began]
+        of_all = _best([one for _, one in usable], conditions.levels)
+        piece_genomes = [genome for plan in of_all if (genome := _genome(target_graph, plan)) is not None]
+        if not piece_genomes or len(piece_genomes) < len(of_all):
             if began is None:
                 return KnownChampions()
             raise BadInputError(
                 f"--store {root}: {out} began with its champions {', '.join(began)}, which are not there; give another --out"
             )
-        names += [name for name, _ in found]
-        genomes.append(tuple(dict.fromkeys(mine)))
-        runs |= dict.fromkeys(f"run {one.run} of {one.model} ({one.programs:,} programs)" for _, one in found)
+        names += [name for name, _ in usable]
+        genomes.append(tuple(dict.fromkeys(piece_genomes)))
+        runs |= dict.fromkeys(f"run {one.run} of {one.model} ({one.programs:,} programs)" for _, one in usable)
     said = f"store {root}: {', '.join(runs)} searched the same computation with other weights"
     return KnownChampions(tuple(names), tuple(genomes), f"{said}: its champions are measured, a larger budget searches")
 
 
-def _as_long(found: StoredChampions, budget: BudgetSettings) -> bool:
+def _as_long(stored: StoredChampions, budget: BudgetSettings) -> bool:
     """Whether that search had what this one is given; of time nobody can tell."""
-    had = {"candidates": found.programs, "measurements": found.readings, "seconds": float("inf")}
+    had = {"candidates": stored.programs, "measurements": stored.readings, "seconds": float("inf")}
     return had[budget.kind] >= budget.amount
 
 
-def _best(found: Sequence[StoredChampions], levels: Sequence[str]) -> list[Plan]:
+def _best(stored: Sequence[StoredChampions], levels: Sequence[str]) -> list[Plan]:
     """Of every level the fastest, ties to the least digest, and the robust programs of their runs; each once."""
     chosen = dict[str, Plan]()
     for level in levels:
-        of_level = [one for one in found if level in one.of]
+        of_level = [one for one in stored if level in one.of]
         if of_level:
             best = min(of_level, key=lambda one: _rank(one.of[level], level))
             for plan in (best.of[level].plan, best.robust):

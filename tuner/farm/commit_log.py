@@ -1,4 +1,4 @@
-"""What counts: results of jobs, in their order, become numbered rows of the log and champions, up to the budget.
+"""Commit log: results of jobs, in their order, become numbered rows of the log and champions, up to the budget.
 
 Rows stay the bytes that they came as: only the few columns that decide about them are opened.
 """
@@ -18,7 +18,7 @@ from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.farm.reading_conflicts import LoggedReadings
 from tuner.farm.uncommitted import Ahead, AheadTask
 from tuner.log.columns import from_bytes
-from tuner.log.schema import RESULTS, STATUSES
+from tuner.log.record import STATUSES
 from tuner.log.task_numbers import Ranges, add, count
 from tuner.log.writer import OpenedBatch, RunLog
 from tuner.measure.reading_cost import readings_of_each
@@ -80,7 +80,7 @@ class Tally(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What was measured in its place in the order; `ahead` is what was measured before that.
+    """Measurements in their place in the order; `ahead` has those that are before it.
 
     failures: status -> tasks that ended so, earlier sessions included.  numbers: of the tasks, in their order.
 
@@ -118,7 +118,7 @@ class Ledger:
 
     @property
     def counted(self) -> Tally:
-        """What is ahead among it."""
+        """Totals, with the tasks that are ahead."""
         champions = self.champions.joined(self.ahead.champions)
         champions.programs = self.programs
         tasks = count(self.numbers) + len(self.ahead.tasks)
@@ -129,27 +129,27 @@ class Ledger:
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
         otherwise = self.logged is not None and self.logged.differ(opened)
-        numbers, whole = self._logged(opened, new)
-        if otherwise or not (whole and result.whole):
+        numbers, complete = self._logged(opened, new)
+        if otherwise or not (complete and result.whole):
             self._put_ahead(result, opened, numbers)
             return "otherwise" if otherwise else "later"
-        placed, program, status = np.flatnonzero(new), _programs(opened), _status(opened)
-        for at in placed.tolist():
-            name = opened.names[at]
+        placed, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")
+        for index in placed.tolist():
+            name = opened.names[index]
             self.tasks.add(name)
-            if numbers[at] < 0:
-                numbers[at] = self.ahead.tasks.pop(name).number
+            if numbers[index] < 0:
+                numbers[index] = self.ahead.tasks.pop(name).number
         add(self.numbers, numbers[placed])
         self.failures.update(STATUSES[code] for code in status[placed] if code)
         self.champions.programs += int(program[placed].sum())
         self.readings += int(self._costs(opened)[placed].sum())
         self._note(self.champions, result, opened, np.flatnonzero(new & program & (status == 0)).tolist())
         if self.logged is not None:
-            self.logged.placed(epoch, (opened.names[at] for at in placed.tolist()))
+            self.logged.placed(epoch, (opened.names[index] for index in placed.tolist()))
         return "here"
 
     def keep(self, result: EpochResult) -> None:
-        """What lies behind the next result, and has to wait: another session will measure it in its place."""
+        """Log a result that lies behind the next one, and has to wait: another session will measure it in its place."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
         self._put_ahead(result, opened, self._logged(opened, new)[0])
@@ -161,61 +161,48 @@ class Ledger:
         """
         names = opened.names
         rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
-        kept, left = rows, self.budget.programs(self.programs)
-        if left is not None and len(rows):
-            kept = rows & (_before(_programs(opened) & rows) < left)
-        if (most := self.budget.readings) is not None and len(rows):
-            kept = rows & (_before(self._costs(opened) * rows) < most - self.readings - self.ahead.readings)
+        accepted, programs_left = rows, self.budget.programs(self.programs)
+        if programs_left is not None and len(rows):
+            accepted = rows & (_before((opened.column("kind") == PROGRAM) & rows) < programs_left)
+        if (limit := self.budget.readings) is not None and len(rows):
+            accepted = rows & (_before(self._costs(opened) * rows) < limit - self.readings - self.ahead.readings)
         numbers = np.full(len(names), -1, np.int64)
-        if len(at := np.flatnonzero(kept)):
+        if len(indices := np.flatnonzero(accepted)):
             if self.boards is not None:
-                self.boards.logged(opened, at)
-            numbers[at] = self.log.numbers.of([names[k] for k in at.tolist()])
-            self.log.append(opened, at, numbers[at])
+                self.boards.check_rows(opened, indices)
+            numbers[indices] = self.log.numbers.of([names[k] for k in indices.tolist()])
+            self.log.append(opened, indices, numbers[indices])
             if self.logged is not None:
-                self.logged.note(opened, at.tolist())
-        return numbers, bool((kept == rows).all())
+                self.logged.note(opened, indices.tolist())
+        return numbers, bool((accepted == rows).all())
 
     def _put_ahead(self, result: EpochResult, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
-        program, status, costs, there = _programs(opened), _status(opened), self._costs(opened), numbers >= 0
-        for at in np.flatnonzero(there).tolist():
-            self.ahead.tasks[opened.names[at]] = AheadTask(int(numbers[at]), bool(program[at]), STATUSES[status[at]], int(costs[at]))
-        self._note(self.ahead.champions, result, opened, np.flatnonzero(there & program & (status == 0)).tolist())
+        program, status, costs, logged = (opened.column("kind") == PROGRAM), opened.column("status"), self._costs(opened), numbers >= 0
+        for index in np.flatnonzero(logged).tolist():
+            self.ahead.tasks[opened.names[index]] = AheadTask(
+                int(numbers[index]), bool(program[index]), STATUSES[status[index]], int(costs[index])
+            )
+        self._note(self.ahead.champions, result, opened, np.flatnonzero(logged & program & (status == 0)).tolist())
 
     def _costs(self, opened: OpenedBatch) -> NDArray[np.int64]:
         """int64 [tasks]: readings."""
-        values = opened.epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
-        return readings_of_each(_status(opened), values[opened.places], self.repeats)
+        return readings_of_each(opened.column("status"), opened.values(), self.repeats)
 
     def _note(self, champions: Champions, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
         """Champions among these programs; genomes are only unpacked to be kept.
 
         One by one: a job has a handful of programs.
         """
-        epoch = opened.epoch
-        values = epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
-        singles, programs = epoch["singles"], np.cumsum(epoch["kind"] == PROGRAM) - 1
-        for at in fits:
-            place, task = int(opened.places[at]), opened.names[at]
-            cycles, program = with_never(values[place, :, CYCLES]), int(programs[place])
-            if champions.gains(cycles, task, bool(singles[program])):
+        cycles_of = with_never(opened.values()[:, :, CYCLES])
+        singles, programs = opened.epoch["singles"], np.cumsum(opened.epoch["kind"] == PROGRAM) - 1
+        for index in fits:
+            task, program = opened.names[index], int(programs[opened.places[index]])
+            if champions.gains(cycles_of[index], task, bool(singles[program])):
                 genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
-                champions.note(Individual(unpack_genome(genomes, program), cycles, task))
+                champions.note(Individual(unpack_genome(genomes, program), cycles_of[index], task))
 
 
 def _before(counts: NDArray[Any]) -> NDArray[np.int64]:
     """Sum of those before each."""
-    found: NDArray[np.int64] = np.cumsum(counts) - counts
-    return found
-
-
-def _programs(opened: OpenedBatch) -> NDArray[np.bool_]:
-    """bool [tasks]."""
-    found: NDArray[np.bool_] = opened.epoch["kind"][opened.places] == PROGRAM
-    return found
-
-
-def _status(opened: OpenedBatch) -> NDArray[np.int8]:
-    """Places in `STATUSES` [tasks]."""
-    found: NDArray[np.int8] = opened.epoch["status"][opened.places]
-    return found
+    sums: NDArray[np.int64] = np.cumsum(counts) - counts
+    return sums

@@ -29,7 +29,7 @@ TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
 
 
 class Jobs(Protocol):
-    """Where jobs run.  `tell_*` come before the first job that needs it; results come in any order, every one once.
+    """Executor of jobs.  `tell_*` come before the first job that needs it; results come in any order, every one once.
 
     Requests that were found to take their workers along are nobody else's business: jobs are told of them here.
     """
@@ -43,15 +43,15 @@ class Jobs(Protocol):
         ...
 
     def tell_answers(self, packed: bytes) -> None:
-        """What earlier sessions published of tasks whose place has not come; before the first job."""
+        """Results that earlier sessions published of tasks whose place has not come; before the first job."""
         ...
 
     def tell_stored(self, packed: bytes) -> None:
-        """What other runs measured; before the first job."""
+        """Results of other runs; before the first job."""
         ...
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
-        """What all islands found in the next epoch."""
+        """Findings of all islands in the next epoch."""
         ...
 
     def tell_models(self, models: Models) -> None:

@@ -1,4 +1,4 @@
-"""What this process measures at the moment, where the next one finds it if this one dies.
+"""Journal of the request that is measured at the moment, for the next process if this one dies.
 
 The serial backend has nobody to see it die.  Every line of the file is a request in the midst of which a session ended; that of the session
 that runs is the last one, and there only while it measures.  No fsync: what was handed to the kernel outlives the process, and a computer
@@ -78,7 +78,7 @@ def failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Request, FailingItem
             ends.setdefault(Request(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
         except (ValueError, TypeError):  # of a version whose genes were others: it names nothing that could be asked
             continue
-    for request, found in ends.items():
-        if len(found) >= DEATHS_ALONE:
-            timeout = found[-1] == "timeout"
-            yield request, FailingItem("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(found) - 1)
+    for request, statuses in ends.items():
+        if len(statuses) >= DEATHS_ALONE:
+            timeout = statuses[-1] == "timeout"
+            yield request, FailingItem("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(statuses) - 1)

@@ -142,12 +142,12 @@ class EpochSchedule:
         return self.waiting.get(self.frontier)
 
     def again(self) -> None:
-        """What stopped early has to run whole after all: what it measured had been measured elsewhere."""
+        """Repeat a job that stopped early: what it measured had been measured elsewhere."""
         del self.waiting[self.frontier]
         self._unlimited.add(self.frontier)
 
     def otherwise(self) -> list[EpochResult]:
-        """What is next in order is to be done again, with other answers, and what its island did since.  Returns results of that."""
+        """Repeat the next job in order, with other answers, and what its island did since.  Returns results of that."""
         epoch, island = self.frontier
         first = self.waiting.pop(self.frontier)
         later = sorted(key for key in self.waiting if key[1] == island)
@@ -192,11 +192,11 @@ class EpochSchedule:
         self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained
         self.programs, self.readings = ([int(count) for count in state[name]] for name in ("programs", "readings"))
         epochs: list[list[bytes]] = []
-        at = 0
-        for each in range(epoch):
-            epochs.append(list(findings[at : at + self.width(each)]))
-            at += self.width(each)
-        self.current = list(findings[at:])
+        offset = 0
+        for complete_epoch in range(epoch):
+            epochs.append(list(findings[offset : offset + self.width(complete_epoch)]))
+            offset += self.width(complete_epoch)
+        self.current = list(findings[offset:])
         self._ahead = list(self.states)
         self._next = [epoch + (i < island) for i in range(self.islands)]
         if epoch == FIRST:

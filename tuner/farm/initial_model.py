@@ -75,11 +75,11 @@ def packaged_prior(config: TuneConfig, say: Callable[[str], None]) -> Prior | No
     if not (config.use.cost_model and config.use.packaged_model):
         return None
     try:
-        data, kept = packaged_model()
+        data, model = packaged_model()
     except BadInputError as error:
         say(f"{error}; the built-in estimate goes on without it")
         return None
-    return Prior(NAME, data, kept) if kept.kind == config.model.name else None
+    return Prior(NAME, data, model) if model.kind == config.model.name else None
 
 
 def proposer_line(config: TuneConfig, prior: Prior | None) -> str:
@@ -96,8 +96,8 @@ def _of_resumed(out: AnyPath | Path, began: str) -> Prior:
     """The copy; the one that comes along where the run was stopped before there was one."""
     where = out / "models" / PRIOR
     if not where.is_file():
-        data, kept = packaged_model()
-        if (packaged := Prior(NAME, data, kept)).said == began:
+        data, model = packaged_model()
+        if (packaged := Prior(NAME, data, model)).said == began:
             return packaged
     return _read(where, f"the run's own copy {where}")
 

@@ -40,7 +40,7 @@ class Start(NamedTuple):
     genomes: Mapping[str, tuple[Genome, ...]] = MappingProxyType({})
 
     def of(self, piece: int) -> list[Genome] | None:
-        """What the search of a piece begins with; None where the plans were not named again that the run began with."""
+        """Genomes that the search of a piece begins with; None where the plans were not named again that the run began with."""
         return None if len(self.genomes) < len(self.said) else [genomes[piece] for genomes in self.genomes.values()]
 
     def lines(self) -> Iterator[str]:
@@ -51,7 +51,7 @@ class Start(NamedTuple):
 
 
 def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: AnyPath | Path, resume: bool) -> Start:
-    """What plan files, each of all of the model, say of it in the order of the search; of equal plans the first.
+    """Genomes of plan files, each of the whole model, in the order of the search; of equal plans the first.
 
     Raises `BadInputError` (no plan, a plan of something else or in another order, other plans than those that a resumed run began with) and
     `InfeasibleError`, as `compile` does.
@@ -86,9 +86,13 @@ def compiled_genomes(target_graph: TargetGraph, levels: Sequence[str], config: T
     except InfeasibleError:
         return {}
     if config.use.placement or not config.use.cores:
-        return dict.fromkeys((genome for mine in genomes.values() for genome in mine), _PREDICTION)
+        return dict.fromkeys((genome for level_genomes in genomes.values() for genome in level_genomes), _PREDICTION)
     cores = {level: target_graph.machine.granted(level).cores for level in genomes}
-    wide = (tuple(everywhere(target_graph, gene, cores[level]) for gene in genome) for level, mine in genomes.items() for genome in mine)
+    wide = (
+        tuple(everywhere(target_graph, gene, cores[level]) for gene in genome)
+        for level, level_genomes in genomes.items()
+        for genome in level_genomes
+    )
     return dict.fromkeys(wide, _PREDICTION)
 
 
@@ -96,14 +100,14 @@ def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:
     compile_plan(compiler, plan, where)
     target_graph = ordered(compiler.target_graph, order)
     names = [name for segment in plan.segments for name in segment.operators]
-    at = next((k for k, spec in enumerate(target_graph.operators) if spec.name != names[k]), None)
-    if at is not None:
-        what = f"operator {at} is {names[at]!r}, the search has {target_graph.operators[at].name!r} there"
-        raise BadInputError(f"{where}: {what} (search.order: {order}); expected its order, or --set search.order={_other(order)}")
+    index = next((k for k, spec in enumerate(target_graph.operators) if spec.name != names[k]), None)
+    if index is not None:
+        difference = f"operator {index} is {names[index]!r}, the search has {target_graph.operators[index].name!r} there"
+        raise BadInputError(f"{where}: {difference} (search.order: {order}); expected its order, or --set search.order={_other(order)}")
     genome = genome_of(target_graph, plan)
     assert genome is not None, "what compiles has a gene"
     return genome
 
 
 def _other(order: Order) -> Order:
-    return next(each for each in ORDERS if each != order)
+    return next(candidate for candidate in ORDERS if candidate != order)

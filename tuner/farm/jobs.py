@@ -37,7 +37,7 @@ from tuner.measure.budgeted import Limit, Listener, MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.reading_cost import readings_of
-from tuner.measure.replay import KnownResult, answers
+from tuner.measure.replay import unpack_measurements
 from tuner.measure.request import Measurement, Measurer, Request
 from tuner.measure.store_lookup import NAMED, WORKER, Memo
 from tuner.platform.cpus import usable_cpus
@@ -122,12 +122,12 @@ class EpochResult(NamedTuple):
 
     @property
     def findings(self) -> bytes:
-        """What others are told."""
+        """Message to the other islands."""
         return self.batch.epoch
 
 
 class Update(NamedTuple):
-    """What a job runner has not heard of yet.
+    """News for a job runner.
 
     first: number of the first of `epochs`; 0 where it has to begin again.  answers: what the run had published of tasks whose place has
     not come (`tuner.measure.replay`), None where it has them.  models: that of the job's number, None where it has it.  stored: what
@@ -164,11 +164,11 @@ class Broadcast:
 
 def build_job_runner(spec: SearchSpec) -> JobRunner:
     """Job runner of this process, its kernels compiled."""
-    with nullcontext(False) if spec.config.runner.name != BUILT_IN else compiling() as here:
-        if here:
+    with nullcontext(False) if spec.config.runner.name != BUILT_IN else compiling() as compiles:
+        if compiles:
             compile_beside(usable_cpus() - 1, search=True)
         job_runner = JobRunner(spec, spec.build_evaluator())
-        job_runner.warm(here)
+        job_runner.warm(compiles)
     return job_runner
 
 
@@ -184,7 +184,7 @@ class JobRunner:
         self.predictors: list[Predictor | None] = [None] * len(spec.levels)
         self.done = 0
         self.worker = "driver"
-        self._told: dict[str, KnownResult] = {}  # of earlier sessions
+        self._told: dict[str, Measurement] = {}  # of earlier sessions
         self._heard: FirstReadings | None = FirstReadings(len(spec.levels)) if spec.differs else None
 
     def warm(self, whole: bool) -> None:
@@ -200,16 +200,16 @@ class JobRunner:
             placer = Placer(self.known.table, self.rules.levels, self.spec.config.placement)
             placer.expected(genome, np.ones((len(genome), levels)), np.zeros(levels))
         if whole:
-            list(self._here([Request("program", each) for each in (genome, *_of_every_kind(self.rules.target_graph, genome))]))
+            list(self._here([Request("program", program) for program in (genome, *_of_every_kind(self.rules.target_graph, genome))]))
 
     @cached_property
     def strategy(self) -> type[SearchStrategy]:
-        """What asks."""
+        """Strategy that asks for measurements."""
         return self.spec.strategy or find_strategy(self.spec.config.search.strategy)
 
     @cached_property
     def cost_model(self) -> type[CostModel]:
-        """What is trained and asked here, where any is."""
+        """Class of the models that are trained and asked here, where any is."""
         return find_cost_model(self.spec.config.model.name)
 
     def hear(self, update: Update) -> None:
@@ -222,11 +222,11 @@ class JobRunner:
         for findings in update.epochs:
             self.known.learn_epoch(findings)
             if self._heard is not None:
-                for each in findings:
-                    self._heard.learn(each)
+                for island_findings in findings:
+                    self._heard.learn(island_findings)
             self.done += 1
         if update.answers is not None:
-            self._told = answers(update.answers, len(self.rules.levels))
+            self._told = unpack_measurements(update.answers, len(self.rules.levels))
             self.evaluator.answer_by(self._told)
         if update.stored is not None:  # after `warm`: results of others compile no kernel
             self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.differs)
@@ -251,10 +251,10 @@ class JobRunner:
         strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
         recorder, collector = Recorder(spec, job.island, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
-        paid: ChainMap[str, KnownResult] = ChainMap()
+        paid: ChainMap[str, Measurement] = ChainMap()
         if self._heard is not None:
-            mine, paid = self._answering(job, self._heard)
-            listeners.append(mine)
+            readings, paid = self._answering(job, self._heard)
+            listeners.append(readings)
 
         def cost(measurement: Measurement) -> int:
             return 0 if measurement.task in paid else readings_of(measurement, len(spec.levels), spec.repeats)
@@ -263,17 +263,17 @@ class JobRunner:
         session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
-            for own in job.own:
-                self.known.learn(own)
+            for findings in job.own:
+                self.known.learn(findings)
             if job.epoch == FIRST:
                 asking = first_programs(self.rules, collector, self.known.proposed)
             else:
                 strategy = self.strategy(StrategyContext(self.rules, job.island, spec.origin.seed), job.state or None)
                 strategy.tell(self.known, predictors)
                 asking = strategy.ask(job.epoch)
-            whole = run_epoch(asking, session, self.known, collector)
+            complete = run_epoch(asking, session, self.known, collector)
         state = job.state
-        if strategy is not None and whole:
+        if strategy is not None and complete:
             state = strategy.state()
             if exchanges(job.epoch + 1 + LAG, config.search.exchange_every):
                 collector.elites = list(strategy.elites())[: config.search.elites]
@@ -281,23 +281,23 @@ class JobRunner:
             state,
             recorder.batch(collector.pack(job.island, len(spec.levels))),
             to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
-            whole,
+            complete,
             len(collector.segments),
             time.process_time() - begun,
-            () if memo is None else memo.reported(),
+            () if memo is None else memo.take_reports(),
         )
 
-    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, KnownResult]]:
-        """What the job has a reading of is not read again, whatever genes ask for it: as the log has it, as it heard, as it read itself.
+    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:
+        """Answer tasks that have a reading, whatever genes ask for them: as the log has it, as the job heard, as it read itself.
 
         Returns what notes its own, and of which tasks others have taken the readings."""
         levels = len(self.rules.levels)
-        own, mine = FirstReadings(levels), FirstReadings(levels)
-        for each in job.own:
-            own.learn(each)
-        placed, ahead = (answers(packed, levels) if packed else {} for packed in job.answers)
-        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, own.of, mine.of), died=True)
-        return mine, ChainMap(placed, heard.of, own.of)
+        island_readings, job_readings = FirstReadings(levels), FirstReadings(levels)
+        for findings in job.own:
+            island_readings.learn(findings)
+        placed, ahead = (unpack_measurements(packed, levels) if packed else {} for packed in job.answers)
+        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, island_readings.of, job_readings.of), died=True)
+        return job_readings, ChainMap(placed, heard.of, island_readings.of)
 
     def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         return map(self.measure, requests)
@@ -315,28 +315,28 @@ class JobRunner:
         return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun, board=self.evaluator.said)
 
     def _spared(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
-        """Who measures all but what must not be tried."""
+        """Measurer of all but what must not be tried."""
         if not failing:
             return measurer
 
         def spared(requests: Sequence[Request]) -> Iterator[Measurement]:
             measured = measurer([request for request in requests if request not in failing])
             for request in requests:
-                found = failing.get(request)
-                if found is None:
+                item = failing.get(request)
+                if item is None:
                     yield next(measured)
                 else:
-                    failed = self.evaluator.failed(request, found.status, found.error)
-                    yield replace(failed, worker="driver", attempt=found.attempt)
+                    failed = self.evaluator.failed(request, item.status, item.error)
+                    yield replace(failed, worker="driver", attempt=item.attempt)
 
         return spared
 
     def _train(self, training: Training) -> Trained:
         older = self.models[0] if training.models and self.models else None
         rows = unpacked_rows(training.rows)
-        found = retrain(self.cost_model, rows, self.spec.origin.seed, self.spec.config.model, older, training.prior)
+        trained = retrain(self.cost_model, rows, self.spec.origin.seed, self.spec.config.model, older, training.prior)
         self.done += 1
-        return found
+        return trained
 
 
 def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:

@@ -1,4 +1,4 @@
-"""What a run may spend of a budget of measurements: readings, task x level x repeat, of the search, its canary and the finals.
+"""Budget of measurements: readings, task x level x repeat, of the search, its canary and the finals.
 
 Where a board measures, the finals read the best programs again, and a canary is read now and then.  Both are paid for like everything else.
 What they may take is set aside before the search begins, by rules of the settings alone: so the search ends where it would have ended
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.subgraph_searches import dealt
+from tuner.farm.subgraph_searches import share_budget
 from tuner.measure.canary import EVERY
 from tuner.measure.reading_cost import repeats_of
 from tuner.selection.race import ECHO, FIRST_LOOK
@@ -41,16 +41,16 @@ class Spending:
         task = levels * repeats_of(config)
         if runner.name == BUILT_IN:
             return cls(total, levels, task, 0, 0, 0)
-        most = _finals(runner.finalists, levels, runner.readings)
+        limit = _finals(runner.finalists, levels, runner.readings)
         if total is None:
-            return cls(None, levels, task, most, runner.finalists, runner.canary)
-        kept = min(most, total // SHARE // searches)
+            return cls(None, levels, task, limit, runner.finalists, runner.canary)
+        reserved = min(limit, total // SHARE // searches)
         fewest = _finals(1, levels, ECHO)
-        if kept < fewest:
+        if reserved < fewest:
             least = SHARE * fewest * searches
             raise BadInputError(f"measurements {total}: too few, a {SHARE}th is for the finals; accepted: {least} or more")
-        able = [count for count in range(1, runner.finalists + 1) if _finals(count, levels, min(FIRST_LOOK, runner.readings)) <= kept]
-        return cls(total, levels, task, kept, max(able, default=1), runner.canary)
+        able = [count for count in range(1, runner.finalists + 1) if _finals(count, levels, min(FIRST_LOOK, runner.readings)) <= reserved]
+        return cls(total, levels, task, reserved, max(able, default=1), runner.canary)
 
     def canaries(self, readings: int) -> int:
         """Of the canary, beside so many of the search: at the start, and every `EVERY`."""
@@ -62,16 +62,16 @@ class Spending:
         Raises `BadInputError` where that is not enough for the first programs.
         """
         assert self.measurements is not None
-        left = self.measurements - self.finals * len(weights)
-        shares = [left]
+        remaining = self.measurements - self.finals * len(weights)
+        shares = [remaining]
         if len(weights) > 1:
-            enough = left >= len(weights) * least * self.task
-            shares = [self.task * count for count in dealt(left // self.task, weights, least)] if enough else [0]
-        found = [self._readings(share) - self.task + 1 for share in shares]
-        if min(found) <= (least - 1) * self.task:
-            what = f"{left} are left beside the finals, and a program at all levels takes {self.task}"
-            raise BadInputError(f"measurements {self.measurements}: too few; {what}, with the canary's {self.canary}")
-        return found
+            enough = remaining >= len(weights) * least * self.task
+            shares = [self.task * count for count in share_budget(remaining // self.task, weights, least)] if enough else [0]
+        limits = [self._readings(share) - self.task + 1 for share in shares]
+        if min(limits) <= (least - 1) * self.task:
+            details = f"{remaining} are left beside the finals, and a program at all levels takes {self.task}"
+            raise BadInputError(f"measurements {self.measurements}: too few; {details}, with the canary's {self.canary}")
+        return limits
 
     def _readings(self, share: int) -> int:
         """Most that leave room for their canaries."""
@@ -88,11 +88,11 @@ class Spending:
         said = f"budget: {self.measurements:,} measurements (task x level x repeat)"
         if not self.finals:
             return f"{said}, none set aside: the simulator needs no finals"
-        each = f" of each of {searches} searches" if searches > 1 else ""
-        kept, rounds = self.finals * searches, self.finals // _finals(self.finalists, self.levels, 1)
+        per_search = f" of each of {searches} searches" if searches > 1 else ""
+        reserved, rounds = self.finals * searches, self.finals // _finals(self.finalists, self.levels, 1)
         canary = f"the canary takes {self.canary} at the start and after every {EVERY}"
-        what = f"the best {self.finalists} of each of {self.levels} levels and the baseline, {rounds} times at least"
-        return f"{said}; {kept:,} are set aside for the finals{each} ({what}); {canary}"
+        contents = f"the best {self.finalists} of each of {self.levels} levels and the baseline, {rounds} times at least"
+        return f"{said}; {reserved:,} are set aside for the finals{per_search} ({contents}); {canary}"
 
 
 def _finals(finalists: int, levels: int, rounds: int) -> int:

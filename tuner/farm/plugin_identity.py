@@ -1,4 +1,4 @@
-"""What of a configuration others wrote: looked for before any worker is started, and part of the run's identity."""
+"""Plug-ins of a configuration: looked for before any worker is started, and part of the run's identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, TARGETS, Plugin, Plu
 from tuner.runs.folder import IDENTITY, read_json
 
 
-def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
+def external_plugins(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
     """All that does not come along.  The current folder is searched for modules, as `python -m` searches it.
 
     Raises `BadInputError` at once for what is not here.  Only a runner need not be where no worker is: there they say so themselves, and
@@ -23,8 +23,8 @@ def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plug
     named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
     if named:
         search_here()  # workers are told (`tuner.platform.ray_cluster.worker_environment`), wherever they are started
-    here = serial or on_this_computer(address)
-    return tuple(_plugin(kind, name, here) for kind, name in named)
+    local = serial or on_this_computer(address)
+    return tuple(_plugin(kind, name, local) for kind, name in named)
 
 
 def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
@@ -36,19 +36,21 @@ def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
     yield TARGETS, config.target.name
 
 
-def _plugin(kind: PluginKind, name: str, here: bool) -> Plugin:
+def _plugin(kind: PluginKind, name: str, local: bool) -> Plugin:
     if kind is not RUNNERS:
         return find(kind, name).plugin
     try:
         return runner_plugin(name)
     except BadInputError:
-        if here:
+        if local:
             raise
         return Plugin(kind.name, name, "", "")
 
 
-def replugged(out: Path, mine: Sequence[Plugin]) -> list[str]:
-    """What a run that is there was begun with and has no more, in words."""
-    there = [Plugin(**each) for each in read_json(out / IDENTITY).get("plugins", ())]
-    then, now = (", ".join(str(each) for each in some if each not in others) for some, others in ((there, mine), (mine, there)))
+def plugin_changes(out: Path, mine: Sequence[Plugin]) -> list[str]:
+    """Difference between the plug-ins that a run began with and those of today, in words."""
+    recorded = [Plugin(**plugin) for plugin in read_json(out / IDENTITY).get("plugins", ())]
+    then, now = (
+        ", ".join(str(plugin) for plugin in some if plugin not in excluded) for some, excluded in ((recorded, mine), (mine, recorded))
+    )
     return [f"begun with {then or 'nothing plugged in'}, not {now or 'without it'}"]

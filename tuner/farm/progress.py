@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a table that is kept up to date on a terminal, plain lines elsewhere."""
+"""Progress of a run for a person: a table that is kept up to date on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ class ProgressBar:
             return f"{max(0.0, self._seconds - (self._clock.monotonic_s() - self._start_s)):.0f} s left"
         if self._budget is None:
             return ""
-        left = max(0, self._budget - self._counted(snapshot))
+        remaining = max(0, self._budget - self._counted(snapshot))
         rate = self._rate(snapshot)
-        return f"{left} left" + (f", about {left / rate:.0f} s" if left and rate > 0 else "")
+        return f"{remaining} left" + (f", about {remaining / rate:.0f} s" if remaining and rate > 0 else "")
 
     def _counts(self, snapshot: Snapshot) -> str:
         failed = " ".join(f"{count} {status}" for status, count in sorted(snapshot.failures.items()) if count)

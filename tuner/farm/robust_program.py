@@ -32,8 +32,8 @@ def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Seq
 def robust_plan(log: pd.DataFrame, tasks: pa.Table, levels: Sequence[str]) -> Plan | None:
     """Of one search.  log, tasks: of it, with the columns that are read above."""
     programs = program_cycles(log, levels)
-    at = robust(programs.cycles)
-    if at is None:
+    index = robust(programs.cycles)
+    if index is None:
         return None
-    (payload,) = tasks.filter(pc.equal(pc.cast(tasks["task"], "string"), programs.tasks[at]))["payload"].to_pylist()
+    (payload,) = tasks.filter(pc.equal(pc.cast(tasks["task"], "string"), programs.tasks[index]))["payload"].to_pylist()
     return Plan.model_validate(json.loads(payload)["plan"])

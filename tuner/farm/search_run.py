@@ -29,9 +29,9 @@ from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.progress import ProgressBar
 from tuner.farm.reading_conflicts import LoggedReadings
 from tuner.farm.search_spec import SearchSpec
-from tuner.farm.store_client import Storing
+from tuner.farm.store_client import StoreClient
 from tuner.farm.uncommitted import read_ahead
-from tuner.farm.warm_start import WarmStart, lines, taken
+from tuner.farm.warm_start import WarmStart, lines, open_warm_start
 from tuner.log.read import read_log
 from tuner.log.task_numbers import count, first
 from tuner.log.writer import RunLog
@@ -78,7 +78,7 @@ class SearchRun:
         self, world: Platform, spec: SearchSpec, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
         budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
         prior: KeptModel | None = None,
-        storing: Storing | None = None,
+        storing: StoreClient | None = None,
     ) -> None:  # fmt: skip
         self.storing = storing
         self.clock = world.clock
@@ -139,8 +139,8 @@ class SearchRun:
         """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
         in its place, and then it is what the log says."""
         log, levels = self.ledger.log, len(self.levels)
-        found = self.checkpoint.load() if self.place.resumed else None
-        beyond = log.numbers.beyond([] if found is None else found[0]["numbers"])
+        checkpoint = self.checkpoint.load() if self.place.resumed else None
+        beyond = log.numbers.beyond([] if checkpoint is None else checkpoint[0]["numbers"])
         # where readings differ, also those of the last epochs before it, of which a job that builds on earlier ones does not know
         if rows := log.numbers.beyond([]) if self.spec.differs else beyond:
             answers = read_published(self.place.path, log.origin.run, rows, levels)
@@ -150,17 +150,18 @@ class SearchRun:
             self.ledger.logged = LoggedReadings(levels, answers if rows else None)
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
-        if found is None:
+        if checkpoint is None:
             if start is None:
                 raise BadInputError("--start: the run was stopped before its first checkpoint; name the plans again that it began with")
             if prior is not None:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
             self._begin(
-                taken(paths, said, self.spec.target_graph, self.levels, self.config.search.elites, self.spec.origin.runner), start()
+                open_warm_start(paths, said, self.spec.target_graph, self.levels, self.config.search.elites, self.spec.origin.runner),
+                start(),
             )
             return
-        state, findings = found
+        state, findings = checkpoint
         self._began, self._unsaved = int(state["began"]), []
         self.champions.restore(state["champions"])
         self.trainer.restore(state["trainer"])
@@ -181,7 +182,7 @@ class SearchRun:
         """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models.
 
         start: programs that are measured first -> where they are from."""
-        programs = {**start, **({} if warm is None else {each: "warm start" for each in warm.programs if each not in start})}
+        programs = {**start, **({} if warm is None else {genome: "warm start" for genome in warm.programs if genome not in start})}
         if programs or (warm is not None and not warm.empty):
             self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
             self._began = 1
@@ -189,7 +190,7 @@ class SearchRun:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
             self.ledger.tasks.update(warm.tasks)
             if self.ledger.boards is not None:
-                self.ledger.boards.began(warm.boards)
+                self.ledger.boards.note_start(warm.boards)
             if not self.quiet:
                 for line in self.warm_start:
                     say(line)
@@ -204,14 +205,14 @@ class SearchRun:
             self.storing.close()
 
     def ended(self, where: str) -> SearchEnd:
-        """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
+        """Champions and baselines.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
         champions, failures, *_ = self.ledger.counted
-        best = tuple(each for each in champions.best if each is not None)
-        baselines = tuple(each for each in map(champions.baseline, range(len(self.levels))) if each is not None)
+        best = tuple(program for program in champions.best if program is not None)
+        baselines = tuple(program for program in map(champions.baseline, range(len(self.levels))) if program is not None)
         if min(len(best), len(baselines)) < len(self.levels):
             counts = ", ".join(f"{count} {status}" for status, count in sorted(failures.items()))
-            what = f"no program of single operators could be measured ({counts})"
-            raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
+            failure = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{where}: {failure}; the column `error` of its log says why")
         return SearchEnd(best, baselines)
 
     def _first_answer(self) -> None:

@@ -22,7 +22,7 @@ from compiler.target.target_graph import TargetGraph
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.digests import digest
 from tuner.log.read import each_part
-from tuner.log.schema import RESULTS
+from tuner.log.record import BOARD, RESULTS, TaskRows
 from tuner.measure.store_lookup import WORKER
 from tuner.platform.files import AnyPath
 from tuner.store.champions import Champion, StoredChampions, put_champions
@@ -31,11 +31,11 @@ from tuner.store.packs import Conditions, Measured, keys, words
 
 _FIRST_TRY = 4096  # tasks, before anybody knows how many are a pack
 _STRUCTURE = re.compile(r',"structure":"([0-9a-f]{16})"}\Z')  # the last key of a payload, canonical JSON
-_LOG = ("run", "task", "seq", "level_index", "status", "worker", "board", "firmware", "drifted", *RESULTS)
+_LOG = ("run", "task", "seq", "level_index", "status", "worker", "drifted", *BOARD, *RESULTS)
 
 
 class Scopes:
-    """Where a task of a unit can be met: segments in every network that has their structure, stages and programs in the same computation.
+    """Scopes in which a task can be met: segments in every network that has their structure, stages and programs in the same computation.
 
     A segment's task names how its operators are wired, a program's does not: two networks may have operators of the same names and sizes.
     """
@@ -48,18 +48,18 @@ class Scopes:
     @cached_property
     def every(self) -> NDArray[np.uint64]:
         """uint64: ascending."""
-        found = {int(structure, 16) for structure in self._structures.places()} | {self.whole}
-        return np.array(sorted(found), np.uint64)
+        scopes = {int(structure, 16) for structure in self._structures.places()} | {self.whole}
+        return np.array(sorted(scopes), np.uint64)
 
     def of(self, kind: str, payload: str) -> int:
         """Of a task.  What no plan was made of is a segment without a structure, and has no results."""
         if kind not in ("operator", "segment"):
             return self.whole
-        found = _STRUCTURE.search(payload)
-        return int(found[1], 16) if found else 0
+        structure = _STRUCTURE.search(payload)
+        return int(structure[1], 16) if structure else 0
 
 
-class Storing:
+class StoreClient:
     """folder: of the run, whose log is read.  say: takes a line for a person.
 
     Raises `BadInputError` where the store cannot be used.
@@ -70,25 +70,25 @@ class Storing:
         conditions = Conditions(machine.name, machine.digest, facts.levels, origin.simulator, origin.runner, facts.repeats)
         self._store, self._folder, self._facts, self._say = PackStore(root, conditions), folder, facts, say
         self._scopes = Scopes(facts.target_graph)
-        found = self._store.found(self._scopes.every)
-        self.packed = found.packed
-        self._known = set(found.keys)
+        stored = self._store.find_tasks(self._scopes.every)
+        self.packed = stored.packed
+        self._known = set(stored.keys)
         self._scope_of: dict[str, int] = {}
         self._done = {"log": 0, "tasks": 0}  # parts
         self._waiting: list[Measured] = []
         self._count = self._seen = 0
         self._enough, self._failing = _FIRST_TRY, False
-        for line in found.damaged:
+        for line in stored.damaged:
             say(f"--store {line}; left out, `tilefarm store gc` deletes it")
-        say(f"store {root}: {len(found.keys):,} tasks of this network are known, from {found.packs} packs")
+        say(f"store {root}: {len(stored.keys):,} tasks of this network are known, from {stored.packs} packs")
 
     def drop(self, pack: str, task: str) -> None:
         """Of the store, since a task of it was measured again, with another result."""
         whose = self._store.whose.get(pack, "nobody knows whom")
-        what = f"task {task} was measured again, with another result"
-        self._say(f"--store {self._store.folder / pack}: {what}; the pack of {whose} is dropped")
+        conflict = f"task {task} was measured again, with another result"
+        self._say(f"--store {self._store.folder / pack}: {conflict}; the pack of {whose} is dropped")
         try:
-            self._store.drop(pack, f"{what} by run {self._facts.origin.run}")
+            self._store.drop(pack, f"{conflict} by run {self._facts.origin.run}")
         except OSError as error:
             self._failed(error)
 
@@ -107,11 +107,11 @@ class Storing:
     def keep(self, model_digest: str, of: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
         """The champions of a search that has ended, by level, for models that compute the same.  programs, readings: that it measured."""
         origin = self._facts.origin
-        found = StoredChampions(
+        champions = StoredChampions(
             run=origin.run, model=origin.model, model_digest=model_digest, programs=programs, readings=readings, of=dict(of), robust=robust
         )
         try:
-            put_champions(self._store.folder, self._scopes.whole, found)
+            put_champions(self._store.folder, self._scopes.whole, champions)
         except OSError as error:
             self._failed(error)
 
@@ -139,7 +139,7 @@ class Storing:
         self._failing = True
 
     def _read(self) -> None:
-        """What the log has published since, and the store has not."""
+        """Read what the log has published since, and the store has not."""
         for task, kind, payload in self._tasks():
             self._scope_of[task] = self._scopes.of(kind, payload)
         for part in self._parts("log", _LOG):
@@ -159,25 +159,18 @@ class Storing:
     def _measured(self, rows: pa.Table) -> Measured | None:
         """Tasks of a part that this run measured, and that fit some level."""
         levels = len(self._facts.levels)
-        mine = pc.and_(pc.equal(rows["run"].cast(pa.string()), self._facts.origin.run), pc.invert(rows["drifted"]))
+        own_rows = pc.and_(pc.equal(rows["run"].cast(pa.string()), self._facts.origin.run), pc.invert(rows["drifted"]))
         taken = pc.fill_null(pc.starts_with(rows["worker"].cast(pa.string()), WORKER), False)
-        rows = rows.filter(pc.and_(mine, pc.invert(taken))).sort_by([("seq", "ascending"), ("level_index", "ascending")])
-        count = len(rows) // levels
-        if not count:
+        tasks = TaskRows(rows.filter(pc.and_(own_rows, pc.invert(taken))), levels, by="seq")
+        if not len(tasks):
             return None
-        first = pa.array(np.arange(0, len(rows), levels))
-
-        def texts(name: str) -> NDArray[np.object_]:
-            return np.array(rows[name].take(first).cast(pa.string()).to_pylist(), object)
-
-        names = texts("task")
-        values = np.stack([rows[name].fill_null(0).to_numpy() for name in RESULTS], 1).reshape(count, levels, len(RESULTS))
+        names, values, boards = tasks.column("task").to_pylist(), tasks.values(), tasks.boards()
         good = np.any(values, axis=(1, 2))
         if self._facts.differs:  # what no board says is nobody's
-            good &= np.array([board is not None for board in texts("board")])
+            good &= np.array([board is not None for board in boards[:, 0]])
         scopes = np.array([self._scope_of[name] if ok else 0 for name, ok in zip(names, good, strict=True)], np.uint64)
-        found = Measured(scopes, words(list(names)), values, texts("board"), texts("firmware"))
-        new = good & np.array([key not in self._known for key in keys(found)])
-        found = found.of(new)
-        self._known.update(keys(found))
-        return found if len(found.tasks) else None
+        measured = Measured(scopes, words(names), values, boards)
+        new = good & np.array([key not in self._known for key in keys(measured)])
+        measured = measured.of(new)
+        self._known.update(keys(measured))
+        return measured if len(measured.tasks) else None

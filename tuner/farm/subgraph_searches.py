@@ -46,7 +46,7 @@ def _structure(target_graph: TargetGraph) -> str:
 
 
 def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[int]:
-    """What each search's pieces take layer by layer, in cycles, summed over the levels.  Raises `InfeasibleError`."""
+    """Cycles of each search's pieces layer by layer, summed over the levels.  Raises `InfeasibleError`."""
     machine, weights = opened.machine, []
     levels = {machine.granted(level): level for level in machine.contention}  # one of each grant
     for search in found:
@@ -54,11 +54,11 @@ def weights_of(opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> list[
         target_graph = opened.target_graphs[k]
         plans = {granted: default_plan(target_graph, level) for granted, level in levels.items()}
         measured = measure_plans(opened.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
-        weights.append(sum(each.timings[level].cycles for level, each in measured.items()) * len(search.pieces))
+        weights.append(sum(measured_plan.timings[level].cycles for level, measured_plan in measured.items()) * len(search.pieces))
     return weights
 
 
-def dealt(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
+def share_budget(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
     """`count` programs by weight, at least so many each."""
     shares = [least] * len(weights)
     for _ in range(count - sum(shares)):

@@ -111,7 +111,7 @@ class _Slot:
 
     @property
     def head(self) -> _Tracked:
-        """What it is at."""
+        """Job in front of the queue."""
         return self.queue[0].work
 
 
@@ -233,10 +233,10 @@ class Supervision:
         if slot.failed_builds < BUILD_TRIES:
             self._start(slot, now_s)
             return
-        left = sum(other.actor is not None for other in self._slots)
+        remaining = sum(worker.actor is not None for worker in self._slots)
         text = f"worker {slot.index} died {BUILD_TRIES} times while it started: {why}"
-        if left:
-            self._say(f"{text}; going on with {left} of {len(self._slots)}")
+        if remaining:
+            self._say(f"{text}; going on with {remaining} of {len(self._slots)}")
         else:
             self._actions.append(GiveUp(FarmError(text)))
 
@@ -273,27 +273,27 @@ class Supervision:
         lying = next((lying for lying in slot.queue if lying.number == event.job), None)
         if lying is None:
             return
-        each = lying.work
+        job = lying.work
         if lying is slot.queue[0]:
-            if each.work.kind.pure and not each.suspect:
+            if job.work.kind.pure and not job.suspect:
                 took_s = max(SHORTEST_S, now_s - slot.begun_s)
                 self._usual_s = _newer(self._usual_s, took_s)
-                if each.work.kind.alike:
+                if job.work.kind.alike:
                     slot.pace_s = _newer(slot.pace_s, took_s)
                 self._longest_s = max(self._longest_s, took_s)
             slot.queue.popleft()
             slot.begins(now_s)
         else:
             slot.queue.remove(lying)
-        each.copies -= 1
-        if each.over:
+        job.copies -= 1
+        if job.over:
             return
-        if each.item is not None:  # alone it does no harm
-            each.item, each.alone = None, 0
-            self._back(each)
+        if job.item is not None:  # alone it does no harm
+            job.item, job.alone = None, 0
+            self._back(job)
             return
-        each.over = True
-        self._actions.append(Deliver(each.work.number, event.result))
+        job.over = True
+        self._actions.append(Deliver(job.work.number, event.result))
 
     def _lost(self, slot: _Slot, status: Literal["crash", "timeout"], why: str, outside: bool, now_s: float) -> None:
         """An actor that is gone, or is killed for its silence."""
@@ -304,10 +304,10 @@ class Supervision:
         slot.queue.clear()
         self._end(slot)
         self._start(slot, now_s)
-        for each in queue:
-            each.copies -= 1
-        for each in reversed(queue[1:] if not outside else queue):
-            self._back(each)
+        for job in queue:
+            job.copies -= 1
+        for job in reversed(queue[1:] if not outside else queue):
+            self._back(job)
         if not queue or outside or (head := queue[0]).over:
             return
         if trying is not None or head.tried is None:
@@ -332,63 +332,63 @@ class Supervision:
         if head.lost >= LOST_MAX:
             self._actions.append(GiveUp(FarmError(f"a job was lost with {head.lost} workers, and no item of it is at fault: {why}")))
 
-    def _again(self, each: _Tracked, why: str) -> None:
-        each.lost += 1
-        if each.lost < each.work.kind.tries:
-            self._back(each)
+    def _again(self, job: _Tracked, why: str) -> None:
+        job.lost += 1
+        if job.lost < job.work.kind.tries:
+            self._back(job)
         else:
-            each.over = True
-            self._actions.append(Failed(each.work.number, why))
+            job.over = True
+            self._actions.append(Failed(job.work.number, why))
 
-    def _back(self, each: _Tracked) -> None:
-        """Where no actor has it any more, it waits for another one."""
-        if each.over or each.copies:
+    def _back(self, job: _Tracked) -> None:
+        """Requeue a job that no actor has any more."""
+        if job.over or job.copies:
             return
-        if each.suspect:
-            each.item, each.tried = each.item or each.tried, None
-            self._suspects.appendleft(each)
+        if job.suspect:
+            job.item, job.tried = job.item or job.tried, None
+            self._suspects.appendleft(job)
         else:
-            self._wait(each)
+            self._wait(job)
 
-    def _wait(self, each: _Tracked) -> None:
-        insort(self._fresh, each, key=lambda other: other.work.order)
+    def _wait(self, job: _Tracked) -> None:
+        insort(self._fresh, job, key=lambda waiting: waiting.work.order)
 
     # who does what
 
     def _assign(self, now_s: float) -> None:
-        for each in list(self._suspects):
-            if (slot := self._elsewhere(each)) is not None:
-                self._suspects.remove(each)
-                if each.item in self._blamed:
-                    each.item, each.alone = None, 0
-                self._send(slot, each, now_s)
-        while self._fresh and (found := self._placed(now_s)) is not None:
-            slot, each = found
-            self._fresh.remove(each)
-            self._send(slot, each, now_s)
+        for job in list(self._suspects):
+            if (slot := self._elsewhere(job)) is not None:
+                self._suspects.remove(job)
+                if job.item in self._blamed:
+                    job.item, job.alone = None, 0
+                self._send(slot, job, now_s)
+        while self._fresh and (assignment := self._placed(now_s)) is not None:
+            slot, job = assignment
+            self._fresh.remove(job)
+            self._send(slot, job, now_s)
         if not self._suspects:
             self._help(now_s)
 
-    def _elsewhere(self, each: _Tracked) -> _Slot | None:
+    def _elsewhere(self, job: _Tracked) -> _Slot | None:
         """An actor for a suspect, which has it to itself: another one than where it was, as long as there is one."""
-        others = [slot for slot in self._built if slot.index != each.shunned]
-        idle = [slot for slot in others or self._built if not slot.queue]
-        return min(idle, key=lambda slot: slot.index != each.work.home, default=None)
+        candidates = [slot for slot in self._built if slot.index != job.shunned]
+        idle = [slot for slot in candidates or self._built if not slot.queue]
+        return min(idle, key=lambda slot: slot.index != job.work.home, default=None)
 
     def _placed(self, now_s: float) -> tuple[_Slot, _Tracked] | None:
-        """Whoever has least takes what is at home there, or else what is wanted first; of several the fastest one.
+        """Assignment: the actor that has least takes a job that is at home there, or else what is wanted first; of several the fastest one.
 
         But for that which faster ones will have done before: who is slow holds up least with what is wanted last, and does nothing rather
         than hold up everybody.
         """
         fresh, passed = self._fresh, dict[int, int]()
-        known = [slot for slot in self._built if slot.pace_s is not None]
-        paces_s = np.array([slot.pace_s for slot in known])
-        frees_s = np.array([slot.ends_s(len(slot.queue)) if slot.queue else now_s for slot in known])
+        paced = [slot for slot in self._built if slot.pace_s is not None]
+        paces_s = np.array([slot.pace_s for slot in paced])
+        frees_s = np.array([slot.ends_s(len(slot.queue)) if slot.queue else now_s for slot in paced])
         sound = frees_s > now_s - paces_s  # who is later than that may hang
         frees_s = np.maximum(frees_s, now_s)
 
-        def left(slot: _Slot) -> int:
+        def jobs_taken(slot: _Slot) -> int:
             """How many of the first ones faster actors could have done by the time that this one would have done one more."""
             if slot.pace_s is None:
                 return 0
@@ -400,18 +400,18 @@ class Supervision:
 
         for depth in range(DEPTH):
             open_ = {slot.index: slot for slot in self._built if len(slot.queue) == depth and (not depth or self._open(slot))}
-            for at, each in enumerate(fresh):
-                home = None if each.work.home is None else open_.get(each.work.home)
-                if home is not None and left(home) <= at and self._may_lie(each, depth, now_s):
-                    return home, each
+            for position, job in enumerate(fresh):
+                home = None if job.work.home is None else open_.get(job.work.home)
+                if home is not None and jobs_taken(home) <= position and self._may_lie(job, depth, now_s):
+                    return home, job
             for slot in sorted(open_.values(), key=lambda slot: slot.pace_s or self._usual_s or 0.0):
-                found = next((each for each in fresh[left(slot) :] if self._may_lie(each, depth, now_s)), None)
-                if found is not None:
-                    return slot, found
+                match = next((job for job in fresh[jobs_taken(slot) :] if self._may_lie(job, depth, now_s)), None)
+                if match is not None:
+                    return slot, match
         return None
 
-    def _may_lie(self, each: _Tracked, depth: int, now_s: float) -> bool:
-        work = each.work
+    def _may_lie(self, job: _Tracked, depth: int, now_s: float) -> bool:
+        work = job.work
         return not depth or (work.kind.follows and (work.until_s is None or work.until_s - now_s > 2 * self._longest_s))
 
     def _open(self, slot: _Slot) -> bool:
@@ -419,22 +419,22 @@ class Supervision:
         last = slot.queue[-1].work
         return len(slot.queue) < DEPTH and not self._suspects and last.work.kind.followed and not last.suspect
 
-    def _send(self, slot: _Slot, each: _Tracked, now_s: float, late: bool = False) -> None:
+    def _send(self, slot: _Slot, job: _Tracked, now_s: float, late: bool = False) -> None:
         assert slot.actor is not None
         number, self._sent = self._sent, self._sent + 1
-        slot.queue.append(_Lying(number, each))
-        each.copies += 1
+        slot.queue.append(_Lying(number, job))
+        job.copies += 1
         if len(slot.queue) == 1:
             slot.begins(now_s)
-        announces = (each.announces or late) and each.item is None
-        self._actions.append(Send(slot.actor, number, each.work.number, slot.name, announces, each.item))
+        announces = (job.announces or late) and job.item is None
+        self._actions.append(Send(slot.actor, number, job.work.number, slot.name, announces, job.item))
 
     @property
     def _late_s(self) -> float:
         return max(LATE_S, LATE_TIMES * (self._usual_s or 0.0))
 
     def _help(self, now_s: float) -> None:
-        """Whoever has nothing to do takes what somebody is late with, or would have done much later, that which is wanted first.
+        """Give idle actors a job that another one is late with, or would have done much later: the first in order.
 
         It announces what it tries where that is late: who is late may hang, and then this one will.
         """
@@ -446,23 +446,23 @@ class Supervision:
         for slot in self._built:
             if slot.queue:
                 continue
-            each, is_late = self._first_of(lying.work for other in late for lying in other.queue), True
-            if each is None and not self._fresh and slot.pace_s is not None and slot.pace_s < FASTER * slowest_s:
-                each, is_late = self._first_of(self._much_later(slot, at_work, now_s)), False
-            if each is not None:
-                self._send(slot, each, now_s, is_late)
+            job, is_late = self._first_of(lying.work for slow in late for lying in slow.queue), True
+            if job is None and not self._fresh and slot.pace_s is not None and slot.pace_s < FASTER * slowest_s:
+                job, is_late = self._first_of(self._much_later(slot, at_work, now_s)), False
+            if job is not None:
+                self._send(slot, job, now_s, is_late)
 
     @staticmethod
     def _first_of(works: Iterable[_Tracked]) -> _Tracked | None:
-        may = (each for each in works if each.work.kind.pure and each.copies == 1 and not each.suspect and not each.over)
-        return min(may, key=lambda each: each.work.order, default=None)
+        may = (job for job in works if job.work.kind.pure and job.copies == 1 and not job.suspect and not job.over)
+        return min(may, key=lambda job: job.work.order, default=None)
 
     @staticmethod
     def _much_later(slot: _Slot, at_work: Iterable[_Slot], now_s: float) -> Iterator[_Tracked]:
-        """What slower ones have, and will have done long after this one would."""
+        """Jobs of slower actors, which this one would have done long before."""
         assert slot.pace_s is not None
-        for other in at_work:
-            if other.pace_s is not None and slot.pace_s < FASTER * other.pace_s:
-                for at, lying in enumerate(other.queue, 1):
-                    if other.ends_s(at) > now_s + HELPS * slot.pace_s:
+        for slower in at_work:
+            if slower.pace_s is not None and slot.pace_s < FASTER * slower.pace_s:
+                for position, lying in enumerate(slower.queue, 1):
+                    if slower.ends_s(position) > now_s + HELPS * slot.pace_s:
                         yield lying.work

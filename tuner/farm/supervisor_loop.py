@@ -12,10 +12,10 @@ from tuner.platform.interfaces import Clock
 
 
 class Client(Protocol):
-    """Whose work it is."""
+    """Owner of the work."""
 
     def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
-        """What goes to an actor: packed, and of what was shared.  Called in the order in which the actor hears it."""
+        """Message to an actor: packed, and of what was shared.  Called in the order in which the actor hears it."""
         ...
 
     def delivered(self, done: Deliver) -> None: ...
@@ -37,7 +37,7 @@ class SupervisorLoop:
         self._do(self.supervision.submit(work, self.clock.monotonic_s()))
 
     def turn(self, patience_s: float) -> None:
-        """What has happened, or happens within so long.  Raises `FarmError` where it cannot go on, and what a worker raised."""
+        """Handle events of now, or of the time allowed.  Raises `FarmError` where it cannot go on, and what a worker raised."""
         due_s = self.supervision.due_s(self.clock.monotonic_s())
         for event in self.actors.events(patience_s if due_s is None else max(0.0, min(patience_s, due_s))):
             self._do(self.supervision.heard(event, self.clock.monotonic_s()))

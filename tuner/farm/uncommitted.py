@@ -1,4 +1,4 @@
-"""What has rows, and its place in the order has not come: a job that the end of a session cut off, and what lay behind it.
+"""Tasks that have rows while their place in the order has not come: a job that the end of a session cut off, and what lay behind it.
 
 It counts: it takes its part of the budget, a champion may be among it, and it has no second row when its place comes.  But what the search
 asks next must not depend on it, as on who was faster before the end.  A resumed run asks for it where its place is, is answered by its rows
@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from compiler.plan.plan import Plan
 from compiler.space.encode import genome_of
 from compiler.target.target_graph import TargetGraph
-from tuner.log.read import read_table
+from tuner.log.read import read_table, read_task_rows
+from tuner.log.record import STATUSES
 from tuner.measure.request import with_never
 from tuner.platform.files import AnyPath
 from tuner.search.champions import Champions
@@ -58,26 +59,20 @@ class Ahead:
 
 def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_graph: TargetGraph, champions: Champions) -> Ahead:
     """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name.  champions: of none."""
-    found, levels = Ahead(champions), len(champions.best)
+    ahead, levels = Ahead(champions), len(champions.best)
     if not numbers:
-        return found
-    names = pa.array(numbers, pa.string())
-    log = read_table(folder, "log", ("run", "task", "seq", "kind", "level_index", "status", "cycles", "readings")).table
-    log = log.filter(pc.and_(pc.equal(log["run"].cast(pa.string()), run), pc.is_in(log["task"], names)))
-    log = log.sort_by([("seq", "ascending"), ("level_index", "ascending")])  # a part has all levels of its tasks
-    each = {name: log[name].to_pylist()[::levels] for name in ("task", "seq", "kind")}
-    every = log["status"].to_pylist()  # a program that does not fit a level is ok at others
-    each["status"] = ["ok" if "ok" in every[at : at + levels] else every[at] for at in range(0, len(every), levels)]
-    cycles = log["cycles"].fill_null(0).to_numpy().reshape(-1, levels)
-    readings = log["readings"].to_numpy().reshape(-1, levels).sum(1)
+        return ahead
+    rows = read_task_rows(folder, run, numbers, ("kind", "status", "cycles", "readings"), levels)
     tasks = read_table(folder, "tasks", ("task", "payload")).table
-    tasks = tasks.filter(pc.is_in(tasks["task"], names))
+    tasks = tasks.filter(pc.is_in(tasks["task"], pa.array(numbers, pa.string())))
     payloads = dict(zip(tasks["task"].to_pylist(), tasks["payload"].to_pylist(), strict=True))
-    for task, seq, kind, status, mine, taken in zip(*each.values(), cycles, readings.tolist(), strict=True):
-        found.tasks[task] = AheadTask(seq, kind == "program", status, taken)
-        if kind == "program" and status == "ok":
-            _note(found.champions, target_graph, task, with_never(np.array(mine, np.int64)), payloads[task])
-    return found
+    single = [rows.column(name).to_pylist() for name in ("task", "seq", "kind")]
+    every = zip(*single, rows.status().tolist(), rows.numbers("cycles"), rows.numbers("readings").sum(1).tolist(), strict=True)
+    for task, seq, kind, status, cycles, readings in every:
+        ahead.tasks[task] = AheadTask(seq, kind == "program", STATUSES[status], readings)
+        if kind == "program" and status == 0:
+            _note(ahead.champions, target_graph, task, with_never(cycles), payloads[task])
+    return ahead
 
 
 def _note(champions: Champions, target_graph: TargetGraph, task: str, cycles: np.ndarray, payload: str) -> None:

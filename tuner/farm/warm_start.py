@@ -1,4 +1,4 @@
-"""What earlier runs measured, for a new one: segments that need not be measured again, and programs to begin with.
+"""Warm start from measurements of earlier runs: segments that need not be measured again, and programs to begin with.
 
 A task of an earlier log counts where its digest would be the same here: equal computation (of any network), equal way to run it, equal
 machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments; of
@@ -61,7 +61,7 @@ class WarmStartSource:
     lost: int = 0
 
     def lines(self) -> Iterator[str]:
-        """What it brings, and a line for every reason for which something is left out."""
+        """Lines: what it brings, and every reason for which something is left out."""
         yield f"{self.run}: {self.usable} of {self.tasks} tasks usable"
         yield from (f"{self.run}: left out {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
         if self.lost:
@@ -94,7 +94,7 @@ class WarmStart:
 
 
 def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[str, ...]:
-    """What `run.json` of a run in `out` has to say of the runs that it begins with: a line each, its id and a digest of its log.
+    """Entries of `run.json` of a run in `out` about the runs that it begins with: a line each, its id and a digest of its log.
 
     A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
     folder is no run.
@@ -102,12 +102,12 @@ def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[s
     runs = [open_run(path) for path in paths]
     if not (resume and (out / IDENTITY).is_file()):
         return tuple(map(_said, runs))
-    there = began_with(out, "warm_start")
-    began, asked = [line.split(" ")[0] for line in there], [str(run.identity["run"]) for run in runs]
+    recorded = began_with(out, "warm_start")
+    began, asked = [line.split(" ")[0] for line in recorded], [str(run.identity["run"]) for run in runs]
     if asked and asked != began:
-        other = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")
-        raise BadInputError(f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(asked)}; {other} differs")
-    return there
+        differing = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")
+        raise BadInputError(f"--warm-start: {out} began with {', '.join(began) or 'nothing'}, not {', '.join(asked)}; {differing} differs")
+    return recorded
 
 
 def _said(run: RunEntry) -> str:
@@ -119,10 +119,10 @@ def _log_digest(run: RunEntry) -> str:
     return text_digest(rows.to_csv(index=False))
 
 
-def taken(
+def open_warm_start(
     paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart | None:
-    """What a search begins with; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
+    """Warm start of a search; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
 
     Raises `BadInputError` where the runs are not what they were when the new one was begun.
     """
@@ -193,23 +193,23 @@ class _Reader:
         cycles = cycles.reindex(index=list(dict.fromkeys(log["task"])), columns=list(self.levels)).astype(np.int64)
         first = log[log["level"] == self.levels[0]].drop_duplicates("task", keep="last").set_index("task")
         moved = (first["ddr_read_bytes"] + first["ddr_write_bytes"]).astype(np.int64)
-        whole: list[tuple[NDArray[np.int64], str, Plan]] = []
+        programs: list[tuple[NDArray[np.int64], str, Plan]] = []
         for task, values in zip(cycles.index, cycles.to_numpy(), strict=True):
             kind, payload = str(tasks.at[task, "kind"]), str(tasks.at[task, "payload"])
             if task_digest(kind, payload) != task:
                 left_out["poisoned"] += 1
                 continue
-            found = self._content(kind, json.loads(payload))
-            if isinstance(found, str):
-                left_out[found] += 1
-            elif isinstance(found, Plan):
-                whole.append((values, task, found))
+            content = self._content(kind, json.loads(payload))
+            if isinstance(content, str):
+                left_out[content] += 1
+            elif isinstance(content, Plan):
+                programs.append((values, task, content))
             else:
-                self.segments[task] = _Segment(found, int(moved[task]), values)
-        self._best(whole)
+                self.segments[task] = _Segment(content, int(moved[task]), values)
+        self._best(programs)
 
     def _content(self, kind: str, content: Mapping[str, Any]) -> Gene | Plan | str:
-        """What a task is here, or the reason for which it is nothing."""
+        """Gene or plan of a task here, or the reason why there is none."""
         try:
             if kind == "program":
                 return Plan.model_validate(content["plan"]) if content["unit"] == self._unit_digest else "elsewhere"
@@ -221,10 +221,10 @@ class _Reader:
         except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
             return "unnamed"
 
-    def _best(self, whole: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
+    def _best(self, programs: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
         chosen: dict[str, Plan] = {}
         for level in range(len(self.levels)):
-            order = sorted(whole, key=lambda item: (int(item[0][level]), item[1]))
+            order = sorted(programs, key=lambda item: (int(item[0][level]), item[1]))
             chosen.update((task, plan) for _, task, plan in order[: self.elites])
         genomes = (genome_of(self.target_graph, plan) for plan in chosen.values())
         self.programs = list(dict.fromkeys(genome for genome in genomes if genome is not None))
@@ -264,11 +264,11 @@ def _sound(rows: pd.DataFrame) -> NDArray[np.bool_]:
     return good
 
 
-def lines(found: WarmStart) -> Iterator[str]:
+def lines(warm: WarmStart) -> Iterator[str]:
     """For a person."""
-    for source in found.sources:
+    for source in warm.sources:
         yield from (f"warm start: {line}" for line in source.lines())
-    if found.empty:
+    if warm.empty:
         yield "warm start: nothing is usable, the search begins without it"
     else:
-        yield f"warm start: {len(found.genes)} segments are known, {len(found.programs)} programs are measured first"
+        yield f"warm start: {len(warm.genes)} segments are known, {len(warm.programs)} programs are measured first"

@@ -14,9 +14,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from tuner.log.compress import compressed, decompressed
 
 INTS = pa.list_(pa.int32())  # a list in each place of a column
+_HEAD = 8  # bytes of the length
+_DENSEST = 255  # bytes that one byte of lz4 may stand for
+
+
+def compressed(data: bytes | pa.Buffer) -> bytes:
+    """A quarter to a tenth of columns and genes, in a few microseconds: a job's result fits into a message of Ray's."""
+    return len(data).to_bytes(_HEAD, "little") + pa.compress(data, codec="lz4", asbytes=True)
+
+
+def decompressed(data: bytes) -> pa.Buffer:
+    """Raises `ValueError` or `OSError` where `compressed` did not make it."""
+    size = int.from_bytes(data[:_HEAD], "little")
+    if size > _DENSEST * len(data):
+        raise ValueError(f"{len(data):,} bytes for {size:,}")
+    return pa.decompress(memoryview(data)[_HEAD:], size, codec="lz4")
 
 
 def schema_of(**types: pa.DataType) -> pa.Schema:
@@ -25,7 +39,7 @@ def schema_of(**types: pa.DataType) -> pa.Schema:
 
 
 class Columns:
-    """What `to_bytes` was given; a column is opened when it is asked for."""
+    """Columns of a message of `to_bytes`; a column is opened when it is asked for."""
 
     def __init__(self, row: pa.RecordBatch) -> None:
         self._row = row
@@ -38,8 +52,8 @@ class Columns:
         return self._row.column(name).values
 
     def texts(self, name: str) -> list[str]:
-        found: list[str] = self.arrow(name).to_pylist()
-        return found
+        texts: list[str] = self.arrow(name).to_pylist()
+        return texts
 
 
 def to_bytes(columns: Mapping[str, Any], schema: pa.Schema) -> bytes:

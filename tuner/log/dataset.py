@@ -5,7 +5,7 @@ schema.  A part is written in `RUN/.tmp`, fsynced, renamed into the folder, and 
 touched again.  So `pandas.read_parquet("RUN/log")` is right at any moment, also after SIGKILL.  A row is *acknowledged*
 when its part is published.
 
-Whoever reads one here goes by `whole`, which refuses a dataset that is not as it was written.
+Whoever reads one here goes by `read_dataset`, which refuses a dataset that is not as it was written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from simulator.npu.errors import BadInputError
 from tuner.log.part import Mark, PartError, PartFile, encoded, part_name, part_number, read_part
 from tuner.log.part_counts import Count, read_counts
-from tuner.log.schema import READABLE, SCHEMA_VERSION, log_schema
+from tuner.log.record import READABLE, SCHEMA_VERSION, log_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import is_url
 
@@ -28,7 +28,7 @@ DATASETS = ("tasks", "log")
 
 
 class Fault(NamedTuple):
-    """What is wrong with a file or a dataset.  part: what the file is, where it is a part in a wrong place."""
+    """Fault of a file or a dataset.  part: what the file is, where it is a part in a wrong place."""
 
     file: str
     what: str
@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What lies in a folder.  schema: None where no part can be read.  parts: those that are right, ascending.  rows: in them.
+    """Contents of a folder.  schema: None where no part can be read.  parts: those that are right, ascending.  rows: in them.
 
     count: of `parts.json`.  faults: all others, by name, then what is missing.
     """
@@ -75,12 +75,12 @@ def part_numbers(folder: AnyPath) -> list[int]:
 
 
 def _files(folder: AnyPath) -> list[AnyPath]:
-    """What readers of a folder look at: they pass over hidden names."""
+    """Files that readers of a folder look at: they pass over hidden names."""
     try:
-        found = [*folder.iterdir()] if folder.is_dir() else []
+        paths = [*folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
-    return sorted((path for path in found if not path.name.startswith((".", "_"))), key=lambda path: path.name)
+    return sorted((path for path in paths if not path.name.startswith((".", "_"))), key=lambda path: path.name)
 
 
 def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
@@ -89,9 +89,9 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
     Raises `BadInputError` where the folder cannot be read, or is a dataset of another version.
     """
     # before the folder is listed: what it counts was published by then, though a driver may go on
-    known = read_counts(folder.parent) if counts is None and folder.name == name else counts
-    count = (known or {}).get(name, Count())
-    parts, faults, others = list[PartFile](), list[Fault](), list[pa.Schema]()
+    part_counts = read_counts(folder.parent) if counts is None and folder.name == name else counts
+    count = (part_counts or {}).get(name, Count())
+    parts, faults, foreign = list[PartFile](), list[Fault](), list[pa.Schema]()
     waiting = _files(folder)
     while waiting:
         for path in waiting:
@@ -100,7 +100,7 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
                 part = read_part(path, columns)
             except PartError as error:
                 faults.append(Fault(file, str(error) if part_number(path.name) is not None else f"not a part; {error}", there=True))
-                others += [] if error.schema is None else [error.schema]
+                foreign += [] if error.schema is None else [error.schema]
                 continue
             if part.mark == Mark(name, part_number(path.name) or 0) and part.mark.file == file:
                 parts.append(part)
@@ -114,60 +114,60 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
     right = max(alike, key=len, default=[])
     wrong = sorted(part.mark.file for group in alike if group is not right for part in group)
     faults += [Fault(file, "its schema is not that of the dataset", there=True) for file in wrong]
-    return Dataset(folder, name, _schema(folder, name, right, others), tuple(right), tuple(faults), count)
+    return Dataset(folder, name, _schema(folder, name, right, foreign), tuple(right), tuple(faults), count)
 
 
 def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> list[int]:
     """Numbers of which there is no file at all, up to the last part that there is or was."""
-    there = {part.mark.number for part in parts}
-    taken = there | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
-    return [number for number in range(max(count.parts, max(there, default=-1) + 1)) if number not in taken]
+    present = {part.mark.number for part in parts}
+    taken = present | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
+    return [number for number in range(max(count.parts, max(present, default=-1) + 1)) if number not in taken]
 
 
 def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
     """Parts by their schemas."""
-    found = list[list[PartFile]]()
+    groups = list[list[PartFile]]()
     for part in parts:
-        group = next((group for group in found if group[0].schema.equals(part.schema, check_metadata=True)), None)
+        group = next((group for group in groups if group[0].schema.equals(part.schema, check_metadata=True)), None)
         if group is None:
-            found.append(group := [])
+            groups.append(group := [])
         group.append(part)
-    return found
+    return groups
 
 
-def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], others: Sequence[pa.Schema]) -> pa.Schema | None:
+def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], foreign: Sequence[pa.Schema]) -> pa.Schema | None:
     """That of the parts.  others: of files that have no mark, as parts of earlier versions."""
     if not parts:
-        for schema in others:
+        for schema in foreign:
             check_version(schema, folder)
         return log_schema() if name == "log" else None
     check_version(parts[0].schema, folder)
     return parts[0].schema
 
 
-def whole(folder: AnyPath, name: str, columns: Sequence[str] | None = None) -> Dataset:
+def read_dataset(folder: AnyPath, name: str, columns: Sequence[str] | None = None) -> Dataset:
     """A dataset without a fault.  columns: of its parts' tables, all unless given.
 
     Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
     """
-    found = examine(folder, name, columns)
-    for fault in found.faults:
-        more = f" ({len(found.faults)} such files)" if len(found.faults) > 1 else ""
-        here = not is_url(str(folder))
-        run = shlex.quote(str(folder.parent)) if here else "RUN"
-        where = "" if here else " where it was written"
+    dataset = examine(folder, name, columns)
+    for fault in dataset.faults:
+        more = f" ({len(dataset.faults)} such files)" if len(dataset.faults) > 1 else ""
+        local = not is_url(str(folder))
+        run = shlex.quote(str(folder.parent)) if local else "RUN"
+        where = "" if local else " where it was written"
         raise BadInputError(f"{folder.parent}/{fault.file}: {fault.what}{more}; `tilefarm log repair {run}`{where} keeps the rest")
-    if not found.parts and found.count.rows:
-        raise BadInputError(f"{folder}: all {found.count.rows} rows of {name} were lost")
-    if not found.parts:
+    if not dataset.parts and dataset.count.rows:
+        raise BadInputError(f"{folder}: all {dataset.count.rows} rows of {name} were lost")
+    if not dataset.parts:
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
-    return found
+    return dataset
 
 
-def part_tables(found: Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def part_tables(dataset: Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Its parts' tables, one in memory.  Raises `BadInputError` where a part cannot be read that could be when it was examined."""
-    for part in found.parts:
-        path = found.folder / part_name(part.mark.number)
+    for part in dataset.parts:
+        path = dataset.folder / part_name(part.mark.number)
         try:
             table = read_part(path, columns).table
         except PartError as error:
@@ -184,9 +184,9 @@ def schema_version(schema: pa.Schema, folder: AnyPath) -> int:
 
 
 def completed(table: pa.Table, name: str, columns: Sequence[str] | None) -> pa.Table:
-    """With nulls for columns of today's that an older part of the log does not have."""
+    """With nulls for columns of today's that may be null and an older part of the log does not have."""
     for field in log_schema() if name == "log" else ():
-        if field.name not in table.column_names and (columns is None or field.name in columns):
+        if field.nullable and field.name not in table.column_names and (columns is None or field.name in columns):
             table = table.append_column(field, pa.nulls(len(table), field.type))
     return table
 
@@ -210,18 +210,18 @@ class DatasetWriter:
         self.folder, self.schema, self.tmp = folder, schema, tmp
         try:
             tmp.mkdir(parents=True, exist_ok=True)
-            for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
-                left.remove()
+            for leftover in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
+                leftover.remove()
         except OSError as error:
             raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
         self._most = 0
         if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
-            there = whole(folder, folder.name, columns)
-            assert there.schema is not None
-            if not there.schema.equals(schema, check_metadata=True):
-                differ = sorted(set(map(str, there.schema)) ^ set(map(str, schema))) or ["metadata"]
+            existing = read_dataset(folder, folder.name, columns)
+            assert existing.schema is not None
+            if not existing.schema.equals(schema, check_metadata=True):
+                differ = sorted(set(map(str, existing.schema)) ^ set(map(str, schema))) or ["metadata"]
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
-            self.earlier, self._next, self._rows, self._most = there.table, there.end, there.rows, there.count.rows
+            self.earlier, self._next, self._rows, self._most = existing.table, existing.end, existing.rows, existing.count.rows
             begin = folder.fsync  # a part that a killed writer renamed is counted from now on, and may not be on the disk yet
         else:
             self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0

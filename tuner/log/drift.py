@@ -48,9 +48,9 @@ def drifted(drift: float | None) -> bool:
 
 def boards_of(table: pa.Table) -> tuple[str, ...]:
     """Which boards measured, and their firmware: `B (firmware F)`.  table: rows of a log."""
-    found = set[tuple[str | None, str | None]]()
+    boards = set[tuple[str | None, str | None]]()
     for part in table.select(["board", "firmware"]).to_batches():
         board, firmware = part.columns
         if board.null_count < len(board):  # as it is where the simulator measures
-            found.update(zip(board.to_pylist(), firmware.to_pylist(), strict=True))
-    return tuple(sorted(f"{board} (firmware {firmware})" for board, firmware in found if board is not None))
+            boards.update(zip(board.to_pylist(), firmware.to_pylist(), strict=True))
+    return tuple(sorted(f"{board} (firmware {firmware})" for board, firmware in boards if board is not None))

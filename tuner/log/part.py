@@ -46,10 +46,10 @@ class PartFile(NamedTuple):
 
 
 class PartError(Exception):
-    """What is wrong with a file.  schema: its own, where it is Parquet that has no mark: of another program, or of an earlier version."""
+    """Fault of a file.  schema: its own, where it is Parquet that has no mark: of another program, or of an earlier version."""
 
-    def __init__(self, what: str, schema: pa.Schema | None = None) -> None:
-        super().__init__(what)
+    def __init__(self, problem: str, schema: pa.Schema | None = None) -> None:
+        super().__init__(problem)
         self.schema = schema
 
 
@@ -120,20 +120,20 @@ def _mark(data: memoryview) -> Mark | None:
     if size < _TAIL + len(_MAGIC) or data[-len(_MAGIC) :] != _MAGIC or footer_bytes > size - _TAIL:
         raise PartError("cut off, or not Parquet" if size else "empty")
     begin = size - _TAIL - footer_bytes
-    found = list(_MARK.finditer(data[begin : size - _TAIL]))
-    if len(found) != 1:
+    marks = list(_MARK.finditer(data[begin : size - _TAIL]))
+    if len(marks) != 1:
         return None
-    dataset, number, size_bytes, digest = found[0].groups()
+    dataset, number, size_bytes, digest = marks[0].groups()
     if int(size_bytes) != size:
         raise PartError(f"{size} bytes, was written with {int(size_bytes)}")
-    if _digest(data, begin + found[0].start(4)) != digest:
+    if _digest(data, begin + marks[0].start(4)) != digest:
         raise PartError("changed since it was written (its digest differs)")
     return Mark(dataset.decode(), int(number))
 
 
-def _digest(data: memoryview, at: int) -> bytes:
+def _digest(data: memoryview, offset: int) -> bytes:
     """Of a file's bytes with zeros where its digest stands."""
-    found = hashlib.sha256(data[:at])
-    found.update(b"0" * _DIGEST)
-    found.update(data[at + _DIGEST :])
-    return found.hexdigest().encode()
+    digest = hashlib.sha256(data[:offset])
+    digest.update(b"0" * _DIGEST)
+    digest.update(data[offset + _DIGEST :])
+    return digest.hexdigest().encode()

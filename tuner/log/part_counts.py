@@ -40,8 +40,8 @@ def read_counts(run: AnyPath) -> dict[str, Count] | None:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         version = VERSION
-    what = "damaged; `tilefarm log repair RUN` writes it anew" if version == VERSION else f"version {version!r}, expected {VERSION}"
-    raise BadInputError(f"{path}: {what}")
+    problem = "damaged; `tilefarm log repair RUN` writes it anew" if version == VERSION else f"version {version!r}, expected {VERSION}"
+    raise BadInputError(f"{path}: {problem}")
 
 
 def write_counts(run: AnyPath, counts: Mapping[str, Count]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tuner.log.dataset import completed, part_tables, whole
+from tuner.log.dataset import completed, part_tables, read_dataset
+from tuner.log.record import TaskRows, log_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 
@@ -46,21 +48,30 @@ def read_tasks(folder: AnyPath | Path | str, columns: Sequence[str] | None = Non
 
 def read_rows(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
     """Of the dataset `name`, as `read_log`."""
-    found = read_table(where, name, columns)
-    return LogRows(found.table.to_pandas(), found.lost)
+    rows = read_table(where, name, columns)
+    return LogRows(rows.table.to_pandas(), rows.lost)
 
 
 def read_table(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Of the dataset `name`, as `read_log`."""
-    found = whole(_dataset(where, name), name, columns)
-    return Table(completed(found.table, name, columns), found.lost)
+    dataset = read_dataset(_dataset(where, name), name, columns)
+    return Table(completed(dataset.table, name, columns), dataset.lost)
 
 
 def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
     """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
-    found = whole(_dataset(where, name), name, ())
-    for table in part_tables(replace(found, parts=found.parts[skipped:]), columns):
+    dataset = read_dataset(_dataset(where, name), name, ())
+    for table in part_tables(replace(dataset, parts=dataset.parts[skipped:]), columns):
         yield completed(table, name, columns)
+
+
+def read_task_rows(where: AnyPath, run: str, tasks: Collection[str], columns: Sequence[str], levels: int) -> TaskRows:
+    """These tasks of a run, by their numbers.  Raises as `read_log`."""
+    wanted, columns = pa.array(tasks, pa.string()), list(dict.fromkeys(("run", "task", "seq", "level_index", *columns)))
+    parts = [log_schema().empty_table().select(columns)]
+    for part in each_part(where, "log", columns) if tasks else ():
+        parts.append(part.filter(pc.and_(pc.equal(part["run"].cast(pa.string()), run), pc.is_in(part["task"], wanted))))
+    return TaskRows(pa.concat_tables(parts), levels, by="seq")
 
 
 def _dataset(where: AnyPath | Path | str, name: str) -> AnyPath:

@@ -29,8 +29,8 @@ def add(ranges: Ranges, numbers: NDArray[np.int64]) -> None:
 
 def first(ranges: Ranges, wanted: int) -> NDArray[np.int64]:
     """The first of them that were given, ascending."""
-    found = [np.arange(start, stop) for start, stop in ranges]
-    return np.sort(np.concatenate(found)[:wanted]) if found else np.zeros(0, np.int64)
+    numbers = [np.arange(start, stop) for start, stop in ranges]
+    return np.sort(np.concatenate(numbers)[:wanted]) if numbers else np.zeros(0, np.int64)
 
 
 def count(ranges: Ranges) -> int:
@@ -49,10 +49,10 @@ class TaskNumbers:
 
     def of(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Of these tasks, which are asked for once: those under which they were published, or the least that no task has."""
-        found = np.fromiter((self._number.get(name, -1) for name in names), np.int64, len(names))
-        fresh = found < 0
-        found[fresh] = self._free(int(fresh.sum()))
-        return found
+        numbers = np.fromiter((self._number.get(name, -1) for name in names), np.int64, len(names))
+        fresh = numbers < 0
+        numbers[fresh] = self._free(int(fresh.sum()))
+        return numbers
 
     def _free(self, wanted: int) -> NDArray[np.int64]:
         taken = self.published[np.searchsorted(self.published, self._next) :]
@@ -68,12 +68,12 @@ class TaskNumbers:
 
     def names(self, ranges: Ranges) -> set[str]:
         """Of the tasks that were published under these numbers."""
-        return {self._names[at] for at in np.flatnonzero(self._within(ranges)).tolist()}
+        return {self._names[index] for index in np.flatnonzero(self._within(ranges)).tolist()}
 
     def beyond(self, ranges: Ranges) -> dict[str, int]:
         """Tasks that were published under other numbers, and those."""
         places = np.flatnonzero(~self._within(ranges)).tolist()
-        return {self._names[at]: int(self.published[at]) for at in places}
+        return {self._names[index]: int(self.published[index]) for index in places}
 
     def _within(self, ranges: Ranges) -> NDArray[np.bool_]:
         """bool [published]."""

@@ -1,4 +1,4 @@
-"""What a job measured on its way from the worker: columns that log and search both read, and beside them those of the log alone.
+"""Rows of a job on their way from the worker: a projection of `log/` and `tasks/` on the columns that the worker knows.
 
 | in the dataset                                     | on its way                                                                |
 |----------------------------------------------------|---------------------------------------------------------------------------|
@@ -13,87 +13,89 @@ To open a column takes as long as to copy a hundred numbers; a job has few rows,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tuner.log.columns import INTS, schema_of
-from tuner.log.compress import compressed, decompressed
-from tuner.log.schema import FEATURE_PREFIX, ORIGIN, RESULTS
-
-EPOCH = schema_of(
-    task=pa.string(), kind=pa.int8(), status=pa.int8(), asked=pa.bool_(), genome=INTS, values=pa.int64(), features=pa.float32(),
-    programs=pa.int64(), singles=pa.bool_(), island=pa.int64(), border=pa.float64(),
-    elite_genome=INTS, elite_cycles=pa.int64(), elite_task=pa.string(), proposed=INTS, proposed_by=pa.string(),
-)  # fmt: skip
-"""What an island measured in an epoch, and what others may want to know of it besides.
-
-| columns                 | for each of                         | meaning                                                           |
-|-------------------------|-------------------------------------|-------------------------------------------------------------------|
-| `task`                  | the measurements, in their order    | digest; nothing where one before is the same plan of other genes   |
-| `kind`, `status`        |                                     | places in `KINDS` and `STATUSES`; status 0 is ok                   |
-| `asked`                 |                                     | whether cycles were asked for, not features alone                 |
-| `genome`                |                                     | of a segment (`tuner.search.packing`), else nothing               |
-| `values`, `features`    |                                     | levels x RESULTS of it, 0 where not ok; as models take them       |
-| `programs`, `singles`   | the programs among them             | name of the genome; whether of single operators in turn           |
-| `island`, `border`      | itself                              | its number; cycles that a border saved at each level, or nothing  |
-| `elite_*`, `proposed`   | its best; genomes from elsewhere    | where others ask for them; worth measuring                        |
-| `proposed_by`           | those genomes                       | where they are from                                               |
-"""
+from tuner.log.columns import compressed, decompressed
+from tuner.log.record import LOG_COLUMNS, TASK_COLUMNS, Column
 
 Dataset = dict[str, pa.Array]
+Scope = Literal["job", "level", "task", "reading"]
 
-_DRIVERS = {"row_id", "seq", "drift", "drifted", *ORIGIN}
-
-
-@lru_cache(maxsize=4)
-def travelling(schema: pa.Schema) -> pa.Schema:
-    """Of columns of a dataset that travel beside `EPOCH`, without metadata."""
-    fields = [field for field in schema if field.name not in {*_DRIVERS, *RESULTS} and not field.name.startswith(FEATURE_PREFIX)]
-    return pa.schema(
-        [pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type) for field in fields]
-    )
+_PATHS: dict[str, tuple[Scope, str]] = {
+    "job": ("job", ""), "level": ("level", ""), "contention": ("level", "contention."), "task": ("task", ""), "reading": ("reading", ""),
+    "request": ("task", "request."), "measurement": ("task", "measurement."), "board": ("task", "measurement.board."),
+}  # fmt: skip
+"""Source of a column -> objects, and the path to the attribute in each."""
 
 
-def packed(columns: Mapping[str, Any], schema: pa.Schema) -> bytes:
-    """Columns that travel, without their schema, which takes longer to read than they do.  schema: of the dataset."""
-    return compressed(pa.record_batch(columns, schema=travelling(schema)).serialize())
+class WireRows:
+    """schema: of the columns that travel, without metadata."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        columns = [column for column in columns if column.source.partition(".")[0] in _PATHS]
+        self._names = {column.name for column in columns if pa.types.is_dictionary(column.type)}
+        plain = [column.type.value_type if column.name in self._names else column.type for column in columns]
+        self.schema = pa.schema([pa.field(column.name, kind) for column, kind in zip(columns, plain, strict=True)])
+        self._sources = [(*_source(column), kind) for column, kind in zip(columns, plain, strict=True)]
+
+    def to_batch(self, job: Any, tasks: Sequence[Any], levels: Sequence[Any] = (None,), readings: Sequence[Any] = ()) -> pa.RecordBatch:
+        """A row for each task and level.  readings: an object for each row."""
+        count, objects = len(tasks) * len(levels), {"job": (job,), "level": levels, "task": tasks, "reading": readings}
+        each_level = np.tile(np.arange(len(levels)), len(tasks))
+        places = {"job": np.zeros(count, np.int64), "level": each_level, "task": np.repeat(np.arange(len(tasks)), len(levels))}
+        rows = {scope: pa.array(place) for scope, place in places.items()}
+        arrays = []
+        for scope, attribute, kind in self._sources:
+            values = pa.array([attribute(source) for source in objects[scope]], kind)
+            arrays.append(values if len(values) == count else values.take(rows[scope]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def pack(self, columns: pa.RecordBatch | Mapping[str, Any]) -> bytes:
+        """Without their schema, which takes longer to read than they do."""
+        batch = columns if isinstance(columns, pa.RecordBatch) else pa.record_batch(columns, schema=self.schema)
+        return compressed(batch.serialize())
+
+    def from_bytes(self, data: bytes) -> pa.RecordBatch:
+        return pa.ipc.read_record_batch(decompressed(data), self.schema)
+
+    def gather(self, batches: Sequence[bytes], selected: NDArray[np.bool_]) -> Dataset:
+        """Those rows of packed batches, in columns of the dataset."""
+        table = pa.Table.from_batches([self.from_bytes(data) for data in batches]).combine_chunks()
+        if not selected.all():
+            table = table.filter(pa.array(selected))
+        columns = {name: chunks.combine_chunks() for name, chunks in zip(table.column_names, table.columns, strict=True)}
+        return {name: column.dictionary_encode() if name in self._names else column for name, column in columns.items()}
 
 
-def unpacked(data: bytes, fields: pa.Schema) -> pa.RecordBatch:
-    """Columns that travelled.  fields: `travelling`."""
-    return pa.ipc.read_record_batch(decompressed(data), fields)
+def _source(column: Column) -> tuple[Scope, attrgetter[Any]]:
+    root, _, name = column.source.partition(".")
+    scope, path = _PATHS[root]
+    return scope, attrgetter(path + (name or column.name))
 
 
-def gathered(batches: Sequence[bytes], kept: NDArray[np.bool_], schema: pa.Schema) -> Dataset:
-    """Those rows of `packed` batches, in columns of the dataset."""
-    fields = travelling(schema)
-    table = pa.Table.from_batches([unpacked(data, fields) for data in batches]).combine_chunks()
-    if not kept.all():
-        table = table.filter(pa.array(kept))
-    found: Dataset = {}
-    for field, chunks in zip(fields, table.columns, strict=True):
-        column = chunks.combine_chunks()
-        found[field.name] = column.dictionary_encode() if pa.types.is_dictionary(schema.field(field.name).type) else column
-    return found
+LOG_ROWS, TASK_ROWS = WireRows(LOG_COLUMNS), WireRows(TASK_COLUMNS)
 
 
-def apart(flat: Sequence[pa.Array], names: Sequence[str], kept: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None) -> Dataset:
+def split_columns(
+    flat: Sequence[pa.Array], names: Sequence[str], selected: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None
+) -> Dataset:
     """Columns that lay side by side in every row of flat arrays, of those rows that are kept.  missing: bool [kept rows]: null.
 
     They lie one behind the other in one array, which costs less than to make an array of each.
     """
-    whole, width = pa.concat_arrays(flat), len(names)
-    rows = int(kept.sum())
-    every = rows == len(kept)
+    joined, width = pa.concat_arrays(flat), len(names)
+    rows = int(selected.sum())
+    every = rows == len(selected)
 
     def turned(values: pa.Array) -> NDArray[Any]:
-        square = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(kept), width)
-        return (square if every else square[kept]).T.ravel()
+        square = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(selected), width)
+        return (square if every else square[selected]).T.ravel()
 
-    null = turned(whole.is_null()) if whole.null_count else None if missing is None else np.tile(missing, width)
-    column = pa.array(turned(whole.fill_null(0) if whole.null_count else whole), mask=null)
-    return {name: column.slice(at * rows, rows) for at, name in enumerate(names)}
+    null = turned(joined.is_null()) if joined.null_count else None if missing is None else np.tile(missing, width)
+    column = pa.array(turned(joined.fill_null(0) if joined.null_count else joined), mask=null)
+    return {name: column.slice(index * rows, rows) for index, name in enumerate(names)}

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,9 @@ from tuner.log.columns import Columns, from_bytes
 from tuner.log.dataset import DatasetWriter
 from tuner.log.drift import Drift, drifted
 from tuner.log.part_counts import write_counts
-from tuner.log.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
+from tuner.log.record import EPOCH, FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
 from tuner.log.task_numbers import TaskNumbers
-from tuner.log.wire_format import EPOCH, apart, gathered
+from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, split_columns
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Platform
 
@@ -30,7 +30,7 @@ PUBLISH_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is the same in every row of a run."""
+    """Constants of every row of a run."""
 
     run: str
     model: str
@@ -44,7 +44,7 @@ class Origin:
 class Batch(NamedTuple):
     """Measurements as whoever made them wrote them down: columns of `EPOCH`, and what the log alone has of their tasks, each once.
 
-    tasks, rows: columns of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each.
+    tasks, rows: columns of `tasks/` and `log/`, `tuner.log.wire_format`, the latter with `levels` rows for each.
     """
 
     epoch: bytes
@@ -56,8 +56,8 @@ class Batch(NamedTuple):
         """Raises `BadInputError` where the columns are others."""
         epoch = from_bytes(self.epoch, EPOCH)
         names = epoch.texts("task")
-        places = [at for at, name in enumerate(names) if name]
-        return OpenedBatch(self, epoch, [names[at] for at in places], np.array(places, np.intp), len(names))
+        places = [index for index, name in enumerate(names) if name]
+        return OpenedBatch(self, epoch, [names[index] for index in places], np.array(places, np.intp), len(names))
 
 
 class OpenedBatch(NamedTuple):
@@ -68,6 +68,16 @@ class OpenedBatch(NamedTuple):
     names: list[str]
     places: NDArray[np.intp]
     measured: int
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A number of each task."""
+        numbers: NDArray[Any] = self.epoch[name][self.places]
+        return numbers
+
+    def values(self) -> NDArray[np.int64]:
+        """int64 [tasks, levels, len(RESULTS)]."""
+        results: NDArray[np.int64] = self.epoch["values"].reshape(self.measured, self.batch.levels, len(RESULTS))[self.places]
+        return results
 
 
 class _Chosen(NamedTuple):
@@ -106,11 +116,11 @@ class RunLog:
         self._note_counts()
         self._known_tasks: set[str] = set(self._tasks.earlier["task"].to_pylist())
         earlier = self._rows.earlier
-        if others := sorted(set(pc.unique(earlier["run"].cast(pa.string())).to_pylist()) - {origin.run, *beside}):
-            raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
-        mine = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
-        self.numbers = TaskNumbers(mine["seq"], mine["task"])
-        boards = mine.filter(pc.is_valid(mine["canary_cycles"])).sort_by("seq")
+        if foreign := sorted(set(pc.unique(earlier["run"].cast(pa.string())).to_pylist()) - {origin.run, *beside}):
+            raise BadInputError(f"{self._rows.folder}: holds rows of run {foreign[0]}, not of {origin.run}")
+        own_rows = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
+        self.numbers = TaskNumbers(own_rows["seq"], own_rows["task"])
+        boards = own_rows.filter(pc.is_valid(own_rows["canary_cycles"])).sort_by("seq")
         self.boards = list(zip(boards["board"].cast(pa.string()).to_pylist(), boards["canary_cycles"].to_pylist(), strict=True))
         self._drift = Drift(self.boards)
         self._new_tasks: list[_Chosen] = []
@@ -136,19 +146,19 @@ class RunLog:
         """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
         self._raise_failure()
         earlier = self.numbers.published
-        new = kept if not len(earlier) else kept[there := ~np.isin(seqs, earlier)]
+        new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]
         with self._lock:
             names, unknown = opened.names, list[int]()
-            for at in kept.tolist():
-                if names[at] not in self._known_tasks:
-                    self._known_tasks.add(names[at])
-                    unknown.append(at)
+            for task in kept.tolist():
+                if names[task] not in self._known_tasks:
+                    self._known_tasks.add(names[task])
+                    unknown.append(task)
             if not self._pending:
                 self._oldest_s = self._clock.monotonic_s()
             if unknown:
                 self._new_tasks.append(_Chosen(opened, _mask(unknown, len(names)), seqs[:0]))
             if len(new):
-                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is kept else seqs[there]))
+                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is kept else seqs[fresh]))
                 self._pending += len(new) * opened.batch.levels
         if self._pending >= PUBLISH_ROWS:
             self._publish_aside()
@@ -170,7 +180,7 @@ class RunLog:
         self._threads.apart(self._publish)
 
     def _publish(self) -> None:
-        """Whatever waits now; what cannot be written goes on waiting."""
+        """Publish all that waits now; rows that cannot be written go on waiting."""
         with self._publishing:
             with self._lock:
                 tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), self._clock.monotonic_s()
@@ -194,12 +204,12 @@ class RunLog:
         """Rows with what the driver knows of them."""
         schema, run = self._rows.schema, self.origin.run
         levels = rows[0].opened.batch.levels  # of a run: in all of its batches
-        kept = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
-        columns = gathered([chosen.opened.batch.rows for chosen in rows], kept, schema)
+        selected = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
+        columns = LOG_ROWS.gather([chosen.opened.batch.rows for chosen in rows], selected)
         status = columns["status"]
         bad = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
         places = np.repeat(np.concatenate([chosen.places for chosen in rows]), levels)
-        columns |= apart([chosen.opened.epoch.arrow("values") for chosen in rows], RESULTS, places, bad)
+        columns |= split_columns([chosen.opened.epoch.arrow("values") for chosen in rows], RESULTS, places, bad)
         seqs = np.repeat(np.concatenate([chosen.seqs for chosen in rows]), levels)
         names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
         ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
@@ -231,8 +241,8 @@ def _drifts(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array
     canaries = columns["canary_cycles"]
     if canaries.null_count == len(canaries):
         return {"drift": pa.nulls(len(canaries), pa.float64()), "drifted": pa.repeat(False, len(canaries))}
-    found = [drift.of(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
-    return {"drift": pa.array(found, pa.float64()), "drifted": pa.array([drifted(each) for each in found])}
+    drifts = [drift.of(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
+    return {"drift": pa.array(drifts, pa.float64()), "drifted": pa.array([drifted(board_drift) for board_drift in drifts])}
 
 
 def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:
@@ -251,10 +261,10 @@ def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bo
 
 def _described(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
     """Rows of `tasks/`."""
-    kept = np.concatenate([chosen.tasks for chosen in parts])
-    columns = gathered([chosen.opened.batch.tasks for chosen in parts], kept, schema)
+    selected = np.concatenate([chosen.tasks for chosen in parts])
+    columns = TASK_ROWS.gather([chosen.opened.batch.tasks for chosen in parts], selected)
     features = [name for name in schema.names if name.startswith(FEATURE_PREFIX)]
     if features:
         values = [chosen.opened.epoch.arrow("features") for chosen in parts]
-        columns |= apart(values, features, np.concatenate([chosen.places for chosen in parts]))
+        columns |= split_columns(values, features, np.concatenate([chosen.places for chosen in parts]))
     return pa.table(columns, schema=schema)

@@ -45,17 +45,17 @@ class MeasureBudget:
 
     def __call__(self, requests: Sequence[Request]) -> list[Measurement]:
         """One measurement of each, in their order.  Raises `Enough`."""
-        found: list[Measurement] = []
+        measurements: list[Measurement] = []
         while True:
             if self._spent():
                 raise BudgetExhausted
-            part = requests[len(found) :]
+            part = requests[len(measurements) :]
             if not part:
-                return found
+                return measurements
             if part[0].kind == "program" and self.limit.programs is not None:
                 part = part[: self.limit.programs - len(self.programs)]
             for request, measurement in zip(part, self.measurer(part), strict=True):
-                found.append(measurement)
+                measurements.append(measurement)
                 if request.kind == "program" and measurement.task:
                     self.programs.add(measurement.task)
                 self._count(measurement)

@@ -28,6 +28,6 @@ class Canary:
         if self._read >= self._looks * EVERY:
             self._looks = 1 + self._read // EVERY
             cycles = [] if self.program is None else [self.bench.once(self.program, self.level).cycles for _ in range(self.readings)]
-            read = [each for each in cycles if each is not None]
+            read = [reading for reading in cycles if reading is not None]
             self.said = BoardSaid(*self.bench.identity(), round(median(read)) if read else None)
         self._read += readings

@@ -55,8 +55,8 @@ class CommandRunner:
         reading = reading_of(ended, program, self.timeout_s)
         if reading.cycles is not None:
             said = json.loads(_last(ended.out))
-            told = [str(said.get(key) or "") for key in ("board", "firmware")]
-            self._board = (told[0] or "unknown", told[1] or "unknown") if any(told) else None
+            texts = [str(said.get(key) or "") for key in ("board", "firmware")]
+            self._board = (texts[0] or "unknown", texts[1] or "unknown") if any(texts) else None
         return reading
 
 
@@ -108,7 +108,7 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
 
 
 def reading_of(ended: Ended, program: Encoded, timeout_s: float) -> Reading:
-    """What a command's end says."""
+    """Reading out of a command's end."""
     last = _last(ended.err) or _last(ended.out)
     if ended.too_much:
         return Reading(None, "invalid", f"more than {MOST_BYTES:,} bytes of output: {_last(ended.out)[:100] or last[:100]}")

@@ -1,4 +1,4 @@
-"""What a worker does: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
+"""Evaluator of a worker: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
 
 A segment is measured alone (its borders drained), to guide the search; a program is measured whole, and only programs become champions.
 How long they take is the target's to say (`tuner.measure.target`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
@@ -28,9 +28,8 @@ from compiler.target.target_graph import TargetGraph
 from tuner.config import NPU
 from tuner.log.digests import canonical_json
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS, STATUSES
+from tuner.log.record import RESULTS
 from tuner.measure.npu_target import Npu
-from tuner.measure.replay import KnownResult
 from tuner.measure.request import Measurement, Request
 from tuner.measure.roofline import Roofline
 from tuner.measure.runner_api import Reading
@@ -106,7 +105,7 @@ class Evaluator:
         self._digest = target_graph.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(target_graph, []).model_dump(mode="json")})
         self.memo: Memo | None = None
-        self.published: Mapping[str, KnownResult] = {}
+        self.published: Mapping[str, Measurement] = {}
         self._died = False
 
     def measure(self, request: Request) -> Measurement:
@@ -115,7 +114,7 @@ class Evaluator:
         if self._died and request.measure:  # what took its worker along has no plan
             task = request.task(payload := request.without_plan(self._digest))
             if (found := self.published.get(task)) is not None:
-                return self._answered(found, task, payload, None)
+                return replace(found, payload=payload)
         if request.kind == "program" and not request.measure:
             return self._foreseen(genome)
         known = []
@@ -148,10 +147,6 @@ class Evaluator:
         values = plan if isinstance(plan, Infeasible) else self.target.simulated(plan)
         return Measurement("infeasible", str(values)) if isinstance(values, Infeasible) else Measurement("ok", values=values)
 
-    def _answered(self, known: KnownResult, task: str, payload: str, raw: NDArray[np.float64] | None) -> Measurement:
-        values = known.values if known.status == 0 else None
-        return Measurement(STATUSES[known.status], known.error if known.status else None, task, payload, raw, values, attempt=known.attempt)
-
     @property
     def said(self) -> BoardSaid:
         """Of the board that measured last; nothing where there is none."""
@@ -161,10 +156,10 @@ class Evaluator:
         """The measurement of what raised, or took its worker along."""
         return Measurement(status, error, request.task(request.without_plan(self._digest)))
 
-    def answer_by(self, published: Mapping[str, KnownResult], died: bool | None = None) -> None:
+    def answer_by(self, published: Mapping[str, Measurement], died: bool | None = None) -> None:
         """Measure nothing of this again, which the run has, by task.  died: whether some of it took its worker along; None: look."""
         if died is None:
-            died = any(STATUSES[each.status] in ("crash", "timeout") for each in published.values())
+            died = any(each.status in ("crash", "timeout") for each in published.values())
         self.published, self._died = published, died
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
@@ -248,7 +243,7 @@ class Evaluator:
         """As the run has it, or another run measured it; else by the target."""
         task = request.task(payload)
         if (known := self.published.get(task)) is not None:
-            return self._answered(known, task, payload, raw)
+            return replace(known, payload=payload, features=raw)
         stored = None if self.memo is None else self.memo.find(task, self.said)
         if self.memo is not None and stored is not None and not self.memo.again(request, task, stored.values):
             return Measurement("ok", None, task, payload, raw, stored.values, stored.pack)

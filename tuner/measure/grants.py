@@ -15,8 +15,8 @@ NEVER = 1 << 50
 def same_grants(machine: Machine, levels: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Places of levels, those that grant the same together, in their order: programs fit all levels of a group, or none."""
     groups: dict[Grant, list[int]] = {}
-    for at, level in enumerate(levels):
-        groups.setdefault(machine.granted(level), []).append(at)
+    for index, level in enumerate(levels):
+        groups.setdefault(machine.granted(level), []).append(index)
     return tuple(map(tuple, groups.values()))
 
 
@@ -33,5 +33,5 @@ def refusal(machine: Machine, level: str) -> str:
 
 
 def granted_text(machine: Machine, level: str) -> str:
-    """What a level leaves of memory and cores, where that is not all."""
-    return ", ".join(f"{have:,} {what}" for have, what, _ in machine.granted(level).less(machine.whole))
+    """Memory and cores that a level leaves, where that is not all."""
+    return ", ".join(f"{have:,} {resource}" for have, resource, _ in machine.granted(level).less(machine.whole))

@@ -1,4 +1,4 @@
-"""What of a model stays with the host, why, and what share of its multiply-accumulates that is."""
+"""Nodes of a model that stay with the host, why, and their share of its multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MacShare:
 
     @property
     def share(self) -> float | None:
-        """What the NPU does of them; of none at all everything where it is alone.  None where nobody can tell."""
+        """Share of the NPU; of none at all everything where it is alone.  None where nobody can tell."""
         if self.npu is None or not self.total:
             return 1.0 if self.alone and self.npu is not None else None
         return self.npu / self.total
@@ -75,7 +75,7 @@ def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
 
 
 def work_lines(opened: LoweredModel) -> list[str]:
-    """What was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
+    """Lines about what was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
     share = mac_share(opened.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
     return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened.part))]
@@ -83,8 +83,8 @@ def work_lines(opened: LoweredModel) -> list[str]:
 
 def check_share(opened: LoweredModel, least: float | None) -> None:
     """Raise `InfeasibleError` where the NPU does less than `least` of the multiply-accumulates, or nobody can tell."""
-    found = mac_share(opened.part)
-    if least is None or (found.share is not None and found.share >= least):
+    share = mac_share(opened.part)
+    if least is None or (share.share is not None and share.share >= least):
         return
-    most: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
-    raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {found}", *most]))
+    largest: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
+    raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {share}", *largest]))

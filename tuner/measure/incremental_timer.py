@@ -52,8 +52,8 @@ class Timer:
     def alike(self, parts: Sequence[ScheduledShare]) -> int:
         """Instructions with which a program begins and ends as the last one does."""
         begin, same = _begin_alike(parts, self._parts)
-        _, behind = _begin_alike(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
-        return same + behind
+        _, same_end = _begin_alike(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
+        return same + same_end
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
@@ -79,19 +79,19 @@ class Timer:
                 runs.forget()
         busy = np.concatenate([footprint.totals for footprint in footprints]).reshape(-1, 2, len(Engine))[:, 0].sum(0)
         busy[Engine.SCALAR] += sum(schedule.lengths) * self._clock.issue_cycles
-        found = {}
+        times = {}
         for level in levels:
             key = level, cores
             if key not in self._runs:
                 self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
-            found[level] = _of_level(busy, self._runs[key].run(program))
-        return found
+            times[level] = _of_level(busy, self._runs[key].run(program))
+        return times
 
 
-def _begin_alike(parts: Sequence[ScheduledShare], others: Sequence[ScheduledShare]) -> tuple[int, int]:
+def _begin_alike(parts: Sequence[ScheduledShare], last_parts: Sequence[ScheduledShare]) -> tuple[int, int]:
     """With how many parts, and instructions of these, both begin."""
     count = same = 0
-    for new, old in zip(parts, others, strict=False):
+    for new, old in zip(parts, last_parts, strict=False):
         if new.lowered is not old.lowered or new.core != old.core:
             break
         count, same = count + 1, same + new.lowered.records
@@ -115,10 +115,10 @@ class Timers:
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """As `Timer.times`."""
-        found = self.chosen(parts).times(parts, levels)
+        times = self.chosen(parts).times(parts, levels)
         while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
             self._timers.pop(0)
-        return found
+        return times
 
     def chosen(self, parts: list[ScheduledShare]) -> Timer:
         """The one that times a program."""

@@ -17,7 +17,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.canary import Canary
 from tuner.measure.encode import encoded
 from tuner.measure.incremental_timer import ProgramTimes, Timer, Timers
@@ -109,15 +109,15 @@ class Npu:
         fits, _ = granting
         values = self._simulated(self._programs if kind == "program" else self._alone, parts, *granting)
         if self.bench is not None:
-            at = [self.levels.index(level) for level in fits]
-            expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
+            rows = [self.levels.index(level) for level in fits]
+            expected = dict(zip(fits, values[rows, 0].tolist(), strict=True))
             program = encoded(Packed(self.target_graph, self.constants), kind, self.compiler.link(parts), plans, expected)
             if self.canary is not None:
                 self.canary.look(self.bench.repeats * len(fits))
-            found = self.bench.cycles(program, fits)
-            if isinstance(found, Reading):
-                return found
-            values[at, 0] = found
+            cycles = self.bench.cycles(program, fits)
+            if isinstance(cycles, Reading):
+                return cycles
+            values[rows, 0] = cycles
         return values
 
     def _simulated(self, timers: Timer | Timers, parts: list[ScheduledShare], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What measurements cost: readings, task x level x repeat, which a board pays for.
+"""Cost of measurements: readings, task x level x repeat, which a board pays for.
 
 A row of the log is a task at a level, and has `runner.repeats` readings, whatever came of them: a task that failed was asked for.  What
 does not fit a level was not.  So what a run has spent follows from its rows, whoever measured, and whatever was measured again.
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.log.schema import STATUSES
+from tuner.log.record import STATUSES
 from tuner.measure.request import CYCLES, Measurement
 
 _OK, _INFEASIBLE = STATUSES.index("ok"), STATUSES.index("infeasible")
@@ -31,5 +31,5 @@ def readings_of(measurement: Measurement, levels: int, repeats: int) -> int:
 def readings_of_each(status: NDArray[np.int8], values: NDArray[np.int64], repeats: int) -> NDArray[np.int64]:
     """The same of many.  status: places in `STATUSES` [tasks].  values: [tasks, levels, len(RESULTS)], 0 where not ok."""
     fits, levels = (values[:, :, CYCLES] > 0).sum(1), values.shape[1]
-    found: NDArray[np.int64] = repeats * np.where(status == _OK, fits, np.where(status == _INFEASIBLE, 0, levels)).astype(np.int64)
-    return found
+    readings: NDArray[np.int64] = repeats * np.where(status == _OK, fits, np.where(status == _INFEASIBLE, 0, levels)).astype(np.int64)
+    return readings

@@ -1,4 +1,4 @@
-"""What a run tuned, opened again: its model on its machine, and its plans."""
+"""Tuned run, opened again: its model on its machine, and its plans."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def open_tuned(run: Path) -> tuple[LoweredModel, SavedSource]:
     if not is_made(saved.source.model) and not saved.source.model.is_file():
         raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
     opened = open_network(saved.source)
-    found = opened.digest
-    if found != saved.model_digest:
-        raise BadInputError(f"{saved.source.model}: changed since the run (digest {found}, the run tuned {saved.model_digest})")
+    digest = opened.digest
+    if digest != saved.model_digest:
+        raise BadInputError(f"{saved.source.model}: changed since the run (digest {digest}, the run tuned {saved.model_digest})")
     identity = run / IDENTITY
     if identity.is_file():
-        there = read_json(identity)
-        machine = there.get("machine_digest") if isinstance(there, dict) else None
+        recorded = read_json(identity)
+        machine = recorded.get("machine_digest") if isinstance(recorded, dict) else None
         if machine != opened.machine.digest:
             raise BadInputError(f"{identity}: made for machine {machine}, {run / 'source.json'} has {opened.machine.digest}")
     return opened, saved

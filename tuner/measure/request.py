@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.space.gene import Gene, Genome
 from tuner.log.digests import canonical_json, task_digest
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS, Status, TaskKind
+from tuner.log.record import RESULTS, STATUSES, Status, TaskKind
 from tuner.measure.grants import NEVER
 
 CYCLES = RESULTS.index("cycles")
@@ -27,7 +27,7 @@ def with_never(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class Proposal(NamedTuple):
-    """What proposed a request.  by: as the log has it, names of moves joined by commas; '' for the strategy's name.
+    """Origin of a request.  by: as the log has it, names of moves joined by commas; '' for the strategy's name.
 
     parents: tasks of the programs that it was made of.
     """
@@ -83,7 +83,7 @@ def _written(gene: Gene) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
-    """What came of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
+    """Result of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
 
     A row of values is zeros at a level that does not grant what is needed.  error: why there are no values.
     task: digest of what was measured; '' where features were asked for and told.
@@ -114,6 +114,11 @@ class Measurement:
     def moved_bytes(self) -> int:
         """To and from DDR; 0 where nothing was measured."""
         return 0 if self.values is None else int(self.values[:, MOVED].sum(1).max())
+
+
+def measurement_of(status: int, values: NDArray[np.int64], error: str | None = None, **fields: Any) -> Measurement:
+    """A measurement out of columns.  status: place in `STATUSES`.  error: also there where the task fits some levels only."""
+    return Measurement(STATUSES[status], error if status else None, values=None if status else values, **fields)
 
 
 Measurer = Callable[[Sequence[Request]], Iterator[Measurement]]

@@ -1,4 +1,4 @@
-"""What a person is told of the robust program: three figures for each level, and whether variants pay."""
+"""Robust program, for a person: three figures for each level, and whether variants pay."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def robust_columns(robust: Mapping[str, Any]) -> tuple[str, ...]:
 def robust_rows(summary: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """A row per level: cycles of the lightest level's champion, of the robust program and of the level's own, and what ships."""
     robust, rows = summary["robust"], list[tuple[object, ...]]()
-    for level, own in robust["own_cycles"].items():
+    for level, own_cycles in robust["own_cycles"].items():
         one, all_levels = robust["one_level_cycles"][level], robust["cycles"][level]
-        over = "does not fit" if one is None else f"{one / own - 1:+.1%}"
-        rows.append((level, one, over, all_levels, f"{all_levels / own - 1:+.1%}", own, _ships(summary, level)))
+        over = "does not fit" if one is None else f"{one / own_cycles - 1:+.1%}"
+        rows.append((level, one, over, all_levels, f"{all_levels / own_cycles - 1:+.1%}", own_cycles, _ships(summary, level)))
     return rows
 
 
@@ -27,7 +27,7 @@ def _ships(summary: Mapping[str, Any], level: str) -> str:
         return "own"
     if plan == robust["plan"]:
         return "robust"
-    return f"own of {next(other for other, theirs in robust['own_plan'].items() if theirs == plan)}"
+    return f"own of {next(owner for owner, theirs in robust['own_plan'].items() if theirs == plan)}"
 
 
 def robust_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -36,10 +36,10 @@ def robust_lines(summary: Mapping[str, Any]) -> list[str]:
     if robust is None:
         return [f"Variants are needed for {summary['model']} on {summary['machine']}: no program fits every level."]
     lines = [robust["says"]]
-    for each in robust["displaced"]:
-        level, ships = each["level"], _ships(summary, each["level"])
-        what = "robust program" if ships == "robust" else ships.replace("own", "program", 1)
+    for displaced in robust["displaced"]:
+        level, ships = displaced["level"], _ships(summary, displaced["level"])
+        program = "robust program" if ships == "robust" else ships.replace("own", "program", 1)
         cost = summary["levels"][level]["cycles"] / robust["own_cycles"][level] - 1
-        insured = f"the displaced one would lose {each['over']:.1%} with {each['condition']}"
-        lines.append(f"{level}: the {what} ships, {cost:.1%} slower than the champion as described; {insured}")
+        insured = f"the displaced one would lose {displaced['over']:.1%} with {displaced['condition']}"
+        lines.append(f"{level}: the {program} ships, {cost:.1%} slower than the champion as described; {insured}")
     return [*lines, *([robust["not_judged"]] if robust["not_judged"] is not None else [])]

@@ -1,4 +1,4 @@
-"""What no program of a model, or of some of its operators, is faster than."""
+"""Lower bound of a program of a model, or of some of its operators."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Roofline:
 
     def work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
         """(MACs by the type of what is multiplied, unpadded bytes)."""
-        found = self._works.get(operators)
-        if found is not None:
-            return found
+        cached = self._works.get(operators)
+        if cached is not None:
+            return cached
         target_graph, inside = self.target_graph, set(operators)
         specs = [target_graph.operators[k] for k in operators]
         rows = needed(target_graph)
@@ -66,11 +66,11 @@ class Roofline:
         for spec in specs:
             dtype = target_graph.type_of(spec.reads[0]).product
             macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * target_graph.images
-        made = {spec.operator.y for spec in specs}
+        produced = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
             for name, wanted in zip(spec.operator.operands, operand_rows(target_graph, spec.index), strict=True):
-                for leaf in self._leaves[name] - made:
+                for leaf in self._leaves[name] - produced:
                     read[leaf] = read.get(leaf, EMPTY).hull(wanted)
         leaving = {
             spec.operator.y: rows[spec.index]

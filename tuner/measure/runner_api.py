@@ -1,4 +1,4 @@
-"""What a runner is, what it is given and what it answers."""
+"""Interface of a runner: what it is given and what it answers."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class Bench:
 
         Levels take turns, so that a drift of the board is in all of them.
         """
-        found: dict[str, list[int]] = {level: [] for level in levels}
+        readings: dict[str, list[int]] = {level: [] for level in levels}
         for _ in range(self.repeats):
             for level in levels:
                 reading = self.once(program, level)
                 if reading.cycles is None:
                     return reading
-                found[level].append(reading.cycles)
-        return [round(median(found[level])) for level in levels]
+                readings[level].append(reading.cycles)
+        return [round(median(readings[level])) for level in levels]
 
     def identity(self) -> tuple[str | None, str | None]:
         """Board and firmware, None where the runner does not say.  Raises `BadInputError` where it does, and what it says are no texts."""
@@ -104,7 +104,7 @@ class Bench:
         return self._tried(program, level)
 
     def _tried(self, program: Encoded, level: str) -> Reading:
-        """What the runner answers; what is not a reading becomes one that failed."""
+        """Ask the runner; an answer that is no reading becomes one that failed."""
         try:
             reading = self.measure(program, level)
         except Exception as error:  # noqa: BLE001  somebody else's code; one bad candidate must not end the run

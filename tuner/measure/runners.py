@@ -48,7 +48,7 @@ def runner_spec(config: TuneConfig) -> RunnerSpec | None:
 
 
 def runner_name(config: TuneConfig) -> str:
-    """What the log's column `runner` says: who took the time."""
+    """Text of the log's column `runner`: who took the time."""
     runner = config.runner
     if config.target.name != NPU:
         return f"{_TARGET}{config.target.name}"
@@ -69,8 +69,8 @@ def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:
         return None
     if name.startswith((COMMAND, GRANTING)):
         return CommandRunner(_words(name), timeout_s, name.startswith(GRANTING))
-    found = find(RUNNERS, name).object
-    return cast(Runner, found() if inspect.isclass(found) else found)
+    runner = find(RUNNERS, name).object
+    return cast(Runner, runner() if inspect.isclass(runner) else runner)
 
 
 def check_runner(machine: Machine, levels: Sequence[str], name: str) -> None:

@@ -29,7 +29,7 @@ def _decoded(data: bytes) -> Container:
 
 
 def measure(encoded: Encoded, level: str) -> Reading:
-    """What the simulator says of the bytes."""
+    """Reading of the simulator for the bytes."""
     container = _decoded(encoded.container)
     return Reading(simulate_levels(program(container, level), container.machine, [level])[level].cycles)
 

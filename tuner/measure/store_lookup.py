@@ -1,4 +1,4 @@
-"""What other runs measured, for whoever measures: an exact memo below everything that decides.
+"""Results of other runs, for whoever measures: an exact memo below everything that decides.
 
 A hit is what measuring would say, so a search goes on as if it had measured: it counts in the budget, and has its row.  Three kinds of
 requests are measured whatever is known of them:
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tuner.log.columns import from_bytes
 from tuner.log.drift import BoardSaid
-from tuner.log.schema import RESULTS
+from tuner.log.record import BOARD, RESULTS
 from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Request, with_never
 from tuner.store.pack_store import STORED
@@ -54,7 +54,7 @@ class Memo:
         self._first, self._second = np.ascontiguousarray(tasks[:, 0]), tasks[:, 1]
         self._values = columns["values"].reshape(-1, levels, len(RESULTS))
         self._pack, self._packs, self._exact = columns["pack"], columns.texts("packs"), exact
-        self._boards = None if exact else list(zip(columns.texts("board"), columns.texts("firmware"), strict=True))
+        self._boards = None if exact else list(zip(*map(columns.texts, BOARD), strict=True))
         self._best = [(NEVER, "")] * levels  # cycles and task, as champions are compared
         self.refused: set[str] = set()
         self.differing: list[tuple[str, str]] = []
@@ -62,17 +62,17 @@ class Memo:
     def find(self, task: str, said: BoardSaid) -> Hit | None:
         """said: of the board that measures here."""
         first, second = int(task[:16], 16), int(task[16:], 16)
-        at = int(np.searchsorted(self._first, np.uint64(first)))
-        while at < len(self._first) and self._first[at] == first:
-            if self._second[at] == second and (self._boards is None or self._is(at, said)):
-                pack = self._packs[self._pack[at]]
-                return None if pack in self.refused else Hit(self._values[at].copy(), pack)
-            at += 1
+        index = int(np.searchsorted(self._first, np.uint64(first)))
+        while index < len(self._first) and self._first[index] == first:
+            if self._second[index] == second and (self._boards is None or self._is(index, said)):
+                pack = self._packs[self._pack[index]]
+                return None if pack in self.refused else Hit(self._values[index].copy(), pack)
+            index += 1
         return None
 
-    def _is(self, at: int, said: BoardSaid) -> bool:
+    def _is(self, index: int, said: BoardSaid) -> bool:
         assert self._boards is not None
-        return said.board is not None and self._boards[at] == (said.board, said.firmware)
+        return said.board is not None and self._boards[index] == tuple(getattr(said, name) for name in BOARD)
 
     def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
         """Whether it is measured, whatever is known."""
@@ -85,10 +85,10 @@ class Memo:
         return any((cycles, task) < best for cycles, best in zip(with_never(values[:, CYCLES]).tolist(), self._best, strict=True))
 
     def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
-        """What came of a measurement here; None where it failed.  stored: what was known of it."""
+        """Note a measurement here; None where it failed.  stored: what was known of it."""
         if request.kind == "program" and values is not None:
-            found = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
-            self._best = list(map(min, self._best, found))
+            ranks = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
+            self._best = list(map(min, self._best, ranks))
         if stored is not None and not self._alike(values, stored.values):
             self.refused.add(stored.pack)
             self.differing.append((stored.pack, task))
@@ -100,7 +100,7 @@ class Memo:
             return np.array_equal(values, stored)
         return bool((np.abs(values[:, CYCLES] - stored[:, CYCLES]) <= NOISE * stored[:, CYCLES]).all())
 
-    def reported(self) -> tuple[tuple[str, str], ...]:
+    def take_reports(self) -> tuple[tuple[str, str], ...]:
         """Packs that said something else than was measured here, with the task, each once."""
-        found, self.differing = tuple(self.differing), []
-        return found
+        reports, self.differing = tuple(self.differing), []
+        return reports

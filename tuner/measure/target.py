@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.target.target_graph import TargetGraph
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.runner_api import Reading
 from tuner.plugins import TARGETS, find
 
@@ -53,11 +53,11 @@ def find_target(name: str) -> MakesTarget:
 
 
 def results(levels: int, **columns: Sequence[int] | NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Columns of `tuner.log.schema.RESULTS` by their names: a number for every level, or one for all.
+    """Columns of `tuner.log.record.RESULTS` by their names: a number for every level, or one for all.
 
     A target says `cycles`, at least 1, and what else it knows; the others are 0.  Nobody need say `roofline_cycles`: it is the model's.
     """
-    found = np.zeros((levels, len(RESULTS)), np.int64)
+    table = np.zeros((levels, len(RESULTS)), np.int64)
     for name, values in columns.items():
-        found[:, _AT[name]] = values
-    return found
+        table[:, _AT[name]] = values
+    return table

@@ -1,7 +1,7 @@
 """Rows of an older schema version become rows of today's, in a new folder.
 
-What a version changed is data: `STEPS` has, for a dataset, the step from each version to the next.  A release that raises `SCHEMA_VERSION`
-adds one entry here and nothing else; versions in between are walked through one by one.
+What a version changed is data: `STEPS` has, for a dataset, the step from each version to the next; versions in between are walked through
+one by one.  A release that raises `SCHEMA_VERSION` for columns that may be null adds nothing here, any other change is one entry.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import GRANTED
-from tuner.log.dataset import DATASETS, part_numbers, schema_version, whole
+from tuner.log.dataset import DATASETS, completed, part_numbers, read_dataset, schema_version
 from tuner.log.part import part_name
 from tuner.log.part_counts import read_counts
-from tuner.log.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.log.record import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 from tuner.runs.repair import verify, write_datasets
@@ -73,15 +73,14 @@ def _never(table: pa.Table) -> pa.Array:
 
 
 STEPS: Steps = {
-    "tasks": {1: MigrationStep(), 2: MigrationStep(), 3: MigrationStep(), 4: MigrationStep(), 5: MigrationStep()},
-    "log": {
-        1: MigrationStep(),
+    "tasks": dict.fromkeys(range(1, SCHEMA_VERSION), MigrationStep()),
+    "log": dict.fromkeys(range(1, SCHEMA_VERSION), MigrationStep())
+    | {
         2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
         3: MigrationStep(added=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
         4: MigrationStep(
             added={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _never},
         ),
-        5: MigrationStep(added={"proposed_by": None}),
     },
 }
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
@@ -104,7 +103,7 @@ def migrate(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Steps =
     if out.exists():
         raise BadInputError(f"--out {out}: exists; give a new folder")
     plans = {name: _plan(run / name, name, steps) for name in DATASETS}
-    tables = {name: (schema, _walked(run / name, path, schema)) for name, (_, path, schema) in plans.items()}
+    tables = {name: (schema, _walked(run / name, name, path, schema)) for name, (_, path, schema) in plans.items()}
     try:
         rows = write_datasets(out, tables, read_counts(run) or {})
         if faults := verify(out):
@@ -119,7 +118,7 @@ def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[Migration
     """(version, steps from it to today's, today's schema)."""
     numbers = part_numbers(folder)
     if not numbers:
-        whole(folder, name, ())  # says why there are none
+        read_dataset(folder, name, ())  # says why there are none
     if gaps := sorted({*range(len(numbers))} - {*numbers}):
         raise BadInputError(f"{folder / part_name(gaps[0])}: missing; `log repair` first")
     there = _read(folder, 0).schema
@@ -127,7 +126,7 @@ def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[Migration
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version} is newer than this program, which writes {SCHEMA_VERSION}")
     if version == SCHEMA_VERSION:
-        whole(folder, name, ())
+        read_dataset(folder, name, ())
     missing = [number for number in range(version, SCHEMA_VERSION) if number not in steps[name]]
     if missing:
         raise BadInputError(f"{folder}: schema {version}: this program has no step from {missing[0]} to {missing[0] + 1}")
@@ -144,11 +143,12 @@ def _today(there: pa.Schema, folder: AnyPath, name: str) -> pa.Schema:
     return task_schema([FeatureSet(key, tuple(features)) for key, features in sets.items()])
 
 
-def _walked(folder: AnyPath, path: list[MigrationStep], schema: pa.Schema) -> Iterator[pa.Table]:
+def _walked(folder: AnyPath, name: str, path: list[MigrationStep], schema: pa.Schema) -> Iterator[pa.Table]:
     for number in part_numbers(folder):
         table = _read(folder, number)
         for step in path:
             table = step.of(table)
+        table = completed(table, name, None)
         at = table.column_names.index("schema_version") if "schema_version" in table.column_names else -1
         if at >= 0:
             table = table.set_column(at, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int16()))

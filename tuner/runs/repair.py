@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import make_folder
-from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, part_tables, whole, write_empty_part
+from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, part_tables, read_dataset, write_empty_part
 from tuner.log.part import PartFile
 from tuner.log.part_counts import FILE as COUNTS
 from tuner.log.part_counts import Count, read_counts, write_counts
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 from tuner.runs.list_runs import state_of
@@ -118,7 +118,7 @@ def _write(folder: AnyPath, schema: pa.Schema, parts: Iterable[pa.Table], tmp: A
 
 def _parts(folder: AnyPath) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Of a dataset that was verified: its schema, and its parts one after the other."""
-    found = whole(folder, folder.name, ())
+    found = read_dataset(folder, folder.name, ())
     return found.schema, part_tables(found)
 
 

@@ -1,4 +1,4 @@
-"""What an island's epoch comes to, as others are told of it: a listener collects it."""
+"""Report of an island's epoch for the others: a listener collects it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import FEATURES, scaled
 from compiler.space.gene import Gene, Genome
 from tuner.log.columns import to_bytes
-from tuner.log.schema import RESULTS, STATUSES, TaskKind
-from tuner.log.wire_format import EPOCH
+from tuner.log.record import EPOCH, RESULTS, STATUSES, TaskKind
 from tuner.measure.request import CYCLES, MOVED, Measurement, Request
 from tuner.search.champions import single_operators_in_turn
 from tuner.search.hashing import genome_name
@@ -56,7 +55,7 @@ class Collector:
         rows = self._rows
         nothing, blank = np.zeros((levels, len(RESULTS)), np.int64), np.full(len(FEATURES), np.nan, np.float32)
         columns = {
-            "task": [m.task if self._tasks[m.task] == at else "" for at, (_, m) in enumerate(rows)],
+            "task": [m.task if self._tasks[m.task] == index else "" for index, (_, m) in enumerate(rows)],
             "kind": [KINDS.index(request.task_kind) for request, _ in rows],
             "status": [STATUSES.index(measurement.status) for _, measurement in rows],
             "asked": [request.measure for request, _ in rows],

@@ -16,8 +16,7 @@ from compiler.cost.features import scaled
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structural_hash import Structures
 from tuner.log.columns import from_bytes
-from tuner.log.schema import RESULTS
-from tuner.log.wire_format import EPOCH
+from tuner.log.record import EPOCH, RESULTS
 from tuner.measure.request import CYCLES, MOVED, Measurement, Request, with_never
 from tuner.search.epoch_report import SEGMENTS
 from tuner.search.hashing import genome_name

@@ -1,4 +1,4 @@
-"""What a board said in the finals, so that a session that goes on does not ask again.
+"""Journal of a board's readings in the finals, so that a session that goes on does not ask again.
 
 A line per turn, in the order in which a race asks for them: the same answers make the race ask the same again, up to where it was
 interrupted.  The first line says whose readings they are; of other finalists (a run that went on found better ones) it begins anew.  No
@@ -29,26 +29,26 @@ class Readings:
 
     def measured(self, turns: Sequence[Turn], measure: Callable[[Sequence[Turn]], Iterator[list[int]]]) -> Iterator[list[int]]:
         """Cycles of every turn: those that are known, then as `measure` tells them, each kept before it is told."""
-        known, self._known = self._known[: len(turns)], self._known[len(turns) :]
-        yield from known
-        asked = turns[len(known) :]
+        recorded, self._known = self._known[: len(turns)], self._known[len(turns) :]
+        yield from recorded
+        asked = turns[len(recorded) :]
         for turn, cycles in zip(asked, measure(asked), strict=True):
             self._write(json.dumps([turn.level, turn.programs, cycles]).encode() + b"\n")
             yield cycles
 
     def forget(self) -> None:
-        """What the board said decided nothing."""
+        """Delete the readings: they decided nothing."""
         self.path.remove()
 
     def _load(self) -> list[list[int]]:
-        there = self.path.read_bytes() if self.path.is_file() else b""
-        if not there.startswith(self._head):
+        data = self.path.read_bytes() if self.path.is_file() else b""
+        if not data.startswith(self._head):
             self._write(self._head)
             return []
-        whole = there[: there.rfind(b"\n") + 1]  # the last line may not be
-        self._end = len(whole)
+        complete = data[: data.rfind(b"\n") + 1]  # the last line may not be
+        self._end = len(complete)
         self._write(b"")
-        return [json.loads(line)[2] for line in whole.splitlines()[1:]]
+        return [json.loads(line)[2] for line in complete.splitlines()[1:]]
 
     def _write(self, data: bytes) -> None:
         """Behind what counts, over what does not."""

@@ -1,1 +1,1 @@
-"""What lies in files: logs and their schemas, run folders, checkpoints, mirrors; and what travels to them as bytes."""
+"""Measurements and champions that runs share, in packs of files."""

@@ -1,4 +1,4 @@
-"""What searches ended with, in a store beside the packs (`tuner.store.pack_store`): the fastest programs of one computation.
+"""Champions of searches, in a store beside the packs (`tuner.store.pack_store`): the fastest programs of one computation.
 
     STORE/<machine>-<conditions>/<computation>-<digest>.champions    JSON, named by a digest of its bytes, never touched again
 
@@ -47,9 +47,9 @@ class StoredChampions(BaseModel):
     robust: Plan | None = None
 
 
-def put_champions(folder: AnyPath, computation: int, found: StoredChampions) -> None:
+def put_champions(folder: AnyPath, computation: int, champions: StoredChampions) -> None:
     """Raises OSError."""
-    text = canonical_json(found.model_dump(mode="json"))
+    text = canonical_json(champions.model_dump(mode="json"))
     put_whole(folder / f"{computation:016x}-{text_digest(text)}{SUFFIX}", [text.encode()])
 
 
@@ -60,17 +60,17 @@ def read_champions(folder: AnyPath, computation: int) -> Iterator[tuple[str, Sto
     except OSError as error:
         raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
     for path in paths:
-        if (found := champions_in(path)) is not None:
-            yield path.name.removesuffix(SUFFIX), found
+        if (champions := champions_in(path)) is not None:
+            yield path.name.removesuffix(SUFFIX), champions
 
 
 def champions_in(path: AnyPath) -> StoredChampions | None:
-    """What a file says; None where it is damaged."""
+    """Contents of a file; None where it is damaged."""
     try:
         if path.version()[1] > MOST_BYTES:
             return None
         text = path.read_bytes().decode()
-        whole = text_digest(text) == path.name.removesuffix(SUFFIX).partition("-")[2]
-        return StoredChampions.model_validate(json.loads(text)) if whole else None
+        intact = text_digest(text) == path.name.removesuffix(SUFFIX).partition("-")[2]
+        return StoredChampions.model_validate(json.loads(text)) if intact else None
     except (OSError, ValueError, ValidationError):
         return None

@@ -21,13 +21,14 @@ import simulator
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_whole
 from tuner.log.columns import schema_of, to_bytes
+from tuner.log.record import BOARD, flat
 from tuner.platform.files import AnyPath
 from tuner.store import champions
 from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name
 
 PACK_BYTES = 1 << 20  # at least, but for the last of a run
 DROPPED = ".dropped"
-STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), board=pa.string(), firmware=pa.string(), packs=pa.string())
+STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), **flat(*BOARD), packs=pa.string())
 """What is told of a store to whoever measures: of each task two words of its digest, ascending, the values at every level, the place of its
 pack among `packs` (names), and the board."""
 
@@ -74,8 +75,8 @@ class PackStore:
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
 
-    def found(self, scopes: NDArray[np.uint64]) -> KnownTasks:
-        """What lies there of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
+    def find_tasks(self, scopes: NDArray[np.uint64]) -> KnownTasks:
+        """Results of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
         parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
         for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):
             if name + DROPPED in self._names:
@@ -93,14 +94,13 @@ class PackStore:
             return KnownTasks(b"", frozenset(), len(names), tuple(damaged))
         measured, of_pack = Measured.joined(parts), np.repeat(np.arange(len(parts)), numbers)
         order = np.lexsort((of_pack, measured.tasks[:, 1], measured.tasks[:, 0]))
-        kept = order[_agreed(measured.of(order))]
-        measured, of_pack = measured.of(kept), of_pack[kept]
+        agreed = order[_agreed(measured.of(order))]
+        measured, of_pack = measured.of(agreed), of_pack[agreed]
         columns = {
             "task": measured.tasks,
             "values": measured.values,
             "pack": of_pack.astype(np.int32),
-            "board": pa.array(measured.boards, pa.string()),
-            "firmware": pa.array(measured.firmwares, pa.string()),
+            **{name: pa.array(measured.boards[:, index], pa.string()) for index, name in enumerate(BOARD)},
             "packs": names,
         }
         return KnownTasks(to_bytes(columns, STORED), frozenset(keys(measured)), len(names), tuple(damaged))
@@ -128,7 +128,7 @@ class PackStore:
 
 
 def entries(root: AnyPath) -> Iterator[Entry]:
-    """What lies in a store, by name.  Raises `BadInputError` where it cannot be read."""
+    """Files of a store, by name.  Raises `BadInputError` where it cannot be read."""
     if not root.is_dir():
         raise BadInputError(f"{root}: no store there")
     for folder in sorted((path for path in root.iterdir() if path.is_dir()), key=str):
@@ -143,10 +143,10 @@ def entries(root: AnyPath) -> Iterator[Entry]:
 
 
 def _champions(folder: str, path: AnyPath) -> Entry:
-    name, size, found = f"{folder}/{path.name}", path.version()[1], champions.champions_in(path)
-    if found is None:
+    name, size, stored = f"{folder}/{path.name}", path.version()[1], champions.champions_in(path)
+    if stored is None:
         return Entry(name, "damaged", size, why="half written, or changed since")
-    return Entry(name, "champions", size, why=f"run {found.run} of {found.model}, {found.programs:,} programs")
+    return Entry(name, "champions", size, why=f"run {stored.run} of {stored.model}, {stored.programs:,} programs")
 
 
 def _entry(folder: str, path: AnyPath, dropped: bool) -> Entry:
@@ -171,9 +171,9 @@ def collect(root: AnyPath, now_us: int, say: Callable[[str], None]) -> int:
     """
     freed, small = 0, dict[str, list[Entry]]()
     try:
-        found = list(entries(root))
-        stale = {entry.name.partition("/")[0] for entry in found if entry.state == "other simulator"}
-        for entry in found:
+        files = list(entries(root))
+        stale = {entry.name.partition("/")[0] for entry in files if entry.state == "other simulator"}
+        for entry in files:
             folder, _, name = entry.name.partition("/")
             path = root / folder / name
             if entry.state == "champions" and folder not in stale:
@@ -223,11 +223,11 @@ def _agreed(measured: Measured) -> NDArray[np.bool_]:
         return np.zeros(0, np.bool_)
     same = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])
     differs = np.concatenate([[False], np.any(measured.values[1:] != measured.values[:-1], axis=(1, 2))])
-    exact = np.array([board is None for board in measured.boards])
+    exact = np.array([board is None for board in measured.boards[:, 0]])
     group = np.cumsum(~same) - 1
     wrong = np.bincount(group, same & differs & exact) > 0
-    found: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)
-    return found
+    agreed: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)
+    return agreed
 
 
 def _line(error: Exception) -> str:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tuner.log.digests import canonical_json, digest
-from tuner.log.schema import RESULTS
+from tuner.log.record import BOARD, RESULTS, TaskRows
 from tuner.runs.folder import plain
 
 VERSION = 1
@@ -42,8 +42,7 @@ _SCHEMA = pa.schema(
         pa.field("scope", pa.binary(8), nullable=False),
         pa.field("task", pa.binary(16), nullable=False),
         pa.field("level", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("board", pa.dictionary(pa.int32(), pa.string())),
-        pa.field("firmware", pa.dictionary(pa.int32(), pa.string())),
+        *(pa.field(name, pa.dictionary(pa.int32(), pa.string())) for name in BOARD),
         *(pa.field(name, pa.int64(), nullable=False) for name in RESULTS),
     ]
 )
@@ -51,7 +50,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Conditions:
-    """What measurements of a task have in common where one stands for another.
+    """Conditions under which one measurement of a task stands for another.
 
     runner: that measured; repeats: readings of a task at a level.  machine_digest: over its levels, too.
     """
@@ -65,22 +64,21 @@ class Conditions:
 
     @property
     def folder(self) -> str:
-        """Where their packs are."""
+        """Name of the folder of their packs."""
         return f"{plain(self.machine)}-{digest([VERSION, asdict(self), RESULTS])[:12]}"
 
 
 class Measured(NamedTuple):
-    """scopes: uint64 [n].  tasks: uint64 [n, 2].  values: int64 [n, levels, len(RESULTS)].  boards, firmwares: texts or None [n]."""
+    """scopes: uint64 [n].  tasks: uint64 [n, 2].  values: int64 [n, levels, len(RESULTS)].  boards: texts or None [n, len(BOARD)]."""
 
     scopes: NDArray[np.uint64]
     tasks: NDArray[np.uint64]
     values: NDArray[np.int64]
     boards: NDArray[np.object_]
-    firmwares: NDArray[np.object_]
 
-    def of(self, kept: NDArray[Any]) -> Measured:
+    def of(self, selected: NDArray[Any]) -> Measured:
         """Some of them, by a mask or by places."""
-        return Measured(*(column[kept] for column in self))
+        return Measured(*(column[selected] for column in self))
 
     @classmethod
     def joined(cls, parts: Sequence[Measured]) -> Measured:
@@ -97,7 +95,7 @@ class Pack(NamedTuple):
 
 
 class PackError(Exception):
-    """What is wrong with a file."""
+    """Fault of a file."""
 
 
 def pack_name(data: bytes) -> str:
@@ -111,13 +109,10 @@ def words(digests: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def keys(measured: Measured) -> list[bytes]:
-    """What tells them apart within a scope: a task, and the board that measured it."""
+    """Keys within a scope: a task, and the board that measured it."""
     tasks = measured.tasks.astype(">u8").tobytes()
-    boards = zip(measured.boards, measured.firmwares, strict=True)
-    return [
-        tasks[16 * at : 16 * at + 16] + ("" if board is None else f"{board}\0{firmware}").encode()
-        for at, (board, firmware) in enumerate(boards)
-    ]
+    boards = ["" if board[0] is None else "\0".join(map(str, board)) for board in measured.boards.tolist()]
+    return [tasks[16 * at : 16 * at + 16] + board.encode() for at, board in enumerate(boards)]
 
 
 def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Measured) -> bytes:
@@ -135,14 +130,13 @@ def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Mea
         "scope": each(measured.scopes, 8),
         "task": each(measured.tasks, 16),
         "level": pa.array(list(conditions.levels) * count, pa.string()).dictionary_encode(),
-        "board": named(measured.boards),
-        "firmware": named(measured.firmwares),
+        **{name: named(measured.boards[:, at]) for at, name in enumerate(BOARD)},
         **{name: pa.array(measured.values[:, :, at].ravel()) for at, name in enumerate(RESULTS)},
     }
     about = {"version": VERSION, "conditions": asdict(conditions), "whose": dict(whose)}
     table = pa.table(columns, schema=_SCHEMA.with_metadata({_KEY: canonical_json(about).encode()}))
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=["level", "board", "firmware", *RESULTS], write_statistics=False)
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["level", *BOARD, *RESULTS], write_statistics=False)
     return bytes(sink.getvalue())
 
 
@@ -174,18 +168,15 @@ def _measured(table: pa.Table, conditions: Conditions) -> Measured:
     count = len(table) // levels if levels else 0
     if count * levels != len(table) or table["level"].to_pylist() != list(conditions.levels) * count:
         raise PackError("not the levels of its tasks in their order")
-    first = pa.array(np.arange(0, len(table), levels or 1))
+    rows = TaskRows(table, levels)
 
     def fixed(name: str) -> NDArray[np.uint64]:
-        column = table[name].take(first).combine_chunks()
+        column = rows.column(name).combine_chunks()
         width = column.type.byte_width // 8
         data = np.frombuffer(column.buffers()[1], ">u8", len(column) * width, column.offset * width * 8)
         return data.astype(np.uint64).reshape(-1, width)
 
-    def texts(name: str) -> NDArray[np.object_]:
-        return np.array(table[name].take(first).cast(pa.string()).to_pylist(), object)
-
-    values = np.stack([table[name].to_numpy() for name in RESULTS], 1).reshape(count, levels, len(RESULTS))
-    found = Measured(fixed("scope")[:, 0], fixed("task"), values, texts("board"), texts("firmware"))
+    values = rows.values()
+    found = Measured(fixed("scope")[:, 0], fixed("task"), values, rows.boards())
     fits = np.any(values, axis=2)  # not where a level does not grant what it needs
     return found.of(np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1))

@@ -8,7 +8,7 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig, load_config
 from tuner.farm.isolated_map import IsolatedMap, Make, R, T, each_here, each_on_ray
-from tuner.farm.plugin_identity import plugged
+from tuner.farm.plugin_identity import external_plugins
 from tuner.platform.remote_files import is_url
 from tuner.request import NO_STORE, STORE, FarmRequest
 from tuner.zoo.names import is_made, resolve
@@ -18,7 +18,7 @@ def cells_config(request: FarmRequest, candidates: int | None = None, measuremen
     """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
     options = {"target.name": request.target, "runner.name": request.runner, "farm.resource": request.resource}
     config = load_config(request.config, request.overrides).given(options, candidates, measurements=measurements)
-    plugged(config, (request.backend or config.farm.backend) == "serial", request.address)
+    external_plugins(config, (request.backend or config.farm.backend) == "serial", request.address)
     return config
 
 

@@ -29,7 +29,7 @@ from tuner.config import BudgetSettings, TuneConfig, load_config
 from tuner.farm.warm_start import sources
 from tuner.log.digests import digest
 from tuner.log.part import encoded
-from tuner.log.schema import Column
+from tuner.log.record import Column
 from tuner.measure.merit import speedup
 from tuner.platform.crash import details, keep
 from tuner.platform.local_files import LocalPath

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
 from compiler.target.target_graph import TargetGraph
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.roofline import Roofline
 from tuner.measure.target import Target, Timed
 from tuner.testing.samples import sample_unit, singles

@@ -13,7 +13,7 @@ import typer
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from tuner.cli import app
-from tuner.log.schema import FeatureSet
+from tuner.log.record import FeatureSet
 from tuner.log.writer import Origin, RunLog
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL

@@ -25,7 +25,7 @@ from tuner.cost_model.interface import AtLevel, TrainingRows, predict_at
 from tuner.cost_model.judge import retrain, train
 from tuner.cost_model.metrics import by_level, evaluate, held_out
 from tuner.cost_model.model_file import decoded_model, load_trained, made_for
-from tuner.log import schema
+from tuner.log import record
 from tuner.platform.local_files import LocalPath
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
@@ -286,8 +286,8 @@ def test_only_what_a_model_reads_of_a_log_makes_it_unfit(
     saved: Path, name: str, change: dict[str, str], stale: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column that is new, and one that is another than before."""
-    others = [column._replace(**change) if column.name == name else column for column in schema.LOG_COLUMNS]
-    monkeypatch.setattr(schema, "LOG_COLUMNS", (schema.Column("humidity", pa.float64(), "of the room", "1"), *others))
+    others = [column._replace(**change) if column.name == name else column for column in record.LOG_COLUMNS]
+    monkeypatch.setattr(record, "LOG_COLUMNS", (record.Column("humidity", pa.float64(), "of the room", "1"), *others))
     if stale:
         with pytest.raises(BadInputError, match=r"^m\.model: made for columns "):
             decoded_model(saved.read_bytes(), "m.model")

@@ -24,7 +24,7 @@ from tuner.cost_model.model_file import load_trained
 from tuner.cost_model.training_rows import rows_of_search, unpacked_rows
 from tuner.farm.coordinator import Coordinator
 from tuner.log.read import read_log, read_tasks
-from tuner.log.schema import FEATURE_PREFIX
+from tuner.log.record import FEATURE_PREFIX
 from tuner.log.task_numbers import first
 from tuner.measure.runner_api import Encoded, Reading
 from tuner.measure.simulator_runner import measure as simulated

@@ -25,7 +25,7 @@ from tuner.cost_model.model_file import load_trained
 from tuner.cost_model.offline_training import model_of_runs
 from tuner.cost_model.training_rows import LoggedRows, read_logged
 from tuner.log.read import read_log, read_tasks
-from tuner.log.schema import FEATURE_PREFIX
+from tuner.log.record import FEATURE_PREFIX
 from tuner.runs.folder import read_json
 
 FEW = load_config(None, ["model.rounds=20"]).model

@@ -35,10 +35,8 @@ from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version
 from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, Training, Update, build_job_runner
 from tuner.farm.pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.search_spec import SearchSpec
-from tuner.log.columns import INTS, from_bytes, schema_of, to_bytes
-from tuner.log.compress import compressed
-from tuner.log.schema import RESULTS
-from tuner.log.wire_format import EPOCH
+from tuner.log.columns import INTS, compressed, from_bytes, schema_of, to_bytes
+from tuner.log.record import EPOCH, RESULTS
 from tuner.log.writer import Batch, Origin
 from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST

@@ -30,8 +30,7 @@ from tuner.farm.uncommitted import read_ahead
 from tuner.log.columns import to_bytes
 from tuner.log.digests import digest
 from tuner.log.read import read_log, read_tasks
-from tuner.log.schema import log_schema, task_schema
-from tuner.log.wire_format import travelling, unpacked
+from tuner.log.wire_format import LOG_ROWS, TASK_ROWS
 from tuner.log.writer import Origin, RunLog, row_ids
 from tuner.measure.budgeted import BudgetExhausted, Limit, MeasureBudget
 from tuner.measure.evaluator import Evaluator
@@ -155,8 +154,8 @@ def test_every_outcome_is_written_down(target_graph: TargetGraph, bench: Bench, 
     measurements = session([*requests, child])
     assert measurements[1].status == "crash"
     batch = heard.result().batch
-    assert unpacked(batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
-    assert unpacked(batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
+    assert TASK_ROWS.from_bytes(batch.tasks).num_rows == 5
+    assert LOG_ROWS.from_bytes(batch.rows).num_rows == 5 * len(LEVELS)
     book = ledger(log, RunBudget(candidates=9))
     book.commit(heard.result(), 1)
     found = rows(log, tmp_path)

@@ -25,7 +25,7 @@ from tests.models import Builder
 from tests.piece_models import IN_PIECES, WIDTH, piece_model
 from tests.tuning import quick
 from tuner.cli import main
-from tuner.farm.subgraph_searches import dealt
+from tuner.farm.subgraph_searches import share_budget
 from tuner.log.read import read_log
 from tuner.runs.list_runs import open_run
 from tuner.runs.progress import compare, standing
@@ -247,11 +247,11 @@ def test_every_command_takes_it(tuned: Path, tmp_path: Path, capsys: pytest.Capt
 
 def test_the_budget_is_dealt_by_work_and_never_taken_back() -> None:
     weights = [50, 30, 15, 1]
-    before = dealt(4, weights)
-    assert before == [1, 1, 1, 1] == dealt(0, weights)
-    assert [sum(dealt(count, weights, 2)) for count in (0, 8, 9)] == [8, 8, 9]
+    before = share_budget(4, weights)
+    assert before == [1, 1, 1, 1] == share_budget(0, weights)
+    assert [sum(share_budget(count, weights, 2)) for count in (0, 8, 9)] == [8, 8, 9]
     for count in range(5, 200):
-        now = dealt(count, weights)
+        now = share_budget(count, weights)
         assert sum(now) == count
         assert all(a <= b for a, b in zip(before, now, strict=True))
         before = now

@@ -21,7 +21,7 @@ from simulator.npu.parts import DataType
 from tests.models import Builder
 from tests.rows import write_part
 from tests.tuning import assert_equal_runs, quick, sorted_log
-from tuner.farm.warm_start import read_warm_start, sources, taken
+from tuner.farm.warm_start import open_warm_start, read_warm_start, sources
 from tuner.log.digests import text_digest
 from tuner.log.part import read_part
 from tuner.log.read import read_log
@@ -220,13 +220,13 @@ def test_a_run_begins_without_what_is_not_usable(
 def test_an_earlier_log_that_has_changed(short: Path, earlier: Path, tmp_path: Path) -> None:
     target_graph = unit_of(short)
     said = sources([earlier], tmp_path, False)
-    assert taken([earlier], said, target_graph, LEVELS, ELITES) is not None
-    assert taken([], (), target_graph, LEVELS, ELITES) is None
+    assert open_warm_start([earlier], said, target_graph, LEVELS, ELITES) is not None
+    assert open_warm_start([], (), target_graph, LEVELS, ELITES) is None
     grown = altered(earlier, tmp_path / "grown", cycles={next(iter(read_log(earlier)["task"])): 5})
     with pytest.raises(BadInputError, match="has changed since"):
-        taken([grown], said, target_graph, LEVELS, ELITES)
+        open_warm_start([grown], said, target_graph, LEVELS, ELITES)
     with pytest.raises(BadInputError, match="before its first checkpoint"):
-        taken([], said, target_graph, LEVELS, ELITES)
+        open_warm_start([], said, target_graph, LEVELS, ELITES)
 
 
 def test_no_run_is_refused(short: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tuner.log.dataset import DatasetWriter, part_numbers
 from tuner.log.digests import digest
 from tuner.log.part import PartError, part_name, read_part
 from tuner.log.read import each_part, read_log, read_tasks
-from tuner.log.schema import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
+from tuner.log.record import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
 from tuner.log.writer import Origin, RunLog, row_ids
 from tuner.platform.interfaces import Platform
 from tuner.platform.local_files import LocalPath

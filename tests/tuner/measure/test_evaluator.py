@@ -36,7 +36,7 @@ from tests.integers import with_integers
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
 from tuner.log.digests import canonical_json
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator, build_evaluator
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.space.gene import Gene
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.budgeted import BudgetExhausted, Limit, MeasureBudget
 from tuner.measure.request import Measurement, Request
 

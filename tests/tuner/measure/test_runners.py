@@ -19,7 +19,7 @@ from tests.tuning import ROOT
 from tuner import plugins
 from tuner.config import TuneConfig, load_config
 from tuner.farm.board_finals import FinalsWorker
-from tuner.farm.plugin_identity import plugged
+from tuner.farm.plugin_identity import external_plugins
 from tuner.measure import simulator_runner
 from tuner.measure.command_runner import CommandRunner
 from tuner.measure.runner_api import Bench, Encoded, Reading
@@ -193,21 +193,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_current_folder_is_searched_first(here: Path) -> None:
     spec = RunnerSpec("bench_of_mine:measure")
     with pytest.raises(BadInputError) as caught:
-        plugged(board(spec.name), True, None)
+        external_plugins(board(spec.name), True, None)
     folders = str(caught.value).partition("looked for in ")[2]
     assert folders.startswith(f"{here}, ")
     assert folders.endswith(f"and in what is installed in {sys.prefix}")
     importlib.invalidate_caches()
     (here / "bench_of_mine.py").write_text("import parts_of_mine\ndef measure(program, level):\n    return parts_of_mine.reading()\n")
     with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: ModuleNotFoundError: No module named 'parts_of_mine'"):
-        plugged(board(spec.name), True, None)
+        external_plugins(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("def reading(:")
     with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: SyntaxError: .*parts_of_mine.py, line 1"):
-        plugged(board(spec.name), True, None)
+        external_plugins(board(spec.name), True, None)
     importlib.invalidate_caches()
     (here / "parts_of_mine.py").write_text("from tuner.measure.runner_api import Reading\ndef reading():\n    return Reading(12345)\n")
-    plugged(board(spec.name), True, None)
+    external_plugins(board(spec.name), True, None)
     bench = spec()
     assert bench is not None
     assert bench.once(PROGRAM, "none") == Reading(12345)
@@ -219,11 +219,11 @@ def test_a_runner_is_looked_for_at_once_where_workers_are_here(monkeypatch: pyte
     spec = RunnerSpec("no.such.module:f")
     for serial, address in ((True, "head:6379"), (False, None), (False, "local")):
         with pytest.raises(BadInputError, match="no module no"):
-            plugged(board(spec.name), serial, address)
-    plugged(board(spec.name), False, "head:6379")
-    plugged(load_config(None), True, None)
+            external_plugins(board(spec.name), serial, address)
+    external_plugins(board(spec.name), False, "head:6379")
+    external_plugins(load_config(None), True, None)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    plugged(board(spec.name), False, None)
+    external_plugins(board(spec.name), False, None)
 
 
 # repeats and noise

@@ -19,7 +19,7 @@ from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tuner.farm.store_client import Scopes
 from tuner.log.drift import NOTHING_SAID, BoardSaid
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request
@@ -53,15 +53,15 @@ def store(folder: Path, u: TargetGraph, board: str | None = None) -> PackStore:
 def kept(folder: Path, u: TargetGraph, measured: Sequence[tuple[Request, Measurement]], board: str | None = None) -> None:
     """As a run puts what its log says."""
     scopes, ok = Scopes(u), [(request, each) for request, each in measured if each.values is not None]
-    names = np.array([board] * len(ok), object)
+    boards = np.array([[board, board]] * len(ok), object).reshape(-1, 2)
     of = np.array([scopes.of(request.task_kind, each.payload) for request, each in ok], np.uint64)
     values = np.array([each.values for _, each in ok])
     where = store(folder, u, board)
-    where.put(where.encoded({"run": "r"}, Measured(of, words([each.task for _, each in ok]), values, names, names)))
+    where.put(where.encoded({"run": "r"}, Measured(of, words([each.task for _, each in ok]), values, boards)))
 
 
 def memo(folder: Path, u: TargetGraph, board: str | None = None) -> Memo | None:
-    packed = store(folder, u, board).found(Scopes(u).every).packed
+    packed = store(folder, u, board).find_tasks(Scopes(u).every).packed
     return Memo(packed, len(LEVELS), board is None) if packed else None
 
 
@@ -93,7 +93,7 @@ def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.values, was.values)
         assert bool(found.pack) or request.kind == "program"
     assert second.memo is not None
-    assert second.memo.reported() == ()
+    assert second.memo.take_reports() == ()
 
 
 def test_nothing_that_is_told_is_compiled(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_one_in_a_hundred_is_measured_again_and_a_difference_is_reported(tmp_pat
     np.testing.assert_array_equal(first.values, segments[0][1].values)
     assert not first.pack
     assert found.memo is not None
-    ((pack, task),) = found.memo.reported()
+    ((pack, task),) = found.memo.take_reports()
     assert (pack in str(list(tmp_path.rglob("*.parquet"))), task) == (True, first.task)
     monkeypatch.setattr("tuner.measure.store_lookup.AGAIN", 1 << 40)
     assert not any(found.measure(request).pack for request, _ in segments), "nothing of that pack is told any more"
-    assert found.memo.reported() == ()
+    assert found.memo.take_reports() == ()
 
 
 @pytest.mark.parametrize(("here", "told"), [("B7", True), ("B8", False), (None, False)])
@@ -178,4 +178,4 @@ def test_a_board_is_believed_within_its_noise(tmp_path: Path) -> None:
         values = each.values.copy()
         values[:, CYCLES] = np.round(values[:, CYCLES] * factor)
         found.measured(request, each.task, values, stored)
-        assert bool(found.reported()) == differs
+        assert bool(found.take_reports()) == differs

@@ -17,7 +17,7 @@ from tests.tuner.platform.by_hand import Disk
 from tests.tuner.platform.place_contract import PlaceContract, ReaderContract
 from tests.tuner.platform.recording import Call, Recording, forgotten
 from tuner.log.dataset import DatasetWriter
-from tuner.log.schema import log_schema
+from tuner.log.record import log_schema
 from tuner.log.writer import Origin, RunLog
 from tuner.platform.files import AnyPath
 from tuner.platform.local_files import LocalPath

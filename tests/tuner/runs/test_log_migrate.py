@@ -18,7 +18,7 @@ from tests.rows import Row, put, write_part
 from tuner.cli import main
 from tuner.log.part import read_part
 from tuner.log.read import each_part, read_log, read_tasks
-from tuner.log.schema import SCHEMA_VERSION, FeatureSet
+from tuner.log.record import READABLE, SCHEMA_VERSION, FeatureSet
 from tuner.log.writer import Origin, RunLog
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
@@ -26,16 +26,17 @@ from tuner.runs.migrate import STEPS, Migrated, MigrationStep, Steps, migrate
 from tuner.runs.repair import verify
 
 FEATURES = (FeatureSet("s", ("m", "k")),)
-LAST, FIRST = SCHEMA_VERSION - 1, SCHEMA_VERSION - 2
+LAST, FIRST = READABLE - 1, READABLE - 2
 LONG_AGO: Steps = {
-    "log": {
+    "log": STEPS["log"]
+    | {
         FIRST: MigrationStep(renamed={"engine": "kind", "run_time": "cycles"}, dropped=("comment",)),
         LAST: MigrationStep(
             added={"runner": "simulator", "wall_s": lambda table: pc.divide(table["wall_ms"], 1000.0)},
             dropped=("wall_ms",),
         ),
     },
-    "tasks": {FIRST: MigrationStep(), LAST: MigrationStep(added={"parents": ""})},
+    "tasks": {**STEPS["tasks"], FIRST: MigrationStep(), LAST: MigrationStep(added={"parents": ""})},
 }
 """Steps between versions that there never were."""
 
@@ -103,7 +104,7 @@ def test_what_does_not_become_todays_leaves_nothing(run: Path, tmp_path: Path) -
     old = aged(run, tmp_path / "old")
     out = tmp_path / "out"
     with pytest.raises(BadInputError, match=f"no step from {FIRST} to {LAST}"):
-        migrate(old, out, {name: {LAST: steps[LAST]} for name, steps in LONG_AGO.items()})
+        migrate(old, out, {name: {key: step for key, step in steps.items() if key != FIRST} for name, steps in LONG_AGO.items()})
     with pytest.raises(BadInputError, match="columns runner are not those of today's schema"):
         migrate(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(added={"wall_s": 1.0})}})
     wrong = LONG_AGO["log"][LAST]._replace(added={**LONG_AGO["log"][LAST].added, "wall_s": "long"})

@@ -21,7 +21,7 @@ from simulator.npu.parts import DataType
 from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import Local, LocalSearch
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import EVOLVING, exchanges
 from tuner.search.overlap_saving import border_of

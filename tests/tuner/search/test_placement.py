@@ -22,7 +22,7 @@ from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.search.annealer import Annealer

@@ -27,7 +27,7 @@ from tests.object_store import object_store
 from tests.tuning import ROOT
 from tuner.cli import main
 from tuner.log.columns import from_bytes
-from tuner.log.schema import RESULTS
+from tuner.log.record import RESULTS
 from tuner.platform.files import AnyPath
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
@@ -59,13 +59,13 @@ def measured(*tasks: str, scope: int = 1, first: int = 1, board: str | None = No
     """Tasks whose digests are one digit, again and again."""
     count = len(tasks)
     values = np.arange(first, first + count * 2 * len(RESULTS)).reshape(count, 2, len(RESULTS))
-    names = np.array([board] * count, object)
-    return Measured(np.full(count, scope, np.uint64), words([task * 32 for task in tasks]), values, names, names)
+    boards = np.array([[board, board]] * count, object).reshape(-1, 2)
+    return Measured(np.full(count, scope, np.uint64), words([task * 32 for task in tasks]), values, boards)
 
 
 def known(root: AnyPath, conditions: Conditions = EDGE, scopes: Any = EVERYWHERE) -> dict[str, list[int]]:
     """Task -> its cycles, as whoever measures is told."""
-    found = PackStore(root, conditions).found(scopes)
+    found = PackStore(root, conditions).find_tasks(scopes)
     if not found.packed:
         return {}
     columns = from_bytes(found.packed, STORED)
@@ -94,7 +94,7 @@ def test_other_conditions_have_a_place_of_their_own(tmp_path: Path, change: dict
     assert known(root, other) == {}
     (root / other.folder / f"{pack_name(data)}.parquet").put([data])
     assert known(root, other) == {}, "a pack that somebody moved"
-    assert "other conditions" in PackStore(root, other).found(EVERYWHERE).damaged[0]
+    assert "other conditions" in PackStore(root, other).find_tasks(EVERYWHERE).damaged[0]
 
 
 def test_a_pack_is_parquet_that_says_whose_it_is(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ INTEGERS = st.integers(1, 2**62)
 @settings(max_examples=50)
 def test_a_pack_says_what_it_was_made_of(rows: list[tuple[int, bytes, int, str | None]]) -> None:
     values = np.array([[[cycles] * len(RESULTS)] * 2 for _, _, cycles, _ in rows], np.int64).reshape(len(rows), 2, len(RESULTS))
-    names = np.array([board for *_, board in rows] + [None], object)[:-1]
-    given = Measured(np.array([s for s, *_ in rows], np.uint64), words([t.hex() for _, t, _, _ in rows]), values, names, names)
+    boards = np.array([[board, board] for *_, board in rows], object).reshape(-1, 2)
+    given = Measured(np.array([s for s, *_ in rows], np.uint64), words([t.hex() for _, t, _, _ in rows]), values, boards)
     data = encoded_pack(EDGE, WHOSE, given)
     found = decoded_pack(data, pack_name(data))
     assert (found.conditions, found.whose) == (EDGE, WHOSE)
@@ -177,7 +177,7 @@ def test_a_damaged_pack_is_left_out_and_the_others_count(root: AnyPath, damage: 
     path = store.folder / f"{pack_name(bad)}.parquet"
     path.put([damage(bad)])
     assert set(known(root)) == {"a"}
-    (line,) = PackStore(root, EDGE).found(EVERYWHERE).damaged
+    (line,) = PackStore(root, EDGE).find_tasks(EVERYWHERE).damaged
     assert pack_name(bad) in line
     assert "\n" not in line
 
@@ -281,7 +281,7 @@ def writer(url: str, name: str, count: int) -> subprocess.Popen[str]:
 def test_writers_beside_each_other_lose_nothing(root: AnyPath, url: str) -> None:
     writers = [writer(url, name, 20) for name in ("one", "two")]
     while any(each.poll() is None for each in writers):
-        assert not PackStore(root, EDGE).found(EVERYWHERE).damaged, "at any moment"
+        assert not PackStore(root, EDGE).find_tasks(EVERYWHERE).damaged, "at any moment"
         time.sleep(0.01)
     assert [each.wait() for each in writers] == [0, 0]
     found = [entry for entry in entries(root) if entry.state == "used"]
@@ -299,7 +299,7 @@ def test_a_writer_that_is_killed_leaves_whole_packs(tmp_path: Path) -> None:
     states = [entry.state for entry in entries(LocalPath(tmp_path))]
     assert states.count("used") >= 12
     assert set(states) <= {"used", "half written"}
-    assert not PackStore(LocalPath(tmp_path), EDGE).found(EVERYWHERE).damaged
+    assert not PackStore(LocalPath(tmp_path), EDGE).find_tasks(EVERYWHERE).damaged
 
 
 # the command line
