@@ -1,4 +1,4 @@
-"""The rim of a command, `tilefarm` or `python -m compiler`: what it raises becomes an exit code and a line on stderr."""
+"""The rim of a command (`tilefarm` or `python -m compiler`): exceptions become an exit code and a line on stderr."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ atexit.register(gc.freeze)
 
 
 def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:
-    """A typer app as all are here.  Help is plain text: what rich draws around it takes longer than everything else together."""
+    """A typer app with plain-text help: rich formatting takes longer than everything else together."""
     return typer.Typer(add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
 

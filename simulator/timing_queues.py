@@ -1,4 +1,4 @@
-"""Queues that a core's scalar unit fills, and that run as far as what they wait for is known (see `timing_kernel`)."""
+"""Queues: dispatch by the scalar unit, and entries of fixed duration (see `timing_kernel`; u is a queue, or a scalar unit)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wake(unit: Pointer, port: Pointer, u: int) -> None:
 
 @inlined
 def fire(unit: Pointer, port: Pointer, flag: Pointer, slot: int, cycle: int) -> None:
-    """A SET takes effect; wakes the queue whose WAIT stands at its head for it."""
+    """A SET takes effect; wakes the queue whose head is its WAIT."""
     waiter = flag[slot]
     flag[slot] = cycle
     if waiter <= -2:
@@ -70,7 +70,7 @@ def fire(unit: Pointer, port: Pointer, flag: Pointer, slot: int, cycle: int) -> 
 
 @inlined
 def dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engine: Pointer, u: int) -> None:
-    """The scalar unit hands out instructions until a queue is full."""
+    """The scalar unit u hands out instructions until a queue is full."""
     pc, stop, cycle = unit[u + PC], unit[u + STOP], unit[u + ISSUED]
     issue, depth = port[ISSUE_CYCLES], port[QUEUE_DEPTH]
     first = u - SCALAR
@@ -102,7 +102,7 @@ def dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engin
 
 @inlined
 def advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int) -> None:
-    """A queue of fixed-duration entries and flags runs as far as it can."""
+    """Queue u, of fixed-duration entries and flags, runs as far as it can."""
     head, tail, front, done = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT], unit[u + DONE]
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS

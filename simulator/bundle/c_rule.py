@@ -1,4 +1,4 @@
-"""The threshold rule as `controller.c` computes it: compiled by the host's C compiler, called from Python."""
+"""The threshold rule of `controller.c`: compiled by the host's C compiler and called from Python."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class _State(ctypes.Structure):
 
 def c_compiler() -> str | None:
     """The first C compiler on the path."""
-    return next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
 
 
 @lru_cache(maxsize=1)
 def c_library() -> ctypes.CDLL:
-    """`controller.c` as a shared object.  Raises `BadInputError` where there is no compiler, or it refuses."""
+    """`controller.c` as a shared object.  Raises `BadInputError` without a compiler, or where it fails."""
     compiler = c_compiler()
     if compiler is None:
         raise BadInputError(f"no C compiler on the PATH ({', '.join(COMPILERS)}); --controller threshold is the same rule in Python")
@@ -64,7 +64,7 @@ def c_library() -> ctypes.CDLL:
 
 
 class CThresholdRule:
-    """A `SwitchingRule` with the states of `ThresholdRule`, every one of them from C.  Raises as `c_library`."""
+    """A `SwitchingRule` with the states of `ThresholdRule`, all computed in C.  Raises as `c_library`."""
 
     def __init__(self, rule: ThresholdRule) -> None:
         self._library = c_library()

@@ -1,4 +1,4 @@
-"""A bundle back into a compiled model.  Nothing in it is believed: what it is put together to must give the same parts again."""
+"""Reading of a bundle as a compiled model.  Nothing in it is trusted: the model must give the same parts again."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def read_model(path: str | os.PathLike[str]) -> Compiled:
 
 
 def read_bundle(folder: Path) -> Compiled:
-    """The compiled model in a bundle, as `read_compiled` gives that of a file.
+    """The compiled model in a bundle, equal to `read_compiled` of its file.
 
-    Raises `BadInputError`, one line that names the part: one that is missing, damaged, malformed, or of another bundle than the others.
+    Raises `BadInputError`, one line that names the part: missing, damaged, malformed, or of another bundle than the others.
     """
     parts = read_parts(folder)
 
-    def refuse(part: str, what: str) -> BadInputError:
-        return BadInputError(f"{folder / part}: {what}")
+    def refuse(part: str, reason: str) -> BadInputError:
+        return BadInputError(f"{folder / part}: {reason}")
 
     for name in (MEMORY, CONTROLLER, README, *C_SOURCES):
         if name not in parts:

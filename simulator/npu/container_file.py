@@ -1,4 +1,4 @@
-"""The compiled model as one binary: every variant's streams, one memory map, the constants once, digests over all of it.
+"""The compiled model as one binary: streams of every variant, one memory map, the constants once, and digests over all of it.
 
 | bytes            | meaning                                                                                   |
 |------------------|-------------------------------------------------------------------------------------------|
@@ -134,7 +134,7 @@ def _canonical(header: _Header) -> bytes:
 
 
 def encode(container: Container) -> bytes:
-    """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` for what `decode` would refuse."""
+    """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` where `decode` would refuse them."""
     return b"".join(encode_chunks(container))
 
 
@@ -174,11 +174,11 @@ def encode_chunks(given: Container) -> list[bytes | memoryview]:
     size = 0
     while True:
         sections: list[dict[str, Any]] = []
-        at = _aligned(_HEADER_AT + size)
+        offset = _aligned(_HEADER_AT + size)
         for chunk, sha, counts in zip(chunks, hashes, instructions, strict=True):
-            sections.append({"offset": at, "length": len(chunk), "sha256": sha} | counts)
-            end = at + len(chunk)
-            at = _aligned(end)
+            sections.append({"offset": offset, "length": len(chunk), "sha256": sha} | counts)
+            end = offset + len(chunk)
+            offset = _aligned(end)
         try:
             # numpy integers, which a compiler's addresses may be, become integers
             header = _Header.model_validate_json(
@@ -201,7 +201,7 @@ def encode_chunks(given: Container) -> list[bytes | memoryview]:
 
 
 def _constants_of(container: Container) -> memoryview:
-    """The constants without what a compiler's alignment puts behind the last one."""
+    """The constants, without the zeros that alignment puts after the last one."""
     given = container.constants
     view = (np.ascontiguousarray(given).data if isinstance(given, np.ndarray) else memoryview(given)).cast("B")
     size = container.memory.constant_blocks * BLOCK_BYTES
@@ -240,21 +240,21 @@ def decode(data: bytes | memoryview) -> Container:
 
 
 def container_lengths(view: memoryview) -> list[tuple[int, int]]:
-    """(start, stop) of containers that lie one after the other, by what their fronts say.
+    """(start, stop) of consecutive containers, from the length in the front of each.
 
     Raises `ContainerError` where the bytes do not end with one of them.
     """
-    found, at = [], 0
-    while at < len(view):
-        front = bytes(view[at : at + _FRONT.size])
+    spans, offset = [], 0
+    while offset < len(view):
+        front = bytes(view[offset : offset + _FRONT.size])
         if len(front) < _FRONT.size or not front.startswith(MAGIC):
-            raise ContainerError(f"context: byte {at} of {len(view)} starts {front[:8]!r}, expected a container ({MAGIC!r})")
+            raise ContainerError(f"context: byte {offset} of {len(view)} starts {front[:8]!r}, expected a container ({MAGIC!r})")
         size = _FRONT.unpack(front)[3]
-        if not _HEADER_AT <= size <= len(view) - at:
-            raise ContainerError(f"context: the container at byte {at} says it has {size} bytes, {len(view) - at} are left")
-        found.append((at, at + size))
-        at += size
-    return found
+        if not _HEADER_AT <= size <= len(view) - offset:
+            raise ContainerError(f"context: the container at byte {offset} says it has {size} bytes, {len(view) - offset} are left")
+        spans.append((offset, offset + size))
+        offset += size
+    return spans
 
 
 def _read_header(view: memoryview) -> _Header:
@@ -317,7 +317,7 @@ def _streams(view: memoryview, section: _StreamSection, name: str) -> tuple[Code
 
 
 def _variants(header: _Header) -> tuple[_Variant, ...]:
-    """The table, after a look at its section numbers: in order of first use, each used."""
+    """The variants, after a check of their section numbers: in order of first use, none unused."""
     used = 0
     for variant in header.variants:
         if variant.section > used or variant.section >= len(header.streams):
