@@ -50,16 +50,16 @@ def read_trace(path: Path) -> ContentionTrace:
     return ContentionTrace.of(steps)
 
 
-def _step(where: str, cycle: object, share: object, before: Steps) -> tuple[int, int]:
+def _step(where: str, cycle: object, share: object, earlier_steps: Steps) -> tuple[int, int]:
     """One row, checked against the row before it."""
     if isinstance(cycle, str):
         cycle = int(cycle) if cycle.isascii() and cycle.isdecimal() and len(cycle) < 20 else cycle
     if not isinstance(cycle, int) or not 0 <= cycle <= _MAX_CYCLE:
         raise BadInputError(f"{where}: cycle {reprlib.repr(cycle)}; accepted: a whole number from 0 to {_MAX_CYCLE}")
-    if not before and cycle != 0:
+    if not earlier_steps and cycle != 0:
         raise BadInputError(f"{where}: cycle {cycle} leaves a gap; accepted: 0 in the first row, so that the load is known from the start")
-    if before and cycle <= before[-1][0]:
-        raise BadInputError(f"{where}: cycle {cycle} after {before[-1][0]}; accepted: cycles that ascend")
+    if earlier_steps and cycle <= earlier_steps[-1][0]:
+        raise BadInputError(f"{where}: cycle {cycle} after {earlier_steps[-1][0]}; accepted: cycles that ascend")
     try:
         return cycle, in_units(float(share) if isinstance(share, str | int | float) else math.nan)
     except (ValueError, OverflowError):

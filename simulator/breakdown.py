@@ -129,17 +129,17 @@ def breakdown(run: Timeline, segments: Sequence[SegmentEntry] = (), operators: S
     rows_of = np.split(work[order], first[1:])
     start = np.array([run.start[rows].min() for rows in rows_of], np.int64)
     end = np.array([run.end[rows].max() for rows in rows_of], np.int64)
-    reached = np.maximum.accumulate(end)
-    before = np.concatenate(([0], reached[:-1])).astype(np.int64)
+    latest_end = np.maximum.accumulate(end)
+    previous_end = np.concatenate(([0], latest_end[:-1])).astype(np.int64)
     busy_cycles = {
-        name: np.stack([covered(*i, reached) - covered(*i, before) for i in core_intervals]).max(axis=0)
+        name: np.stack([covered(*i, latest_end) - covered(*i, previous_end) for i in core_intervals]).max(axis=0)
         for name, core_intervals in _resources(run).items()
     }
     alone_cycles = _alone(run, rows_of)
     steps = isa.tag_of(run.block, run.operator)  # unique in a segment
     segment_times = []
     for i, (name, rows) in enumerate(zip(names.tolist(), rows_of, strict=True)):
-        own_cycles = int(reached[i] - before[i])
+        own_cycles = int(latest_end[i] - previous_end[i])
         numbers = np.unique(run.operator[rows])
         entry = segments[name] if 0 <= name < len(segments) else None
         macs, needed, halo, padding = _products(run, rows, operators)
@@ -219,8 +219,8 @@ def _products(run: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> 
     if not needed or not accumulators:
         return macs, None, None, None
     # weighted by work: a halo of an operator costs that operator's products
-    handed = np.bincount(
+    computed = np.bincount(
         isa.operator_of(out[:, isa.TAG]), out[:, isa.F_M] * out[:, isa.F_N1] * isa.COLUMNS[out[:, isa.DTYPE]], minlength=inside[-1] + 1
     )
-    executed_macs = sum(operators[i].macs * float(handed[i]) / operators[i].accumulators for i in inside if operators[i].accumulators)
+    executed_macs = sum(operators[i].macs * float(computed[i]) / operators[i].accumulators for i in inside if operators[i].accumulators)
     return macs, needed, executed_macs / needed, macs / executed_macs if executed_macs else None

@@ -24,6 +24,7 @@ def controller_table(
     variants: by the first level that names them, the programs of all pieces.  made_for: level -> its variant, where it has one.  needs: of
     every variant, by its name.
     """
+    # simulated once for all rules; the ladder without grants
     grid, names = share_grid(machine), list(variants)
     rows = measure_rows(variants, grid, needs)
     response = Response.of(grid, rows)

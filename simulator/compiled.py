@@ -123,10 +123,10 @@ class Compiled:
 
     def check_cycles(self, level: str, cycles: int) -> None:
         """Check simulated cycles of the level's variants against the file's.  Raises `BadInputError`."""
-        said = self.cycles(level)[level]
-        assert said is not None, "`decode` refuses a variant that does not fit its level"
-        if cycles != said:
-            raise BadInputError(f"level {level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
+        file_cycles = self.cycles(level)[level]
+        assert file_cycles is not None, "`decode` refuses a variant that does not fit its level"
+        if cycles != file_cycles:
+            raise BadInputError(f"level {level}: the file says {file_cycles:,} cycles, this simulator {cycles:,}; compile it again")
 
     def same_as(self, level: str) -> str | None:
         """The first earlier level with the same programs, or None."""

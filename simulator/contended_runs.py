@@ -122,9 +122,9 @@ class ContendedRuns:
         """The run of the chosen controller."""
         if self.contention.controller == "static":
             if self.level not in self.static:
-                which = "no variant fits" if self.level is None else f"variant {self.level} does not fit"
+                subject = "no variant fits" if self.level is None else f"variant {self.level} does not fit"
                 source = self.contention.grants or "the trace by the machine's levels"
-                raise BadInputError(f"--controller static: {which} all that {source} grants")
+                raise BadInputError(f"--controller static: {subject} all that {source} grants")
             return self.static[self.level]
         if self.contention.controller == "oracle":
             return self.oracle

@@ -50,7 +50,7 @@ class SwitchingRule(Protocol[S]):
         """The state before the first inference."""
         ...
 
-    def step(self, state: S, seen: Observation) -> S:
+    def step(self, state: S, observation: Observation) -> S:
         """The state after an inference that ran `state.variant`."""
         ...
 
@@ -77,7 +77,7 @@ class StaticRule:
     def start(self) -> StaticState:
         return StaticState(self.variant)
 
-    def step(self, state: StaticState, seen: Observation) -> StaticState:
+    def step(self, state: StaticState, observation: Observation) -> StaticState:
         return state
 
 
@@ -133,14 +133,14 @@ class ThresholdRule:
             return -1
         return 0
 
-    def step(self, state: ThresholdState, seen: Observation) -> ThresholdState:
-        wish = self.direction(state.position, seen.compute_cycles, seen.load_store_cycles)
-        if wish == 0:
+    def step(self, state: ThresholdState, observation: Observation) -> ThresholdState:
+        direction = self.direction(state.position, observation.compute_cycles, observation.load_store_cycles)
+        if direction == 0:
             return replace(state, leaning=0)
-        since = state.since if wish == state.leaning else seen.start
-        if seen.end - since < self.slice_cycles:
-            return replace(state, leaning=wish, since=since)
-        position = state.position + wish
+        since = state.since if direction == state.leaning else observation.start
+        if observation.end - since < self.slice_cycles:
+            return replace(state, leaning=direction, since=since)
+        position = state.position + direction
         return ThresholdState(self.ladder[position], position)
 
 
@@ -208,18 +208,20 @@ class EstimatorRule:
         first, nothing = self.response.steadiest, (0.0,) * len(self.response.variants)
         return EstimatorState(first, first, nothing, nothing, nothing)
 
-    def step(self, state: EstimatorState, seen: Observation) -> EstimatorState:
-        if not seen.ddr_bytes:  # it says nothing about the port
+    def step(self, state: EstimatorState, observation: Observation) -> EstimatorState:
+        if not observation.ddr_bytes:  # it says nothing about the port
             return state
-        now = self.response.slowness_of(seen.variant, seen.load_store_cycles / seen.ddr_bytes)
+        now = self.response.slowness_of(observation.variant, observation.load_store_cycles / observation.ddr_bytes)
         cycles = self.response.cycles_at(now)
         predicted = tuple(a + b for a, b in zip(state.predicted, cycles, strict=True))
-        ran = _added(state.ran, seen.variant, cycles[seen.variant])
-        taken = _added(state.taken, seen.variant, seen.end - seen.start)
+        ran = _added(state.ran, observation.variant, cycles[observation.variant])
+        actual_cycles = _added(state.taken, observation.variant, observation.end - observation.start)
         # what a variant took over what was predicted, whenever it ran
-        factor = tuple((t + _TRUST * c) / (r + _TRUST * c) if c else 1.0 for t, r, c in zip(taken, ran, cycles, strict=True))
+        factor = tuple((t + _TRUST * c) / (r + _TRUST * c) if c else 1.0 for t, r, c in zip(actual_cycles, ran, cycles, strict=True))
         static = tuple(p * f for p, f in zip(predicted, factor, strict=True))
-        wanted_cycles = seen.end - seen.start if seen.variant == state.wanted else cycles[state.wanted] * factor[state.wanted]
+        wanted_cycles = (
+            observation.end - observation.start if observation.variant == state.wanted else cycles[state.wanted] * factor[state.wanted]
+        )
         slowness = now if state.slowness is None else self.weight * now + (1 - self.weight) * state.slowness
         wanted, held = self._choose(state.wanted, state.held + 1, slowness)
         adaptive = state.adaptive_cycles + wanted_cycles + (self.switch_cycles if wanted != state.wanted else 0)
@@ -231,7 +233,7 @@ class EstimatorRule:
             refuge = None
         elif refuge is None or static[refuge] - static[best] > allowed:
             refuge = best
-        return EstimatorState(wanted if refuge is None else refuge, wanted, predicted, ran, taken, adaptive, held, slowness, refuge)
+        return EstimatorState(wanted if refuge is None else refuge, wanted, predicted, ran, actual_cycles, adaptive, held, slowness, refuge)
 
     def _choose(self, current: int, held: int, slowness: float) -> tuple[int, int]:
         """The adaptive choice, and the inferences since it last changed."""

@@ -56,8 +56,8 @@ class Spent(NamedTuple):
 def spent(run: Timeline, chain: Chain) -> list[Spent]:
     """Cycles of the chain by operator, engine and cause, the most first; their sum is the run."""
     operator = np.where(chain.row >= 0, run.operator[chain.row], -1) if len(run.code) else np.full(len(chain.row), -1)
-    kinds, which = np.unique(np.column_stack([operator, chain.engine, chain.cause]), axis=0, return_inverse=True)
-    cycles = np.bincount(which.reshape(-1), chain.end - chain.start, len(kinds)).astype(np.int64)
+    kinds, inverse = np.unique(np.column_stack([operator, chain.engine, chain.cause]), axis=0, return_inverse=True)
+    cycles = np.bincount(inverse.reshape(-1), chain.end - chain.start, len(kinds)).astype(np.int64)
     order = np.argsort(-cycles, kind="stable")
     rows = zip(kinds[order].tolist(), cycles[order].tolist(), strict=True)
     return [Spent(operator, Engine(engine), cause, count) for (operator, engine, cause), count in rows]
@@ -109,13 +109,13 @@ def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Int
     """Fill `_Before` for a queue whose DMA has several ports.  rows: the queue; the next four are of its entries."""
     on_port = np.full(ports, -1, np.int64)  # the last transfer of each
     port, found_on = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)
-    turn, moved = 0, -1
+    turn, last_on_chip = 0, -1
     for j in range(len(rows)):
-        entry_row, by = rows[j], start[j] if works[j] else ended[j]
+        entry_row, limit = rows[j], start[j] if works[j] else ended[j]
         row[entry_row], cycle[entry_row] = -1, 0
         i, missing = j - 1, ports
         while i >= 0 and missing:  # what is behind the last one that has ended, of every port, has ended or left before that
-            if ended[i] <= by:
+            if ended[i] <= limit:
                 if ended[i] > cycle[entry_row] or row[entry_row] < 0:
                     row[entry_row], cycle[entry_row] = rows[i], ended[i]
                 if port[i] >= 0 and found_on[port[i]] < j:
@@ -123,13 +123,13 @@ def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Int
                     missing -= 1
             i -= 1
         if transfer[j]:
-            last = max(on_port[turn], moved)
+            last = max(on_port[turn], last_on_chip)
             work[entry_row] = rows[last] if last >= 0 else -1
             on_port[turn] = j
             port[j] = turn
             turn = (turn + 1) % ports
         elif works[j]:
-            moved = j
+            last_on_chip = j
 
 
 def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
@@ -151,6 +151,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
         if end > start:
             links.append((row, int(run.engine[row]), cause, start, end))
 
+    # from the end of the run back to cycle 0
     row, now = _last(run, lag), run.cycles
     while now > 0 and row >= 0:
         if run.work[row]:
@@ -171,9 +172,9 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
             if earlier >= 0 and run.end[earlier] + lag[earlier] == now:
                 row = earlier
                 continue
-        handed = max(int(before.cycle[row]), int(run.dispatch[row]))
-        link(row, int(Cause.LATENCY), handed, now)
-        link(row, int(held_up[row]), int(before.cycle[row]), handed)
+        ready = max(int(before.cycle[row]), int(run.dispatch[row]))
+        link(row, int(Cause.LATENCY), ready, now)
+        link(row, int(held_up[row]), int(before.cycle[row]), ready)
         row, now = int(before.row[row]), int(before.cycle[row])
     return links
 

@@ -120,21 +120,21 @@ def apply(memories: list[Bytes], record: Words, rounding: Rounding = "float") ->
 
 def _run(cores: list[_Core], step: Callable[[_Core], bool]) -> None:
     """Step all cores in turn until none makes progress."""
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
         for core in cores:
-            moved = step(core) or moved
+            progress = step(core) or progress
 
 
 def _count(program: Program, cores: list[_Core]) -> Counters:
     work = tuple(np.array(core.work, np.int64) for core in cores)
     macs = read = written = 0
-    for code, done in zip(program.streams, work, strict=True):
+    for code, record_work in zip(program.streams, work, strict=True):
         copies = code[:, isa.OP] == Op.COPY
-        macs += int(done[np.isin(code[:, isa.OP], isa.PRODUCTS)].sum())
-        read += int(done[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
-        written += int(done[copies & (code[:, isa.DST] == Memory.DDR)].sum())
+        macs += int(record_work[np.isin(code[:, isa.OP], isa.PRODUCTS)].sum())
+        read += int(record_work[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
+        written += int(record_work[copies & (code[:, isa.DST] == Memory.DDR)].sum())
     return Counters(macs, read, written, work)
 
 
@@ -175,7 +175,7 @@ class _Core:
         self.position = len(self.words)
 
     def run_queues(self) -> bool:
-        moved = False
+        progress = False
         for queue in self.queues.values():
             while queue:
                 record = self.words[queue[0]]
@@ -185,8 +185,8 @@ class _Core:
                 elif not self._flag(record):
                     break
                 queue.popleft()
-                moved = True
-        return moved
+                progress = True
+        return progress
 
     def _key(self, record: Words) -> FlagKey:
         local_queue, remote_queue = (self.core, record[isa.ENGINE]), (record[isa.FLAG_CORE], record[isa.FLAG_ENGINE])

@@ -98,12 +98,14 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
-def _cycle(where: str, text: str, before: Sequence[int]) -> int:
+def _cycle(where: str, text: str, earlier_cycles: Sequence[int]) -> int:
     cycle = _whole(text)
     if cycle is None or cycle > _MAX_CYCLE:
         raise BadInputError(f"{where}: cycle {reprlib.repr(text)}; accepted: a whole number from 0 to {_MAX_CYCLE}")
-    if cycle <= before[-1] if before else cycle:
-        raise BadInputError(f"{where}: cycle {cycle}; accepted: {f'above {before[-1]}' if before else '0 in the first row'}")
+    if cycle <= earlier_cycles[-1] if earlier_cycles else cycle:
+        raise BadInputError(
+            f"{where}: cycle {cycle}; accepted: {f'above {earlier_cycles[-1]}' if earlier_cycles else '0 in the first row'}"
+        )
     return cycle
 
 
@@ -156,8 +158,8 @@ class GrantedRule:
         inner = states[fitting] if fitting in states else self.rule(fitting).start()
         return GrantedState(fitting[inner.variant], fitting, {**states, fitting: inner})
 
-    def step(self, state: GrantedState, seen: Observation) -> GrantedState:
+    def step(self, state: GrantedState, observation: Observation) -> GrantedState:
         """The state after an inference with `state.variant`."""
-        local_observation = replace(seen, variant=state.fitting.index(seen.variant))
+        local_observation = replace(observation, variant=state.fitting.index(observation.variant))
         inner = self.rule(state.fitting).step(state.states[state.fitting], local_observation)
         return GrantedState(state.fitting[inner.variant], state.fitting, {**state.states, state.fitting: inner})

@@ -249,6 +249,7 @@ def _gather(walk: Walk, record: int, queue: int, shift: int, nodes: Int32s, used
     ordered_queue = queue if walk.in_order[queue] else -1
     for k in range(words[I_K]):
         for part in range(per_block):
+            # tap: position in the window, after the plane; pixels of four lanes have a block for several taps
             tap = (words[I_KOFF] + k) * per_block + part
             start = np.int64(words[S0])
             if four:
@@ -265,6 +266,7 @@ def _gather(walk: Walk, record: int, queue: int, shift: int, nodes: Int32s, used
                     row = (words[I_FIRST] + y) % words[I_RING] if words[I_RING] else y
                     block = start + row * words[I_PITCH] + x // per_block
                     cell = shift + block
+                    # the fast path; `_read` examines what it does not accept
                     if _read_run(walk.code, record, ordered_queue, _L1, cell, cell + 1, writers, readers, queues, places, clock) == cell:
                         nodes = _grown(nodes, used, 2)
                         _read(walk, record, queue, _L1, shift, block, nodes, used)
@@ -284,19 +286,19 @@ def _read_run(
 
     ordered_queue: the queue of the record, -1 where that is not in order.
     """
-    fine = record  # a record already found to be ordered before this one
+    ordered_record = record  # a record already found to be ordered before this one
     while cell < stop:
         last = readers[cell]
         if last != record:
-            before = writers[cell]
-            if before != fine and before != WRITTEN and before != COLUMNS:
+            last_writer = writers[cell]
+            if last_writer != ordered_record and last_writer != WRITTEN and last_writer != COLUMNS:
                 if (
-                    before < 0
-                    or (queues[before] != ordered_queue and clock[queues[before]] < places[before])
-                    or _overwritten(code, before, record, memory)
+                    last_writer < 0
+                    or (queues[last_writer] != ordered_queue and clock[queues[last_writer]] < places[last_writer])
+                    or _overwritten(code, last_writer, record, memory)
                 ):
                     return cell
-                fine = before
+                ordered_record = last_writer
             if last < NOBODY or (last >= 0 and queues[last] != ordered_queue and clock[queues[last]] < places[last]):
                 return cell
             readers[cell] = record
@@ -309,17 +311,17 @@ def _write_run(
     record: int, ordered_queue: int, cell: int, stop: int, writers: Int32s, readers: Int32s, queues: Int32s, places: Int32s, clock: Int32s
 ) -> int:
     """`_read_run` for writes."""
-    fine = record
+    ordered_record = record
     while cell < stop:
-        last, before = readers[cell], writers[cell]
-        if before >= 0 and before != fine:
-            if queues[before] != ordered_queue and clock[queues[before]] < places[before]:
+        last, last_writer = readers[cell], writers[cell]
+        if last_writer >= 0 and last_writer != ordered_record:
+            if queues[last_writer] != ordered_queue and clock[queues[last_writer]] < places[last_writer]:
                 return cell
-            fine = before
-        if last != NOBODY and last != fine:
+            ordered_record = last_writer
+        if last != NOBODY and last != ordered_record:
             if last < NOBODY or (queues[last] != ordered_queue and clock[queues[last]] < places[last]):
                 return cell
-            fine = last
+            ordered_record = last
         writers[cell] = record
         readers[cell] = NOBODY
         cell += 1
@@ -332,6 +334,7 @@ def _touch(walk: Walk, record: int, queue: int, rows: Int64s, nodes: Int32s, use
     base = walk.base[walk.core_of_queue[queue]]
     writers, readers, queues, places, clock = walk.writer, walk.reader, walk.queue, walk.place, walk.clock[queue]
     ordered_queue = queue if walk.in_order[queue] else -1
+    # bias and scale must be as loaded
     if walk.code[record, OP] == _FIXPIPE:
         side = np.int64(walk.code[record, F_SIDE]) if walk.code[record, F_SIDE] else _UB
         _read_constants(walk, record, queue, side, base[side], np.int64(walk.code[record, S1]))
@@ -353,6 +356,7 @@ def _touch(walk: Walk, record: int, queue: int, rows: Int64s, nodes: Int32s, use
             nodes = _gather(walk, record, queue, base[_L1], nodes, used)
             continue
         shift = base[memory]
+        # runs: the fast path over blocks without findings, then one block at a time
         for outer in range(row[6]):
             for inner in range(row[4]):
                 start = first + inner * row[5] + outer * row[7]
@@ -412,9 +416,10 @@ def walk(walk: Walk) -> None:
     rows = np.empty((MAX_RANGES, 8), np.int64)
     nodes = np.empty((64, 2), np.int32)
     used = np.array([0, -1], np.int64)
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
+        # dispatch in stream order, as far as queues have room
         for core in range(cores):
             while pc[core] < walk.core_start[core + 1]:
                 queue = walk.queue[pc[core]]
@@ -422,7 +427,8 @@ def walk(walk: Walk) -> None:
                     break
                 walk.tail[queue] += 1
                 pc[core] += 1
-                moved = True
+                progress = True
+        # every queue runs up to a WAIT that is not set
         for queue in range(walk.head.shape[0]):
             while walk.head[queue] < walk.tail[queue]:
                 record = walk.by_queue[walk.head[queue]]
@@ -433,6 +439,7 @@ def walk(walk: Walk) -> None:
                     if k >= walk.sets[f]:
                         break
                     walk.waited[f] = k + 1
+                    # what had completed before the SET has completed for this queue too
                     inherited = walk.snapshot[walk.wait_start[f] + k]
                     for p in range(inherited.shape[0]):
                         if inherited[p] > walk.clock[queue, p]:
@@ -445,4 +452,4 @@ def walk(walk: Walk) -> None:
                         walk.clock[queue, queue] = walk.place[record]
                     nodes = _touch(walk, record, queue, rows, nodes, used)
                 walk.head[queue] += 1
-                moved = True
+                progress = True

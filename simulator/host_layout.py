@@ -60,12 +60,12 @@ def read_blocks(buffer: DdrBuffer, dtype: DataType) -> NDArray[np.bool_]:
     if buffer.pixel_lanes == 4:
         pixels = np.zeros((n, h, _pitch(w, dtype)), bool)
         pixels[:, :, :w] = True
-        used = pixels.reshape(-1, dtype.lanes // 4).any(axis=1)
+        blocks = pixels.reshape(-1, dtype.lanes // 4).any(axis=1)
     else:
         planes = np.zeros((n, buffer.planes, h * w), bool)
         planes[:, np.asarray(buffer.lanes) // dtype.lanes] = True
-        used = planes.ravel()
-    mask[: used.size] = used
+        blocks = planes.ravel()
+    mask[: blocks.size] = blocks
     return mask
 
 

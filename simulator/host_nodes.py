@@ -59,6 +59,7 @@ class HostNodes:
             if port.shape is None or math.prod(port.shape) > MAX_VALUES:
                 raise BadInputError(f"{where}: input {port.name!r} has shape {port.shape}; accepted: at most {MAX_VALUES} values")
         self.pieces = tuple(([name for name in node.input if name not in weights], list(node.output)) for node in compiled)
+        # nodes between the pieces, with the weights that they read
         stages = _stages(graph.node, compiled)
         self._model = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
         self._model.functions.extend(f for f in model.functions if f.domain != DOMAIN)

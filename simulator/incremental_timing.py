@@ -83,13 +83,13 @@ class ResumingRuns:
         self._flags, self._slots = np.empty(0, np.int64), 0  # room for flags of the last run; how many it had
         self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run and its cycles; whether it was of the last program
 
-    def differs(self, words: Ints, rows: Ints, alike: Alike | None) -> None:
+    def differs(self, words: Ints, rows: Ints, suffix: Alike | None) -> None:
         """Announce what the next program shares with the last one; may be called again before it runs.
 
         words: the common prefix of queue q ends at entry words[q].  rows: that of stream c ends at row rows[c], where the end of a stream
-        counts as a row.  alike: the common suffix; None where it is not known.
+        counts as a row.  suffix: the common suffix; None where it is not known.
         """
-        self._alike, self._ran = alike if self._ran else None, False
+        self._alike, self._ran = suffix if self._ran else None, False
         if not self._count:
             return
         unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
@@ -103,12 +103,12 @@ class ResumingRuns:
 
     def run(self, program: Entries) -> Times:
         """Raises `DeadlockError`."""
-        before = self._before(program)
+        previous = self._before(program)
         control = np.empty(CONTROL, np.int64)
         control[FROM], control[COUNT] = self._count - 1, self._count
         control[INTERVAL] = 1 + _STEPS * program.transfers // _BETWEEN if len(self._snapshots) else 0
         state, p = self._state, program
-        run_arrays = *self._load, self._port.copy(), *before, self._snapshots, control
+        run_arrays = *self._load, self._port.copy(), *previous, self._snapshots, control
         arrays = state.time, state.flag[: p.slots], *state[2:], p.word, p.engine, p.queues, p.streams, *run_arrays
         cycles = int(run(*arrays))
         self._left = self._count = int(control[COUNT])
@@ -124,27 +124,27 @@ class ResumingRuns:
 
         Longer arrays lose the previous run; a full table of snapshots keeps every second one.
         """
-        alike, self._alike = self._alike, None
+        suffix, self._alike = self._alike, None
         state = self._state
         if len(program.word) > len(state.time) or program.slots > len(state.flag):
             slots = max(2 * program.slots, len(state.flag))
             self._state = state._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
-            self._count, alike = 0, None
-        later_snapshots = self._snapshots[self._count : self._left].copy() if alike is not None else self._nothing.left
+            self._count, suffix = 0, None
+        later_snapshots = self._snapshots[self._count : self._left].copy() if suffix is not None else self._nothing.left
         if 2 * self._count > len(self._snapshots):
             thinned_snapshots = self._snapshots[: self._count : 2].copy()
             self._snapshots[: len(thinned_snapshots)] = thinned_snapshots
             self._count = len(thinned_snapshots)
-        if alike is None and not self._count:
+        if suffix is None and not self._count:
             return self._none, self._nothing
         row = self._settled(program) if self._count else 0
         first, low, begin = row * program.every, int(program.slots_from[row]), program.marks[row]
         if len(state.flag) > len(self._flags):
             self._flags = np.empty(len(state.flag), np.int64)
         self._flags[low : self._slots] = state.flag[low : self._slots]
-        if alike is None or not len(later_snapshots):
+        if suffix is None or not len(later_snapshots):
             return self._none, self._nothing._replace(flag=self._flags, source=program.source, first=first, low=low, begin=begin)
-        return alike, Before(self._flags, program.source, first, low, begin, state.unit.copy(), later_snapshots, self._cycles)
+        return suffix, Before(self._flags, program.source, first, low, begin, state.unit.copy(), later_snapshots, self._cycles)
 
     def _settled(self, program: Entries) -> int:
         """The last row of marks whose earlier entries have all taken effect at the last snapshot."""

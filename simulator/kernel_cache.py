@@ -79,10 +79,10 @@ def own_folder() -> Path:
     Where nothing can be written there, below the temporary folder, with a copy of the readable kernels and one message.  Raises
     `BadInputError`.
     """
-    given = os.environ.get(_VARIABLE)
-    if given and Path(given).name.startswith(_PREFIX):  # from the process that started this one
-        given = str(Path(given).parent)
-    base = Path(given) if given else user_cache()
+    override = os.environ.get(_VARIABLE)
+    if override and Path(override).name.startswith(_PREFIX):  # from the process that started this one
+        override = str(Path(override).parent)
+    base = Path(override) if override else user_cache()
     sources = kernel_sources(Path(__file__).resolve().parents[1])
     folder = _writable(base, f"{_PREFIX}{sources_digest(sources)}")
     if not folder.exists():

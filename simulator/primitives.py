@@ -129,11 +129,11 @@ def fractal(memories: list[Bytes], record: Words) -> int:
     k, n1, pixels, plane = record[isa.R_K], record[isa.R_N1], record[isa.R_PIXELS], record[isa.R_PLANE] * BLOCK_BYTES
     dtype, (_, c0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
     transpose = record[isa.R_TRANSPOSE]
-    planes, wanted = (-(-n1 * n0 // c0), k * c0) if transpose else (k, n1 * n0)
-    pixel_count = min(pixels, wanted)
+    planes, tile_pixels = (-(-n1 * n0 // c0), k * c0) if transpose else (k, n1 * n0)
+    pixel_count = min(pixels, tile_pixels)
     source = np.ndarray((planes, pixel_count, c0), dtype, memories[_L1], record[S0] * BLOCK_BYTES, (plane, BLOCK_BYTES, dtype.itemsize))
     target = np.ndarray((n1, k, n0, c0), dtype, memories[_L0B], record[D] * BLOCK_BYTES)
-    tile = np.empty((planes, wanted, c0), dtype)
+    tile = np.empty((planes, tile_pixels, c0), dtype)
     tile[:, :pixel_count] = source
     tile[:, pixel_count:] = _padding(record, dtype)
     if transpose:  # [planes, k, pixel, lane] -> [n1 * n0 channels, k, pixel] -> [n1, k, n0 channels, pixel]
@@ -165,11 +165,13 @@ def mmad(memories: list[Bytes], record: Words) -> int:
     a = np.ndarray((k, m, k0), dtype, memories[_L0A], record[S0] * BLOCK_BYTES)
     b = np.ndarray((n1, k, n0, k0), _STORAGE[record[M_RIGHT]] if integers else dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
     c = np.ndarray((n1, m, n0), sums, memories[_L0C], record[D] * BLOCK_BYTES)
+    # integers: float32 sums are exact for few products, float64 for any
     wide = _FLOAT if not integers or k * k0 <= _EXACT_PRODUCTS else np.dtype(np.float64)
     left_operand = np.empty((m, k, k0), wide)
     left_operand[...] = a.transpose(1, 0, 2)
     right_operand = np.empty((n1, n0, k, k0), wide)
     right_operand[...] = b.transpose(0, 2, 1, 3)
+    # batches of rows that BLAS keeps on one thread, then the remaining rows
     rows = _rows(m, n1 * n0 * k * k0)
     full_rows = m // rows * rows
     product = np.empty((m, n1 * n0), wide)
@@ -225,6 +227,7 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
     planes = -(-n1 * n0 // c0)
     if n1 * n0 < planes * c0:
         value = np.concatenate((value, np.full((planes * c0 // n0 - n1, m, n0), record[F_ZERO], value.dtype)))
+    # [N1][M][16] -> planes [C1][M][C0]
     value = value.reshape(planes, -1, m, n0).transpose(0, 2, 1, 3) if c0 > n0 else value.reshape(n1, m, -1, c0).transpose(0, 2, 1, 3)
     value = value.reshape(planes, m, c0)
     shape, size = (planes, m, c0), dtype.itemsize

@@ -121,11 +121,11 @@ class Runtime:
     def _program(self, variant: int, index: int, trace: ContentionTrace, start: int) -> Timing:
         """An inference of the index-th program of a variant."""
         timing = self._program_steady(variant, index, trace.share_at(start))
-        shown = 0
+        shown_changes = 0
         # until it ends before the first change that it was not shown
-        while (met := trace.changes(start, start + timing.cycles)) > shown:
-            shown = met
-            timing = simulate_trace(self._prepared[variant][index], self.machine, trace.after(start, shown))
+        while (change_count := trace.changes(start, start + timing.cycles)) > shown_changes:
+            shown_changes = change_count
+            timing = simulate_trace(self._prepared[variant][index], self.machine, trace.after(start, shown_changes))
         return timing
 
     def serve(
@@ -147,48 +147,50 @@ class Runtime:
         state: Any = None if isinstance(rule, Oracle | GrantedRule) else rule.start()
         starts: list[int] = []
         latencies: list[int] = []
-        ran: list[int] = []
+        variants: list[int] = []
         computes: list[int] = []
         load_stores: list[int] = []
         now = 0
         while len(starts) < inferences if inferences is not None else now < (until_cycle or 0):
-            before = ran[-1] if ran else None
+            previous = variants[-1] if variants else None
             granted = self.machine.whole if grants is None else grants.at(now)
+            # a grant is acknowledged before the inference; the rule then chooses among the variants that fit
             if isinstance(rule, GrantedRule):
                 state = rule.granted(state, granted)
-            variant = self._foreseen(trace, now, before, self._fitting(granted)) if state is None else state.variant
+            variant = self._foreseen(trace, now, previous, self._fitting(granted)) if state is None else state.variant
             if self.needs is not None and (lacks := self.needs[variant].beyond(granted)):
                 raise BadInputError(f"variant {self.names[variant]} does not fit what is granted at cycle {now}: {lacks}")
-            begin = now + self._cost(before, variant)
+            begin = now + self._cost(previous, variant)
             timing = self.inference(variant, trace, begin)
             end = begin + timing.cycles
+            # the counters are all that a rule sees
             if not isinstance(rule, Oracle):
-                moved = timing.ddr_read_bytes + timing.ddr_write_bytes
-                state = rule.step(state, Observation(variant, begin, end, timing.compute_cycles, timing.load_store_cycles, moved))
+                ddr_bytes = timing.ddr_read_bytes + timing.ddr_write_bytes
+                state = rule.step(state, Observation(variant, begin, end, timing.compute_cycles, timing.load_store_cycles, ddr_bytes))
             starts.append(now)
             latencies.append(end - now)
-            ran.append(variant)
+            variants.append(variant)
             computes.append(timing.compute_cycles)
             load_stores.append(timing.load_store_cycles)
             if end == now:
                 raise BadInputError(f"variant {self.names[variant]} takes no time; accepted: programs with instructions")
             now = end
-        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, ran, computes, load_stores)))
+        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, variants, computes, load_stores)))
 
-    def _cost(self, before: int | None, variant: int) -> int:
-        return 0 if before in (None, variant) else self.switch_cycles
+    def _cost(self, previous: int | None, variant: int) -> int:
+        return 0 if previous in (None, variant) else self.switch_cycles
 
     def _fitting(self, granted: Grant) -> Sequence[int]:
         every = range(len(self.names))
         return every if self.needs is None else [v for v in every if self.needs[v].fits(granted)]
 
-    def _foreseen(self, trace: ContentionTrace, now: int, before: int | None, fitting: Sequence[int]) -> int:
+    def _foreseen(self, trace: ContentionTrace, now: int, previous: int | None, fitting: Sequence[int]) -> int:
         """The variant that finishes first; the present one in a tie, else the first of them."""
 
-        def done(variant: int) -> tuple[int, bool, int]:
-            begin = now + self._cost(before, variant)
-            return begin + self.inference(variant, trace, begin).cycles, variant != before, variant
+        def finish(variant: int) -> tuple[int, bool, int]:
+            begin = now + self._cost(previous, variant)
+            return begin + self.inference(variant, trace, begin).cycles, variant != previous, variant
 
         if not fitting:
             raise BadInputError(f"no variant fits what is granted at cycle {now}")
-        return min(fitting, key=done)
+        return min(fitting, key=finish)

@@ -81,14 +81,13 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
     place = np.empty(n, np.int32)
     place[by_queue] = np.arange(n) - queue_start[queue[by_queue]] + 1
 
+    # flags: a number per (source, target, id), and the WAITs of each in order
     flag = np.full(n, -1, np.int32)
     rows = np.flatnonzero(np.isin(code[:, isa.OP], FLAGGED))
-    local_queues = np.stack((core[rows], code[rows, isa.ENGINE]), 1)
-    remote_queues = code[rows][:, [isa.FLAG_CORE, isa.FLAG_ENGINE]]
+    local = np.stack((core[rows], code[rows, isa.ENGINE]), 1)
+    remote = code[rows][:, [isa.FLAG_CORE, isa.FLAG_ENGINE]]
     setting = (code[rows, isa.OP] == Op.SET)[:, None]
-    named = np.concatenate(
-        (np.where(setting, local_queues, remote_queues), np.where(setting, remote_queues, local_queues), code[rows][:, [isa.FLAG_ID]]), 1
-    )
+    named = np.concatenate((np.where(setting, local, remote), np.where(setting, remote, local), code[rows][:, [isa.FLAG_ID]]), 1)
     keys, number = np.unique(named, axis=0, return_inverse=True)
     flag[rows] = number.reshape(-1)
     waiting = rows[code[rows, isa.OP] == Op.WAIT]  # a flag has one consumer queue: stream order is its order
@@ -144,12 +143,10 @@ class _Namer:
             f"({Engine(int(self.code[record, isa.ENGINE])).name} {Op(int(self.code[record, isa.OP])).name})"
         )
 
-    def purpose(self, record: int) -> str:
+    def purpose(self, row: int) -> str:
         """The segment, operator and block of a record."""
-        tag = int(self.code[record, isa.TAG])
-        return (
-            f" for segment {isa.segment_of(tag)}, operator {isa.operator_of(tag)}, block {isa.block_of(int(self.code[record, isa.BLOCK]))}"
-        )
+        tag = int(self.code[row, isa.TAG])
+        return f" for segment {isa.segment_of(tag)}, operator {isa.operator_of(tag)}, block {isa.block_of(int(self.code[row, isa.BLOCK]))}"
 
     def finding(self, row: NDArray[np.int64], keys: NDArray[np.int32]) -> Finding:
         kind, record, memory, lo, hi, other_record = (int(value) for value in row)
@@ -174,12 +171,10 @@ class _Namer:
         text = f"{self.name(record)} {predicate}"
         return Finding(_KINDS[kind], core, instruction, engine, Memory(memory), (lo, hi), partner, text)
 
-    def deadlock(self, record: int, issued: bool) -> Finding:
-        core, instruction = self.place(record)
+    def deadlock(self, row: int, issued: bool) -> Finding:
+        core, instruction = self.place(row)
         why = "waits for a flag that is never set" if issued else f"is never issued: a queue of core {core} is full or stands"
-        return Finding(
-            "deadlock", core, instruction, Engine(int(self.code[record, isa.ENGINE])), None, None, None, f"{self.name(record)} {why}"
-        )
+        return Finding("deadlock", core, instruction, Engine(int(self.code[row, isa.ENGINE])), None, None, None, f"{self.name(row)} {why}")
 
 
 def _flag_name(key: NDArray[np.int32]) -> str:

@@ -173,21 +173,21 @@ class InferenceSession:
             self._profile.run(begin_ns, level)
         return [values[name] for name in wanted]
 
-    def run_on(self, input_feed: Mapping[str, ArrayLike], given: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
-        """Outputs of the model and of every piece, by name, where pieces read the values in `given` instead of computed ones.
+    def run_on(self, input_feed: Mapping[str, ArrayLike], overrides: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
+        """Outputs of the model and of every piece, by name, where pieces read the values in `overrides` instead of computed ones.
 
         Raises as `run`.
         """
-        values = self.values(input_feed, given, level)
+        values = self.values(input_feed, overrides, level)
         buffers = (buffer for piece in self.compiled.pieces for buffer in piece.container.memory.of_kind("output"))
         return {name: values[name] for name in dict.fromkeys([*(port.name for port in self.get_outputs()), *(b.name for b in buffers)])}
 
-    def values(self, input_feed: Mapping[str, ArrayLike], given: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
+    def values(self, input_feed: Mapping[str, ArrayLike], overrides: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
         """Values between host and pieces, with those of `run_on`.  Raises as `run`."""
         values = dict(zip((port.name for port in self.get_inputs()), self.checked(input_feed), strict=True))
         for k, piece in enumerate(self.compiled.pieces):
             values = self._host(k, values)
-            values |= self._piece(piece, level, {**values, **given})
+            values |= self._piece(piece, level, {**values, **overrides})
         return self._host(len(self.compiled.pieces), values)
 
     def end_profiling(self) -> str:
@@ -222,12 +222,12 @@ class InferenceSession:
     def _piece(self, piece: CompiledPiece, level: str, values: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Outputs of a piece, in the types of the host."""
         memory = piece.container.memory
-        given = {buffer.name: self._checked_array(buffer, values) for buffer in memory.of_kind("input")}
-        outputs = self._execute(piece, level, given) if self._compute is None else self._compute(piece, given)
+        inputs = {buffer.name: self._checked_array(buffer, values) for buffer in memory.of_kind("input")}
+        outputs = self._execute(piece, level, inputs) if self._compute is None else self._compute(piece, inputs)
         with np.errstate(over="ignore"):  # beyond float16 is infinity
             return {buffer.name: outputs[buffer.name].astype(self._dtype(buffer), copy=False) for buffer in memory.of_kind("output")}
 
-    def _execute(self, piece: CompiledPiece, level: str, given: Mapping[str, Array]) -> dict[str, Array]:
+    def _execute(self, piece: CompiledPiece, level: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs of a piece's program."""
         container = piece.container
         memory = container.memory
@@ -239,7 +239,7 @@ class InferenceSession:
         constants = np.frombuffer(container.constants, np.uint8)
         ddr[: constants.size] = constants
         for buffer in memory.of_kind("input"):
-            load_input(ddr, buffer, given[buffer.name], memory.type_of(buffer))
+            load_input(ddr, buffer, inputs[buffer.name], memory.type_of(buffer))
         execute(program(container, level), container.machine, ddr, verify=False)  # `decode` did
         if self._profile is not None:
             variant = container.variant(level)

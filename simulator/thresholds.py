@@ -186,17 +186,17 @@ def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, i
     A variant without a part is nowhere worth a switch: it is merged.  (Shortest path over [variant, point of the grid].)
     """
     cost = _log_cycles(response)[order]
-    ahead = np.zeros((len(order) + 1, cost.shape[1] + 1))
-    ahead[len(order), :-1] = np.inf
+    remaining_cost = np.zeros((len(order) + 1, cost.shape[1] + 1))
+    remaining_cost[len(order), :-1] = np.inf
     for v in reversed(range(len(order))):
         for k in reversed(range(cost.shape[1])):
-            ahead[v, k] = min(cost[v, k] + ahead[v, k + 1], ahead[v + 1, k])
+            remaining_cost[v, k] = min(cost[v, k] + remaining_cost[v, k + 1], remaining_cost[v + 1, k])
     parts: list[tuple[int, int, int]] = []
     unused: list[int] = []
     k = 0
     for v, variant in enumerate(order):
         start = k
-        while k < cost.shape[1] and cost[v, k] + ahead[v, k + 1] <= ahead[v + 1, k]:
+        while k < cost.shape[1] and cost[v, k] + remaining_cost[v, k + 1] <= remaining_cost[v + 1, k]:
             k += 1
         if k > start:
             parts.append((variant, start, k))
@@ -205,8 +205,8 @@ def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, i
     merged = []
     for variant in unused:
         # the neighbour on the ladder: the last one before it, or the first one
-        before = [part[0] for part in parts if order.index(part[0]) < order.index(variant)]
-        into = before[-1] if before else parts[0][0]
+        preceding = [part[0] for part in parts if order.index(part[0]) < order.index(variant)]
+        into = preceding[-1] if preceding else parts[0][0]
         merged.append(Merged(response.variants[variant], response.variants[into], "at no share of the grid faster than its neighbours"))
     return parts, merged
 

@@ -166,11 +166,12 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
     begins = np.concatenate(([0], np.cumsum([run.cycles for run in runs]))).astype(np.int64)
     lengths = np.array([np.diff(run.stream_start) for run in runs])  # [programs, cores]
     stream_start = np.concatenate(([0], np.cumsum(lengths.sum(0)))).astype(np.int64)
-    ahead = np.cumsum(lengths, 0) - lengths  # rows of the same core in earlier programs
+    earlier_rows = np.cumsum(lengths, 0) - lengths  # rows of the same core in earlier programs
+    # rows of the whole: core after core, in each core program after program
     parts = []
     for k, run in enumerate(runs):
-        moved = stream_start[:-1] + ahead[k] - run.stream_start[:-1]
-        parts.append(Placed(run, int(begins[k]), np.arange(len(run.code)) + np.repeat(moved, lengths[k])))
+        row_shift = stream_start[:-1] + earlier_rows[k] - run.stream_start[:-1]
+        parts.append(Placed(run, int(begins[k]), np.arange(len(run.code)) + np.repeat(row_shift, lengths[k])))
     order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
     codes, segments, operators = [], 0, 0
     for run, (more_segments, more_operators) in zip(runs, counts, strict=True):
@@ -179,7 +180,7 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
         codes.append(code)
         segments, operators = segments + more_segments, operators + more_operators
 
-    def both(name: str, shifted: bool = False) -> Ints:
+    def joined_column(name: str, shifted: bool = False) -> Ints:
         columns = [getattr(part.run, name) + (part.begin if shifted else 0) for part in parts]
         joined: Ints = np.concatenate(columns)[order]
         return joined
@@ -189,13 +190,13 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
         first.level,
         int(begins[-1]),
         np.concatenate(codes)[order],
-        both("core"),
-        both("engine"),
-        both("dispatch", True),
-        both("start", True),
-        both("end", True),
-        both("bus"),
-        both("useful"),
+        joined_column("core"),
+        joined_column("engine"),
+        joined_column("dispatch", True),
+        joined_column("start", True),
+        joined_column("end", True),
+        joined_column("bus"),
+        joined_column("useful"),
         stream_start,
         tuple(parts),
     )
@@ -257,8 +258,8 @@ def _scalar_stalls(run: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
     rows = np.arange(run.stream_start[core], run.stream_start[core + 1])
     end = run.dispatch[rows] - run.machine.issue_cycles
     start = np.concatenate(([run.machine.launch_cycles], run.dispatch[rows][:-1])) if len(rows) else end
-    late = end > start
-    return rows[late], start[late], end[late]
+    is_late = end > start
+    return rows[is_late], start[is_late], end[is_late]
 
 
 def _queue_stalls(
@@ -272,39 +273,40 @@ def _queue_stalls(
     is_wait = op == Op.WAIT
     after = np.maximum.accumulate(end) if len(rows) else end
     before = np.concatenate(([0], after[:-1])) if len(rows) else after
-    handed = np.maximum(before, dispatch)
-    reached = np.where(is_wait, end, np.where(run.work[rows], run.start[rows], handed))
-    late, held = dispatch > before, reached > handed
+    ready = np.maximum(before, dispatch)
+    begin = np.where(is_wait, end, np.where(run.work[rows], run.start[rows], ready))
+    # late: dispatched after its queue was free; delayed: started after its dispatch
+    is_late, is_delayed = dispatch > before, begin > ready
 
-    blocked, blocker = _held_up(before[late], dispatch[late], scalar)
-    full = 2 * blocked >= dispatch[late] - before[late]
+    blocked, blocker = _held_up(before[is_late], dispatch[is_late], scalar)
+    full = 2 * blocked >= dispatch[is_late] - before[is_late]
     issue = _columns(
         core,
         engine,
-        before[late],
-        dispatch[late],
+        before[is_late],
+        dispatch[is_late],
         np.where(full, Cause.QUEUE, Cause.ISSUE),
-        rows[late],
+        rows[is_late],
         np.where(full, core, -1),
         np.where(full, run.engine[blocker] if len(run.engine) else -1, -1),
         -1,
     )
-    flag = is_wait[held]
-    source = np.where(flag, setter[rows[held]], 0)
+    flag = is_wait[is_delayed]
+    source = np.where(flag, setter[rows[is_delayed]], 0)
     waits = _columns(
         core,
         engine,
-        handed[held],
-        reached[held],
+        ready[is_delayed],
+        begin[is_delayed],
         np.where(flag, Cause.FLAG, Cause.LATENCY),
-        rows[held],
+        rows[is_delayed],
         np.where(flag, run.core[source], -1),
         np.where(flag, run.engine[source], -1),
         np.where(flag, work_before[source], -1),
     )
-    both = [np.concatenate(pair) for pair in zip(issue, waits, strict=True)]
-    order = np.argsort(both[2], kind="stable")
-    return [column[order] for column in both]
+    columns = [np.concatenate(pair) for pair in zip(issue, waits, strict=True)]
+    order = np.argsort(columns[2], kind="stable")
+    return [column[order] for column in columns]
 
 
 def _held_up(begin: Ints, stop: Ints, scalar: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints]:

@@ -187,7 +187,7 @@ class Timing:
 
 @njit(cache=True)
 def _count(
-    code: Code, core: int, cores: int, ids: int, queue_count: Ints, index: Flags, flags: Ints, used: int, engine: NDArray[np.uint8]
+    code: Code, core: int, cores: int, ids: int, queue_count: Ints, index: Flags, flags: Ints, flag_count: int, engine: NDArray[np.uint8]
 ) -> int:
     """First pass over a stream: entries per queue, SETs and WAITs per flag; flags are numbered from 1 in order of appearance.
 
@@ -209,10 +209,10 @@ def _count(
             other_queue = other_core * ENGINES + other_engine
             source, target = (queue, other_queue) if op == _SET else (other_queue, queue)
             if index[source, target, flag] == 0:
-                used += 1
-                index[source, target, flag] = used
+                flag_count += 1
+                index[source, target, flag] = flag_count
             flags[index[source, target, flag], 0 if op == _SET else 1] += 1
-    return used
+    return flag_count
 
 
 @njit(cache=True)
@@ -264,14 +264,16 @@ def prepare(program: Program, machine: Machine) -> Prepared:
     queue_count = np.zeros(queues, np.int64)
     index = np.zeros((queues, queues, ids), np.int32)
     flags = np.zeros((min(index.size, total) + 1, 2), np.int64)
-    used = 0
+    # entries per queue and flags, to know the places of both
+    count = 0
     for core, code in enumerate(program.streams):
         stream_engine = engine[stream_start[core] : stream_start[core + 1]]
-        used = _count(code, core, cores, ids, queue_count, index, flags, used, stream_engine)
-        if used < 0:
-            raise ProgramError(f"core {core} instruction {-1 - used}: names an engine, core or flag that {machine.name} does not have")
+        count = _count(code, core, cores, ids, queue_count, index, flags, count, stream_engine)
+        if count < 0:
+            raise ProgramError(f"core {core} instruction {-1 - count}: names an engine, core or flag that {machine.name} does not have")
     queue_start = np.concatenate(([0], np.cumsum(queue_count)))
-    need = flags[: used + 1].max(axis=1)
+    # a slot per SET or WAIT of a flag, whichever are more: the i-th WAIT has the slot of the i-th SET
+    need = flags[: count + 1].max(axis=1)
     slots = np.repeat(np.cumsum(need) - need, 2).reshape(-1, 2)
     word = np.empty(total, np.int64)
     cursor = queue_start[:-1].copy()
@@ -417,9 +419,9 @@ def simulate_trace(program: Program | Prepared, machine: Machine, trace: Content
     A share adds the latency of `Machine.load_latency`.
     """
     prepared = _as_prepared(program, machine)
-    shares, which = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
-    rates = np.stack([shared_rates(machine, int(share), prepared.cores) for share in shares])[which]
-    latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[which]
+    shares, inverse = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
+    rates = np.stack([shared_rates(machine, int(share), prepared.cores) for share in shares])[inverse]
+    latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[inverse]
     return _run(
         prepared, _state(prepared, record), BackgroundLoad(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record
     )

@@ -106,11 +106,11 @@ def nothing_alike(cores: int) -> tuple[Alike, Before]:
 
 
 @njit(cache=True)
-def _backwards(word: Ints, stop: int, first: int, then: Ints, then_stop: int, then_first: int, slots: int) -> int:
-    """Number of equal entries in front of `stop` and of `then_stop`, flags shifted by `slots`."""
+def _backwards(word: Ints, stop: int, first: int, old_word: Ints, old_stop: int, old_first: int, slots: int) -> int:
+    """Number of equal entries in front of `stop` and of `old_stop`, flags shifted by `slots`."""
     count = 0
-    while stop - count > first and then_stop - count > then_first:
-        a, b = word[stop - count - 1], then[then_stop - count - 1]
+    while stop - count > first and old_stop - count > old_first:
+        a, b = word[stop - count - 1], old_word[old_stop - count - 1]
         if a & KIND_MASK >= WAIT:
             b += slots << KIND_BITS
         if a != b:
@@ -121,28 +121,28 @@ def _backwards(word: Ints, stop: int, first: int, then: Ints, then_stop: int, th
 
 @njit(cache=True)
 def alike(
-    word: Ints, queues: Ints, engine: NDArray[np.uint8], streams: Ints, then: Ints, queues_then: Ints, engine_then: NDArray[np.uint8],
-    streams_then: Ints, slots: int, common_entries: Ints, common_rows: Ints,
+    word: Ints, queues: Ints, engine: NDArray[np.uint8], streams: Ints, old_word: Ints, old_queues: Ints, old_engine: NDArray[np.uint8],
+    old_streams: Ints, slots: int, common_entries: Ints, common_rows: Ints,
 ) -> Alike:  # fmt: skip
-    """The common suffix of a program and the previous one; arrays as in `incremental_timing.Entries`, `then` for those of the previous one.
+    """The common suffix of a program and the previous one; arrays as in `incremental_timing.Entries`, `old_` for those of the previous one.
 
-    queues_then, streams_then: from where they are still available, and their ends.  common_entries, common_rows: int64 [queues] and
-    [cores], sizes of the suffix that the caller guarantees.
+    old_queues, old_streams: from where they are still available, and their ends.  common_entries, common_rows: int64 [queues] and [cores],
+    sizes of the suffix that the caller guarantees.
     """
     suffix = Alike(np.empty_like(queues), np.empty_like(streams), slots)
     for q in range(queues.shape[0]):
-        stop, stop_then = queues[q, 1], queues_then[q, 1]
+        stop, old_stop = queues[q, 1], old_queues[q, 1]
         count = common_entries[q] + _backwards(
-            word, stop - common_entries[q], queues[q, 0], then, stop_then - common_entries[q], queues_then[q, 0], slots
+            word, stop - common_entries[q], queues[q, 0], old_word, old_stop - common_entries[q], old_queues[q, 0], slots
         )
-        suffix.queues[q, 0], suffix.queues[q, 1] = stop - count, stop - stop_then
+        suffix.queues[q, 0], suffix.queues[q, 1] = stop - count, stop - old_stop
     for core in range(streams.shape[0]):
-        stop, stop_then, count = streams[core, 1], streams_then[core, 1], common_rows[core]
-        while stop - count > streams[core, 0] and stop_then - count > streams_then[core, 0]:
-            if engine[stop - count - 1] != engine_then[stop_then - count - 1]:
+        stop, old_stop, count = streams[core, 1], old_streams[core, 1], common_rows[core]
+        while stop - count > streams[core, 0] and old_stop - count > old_streams[core, 0]:
+            if engine[stop - count - 1] != old_engine[old_stop - count - 1]:
                 break
             count += 1
-        suffix.rows[core, 0], suffix.rows[core, 1] = stop - count, stop - stop_then
+        suffix.rows[core, 0], suffix.rows[core, 1] = stop - count, stop - old_stop
     return suffix
 
 
@@ -160,12 +160,12 @@ def _next_leaves(unit: Ints, time: Ints, u: int) -> int:
 
 
 @njit(cache=True)
-def _streams_meet(row: Ints, shift: int, unit: Ints, alike: Alike) -> bool:
+def _streams_meet(row: Ints, shift: int, unit: Ints, suffix: Alike) -> bool:
     """Whether scalar units are in their previous state."""
-    for core in range(alike.rows.shape[0]):
+    for core in range(suffix.rows.shape[0]):
         u = core * CORE + SCALAR
         o = UNIT + u
-        if unit[u + PC] < alike.rows[core, 0] or unit[u + PC] != row[o + PC] + alike.rows[core, 1]:
+        if unit[u + PC] < suffix.rows[core, 0] or unit[u + PC] != row[o + PC] + suffix.rows[core, 1]:
             return False
         if unit[u + ISSUED] != row[o + ISSUED] + shift or unit[u + FULL] != row[o + FULL] or unit[u + MOVING] != row[o + MOVING]:
             return False
@@ -177,7 +177,7 @@ def _streams_meet(row: Ints, shift: int, unit: Ints, alike: Alike) -> bool:
 @njit(cache=True)
 def _flags_meet(
     shift: int, u: int, start: int, settled: int, last: int, issued: int, time: Ints, flag: Ints, unit: Ints, word: Ints, slots: int,
-    then: Ints, remote: int,
+    old_flag: Ints, remote: int,
 ) -> bool:  # fmt: skip
     """Whether flags that queue u has set, or waits for and that are set, have their previous effect.
 
@@ -186,7 +186,7 @@ def _flags_meet(
     """
     for i in range(unit[u + HEAD], unit[u + TAIL]):
         slot = word[i] >> KIND_BITS
-        if word[i] & KIND_MASK == WAIT and flag[slot] >= 0 and _seen(flag[slot], then[slot - slots] + shift, time[i]):
+        if word[i] & KIND_MASK == WAIT and flag[slot] >= 0 and _seen(flag[slot], old_flag[slot - slots] + shift, time[i]):
             return False
     # what waits for the others is not handed out yet
     i = settled
@@ -196,7 +196,7 @@ def _flags_meet(
             return False
         kind, slot = word[i] & KIND_MASK, word[i] >> KIND_BITS
         if kind in (SET, SET_REMOTE):
-            new, old = flag[slot], then[slot - slots] + shift
+            new, old = flag[slot], old_flag[slot - slots] + shift
             last = max(new, old)
             if new != old and last + remote > issued:
                 return False
@@ -206,13 +206,14 @@ def _flags_meet(
 @njit(cache=True)
 def _queue_meets(
     row: Ints, times_offset: int, shift: int, u: int, start: int, entry_shift: int, issued: int, time: Ints, flag: Ints, unit: Ints,
-    port: Ints, word: Ints, slots: int, before: Before,
+    port: Ints, word: Ints, slots: int, previous: Before,
 ) -> bool:  # fmt: skip
     """Whether queue u and its entries are in their previous state.  times_offset: of its visible times in a row."""
     o, e, depth, remote = UNIT + u, u // COLUMNS % (CORE // COLUMNS), port[QUEUE_DEPTH], port[REMOTE_CYCLES]
     head, tail, first = unit[u + HEAD], unit[u + TAIL], unit[u + FIRST]
     if head != row[o + HEAD] + entry_shift or tail != row[o + TAIL] + entry_shift or unit[u + STALLED] != row[o + STALLED]:
         return False
+    # the same entries: head, tail and issued transfers at shifted places
     settled = head
     if e in (MTE2, MTE3):
         settled = unit[u + DATA]
@@ -220,28 +221,30 @@ def _queue_meets(
             return False
     if settled < start or (entry_shift != 0 and min(tail, tail - entry_shift) < first + depth):
         return False
+    # their times, where they can still delay an entry
     begin, _ = seen(unit, 0, u, e, depth)
     for i in range(begin, tail):
-        then = row[times_offset + i - begin] + shift
-        if time[i] != then and (i >= settled or _seen(time[i], then, issued)):  # places of those that are over are free by then
+        old_time = row[times_offset + i - begin] + shift
+        if time[i] != old_time and (i >= settled or _seen(time[i], old_time, issued)):  # places of those that are over are free by then
             return False
     bound = _next_leaves(unit, time, u)
     front, done = row[o + FRONT] + shift, row[o + DONE] + shift
     if _seen(unit[u + FRONT], front, bound) or _seen(unit[u + DONE], done, bound - unit[u + LAG]):
         return False
     last = max(max(unit[u + FRONT], front), max(unit[u + DONE], done) + unit[u + LAG])
-    return _flags_meet(shift, u, start, settled, last, issued, time, flag, unit, word, slots, before.flag, remote)
+    return _flags_meet(shift, u, start, settled, last, issued, time, flag, unit, word, slots, previous.flag, remote)
 
 
 @njit(cache=True)
-def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, alike: Alike) -> bool:
+def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: Alike) -> bool:
     """Whether DMA ports are in their previous state."""
     o, ring = UNIT + unit.shape[0], port[RING]
     ended = o + dma.shape[0]
     for s in range(0, dma.shape[0], PORT_COLUMNS):
         u = dma[s + OWNER]
         core, e = u // CORE, u // COLUMNS % (CORE // COLUMNS)
-        k, entry_shift = 0 if e == MTE2 else 1, alike.queues[core * ENGINES + e, 1]
+        k, entry_shift = 0 if e == MTE2 else 1, suffix.queues[core * ENGINES + e, 1]
+        # a running transfer must have the same data left: FINISH is relative to SERVED
         entry, begin, finish, began = row[o + s + ENTRY], row[o + s + BEGIN], row[o + s + FINISH], row[o + s + BEGAN]
         if dma[s + ENTRY] != (FAR if entry == FAR else entry + entry_shift) or dma[s + BEGIN] != (FAR if begin == FAR else begin + shift):
             return False
@@ -249,16 +252,18 @@ def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: 
             return False
         if dma[s + BEGAN] != (-1 if began < 0 else began + shift) or (began >= 0 and dma[s + SINCE] != row[o + s + SINCE] + shift):
             return False
+        # the past of a port matters only as far as the next transfer can see it
         bound = _next_leaves(unit, time, u)
         if entry == FAR and _seen(dma[s + FREE], row[o + s + FREE] + shift, bound):
             return False
         if unit[u + DATA] < unit[u + HEAD]:
             bound = min(bound, time[unit[u + DATA]])
         base = s // PORT_COLUMNS * (ring + 1)
-        count, then = ends[base], row[ended + base]
+        count, old_count = ends[base], row[ended + base]
+        # the last ends, from the newest on; the rings may be turned against each other
         for i in range(1, ring + 1):
             new = ends[base + 1 + (count - i & ring - 1)] if i <= count else -1
-            old = row[ended + base + 1 + (then - i & ring - 1)] + shift if i <= then else -1
+            old = row[ended + base + 1 + (old_count - i & ring - 1)] + shift if i <= old_count else -1
             if _seen(new, old, bound):
                 return False
     return True
@@ -266,34 +271,35 @@ def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: 
 
 @njit(cache=True)
 def converges(
-    row: Ints, now: int, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, alike: Alike, before: Before
+    row: Ints, now: int, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, suffix: Alike, previous: Before
 ) -> bool:
     """Whether a run, with an empty worklist, is in the state of the snapshot `row` of the previous run."""
     shift = now - row[NOW]
-    if port[ACTIVE] != row[DDR + ACTIVE] or port[ACTIVE + 1] != row[DDR + ACTIVE + 1] or not _streams_meet(row, shift, unit, alike):
+    if port[ACTIVE] != row[DDR + ACTIVE] or port[ACTIVE + 1] != row[DDR + ACTIVE + 1] or not _streams_meet(row, shift, unit, suffix):
         return False
+    # no entry is dispatched before this cycle
     issued: Any = np.int64(FAR)
-    for core in range(alike.rows.shape[0]):
+    for core in range(suffix.rows.shape[0]):
         issued = min(issued, unit[core * CORE + SCALAR + ISSUED])
     times_offset = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
-    for q in range(alike.queues.shape[0]):
-        u, start, entry_shift = q // ENGINES * CORE + q % ENGINES * COLUMNS, alike.queues[q, 0], alike.queues[q, 1]
+    for q in range(suffix.queues.shape[0]):
+        u, start, entry_shift = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 0], suffix.queues[q, 1]
         offset = times_offset + q * seen_room(port[QUEUE_DEPTH])
-        if not _queue_meets(row, offset, shift, u, start, entry_shift, issued, time, flag, unit, port, word, alike.slots, before):
+        if not _queue_meets(row, offset, shift, u, start, entry_shift, issued, time, flag, unit, port, word, suffix.slots, previous):
             return False
-    return _ports_meet(row, shift, time, unit, dma, ends, port, alike)
+    return _ports_meet(row, shift, time, unit, dma, ends, port, suffix)
 
 
 @njit(cache=True)
 def adopt(
-    index: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, alike: Alike, before: Before, snapshots: Ints,
+    index: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: Alike, previous: Before, snapshots: Ints,
     count: int,
 ) -> int:  # fmt: skip
     """Take the rest of the run from snapshot `index` of the previous one on, and append its later snapshots, shifted, to the `count` here.
 
     Returns the number of snapshots.
     """
-    old_snapshots = before.left
+    old_snapshots = previous.left
     row = old_snapshots[index]
     shift = now - row[NOW]
     increment = np.zeros(old_snapshots.shape[1], np.int64)  # what each item of a later snapshot has more
@@ -301,17 +307,18 @@ def adopt(
     for side in range(2):
         increment[DDR + SERVED + side] = port[SERVED + side] - row[DDR + SERVED + side]
     times_offset = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
-    for q in range(alike.queues.shape[0]):
-        u, entry_shift, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, alike.queues[q, 1], seen_room(port[QUEUE_DEPTH])
+    # cycles grow by the shift of the clock, entries by that of their queue, counters by what the runs differ so far
+    for q in range(suffix.queues.shape[0]):
+        u, entry_shift, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 1], seen_room(port[QUEUE_DEPTH])
         o = UNIT + u
         increment[o + HEAD] = increment[o + TAIL] = increment[o + DATA] = increment[o + STOP] = entry_shift
         increment[o + FRONT] = increment[o + DONE] = shift
         increment[o + MOVED] = unit[u + MOVED] - row[o + MOVED]
         increment[times_offset + q * room : times_offset + (q + 1) * room] = shift
-    for core in range(alike.rows.shape[0]):
+    for core in range(suffix.rows.shape[0]):
         u = core * CORE + SCALAR
         o = UNIT + u
-        increment[o + PC] = increment[o + STOP] = alike.rows[core, 1]
+        increment[o + PC] = increment[o + STOP] = suffix.rows[core, 1]
         increment[o + ISSUED] = increment[o + MOVING_SINCE] = shift
         increment[o + CORE_MOVED] = unit[u + CORE_MOVED] - row[o + CORE_MOVED]
     o = UNIT + unit.shape[0]
@@ -319,14 +326,16 @@ def adopt(
     for s in range(0, dma.shape[0], PORT_COLUMNS):
         u = dma[s + OWNER]
         e = u // COLUMNS % (CORE // COLUMNS)
-        increment[o + s + ENTRY] = alike.queues[u // CORE * ENGINES + e, 1]
+        increment[o + s + ENTRY] = suffix.queues[u // CORE * ENGINES + e, 1]
         increment[o + s + FINISH] = increment[DDR + SERVED + (0 if e == MTE2 else 1)]
         increment[o + s + BEGIN] = increment[o + s + BEGAN] = increment[o + s + FREE] = increment[o + s + SINCE] = shift
         base = o + dma.shape[0] + s // PORT_COLUMNS * (ring + 1)
         increment[base + 1 : base + 1 + ring] = shift
-    for slot in range(before.low, flag.shape[0]):
+    # flags that are still unknown are set in the common suffix
+    for slot in range(previous.low, flag.shape[0]):
         if flag[slot] < 0:
-            flag[slot] = before.flag[slot - alike.slots] + shift
+            flag[slot] = previous.flag[slot - suffix.slots] + shift
+    # later snapshots, shifted; FAR and -1 stand for no cycle and stay
     for r in range(index, min(old_snapshots.shape[0], index + snapshots.shape[0] - count)):
         for i in range(old_snapshots.shape[1]):
             snapshots[count, i] = old_snapshots[r, i] + increment[i]
@@ -337,9 +346,10 @@ def adopt(
             if old_snapshots[r, o + s + BEGAN] < 0:
                 snapshots[count, o + s + BEGAN] = -1
         count += 1
-    for core in range(alike.rows.shape[0]):
+    # counters at the end
+    for core in range(suffix.rows.shape[0]):
         u = core * CORE
         for e in range(ENGINES):
-            unit[u + e * COLUMNS + MOVED] += before.unit[u + e * COLUMNS + MOVED] - row[UNIT + u + e * COLUMNS + MOVED]
-        unit[u + SCALAR + CORE_MOVED] += before.unit[u + SCALAR + CORE_MOVED] - row[UNIT + u + SCALAR + CORE_MOVED]
+            unit[u + e * COLUMNS + MOVED] += previous.unit[u + e * COLUMNS + MOVED] - row[UNIT + u + e * COLUMNS + MOVED]
+        unit[u + SCALAR + CORE_MOVED] += previous.unit[u + SCALAR + CORE_MOVED] - row[UNIT + u + SCALAR + CORE_MOVED]
     return count

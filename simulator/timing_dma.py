@@ -162,6 +162,7 @@ def advance_dma(
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
         ready = max(front, time[head])
+        # settled: all before the head has ended, so its own end is known; otherwise `complete` settles it later
         settled = unit[u + DATA] == head
         if kind == TRANSFER:
             if unit[u + INFLIGHT] == port[OUTSTANDING]:
@@ -170,6 +171,7 @@ def advance_dma(
             unit[u + INFLIGHT] += 1
             front = ready
             dma_port = unit[u + TURN]
+            # a busy port takes the transfer when its present one ends (`complete`)
             if dma[dma_port + ENTRY] == FAR:
                 take_port(unit, port, dma, ends, load, u, dma_port, head, word[head], now, front)
             unit[u + TURN] = dma[dma_port + AFTER]
@@ -179,6 +181,7 @@ def advance_dma(
                 break
             front = max(ready, unit[u + DONE])
             unit[u + DONE] = front + value
+            # an on-chip move occupies all ports of the DMA
             dma_port = unit[u + TURN]
             for _ in range(port[PORTS if engine_of(u) == MTE2 else PORTS + 1]):
                 dma[dma_port + FREE] = front + value
@@ -188,6 +191,7 @@ def advance_dma(
                 record[3 * head + START], record[3 * head + END] = front, front + value
         elif kind == WAIT:
             cycle = flag[value]
+            # not set yet: the SET finds this queue by its flag and wakes it (`fire`)
             if cycle < 0:
                 flag[value] = -2 - u
                 unit[u + STALLED] = 1
@@ -228,6 +232,7 @@ def complete(
     unit[scalar + MOVING] -= 1
     if unit[scalar + MOVING] == 0:
         unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
+    # cycles in which any port of the queue moves data count once
     oldest, siblings_move, sibling = FAR, False, dma[dma_port + AFTER]
     while sibling != dma_port:
         oldest = min(oldest, dma[sibling + ENTRY])

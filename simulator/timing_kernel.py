@@ -84,6 +84,7 @@ def _drain(
             advance_dma(unit, port, time, flag, dma, ends, load, record, word, u, now)
         else:
             advance(unit, port, time, flag, record, word, u)
+        # a full queue that has room again lets its scalar unit go on
         scalar = u | SCALAR
         if unit[scalar + FULL] == u and unit[u + HEAD] > unit[u + TAIL] - port[QUEUE_DEPTH]:
             wake(unit, port, scalar)
@@ -104,8 +105,8 @@ def run(
     rates: Ints,
     load_array: Ints,
     port_array: Ints,
-    alike: Alike,
-    before: Before,
+    suffix: Alike,
+    previous: Before,
     snapshots: Ints,
     control: Ints,
 ) -> int:
@@ -113,13 +114,13 @@ def run(
 
     queues: int64 [queues, 2], first entry and stop; streams: int64 [cores, 2], the same of `engine_array`.
     rates: int64 [steps, load ports + 1, store ports + 1, 2] (see `ddr`); rates[i] holds from load_array[i] on, the first from 0.
-    snapshots, control: see `timing_snapshot`; alike, before: see `timing_converge`; a run that resumes from a snapshot, or may converge
+    snapshots, control: see `timing_snapshot`; suffix, previous: see `timing_converge`; a run that resumes from a snapshot, or may converge
     with one, has a load of one step.
     """
-    now, step, pause, met = 0, 0, control[INTERVAL], 0
+    now, step, pause, candidate = 0, 0, control[INTERVAL], 0
     if control[FROM] >= 0:
         row = snapshots[control[FROM]]
-        history = before.flag, before.source, before.first, before.low, before.begin
+        history = previous.flag, previous.source, previous.first, previous.low, previous.begin
         now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams, *history)
     else:
         flag_array[:] = -1
@@ -134,24 +135,28 @@ def run(
     rate, loads, stores = pointer(rates), rates.shape[1] - 1, rates.shape[2] - 1
     while True:
         _drain(unit, port, time, flag, dma, ends, load, record, word, engine, now)
-        if met < before.left.shape[0]:
-            pc = unit[SCALAR + PC] - alike.rows[0, 1]
-            while met < before.left.shape[0] and before.left[met, UNIT + SCALAR + PC] < pc:
-                met += 1
-            k = met
-            while k < before.left.shape[0] and before.left[k, UNIT + SCALAR + PC] == pc:
+        # converge: candidates are snapshots at this position of core 0; positions grow from one to the next
+        if candidate < previous.left.shape[0]:
+            pc = unit[SCALAR + PC] - suffix.rows[0, 1]
+            while candidate < previous.left.shape[0] and previous.left[candidate, UNIT + SCALAR + PC] < pc:
+                candidate += 1
+            k = candidate
+            while k < previous.left.shape[0] and previous.left[k, UNIT + SCALAR + PC] == pc:
                 state = flag_array, unit_array, dma_array, ends_array, port_array
-                if converges(before.left[k], now, time_array, *state, word_array, alike, before):
-                    control[COUNT] = adopt(k, now, *state, alike, before, snapshots, control[COUNT])
-                    return before.cycles + now - before.left[k, NOW]
+                if converges(previous.left[k], now, time_array, *state, word_array, suffix, previous):
+                    control[COUNT] = adopt(k, now, *state, suffix, previous, snapshots, control[COUNT])
+                    return previous.cycles + now - previous.left[k, NOW]
                 k += 1
+        # a snapshot every INTERVAL steps, while there is room
         pause -= 1
         if pause == 0:
             pause = control[INTERVAL]
             if control[COUNT] < snapshots.shape[0]:
                 control[COUNT] += save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
+        # rates until the next step: they depend on the load and on the number of active transfers only
         cell = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
         read_rate, write_rate = rate[cell], rate[cell + 1]
+        # the next event: a data phase begins or is released by its path, or the first transfer of a kind ends
         upcoming, read_end, write_end = FAR, FAR, FAR
         for dma_port in range(0, load_ports, PORT_COLUMNS):
             upcoming = min(upcoming, dma[dma_port + BEGIN])
@@ -171,13 +176,14 @@ def run(
         port[SERVED] += read_rate * (upcoming - now)
         port[SERVED + 1] += write_rate * (upcoming - now)
         now = upcoming
+        # events of this cycle, port by port, in a fixed order
         for dma_port in range(0, dma_ports, PORT_COLUMNS):
             k = 0 if dma_port < load_ports else 1
             if dma[dma_port + FINISH] <= port[SERVED + k]:
-                held = held_until(port, dma, dma_port, word[dma[dma_port + ENTRY]])
-                if held > now:
+                release = held_until(port, dma, dma_port, word[dma[dma_port + ENTRY]])
+                if release > now:
                     port[ACTIVE + k] -= 1
-                    dma[dma_port + FINISH], dma[dma_port + BEGIN] = FAR, held
+                    dma[dma_port + FINISH], dma[dma_port + BEGIN] = FAR, release
                     continue
             elif dma[dma_port + BEGIN] > now:
                 continue
@@ -185,6 +191,7 @@ def run(
                 start_data(unit, port, dma, dma[dma_port + OWNER], dma_port, word[dma[dma_port + ENTRY]] >> BUS_BITS, now)
                 continue
             complete(unit, port, time, flag, dma, ends, load, record, word, dma[dma_port + OWNER], dma_port, now)
+    # the end is the last cycle of any unit; a unit with entries left waits for a SET that cannot come
     last = 0
     for u in range(0, units, COLUMNS):
         if unit[u + HEAD] != unit[u + STOP]:  # HEAD and PC are the same column

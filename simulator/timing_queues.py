@@ -80,12 +80,15 @@ def dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engin
         q = first + e * COLUMNS
         begin = entry = unit[q + TAIL]
         room, waits = unit[q + HEAD] + depth, unit[q + FIRST] + depth
+        # `advance` wakes this scalar unit when an entry has left
         if entry == room:
             unit[u + FULL] = q
             break
         last = min(stop, pc + room - entry)
+        # a stretch of instructions for one engine, as far as its queue has room
         while pc < last and engine[pc] == e:
             cycle += issue
+            # the place of an entry is free when the one `depth` places before has left
             if entry >= waits:
                 cycle = max(cycle, time[entry - depth])
             time[entry] = cycle
@@ -109,10 +112,12 @@ def advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: 
         ready = max(front, time[head])
         if kind == FIXED:
             front = max(ready, done)
+            # DONE is without LAG: work may start while results of the work before leave the array
             done = front + value
             end = done
         elif kind == WAIT:
             cycle = flag[value]
+            # not set yet: the SET finds this queue by its flag and wakes it (`fire`)
             if cycle < 0:
                 flag[value] = -2 - u
                 unit[u + STALLED] = 1
@@ -120,6 +125,7 @@ def advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: 
             front = max(ready, cycle)
             end = front
         else:
+            # a SET leaves at once; it takes effect when results of all work before it are out
             front = ready
             end = max(ready, done + unit[u + LAG])
             fire(unit, port, flag, value, end + port[REMOTE_CYCLES] if kind == SET_REMOTE else end)

@@ -101,15 +101,17 @@ def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, n
 @njit(cache=True)
 def resume(
     row: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, queues: Ints, streams: Ints,
-    then: Ints, source: NDArray[np.int32], first: int, low: int, begins: Ints,
+    old_flag: Ints, source: NDArray[np.int32], first: int, low: int, begins: Ints,
 ) -> int:  # fmt: skip
     """Restore a snapshot, for a program that may differ behind it; returns its cycle.
 
-    Every SET that has not taken effect becomes unknown.  then: the previous flags; source to begins: see `timing_converge`.
+    Every SET that has not taken effect becomes unknown.  old_flag: the previous flags; source to begins: see `timing_converge`.
     """
+    # flags of later instructions are unknown again; those below `low` were set before the snapshot
     for slot in range(low, flag.shape[0]):
         if source[slot] >= first:
             flag[slot] = -1
+    # the state; its worklist was empty when it was saved
     port[:TOP] = row[DDR:UNIT]
     port[TOP] = -1
     offset = UNIT
@@ -124,14 +126,16 @@ def resume(
             begin, end = seen(unit, 0, u, e, port[QUEUE_DEPTH])
             time[begin:end] = row[offset : offset + end - begin]
             offset += seen_room(port[QUEUE_DEPTH])
+            # a SET that was issued early has taken effect although its instruction comes later
             for i in range(begins[core * ENGINES + e], unit[u + DATA] if e in (MTE2, MTE3) else head):
                 if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
-                    flag[word[i] >> KIND_BITS] = then[word[i] >> KIND_BITS]
+                    flag[word[i] >> KIND_BITS] = old_flag[word[i] >> KIND_BITS]
         unit[core * CORE + SCALAR + STOP] = streams[core, 1]
     for core in range(streams.shape[0]):
         for e in range(ENGINES):
             u = core * CORE + e * COLUMNS
             head = unit[u + HEAD]
+            # queues that wait for a flag register with it again
             if unit[u + STALLED] and word[head] & KIND_MASK == WAIT:
                 flag[word[head] >> KIND_BITS] = -2 - u
     return int(row[NOW])

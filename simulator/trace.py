@@ -47,6 +47,7 @@ def chrome_trace(run: Timeline, operators: Sequence[str] = (), about: Mapping[st
     yield ",\n".join(_names(run, str(about.get("level", "")))).encode()
     names = _Names(run, operators)
     waits = run.stalls
+    # a process per core, its lanes and its counters
     for core in range(run.cores):
         for pieces in (
             _segments(run, names, core),
@@ -62,6 +63,7 @@ def chrome_trace(run: Timeline, operators: Sequence[str] = (), about: Mapping[st
     shared = shared_in_use(run)
     if shared is not None:
         yield from _counter(run, run.cores + 1, "SHARED bytes in use", shared, "bytes", 1)
+    # a process for the DDR port, and one for the critical path
     use = ddr_use(run)
     to_gb = run.machine.clock_hz / 1e9
     yield from _counter(run, run.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
@@ -205,6 +207,7 @@ def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]
     numbers: Columns = {}
     if op == Op.COPY:
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": address(isa.C_LENGTH)}
+        # lost cycles of DDR transfers: to the background load, then to other DMAs
         if run.transfer[rows].any():
             lone_cycles, level_cycles = data_alone(run, rows), data_alone(run, rows, run.level.share_units)
             numbers |= {
@@ -296,6 +299,7 @@ def _waits(run: Timeline, names: _Names, stalls: Stalls, core: int) -> Iterator[
                 "start_cycle": stalls.start[matches],
                 "cycles": stalls.end[matches] - stalls.start[matches],
             }
+            # the work that the SET stood behind; -1 where there was none
             if cause == Cause.FLAG:
                 work_before = stalls.source_row[matches]
                 texts["set_after"] = [
@@ -326,6 +330,7 @@ def _longest(run: Timeline, names: _Names) -> Iterator[str]:
     )
     if not len(kind):
         return
+    # links of one operator, engine and cause become one event
     new = np.flatnonzero(np.concatenate(([True], (kind[1:] != kind[:-1]).any(axis=1))))
     last = np.concatenate((new[1:], [len(kind)])) - 1
     start, end = chain.start[new], chain.end[last]

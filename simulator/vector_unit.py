@@ -73,7 +73,7 @@ def vector(memories: list[Bytes], record: Words) -> int:
     for s in range(1 if op == Op.VLUT else _SOURCES[op]):
         word = V_S0BS + 2 * s
         sources.append((record[S0 + s] - d, source_run, record[word] * source_run, record[word + 1]))
-    done = repeats * blocks * run * BLOCK_BYTES
+    byte_count = repeats * blocks * run * BLOCK_BYTES
     if blocks > 1 and written[2] == 0:  # blocks written to one place: the last one stays
         sources = [(offset + (blocks - 1) * bs, width, bs, rs) for offset, width, bs, rs in sources]
         blocks = 1
@@ -97,7 +97,7 @@ def vector(memories: list[Bytes], record: Words) -> int:
     else:
         for r in range(repeats):
             compute(target[r : r + 1], [value[r : r + 1] if value.ndim > 1 else value for value in values], imm)
-    return done
+    return byte_count
 
 
 # An accumulation in place: the running value (the source given by the number) op the others, repeat by repeat, rounded each time.

@@ -41,6 +41,7 @@ def read_bundle(folder: Path) -> Compiled:
     if memory.isa != ISA_DIGEST:
         raise refuse(MEMORY, f"instruction set {memory.isa}, this program has {ISA_DIGEST}; export the model again")
     pieces = []
+    # encode and decode check all values of a container
     for piece in memory.pieces:
         container = container_in(memory, piece, parts, table, refuse)
         try:
@@ -55,6 +56,7 @@ def read_bundle(folder: Path) -> Compiled:
         compiled = Compiled(tuple(pieces))
     except BadInputError as error:
         raise refuse(MEMORY, str(error)) from None
+    # the model must give every part again, byte for byte
     expected = data_parts(compiled, table)
     for name, content in expected.items():
         if parts.get(name) != content:

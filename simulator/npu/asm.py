@@ -214,6 +214,7 @@ class _Line:
         if token in _TYPE_NUMBERS:
             record[isa.DTYPE] = _TYPE_NUMBERS[token]
             return
+        # a tag: segment.operator, and perhaps a block
         if token.startswith("@"):
             numbers = [self.integer(token, number) for number in token[1:].split(".")]
             if len(numbers) not in (2, 3):
@@ -224,6 +225,7 @@ class _Line:
             record[isa.TAG] = isa.tag_of(high, low)
             record[isa.BLOCK] = numbers[2] if len(numbers) == 3 else 0
             return
+        # a name of the opcode, the pad value, or a raw word
         match = _NAMED.match(token)
         if match is None:
             raise self.error(token, f"name=value, a data type ({', '.join(_TYPE_NUMBERS)}) or @segment.operator")

@@ -123,10 +123,10 @@ def check(container: Container) -> None:
             raise ContainerError(f"container: level {variant.level!r}: {container.machine.name} has {level_names}")
         if tuple(variant.cycles) != levels:
             raise ContainerError(f"container: variant {variant.level!r} has cycles for {list(variant.cycles)}, levels: {list(levels)}")
-        named = sum(segment.operators for segment in variant.segments)
-        if variant.segments and named != len(container.operators):
+        operators = sum(segment.operators for segment in variant.segments)
+        if variant.segments and operators != len(container.operators):
             raise ContainerError(
-                f"container: segments of variant {variant.level!r} have {named} operators, the model has {len(container.operators)}"
+                f"container: segments of variant {variant.level!r} have {operators} operators, the model has {len(container.operators)}"
             )
     if container.controller is not None:
         check_controller(container, container.controller)
@@ -134,11 +134,12 @@ def check(container: Container) -> None:
     if len(container.constants) != expected:
         raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")
     _check_buffers(container)
-    seen: set[int] = set()
+    # streams that several variants share are verified once
+    verified_ids: set[int] = set()
     for variant in container.variants:
-        if id(variant.streams) in seen:
+        if id(variant.streams) in verified_ids:
             continue
-        seen.add(id(variant.streams))
+        verified_ids.add(id(variant.streams))
         if not variant.streams:
             raise ContainerError(f"container: variant {variant.level!r} has no cores")
         try:
@@ -210,6 +211,7 @@ def _check_buffers(container: Container) -> None:
             raise ContainerError(
                 f"{where}: {buffer.pixel_lanes} lanes in a pixel of {buffer.planes} planes; {c0}, or 4 of one plane, not of float32"
             )
+        # channels have lanes of their own, inside the planes
         if max(buffer.lanes) >= lanes or len(set(buffer.lanes)) != c:
             raise ContainerError(f"{where}: lanes are not {c} different ones below {lanes}")
         if buffer.size_blocks < blocks:

@@ -138,18 +138,18 @@ def encode(container: Container) -> bytes:
     return b"".join(encode_chunks(container))
 
 
-def encode_chunks(given: Container) -> list[bytes | memoryview]:
+def encode_chunks(source: Container) -> list[bytes | memoryview]:
     """As `encode`, in pieces, so that the constants are not copied."""
     digests: dict[str, int] = {}
-    constants = _constants_of(given)
-    container = replace(given, constants=constants)
+    constants = _constants_of(source)
+    container = replace(source, constants=constants)
     chunks: list[bytes | memoryview] = [constants]
     instructions: list[dict[str, list[int]]] = [{}]  # the constants have none
     table = []
     for variant in container.variants:
         streams = tuple(np.ascontiguousarray(code, "<i4") for code in variant.streams)
         # equal bytes split differently over the cores are not equal programs: `Program.digest` counts the lengths too
-        digest = program(given, variant.level).digest
+        digest = program(source, variant.level).digest
         if digest not in digests:
             digests[digest] = len(digests)
             chunks.append(b"".join(code.tobytes() for code in streams))
@@ -202,8 +202,8 @@ def encode_chunks(given: Container) -> list[bytes | memoryview]:
 
 def _constants_of(container: Container) -> memoryview:
     """The constants, without the zeros that alignment puts after the last one."""
-    given = container.constants
-    view = (np.ascontiguousarray(given).data if isinstance(given, np.ndarray) else memoryview(given)).cast("B")
+    constants = container.constants
+    view = (np.ascontiguousarray(constants).data if isinstance(constants, np.ndarray) else memoryview(constants)).cast("B")
     size = container.memory.constant_blocks * BLOCK_BYTES
     if any(view[size:]):
         raise ContainerError(f"container: {len(view)} bytes of constants, those behind the memory map's {size} are not zero")
@@ -269,6 +269,7 @@ def _read_header(view: memoryview) -> _Header:
         raise ContainerError(f"container: {len(view)} bytes, its header says {total}: cut short or bytes behind the end")
     if size > total - _HEADER_AT:
         raise ContainerError(f"container: header of {size} bytes does not fit into {total} bytes")
+    # nothing of the header is parsed before its digest is right
     text = bytes(view[_HEADER_AT : _HEADER_AT + size])
     if hashlib.sha256(bytes(view[: _FRONT.size]) + text).digest() != view[_FRONT.size : _HEADER_AT]:
         raise ContainerError("container: header is damaged (SHA-256 differs)")
@@ -280,6 +281,7 @@ def _read_header(view: memoryview) -> _Header:
         raise ContainerError(f"container: instruction set {header.isa}, this program has {ISA_DIGEST}; {_AGAIN}")
     if header.machine.digest != header.machine_digest:
         raise ContainerError(f"container: machine digest {header.machine_digest}, its spec gives {header.machine.digest}")
+    # one encoding per container: equal containers are equal bytes
     if _canonical(header) != text:
         raise ContainerError("container: header is not in canonical form")
     return header

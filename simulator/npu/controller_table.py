@@ -115,6 +115,7 @@ class ControllerTable(_Row):
         for variant_row in self.variants:
             if not len(variant_row.cycles) == len(variant_row.compute_cycles) == len(variant_row.load_store_cycles) == len(self.grid):
                 raise ValueError(f"variant {variant_row.name!r}: accepted: {len(self.grid)} values in every column, as the grid has")
+        # every variant is of a level, and has the name of one
         made_for = {row.name: row.variant for row in self.levels}
         used = set(made_for.values()) - {None}
         if used != set(range(len(self.variants))):
@@ -122,6 +123,7 @@ class ControllerTable(_Row):
         for v, variant in enumerate(self.variants):
             if made_for.get(variant.name) != v:
                 raise ValueError(f"variant {variant.name!r}: accepted: the name of a level that it was made for")
+        # ladders have variants that exist, and under a grant only those that fit it
         for ladder, _, _ in rules:
             if max(ladder) >= len(self.variants):
                 raise ValueError(f"ladder {ladder}: there are {len(self.variants)} variants")

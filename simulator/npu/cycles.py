@@ -162,6 +162,7 @@ def cost_tables(machine: Machine) -> CostTables:
         if machine.shared is not None and Memory.SHARED in cell and not path.of_ddr:
             rate[cell] = min(rate[cell], machine.shared.bytes_per_cycle // machine.cores)
             startup[cell] += machine.shared.latency_cycles
+    # substitutes: products read operands in L1, vectors work there
     for missing, (source, destination) in stands_for(machine).items():
         for table in (rate, granule, startup):
             if missing == Memory.UB:
@@ -192,6 +193,7 @@ def steps(length: int, axis: NDArray[np.int64]) -> int:
 @njit(cache=True, forceinline=True)
 def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, dram: NDArray[np.int64]) -> int:
     """Bus units (1/65536 byte) of a set of runs (see the top of this file); lengths in bytes, counts in runs."""
+    # runs that touch are one; a single inner run makes the outer count the inner one
     if stride == run:
         run, count = run * count, 1
     if count == 1:
@@ -227,6 +229,7 @@ def price_rows(
             length = code[i, C_LENGTH] * BLOCK_BYTES
             count, groups = np.int64(code[i, C_COUNT]), np.int64(code[i, C_COUNT2])
             g = tables.granule[src, dst]
+            # strides on the side of DDR decide the bursts
             if src == _DDR or dst == _DDR:
                 stride, outer = code[i, C_SSTRIDE], code[i, C_SSTRIDE2]
                 if dst == _DDR:
@@ -253,12 +256,14 @@ def price_rows(
             m, k, n = tables.matrix[dtype, 0], tables.matrix[dtype, 1], tables.matrix[dtype, 2]
             product = steps(code[i, I_MPAD], m) * steps(code[i, I_K] * _LANES[dtype], k) * steps(code[i, W_N1] * _COLUMNS[dtype], n)
             r = tables.rate[_L1, _L0C]
+            # the longer of the product and of its reads from L1, the image once and the weights
             read = (image_blocks(code, i) + np.int64(code[i, W_N1]) * code[i, I_K] * _WEIGHTS[dtype]) * BLOCK_BYTES
             busy[i] = tables.scalars[0] + max(product * tables.step_cycles[dtype], tables.startup[_L1, _L0C] + (read + r - 1) // r)
         elif op == _FIXPIPE:
             r = tables.rate[_L0C, dst]
             busy[i] = tables.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
+            # a partial repeat takes cycles for every width that it touches
             wide = tables.scalars[2]
             repeats, some = np.int64(code[i, V_REPEATS]), (code[i, V_BLOCKS] + wide - 1) // wide * wide
             if op == _CONVERT:

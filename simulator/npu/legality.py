@@ -173,8 +173,8 @@ def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> No
     side = int(machine.vector_memory)  # 0 is UB, too
     bad = (code[results, isa.F_SIDE] != side) & (code[results, isa.F_SIDE] != side % Memory.UB)
     _reject(code, core, results, bad, f"side must be {side}, {machine.vector_memory.name}")
-    moved = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
-    _reject(code, core, copies, moved > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
+    moved_blocks = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
+    _reject(code, core, copies, moved_blocks > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
     padding = np.array([machine.fractal(dtype).rows for dtype in DataType])
     for rows, word in ((images, isa.I_MPAD), (products, isa.M_MPAD)):
         step = padding[code[rows, isa.DTYPE]]
@@ -186,9 +186,9 @@ def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> No
     _reject(code, core, rings, code[rings, isa.I_H] > code[rings, isa.I_RING], "h must not exceed the ring's rows")
     _reject(code, core, rings, code[rings, isa.I_FIRST] >= code[rings, isa.I_RING], "first must be a row of the ring")
     lanes = isa.LANES[code[images, isa.DTYPE]]
-    four = (code[images, isa.I_LANES] == 4) & (code[images, isa.DTYPE] != DataType.float32)
+    is_four_lane = (code[images, isa.I_LANES] == 4) & (code[images, isa.DTYPE] != DataType.float32)
     why = "lanes must be C0 of the data type, or 4 for float16, int8 and uint8"
-    _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~four, why)
+    _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~is_four_lane, why)
     for ops, rules in TYPE_RULES.items():
         rows = _rows(opcodes, *ops)
         words = cache(partial(_words, code, rows))

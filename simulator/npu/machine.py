@@ -162,8 +162,8 @@ class Machine(Spec):
 
     def granted(self, level: str) -> Grant:
         """The memory and cores that a level grants."""
-        given = self.contention[level]
-        return Grant(*(have if (value := getattr(given, key)) is None else value for key, have in self.whole._asdict().items()))
+        spec = self.contention[level]
+        return Grant(*(have if (value := getattr(spec, key)) is None else value for key, have in self.whole._asdict().items()))
 
     def path(self, source: Memory, destination: Memory) -> DataPath | None:
         """The path between two memories, or None where there is no wire."""

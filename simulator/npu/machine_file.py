@@ -120,7 +120,7 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
     raw.setdefault("shared", None)
     raw.setdefault("rounding", machine.rounding)
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
-    given = {_given(raw, change, where) for change in changes.split(",")}
+    keys = {_given(raw, change, where) for change in changes.split(",")}
     if raw["shared"] is None:
         raw["paths"] = [path for path in raw["paths"] if "SHARED" not in (path["source"], path["destination"])]
     try:
@@ -129,7 +129,7 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
         raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
     peak = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
     # a wider port may be for wider DMAs, for more of their ports or for more cores: which of them is not ours to guess
-    if "ddr.bytes_per_cycle" in given and not any(key.startswith("paths.") for key in given) and peak < changed.ddr.bytes_per_cycle:
+    if "ddr.bytes_per_cycle" in keys and not any(key.startswith("paths.") for key in keys) and peak < changed.ddr.bytes_per_cycle:
         raise BadInputError(
             f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
             f" most {float(peak):g}; accepted: up to {float(peak):g}, or more cores or DMA ports, or paths.*DDR*.bytes_per_cycle as well"
@@ -154,17 +154,17 @@ def _given(raw: dict[str, Any], change: str, where: str) -> str:
 def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
     """Places of a key's value: (mapping, last key) pairs; [] where there is no such key."""
     first, _, tail = key.partition(".")
-    before, _, last = tail.rpartition(".")
+    middle, _, last = tail.rpartition(".")
     if (
         first == "contention" and tail
     ):  # a level's name may have dots, but is no misspelt key of a level, nor one of a level that is missing
-        if before not in raw[first]:
-            return [] if before and last in Level.model_fields else [(raw[first], tail)]
-        if not isinstance(raw[first][before], dict):  # a share that was given before
-            raw[first][before] = {"share": raw[first][before]}
-        return [(raw[first][before], last)] if last in Level.model_fields else []
+        if middle not in raw[first]:
+            return [] if middle and last in Level.model_fields else [(raw[first], tail)]
+        if not isinstance(raw[first][middle], dict):  # a share that was given before
+            raw[first][middle] = {"share": raw[first][middle]}
+        return [(raw[first][middle], last)] if last in Level.model_fields else []
     if first == "paths":
-        return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", before)]
+        return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", middle)]
     *folders, last = key.split(".")
     mapping: Any = raw
     for folder in folders:

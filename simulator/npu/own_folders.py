@@ -18,8 +18,8 @@ _KEPT_DAYS = 30
 
 def user_cache() -> Path | None:
     """XDG_CACHE_HOME/tilefarm, or ~/.cache/tilefarm; None for a user without a home."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "tilefarm"
+    if override := os.environ.get("XDG_CACHE_HOME"):
+        return Path(override) / "tilefarm"
     try:
         return Path.home() / ".cache" / "tilefarm"
     except RuntimeError:  # no HOME, and no entry in passwd

@@ -30,8 +30,8 @@ def validation_line(error: ValidationError, hint: Callable[[str], str] = lambda 
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
         unknown = item["type"] == "extra_forbidden"
-        said = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
-        text = " ".join((f"{where}: {said}" if where else said).split())
+        complaint = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
+        text = " ".join((f"{where}: {complaint}" if where else complaint).split())
         if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
         parts.append(text + shown + (hint(where) if unknown else ""))
