@@ -1,4 +1,4 @@
-"""The machine: facts (`simulator.npu`), meaning (`functional`), time (`timing`), order (`sanitizer`).
+"""The machine: specification (`simulator.npu`), semantics (`functional`), timing (`timing`), order checks (`sanitizer`).
 
 session = simulator.InferenceSession("RUN/best.onnx")
 (y,) = session.run(None, {"x": x}, level="severe")
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "InferenceSession", "SessionOptions"]
 
 VERSION = "1.9"
-"""Of what a plan is measured to take: of the clock, and of the code that the compiler makes of a plan.  Measurements of another version are
-not compared with, or learned from; `tests/compiler/test_measured.py` says when it has to be raised."""
+"""Version of measured cycles: of the clock, and of the code generated for a plan.  Measurements of other versions are neither compared nor
+learned from; `tests/compiler/test_measured.py` says when it has to be raised."""
 
 
 class _BeforeNumba:
-    """Finds numba, and says where kernels are kept, how they are loaded, and how they are compiled.
+    """Import hook for numba that sets the cache folder, the loading and the compiling of kernels first.
 
-    That takes reading all sources, which is longer than commands take that have no kernels.
+    This reads all sources, which takes longer than a whole command without kernels.
     """
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:

@@ -1,4 +1,4 @@
-"""`python -m simulator FILE.onnx`: what a compiled file takes at every level, and what it computes."""
+"""`python -m simulator FILE.onnx`: cycles of a compiled file at every level, and its outputs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def main(
     for name in compiled.levels if level is None else (compiled.variants(level)[0].level,):
         cycles = simulate_all(compiled.prepared(name), compiled.machine, compiled.level(name)).cycles
         pace = compiled.pace(cycles)
-        each = f"; {compiled.frames} frames, {pace.cycles_per_frame:,.0f} cycles each" if compiled.frames > 1 else ""
-        print_line(f"{name}: {cycles:,} cycles, {pace.latency_us:,.1f} us{each}, {pace.frames_per_s:,.1f} frames/s")
+        per_frame = f"; {compiled.frames} frames, {pace.cycles_per_frame:,.0f} cycles each" if compiled.frames > 1 else ""
+        print_line(f"{name}: {cycles:,} cycles, {pace.latency_us:,.1f} us{per_frame}, {pace.frames_per_s:,.1f} frames/s")
     if given is None:
         return
     names = [port.name for port in session.get_outputs()]

@@ -50,16 +50,16 @@ def read_trace(path: Path) -> ContentionTrace:
     return ContentionTrace.of(steps)
 
 
-def _step(where: str, cycle: object, share: object, before: Steps) -> tuple[int, int]:
+def _step(where: str, cycle: object, share: object, earlier_steps: Steps) -> tuple[int, int]:
     """One row, checked against the row before it."""
     if isinstance(cycle, str):
         cycle = int(cycle) if cycle.isascii() and cycle.isdecimal() and len(cycle) < 20 else cycle
     if not isinstance(cycle, int) or not 0 <= cycle <= _MAX_CYCLE:
         raise BadInputError(f"{where}: cycle {reprlib.repr(cycle)}; accepted: a whole number from 0 to {_MAX_CYCLE}")
-    if not before and cycle != 0:
+    if not earlier_steps and cycle != 0:
         raise BadInputError(f"{where}: cycle {cycle} leaves a gap; accepted: 0 in the first row, so that the load is known from the start")
-    if before and cycle <= before[-1][0]:
-        raise BadInputError(f"{where}: cycle {cycle} after {before[-1][0]}; accepted: cycles that ascend")
+    if earlier_steps and cycle <= earlier_steps[-1][0]:
+        raise BadInputError(f"{where}: cycle {cycle} after {earlier_steps[-1][0]}; accepted: cycles that ascend")
     try:
         return cycle, in_units(float(share) if isinstance(share, str | int | float) else math.nan)
     except (ValueError, OverflowError):
@@ -100,10 +100,10 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, object, object]]:
 
 @dataclass(frozen=True)
 class PortLoad:
-    """What a generator is told.
+    """Parameters of a generator.
 
-    share_units: the shares to move between (in 1/65536).  inference_cycles: the length in which dwells are counted; give the longest
-    inference, and a dwell holds for at least so many.  inferences: how many such lengths the trace is to cover.
+    share_units: the shares to move between (in 1/65536).  inference_cycles: the unit of dwells; with the longest inference, a dwell holds
+    for at least its number of inferences.  inferences: length of the trace in that unit.
     """
 
     share_units: tuple[int, ...]
@@ -140,10 +140,10 @@ def _wave(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int
     """Light to heavy and back, every share for the same drawn length, from a drawn phase on."""
     shares = load.light_to_heavy
     circle = shares + shares[-2:0:-1]
-    dwell, at = DWELL * (1 + rng.random()), int(rng.integers(len(circle)))
+    dwell, position = DWELL * (1 + rng.random()), int(rng.integers(len(circle)))
     while True:
-        yield dwell, circle[at % len(circle)]
-        at += 1
+        yield dwell, circle[position % len(circle)]
+        position += 1
 
 
 def _bursts(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
@@ -155,9 +155,9 @@ def _bursts(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, i
 
 
 def _adversary(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
-    """From one extreme to the other about as fast as a controller can follow: what it has learnt is wrong when it acts.
+    """From one extreme to the other about as fast as a controller can follow, so that its last observation is wrong when it acts.
 
-    Held for a quarter to two inferences, where an inference is as long as the share makes it.
+    Dwells are a quarter to two inferences, whose length depends on the share.
     """
     shares = load.light_to_heavy
     while True:
@@ -176,11 +176,11 @@ def generate(kind: str, seed: int, load: PortLoad) -> ContentionTrace:
         raise BadInputError(f"contention trace {kind}: seed {seed}; accepted: 0 or more")
     rng = np.random.default_rng([list(GENERATORS).index(kind), seed])
     end = load.inferences * load.inference_cycles
-    at, steps = 0, Steps()
+    cycle, steps = 0, Steps()
     for dwell, share in GENERATORS[kind](load, rng):
-        if at >= end:
+        if cycle >= end:
             break
         if not steps or steps[-1][1] != share:
-            steps.append((at, share))
-        at += max(1, round(dwell * load.inference_cycles))
+            steps.append((cycle, share))
+        cycle += max(1, round(dwell * load.inference_cycles))
     return ContentionTrace.of(steps)

@@ -1,11 +1,11 @@
-"""Where the time of a run goes, segment by segment.
+"""Time of a run by segment, and the resource that limits each.
 
-Segments overlap: the next one's data are loaded while this one computes.  So time is cut at the segments' ends: a segment's *own* cycles
-run from the end of the one before to its own end, and own cycles add up to the run (what flags take after the last work is left over).
-What limits a segment is looked for in that stretch, among all work that is done in it, whoever it belongs to.
+Segments overlap: data of the next one are loaded while this one computes.  So time is cut at the segments' ends: a segment's *own* cycles
+run from the end of the one before to its own end, and own cycles add up to the run (flags after the last work excluded).
+The limiting resource of a segment is the busiest one in that stretch, among all work done in it, of any segment.
 
-A resource is an engine of one core, the busiest core counting; `DDR` is the union of all transfers, `MTE1` .. `MTE3` what DMAs move on
-chip, `issue` the scalar unit.
+A resource is an engine of one core, the busiest core counting; `DDR` is the union of all transfers, `MTE1` .. `MTE3` are on-chip moves of
+DMAs, `issue` is the scalar unit.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class SegmentTime:
     """One segment of a run.
 
     first, last: numbers of its operators; blocks: of all strips, None where the file does not say.  start, end: of its work.
-    own_cycles: see above.  alone_cycles: in which it works and no other segment does.  utilisation: resource -> busy share of the own
-    cycles, empty where there are none.  loads: DDR transfers to the chip.  macs: of its MMADs.  steps: pairs of an operator and a block
-    that it works on; loading_steps: those with a transfer from DDR; loader_steps: all steps of the operators that have such a step.
+    own_cycles: see above.  alone_cycles: in which no other segment works.  utilisation: resource -> busy fraction of the own cycles, empty
+    where there are none.  loads: DDR transfers to the chip.  macs: of its MMADs.  steps: pairs of an operator and a block that it works on;
+    loading_steps: those with a transfer from DDR; loader_steps: all steps of the operators that have such a step.
 
-    needed_macs: what the model needs of them.  halo: work per needed work because outputs are handed out twice, or for nothing.
-    padding: macs per macs of that work, because channels and pixels are rounded up.  So macs = needed_macs * halo * padding; all three are
-    None where the file has no numbers, or there are no products.
+    needed_macs: of the model.  halo: work per needed work because outputs are computed twice, or for nothing.  padding: macs per macs of
+    that work, because channels and pixels are rounded up.  So macs = needed_macs * halo * padding; all three are None where the file has no
+    numbers, or there are no products.
     """
 
     segment: int
@@ -69,23 +69,23 @@ class SegmentTime:
 
     @property
     def operators_per_load(self) -> float | None:
-        """Steps per step that loads: 1 where all do, more where intermediates and weights stay on chip.  None where none does."""
+        """Steps per loading step: 1 without reuse, more where intermediates and weights stay on chip.  None without loads."""
         return self.steps / self.loading_steps if self.loading_steps else None
 
     @property
     def blocks_per_load(self) -> float | None:
-        """The part of it that is blocks: of operators that load, steps per step that loads.  More than 1 where weights stay on chip."""
+        """Reuse over blocks: steps per loading step of operators that load; above 1 where weights stay on chip."""
         return self.loader_steps / self.loading_steps if self.loading_steps else None
 
     @property
     def bound(self) -> str | None:
-        """The busiest resource.  Where even that one works less than half of the time, it is the waiting for one another that takes it."""
+        """The busiest resource; below half of the time, engines mostly wait for one another.  None without own cycles."""
         return max(self.utilisation, key=lambda name: self.utilisation[name]) if self.utilisation else None
 
 
 @dataclass(frozen=True)
 class ProgramReuse:
-    """What a program makes of its loads: `SegmentTime` summed over its segments.
+    """Reuse of loaded data in a program: `SegmentTime` summed over its segments.
 
     operators_per_load, blocks_per_load: None where nothing is loaded.  halo: None where there are no products.
     """
@@ -101,7 +101,7 @@ class ProgramReuse:
 
 
 def program_reuse(rows: Sequence[SegmentTime]) -> ProgramReuse:
-    """Of all segments of one run."""
+    """Reuse summed over all segments of one run."""
     loading = sum(row.loading_steps for row in rows)
     products = [(row.needed_macs, row.halo) for row in rows if row.needed_macs is not None and row.halo is not None]
     needed = sum(macs for macs, _ in products)
@@ -118,45 +118,48 @@ def program_reuse(rows: Sequence[SegmentTime]) -> ProgramReuse:
     )
 
 
-def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Sequence[OperatorEntry] = ()) -> tuple[SegmentTime, ...]:
-    """Segments that have work, by number.  segments, operators: the tables of the container, () where it has none."""
-    work = np.flatnonzero(t.work)
+def breakdown(run: Timeline, segments: Sequence[SegmentEntry] = (), operators: Sequence[OperatorEntry] = ()) -> tuple[SegmentTime, ...]:
+    """Segments that have work, by number.  segments, operators: tables of the container, () where it has none."""
+    work = np.flatnonzero(run.work)
     if not len(work):
         return ()
-    number = t.segment[work]
+    number = run.segment[work]
     order = np.argsort(number, kind="stable")
     names, first = np.unique(number[order], return_index=True)
     rows_of = np.split(work[order], first[1:])
-    start = np.array([t.start[rows].min() for rows in rows_of], np.int64)
-    end = np.array([t.end[rows].max() for rows in rows_of], np.int64)
-    reached = np.maximum.accumulate(end)
-    before = np.concatenate(([0], reached[:-1])).astype(np.int64)
-    used = {name: np.stack([covered(*i, reached) - covered(*i, before) for i in each]).max(axis=0) for name, each in _resources(t).items()}
-    alone = _alone(t, rows_of)
-    steps = isa.tag_of(t.block, t.operator)  # unique in a segment
-    found = []
+    start = np.array([run.start[rows].min() for rows in rows_of], np.int64)
+    end = np.array([run.end[rows].max() for rows in rows_of], np.int64)
+    latest_end = np.maximum.accumulate(end)
+    previous_end = np.concatenate(([0], latest_end[:-1])).astype(np.int64)
+    busy_cycles = {
+        name: np.stack([covered(*i, latest_end) - covered(*i, previous_end) for i in core_intervals]).max(axis=0)
+        for name, core_intervals in _resources(run).items()
+    }
+    alone_cycles = _alone(run, rows_of)
+    steps = isa.tag_of(run.block, run.operator)  # unique in a segment
+    segment_times = []
     for i, (name, rows) in enumerate(zip(names.tolist(), rows_of, strict=True)):
-        own = int(reached[i] - before[i])
-        kernels = np.unique(t.operator[rows])
-        known = segments[name] if 0 <= name < len(segments) else None
-        macs, needed, halo, padding = _products(t, rows, operators)
-        useful, shared = t.useful[rows], shared_traffic([t.code[rows]])
-        done = np.unique(steps[rows])
+        own_cycles = int(latest_end[i] - previous_end[i])
+        numbers = np.unique(run.operator[rows])
+        entry = segments[name] if 0 <= name < len(segments) else None
+        macs, needed, halo, padding = _products(run, rows, operators)
+        useful, shared = run.useful[rows], shared_traffic([run.code[rows]])
+        worked_steps = np.unique(steps[rows])
         loading = np.unique(steps[rows[useful > 0]])
-        loaders = np.isin(isa.operator_of(done), isa.operator_of(loading))
-        found.append(
+        loaders = np.isin(isa.operator_of(worked_steps), isa.operator_of(loading))
+        segment_times.append(
             SegmentTime(
                 segment=name,
-                first=int(kernels[0]),
-                last=int(kernels[-1]),
-                operators=known.operators if known is not None else len(kernels),
-                blocks=known.blocks if known is not None else None,
+                first=int(numbers[0]),
+                last=int(numbers[-1]),
+                operators=entry.operators if entry is not None else len(numbers),
+                blocks=entry.blocks if entry is not None else None,
                 start=int(start[i]),
                 end=int(end[i]),
-                own_cycles=own,
-                alone_cycles=int(alone[i]),
-                utilisation={resource: float(busy[i]) / own for resource, busy in used.items()} if own else {},
-                steps=len(done),
+                own_cycles=own_cycles,
+                alone_cycles=int(alone_cycles[i]),
+                utilisation={resource: float(busy[i]) / own_cycles for resource, busy in busy_cycles.items()} if own_cycles else {},
+                steps=len(worked_steps),
                 loading_steps=len(loading),
                 loader_steps=int(loaders.sum()),
                 loads=int((useful > 0).sum()),
@@ -170,24 +173,24 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
                 padding=padding,
             )
         )
-    return tuple(found)
+    return tuple(segment_times)
 
 
-def _resources(t: Timeline) -> dict[str, list[Intervals]]:
-    """When each resource works; one list of intervals per core, one in all for DDR."""
-    found: dict[str, list[Intervals]] = {"DDR": [union(t.start[t.transfer], t.end[t.transfer])]}
+def _resources(run: Timeline) -> dict[str, list[Intervals]]:
+    """Busy intervals of each resource; one list per core, a single one for DDR."""
+    resources: dict[str, list[Intervals]] = {"DDR": [union(run.start[run.transfer], run.end[run.transfer])]}
     for engine in list(Engine)[: Engine.SCALAR]:
-        queues = [t.queues[core * ENGINES + engine] for core in range(t.cores)]
-        rows = [queue[t.work[queue] & ~t.transfer[queue]] for queue in queues]
-        found[engine.name] = [(t.start[mine], t.end[mine]) for mine in rows]
-    dispatch = [t.dispatch[a:b] for a, b in zip(t.stream_start[:-1], t.stream_start[1:], strict=True)]
-    found["issue"] = [union(d - t.machine.issue_cycles, d) for d in dispatch]
-    return found
+        queues = [run.queues[core * ENGINES + engine] for core in range(run.cores)]
+        rows_per_core = [queue[run.work[queue] & ~run.transfer[queue]] for queue in queues]
+        resources[engine.name] = [(run.start[core_rows], run.end[core_rows]) for core_rows in rows_per_core]
+    dispatch = [run.dispatch[a:b] for a, b in zip(run.stream_start[:-1], run.stream_start[1:], strict=True)]
+    resources["issue"] = [union(d - run.machine.issue_cycles, d) for d in dispatch]
+    return resources
 
 
-def _alone(t: Timeline, rows_of: Sequence[Ints]) -> Ints:
+def _alone(run: Timeline, rows_of: Sequence[Ints]) -> Ints:
     """Cycles in which a segment works and no other one does."""
-    busy = [union(t.start[rows], t.end[rows]) for rows in rows_of]
+    busy = [union(run.start[rows], run.end[rows]) for rows in rows_of]
     border = np.unique(np.concatenate([edge for pair in busy for edge in pair])) if busy else np.zeros(0, np.int64)
     # between two borders a segment works all the time or not at all
     change = np.zeros(len(border), np.int64)
@@ -196,19 +199,19 @@ def _alone(t: Timeline, rows_of: Sequence[Ints]) -> Ints:
         np.add.at(change, np.searchsorted(border, end), -1)
     single = np.cumsum(change)[:-1] == 1
     lone = union(border[:-1][single], border[1:][single])
-    return np.array([_common(lone, mine) for mine in busy], np.int64)
+    return np.array([_common(lone, intervals) for intervals in busy], np.int64)
 
 
-def _common(a: Intervals, b: Intervals) -> int:
-    return int((covered(*a, b[1]) - covered(*a, b[0])).sum())
+def _common(first: Intervals, second: Intervals) -> int:
+    return int((covered(*first, second[1]) - covered(*first, second[0])).sum())
 
 
-def _products(t: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tuple[int, int | None, float | None, float | None]:
+def _products(run: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tuple[int, int | None, float | None, float | None]:
     """(macs, needed macs, halo, padding) of a segment's rows."""
-    code = t.code[rows].astype(np.int64)
+    code = run.code[rows].astype(np.int64)
     mmad, out = code[np.isin(code[:, isa.OP], isa.PRODUCTS)], code[code[:, isa.OP] == Op.FIXPIPE]
     macs = int(isa.macs(mmad).sum())
-    inside = np.unique(t.operator[rows]).tolist()
+    inside = np.unique(run.operator[rows]).tolist()
     if not macs or inside[-1] >= len(operators):
         return macs, None, None, None
     needed = sum(operators[i].macs for i in inside)
@@ -216,8 +219,8 @@ def _products(t: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tu
     if not needed or not accumulators:
         return macs, None, None, None
     # weighted by work: a halo of an operator costs that operator's products
-    handed = np.bincount(
+    computed = np.bincount(
         isa.operator_of(out[:, isa.TAG]), out[:, isa.F_M] * out[:, isa.F_N1] * isa.COLUMNS[out[:, isa.DTYPE]], minlength=inside[-1] + 1
     )
-    done = sum(operators[i].macs * float(handed[i]) / operators[i].accumulators for i in inside if operators[i].accumulators)
-    return macs, needed, done / needed, macs / done if done else None
+    executed_macs = sum(operators[i].macs * float(computed[i]) / operators[i].accumulators for i in inside if operators[i].accumulators)
+    return macs, needed, executed_macs / needed, macs / executed_macs if executed_macs else None

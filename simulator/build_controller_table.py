@@ -1,4 +1,4 @@
-"""The controller's table of a compiled model: every variant simulated over shares of the bandwidth, and the thresholds that follow."""
+"""Building of the controller table: every variant simulated over shares of the bandwidth, and the thresholds that follow."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from simulator.timing import Prepared
 def controller_table(
     variants: Mapping[str, Sequence[Prepared]], made_for: Mapping[str, str], machine: Machine, needs: Mapping[str, Grant]
 ) -> ControllerTable:
-    """variants: by the first level that names them, the programs of all pieces.  made_for: level -> its variant, where it has one.
+    """The table of a compiled model.
 
-    needs: of every variant, by its name.
+    variants: by the first level that names them, the programs of all pieces.  made_for: level -> its variant, where it has one.  needs: of
+    every variant, by its name.
     """
+    # simulated once for all rules; the ladder without grants
     grid, names = share_grid(machine), list(variants)
     rows = measure_rows(variants, grid, needs)
     response = Response.of(grid, rows)
     rule = choose_thresholds(response).rule
 
     def cost(name: str) -> tuple[int, int]:
-        """At the level itself: of levels of one share the grid has the least latency only."""
+        """Cycles at the level itself (least, sum): among levels of one share the grid has the least latency only."""
         fits = [programs for variant, programs in variants.items() if needs[variant].fits(machine.granted(name))]
         cycles = [simulate_all(programs, machine, machine.contention[name]).cycles for programs in fits or variants.values()]
         return min(cycles), sum(cycles)
@@ -55,7 +57,7 @@ def controller_table(
 
 
 def _granted(response: Response, needs: tuple[Grant, ...], machine: Machine) -> Iterator[GrantedRow]:
-    """A rule for each set of variants, but all of them and none, that fit what some level grants."""
+    """A rule for each proper, non-empty set of variants that fit some level."""
     sets = {tuple(v for v, need in enumerate(needs) if need.fits(machine.granted(level))) for level in machine.contention}
     rows = {fitting: most(tuple(needs[v] for v in fitting)) for fitting in sets if 0 < len(fitting) < len(needs)}
     for fitting in sorted(rows, key=lambda fitting: rows[fitting], reverse=True):
@@ -63,19 +65,19 @@ def _granted(response: Response, needs: tuple[Grant, ...], machine: Machine) -> 
 
 
 def _row(granted: Grant, fitting: Sequence[int], rule: ThresholdRule) -> GrantedRow:
-    """rule: of the variants that fit, by their places among them."""
+    """rule: for the variants that fit, numbered within `fitting`."""
     return GrantedRow(**granted._asdict(), ladder=tuple(fitting[v] for v in rule.ladder), t_min=rule.t_min, t_max=rule.t_max)
 
 
 def thresholds_of(compiled: Compiled, response: Response, by_hand: ByHand) -> Thresholds:
-    """Of a compiled file's variants, or of some of them.  Raises `BadInputError`."""
+    """Thresholds of a compiled file's variants, or of some of them.  Raises `BadInputError`."""
     names = response.variants
-    cycles = [[mine for other in names if (mine := compiled.cycles(other)[name]) is not None] for name in names]
+    cycles = [[variant_cycles for variant in names if (variant_cycles := compiled.cycles(variant)[name]) is not None] for name in names]
     return by_hand.thresholds(response, [(min(at_level), sum(at_level)) for at_level in cycles])
 
 
 def with_rule(compiled: Compiled, table: ControllerTable, by_hand: ByHand) -> tuple[Compiled, Thresholds]:
-    """The file with this rule in its table, for what levels grant as well.  table: its own.  Raises `BadInputError`."""
+    """The file with other thresholds in its table, also for grants of levels.  table: its own.  Raises `BadInputError`."""
     response = Response.of(table.grid, table.variants)
     thresholds = thresholds_of(compiled, response, by_hand)
     granted = []

@@ -1,4 +1,4 @@
-"""The rim of a command, `tilefarm` or `python -m compiler`: what it raises becomes an exit code and a line on stderr."""
+"""The rim of a command (`tilefarm` or `python -m compiler`): exceptions become an exit code and a line on stderr."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ atexit.register(gc.freeze)
 
 
 def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:
-    """A typer app as all are here.  Help is plain text: what rich draws around it takes longer than everything else together."""
+    """A typer app with plain-text help: rich formatting takes longer than everything else together."""
     return typer.Typer(add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
 
@@ -41,13 +41,13 @@ def run(
     app: typer.Typer,
     name: str,
     arguments: Sequence[str],
-    seen: Callable[[TilefarmError], None] = lambda _: None,
+    on_error: Callable[[TilefarmError], None] = lambda _: None,
     bug: Callable[[Exception], str] | None = None,
 ) -> int:
     """Parse and call; returns the exit code: 0, that of a typed error, 2 of usage, 70 of a bug, 130 of an interrupt, 143 of SIGTERM.
 
-    seen: hears of a typed error before its line is printed.  bug: makes the line of any other, and keeps what else is known of it; unless
-    given, its traceback is printed.
+    on_error: called with a typed error before its line is printed.  bug: makes the line of any other exception, and may record it; by
+    default its traceback is printed.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal has no letters for is no bug
@@ -59,7 +59,7 @@ def run(
         raise KeyboardInterrupt
 
     in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, terminate) if in_main else None
+    old_handler = signal.signal(signal.SIGTERM, terminate) if in_main else None
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -67,7 +67,7 @@ def run(
             return _said(name, stopped[1], stopped[0])
         return code if isinstance(code, int) else 0
     except TilefarmError as error:
-        seen(error)
+        on_error(error)
         return _said(name, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return _said(name, stopped[1], stopped[0])
@@ -90,8 +90,8 @@ def run(
         context = getattr(error, "ctx", None)
         return _said(name, f"{usage()} (see {name if context is None else context.command_path} --help)", BAD_INPUT)
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        if old_handler is not None:
+            signal.signal(signal.SIGTERM, old_handler)
 
 
 def _traceback(error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""A compiled model as it runs: its pieces, one after the other.
+"""A compiled model at run time: its pieces, one after the other.
 
-A model that the NPU supports as a whole is one piece.  Where the host runs nodes between them there are several, each a container of its
-own; an inference runs all of them with the variants of one level.  What the host takes between them is not simulated: cycles, bytes and
-instructions of the model are sums over its pieces.
+A model that the NPU supports as a whole is one piece.  Host nodes in between make several, each with its own container; an inference runs
+all of them with the variants of one level.  The host's time between them is not simulated: cycles, bytes and instructions of the model are
+sums over its pieces.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ class CompiledPiece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """All pieces are of one model, for one machine, and have the same levels.  Raises `BadInputError` where they are not.
+    """All pieces are of one model, for one machine, and have the same levels.  Raises `BadInputError` otherwise.
 
-    Without a piece the host runs the model, and all but that raises `BadInputError`.
+    A model without pieces runs on the host; then most properties raise `BadInputError`.
     """
 
     pieces: tuple[CompiledPiece, ...]
 
     def __post_init__(self) -> None:
-        for other in self.pieces[1:]:
+        for piece in self.pieces[1:]:
             first = self.pieces[0]
-            mine, theirs = _common(first.container), _common(other.container)
-            for what, value in mine.items():
-                if theirs[what] != value:
-                    raise BadInputError(f"{other.name}: its {what} is {theirs[what]}, that of {first.name} {value}; compile it again")
+            expected, facts = _common(first.container), _common(piece.container)
+            for key, value in expected.items():
+                if facts[key] != value:
+                    raise BadInputError(f"{piece.name}: its {key} is {facts[key]}, that of {first.name} {value}; compile it again")
 
     @staticmethod
     def of(container: Container, name: str = "Partition0") -> Compiled:
-        """A container alone."""
+        """A model of a single container."""
         return Compiled((CompiledPiece(name, container),))
 
     @property
@@ -74,7 +74,7 @@ class Compiled:
 
     @property
     def types(self) -> str:
-        """Of its tensors in DDR, that of the most bytes first: `uint8 and float16`."""
+        """Data types of its tensors in DDR, by bytes, the most first: `uint8 and float16`."""
         sizes = Counter[str]()
         for memory in (piece.container.memory for piece in self.pieces):
             for buffer in memory.buffers:
@@ -87,11 +87,11 @@ class Compiled:
 
     @property
     def frames(self) -> int:
-        """Images that a run takes side by side: frames of `--frames`, or the batch of the model."""
+        """Images per run: frames of `--frames`, or the batch of the model."""
         return self._first.memory.of_kind("input")[0].shape[0]
 
     def pace(self, cycles: int) -> Pace:
-        """Of a run that takes so long."""
+        """Latency and throughput of a run of so many cycles."""
         return Pace.of(cycles, self.frames, self.machine.clock_hz)
 
     @property
@@ -105,51 +105,51 @@ class Compiled:
         return self._first.controller
 
     def variants(self, level: str) -> tuple[Variant, ...]:
-        """Of every piece.  Raises `BadInputError` naming the levels that exist."""
+        """The variant of every piece.  Raises `BadInputError` naming the levels that exist."""
         return tuple(piece.container.variant(level) for piece in self.pieces)
 
     def level(self, name: str) -> Level:
-        """What a level is.  Raises `BadInputError` naming the levels that exist."""
+        """The share, latency and grants of a level.  Raises `BadInputError` naming the levels that exist."""
         return self.machine.contention[self._first.variant(name).level]
 
     def plan(self, level: str) -> str:
-        """Digest of the level's plan, which is of all pieces."""
+        """Digest of the level's plan, one for all pieces."""
         return self._first.variant(level).plan_digest
 
     def cycles(self, level: str) -> dict[str, int | None]:
-        """What the level's variants take at every level, as the file says; None where one of them does not fit."""
+        """Cycles of the level's variants at every level, as the file has them; None where one of them does not fit."""
         variants = self.variants(level)
-        return {at: _sum([variant.cycles[at] for variant in variants]) for at in variants[0].cycles}
+        return {name: _sum([variant.cycles[name] for variant in variants]) for name in variants[0].cycles}
 
     def check_cycles(self, level: str, cycles: int) -> None:
-        """Raise `BadInputError` where the level's variants take other cycles there than the file says."""
-        said = self.cycles(level)[level]
-        assert said is not None, "`decode` refuses a variant that does not fit its level"
-        if cycles != said:
-            raise BadInputError(f"level {level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
+        """Check simulated cycles of the level's variants against the file's.  Raises `BadInputError`."""
+        file_cycles = self.cycles(level)[level]
+        assert file_cycles is not None, "`decode` refuses a variant that does not fit its level"
+        if cycles != file_cycles:
+            raise BadInputError(f"level {level}: the file says {file_cycles:,} cycles, this simulator {cycles:,}; compile it again")
 
     def same_as(self, level: str) -> str | None:
-        """The first level whose programs are all the same, where it is an earlier one; else None."""
-        mine = [stream.digest for stream in self.programs(level)]
-        for other in self.levels[: self.levels.index(level)]:
-            if [stream.digest for stream in self.programs(other)] == mine:
-                return other
+        """The first earlier level with the same programs, or None."""
+        digests = [stream.digest for stream in self.programs(level)]
+        for earlier_level in self.levels[: self.levels.index(level)]:
+            if [stream.digest for stream in self.programs(earlier_level)] == digests:
+                return earlier_level
         return None
 
     def programs(self, level: str) -> tuple[Program, ...]:
-        """Of every piece, in order."""
+        """The program of every piece, in order."""
         return tuple(program(piece.container, level) for piece in self.pieces)
 
     def needs(self, level: str) -> Grant:
-        """What the level's programs need, one after the other."""
+        """The needs of the level's programs, which run one after the other."""
         return most(tuple(stream.needs for stream in self.programs(level)))
 
     def prepared(self, level: str) -> tuple[Prepared, ...]:
-        """The same, ready to be timed."""
+        """The level's programs, ready to be timed."""
         return tuple(prepare(stream, self.machine) for stream in self.programs(level))
 
     def piece_rows(self, levels: Sequence[str]) -> list[dict[str, Any]]:
-        """Name, operators and cycles of every piece, for reports; the cycles are what the file says of each level."""
+        """Name, operators and cycles of every piece, for reports; the cycles are the file's."""
         rows = []
         for piece in self.pieces:
             names = [operator.name for operator in piece.container.operators]
@@ -160,13 +160,13 @@ class Compiled:
 
     @property
     def operators(self) -> tuple[OperatorEntry, ...]:
-        """Those of the first piece, then those of the second, ...: as `timeline` numbers them."""
+        """Operators of all pieces, in the numbering of `timeline`."""
         return tuple(operator for piece in self.pieces for operator in piece.container.operators)
 
     def segments(self, level: str) -> tuple[SegmentEntry, ...]:
-        """The same for segments; () where a piece says nothing of its own."""
-        found = [variant.segments for variant in self.variants(level)]
-        return tuple(segment for each in found for segment in each) if all(found) else ()
+        """Segments of all pieces; () where a piece has none recorded."""
+        piece_segments = [variant.segments for variant in self.variants(level)]
+        return tuple(segment for segments in piece_segments for segment in segments) if all(piece_segments) else ()
 
     def timeline(self, level: str) -> Timeline:
         """The level's variants at that level, piece after piece."""
@@ -177,8 +177,8 @@ class Compiled:
 
 
 def _sum(cycles: Sequence[int | None]) -> int | None:
-    known = [each for each in cycles if each is not None]
-    return sum(known) if len(known) == len(cycles) else None
+    numbers = [number for number in cycles if number is not None]
+    return sum(numbers) if len(numbers) == len(cycles) else None
 
 
 def _common(container: Container) -> dict[str, object]:
@@ -204,5 +204,5 @@ def read_compiled(path: str | os.PathLike[str]) -> Compiled:
     return compiled_of(read_file(path), str(path), Path(path).parent)
 
 
-def _decoded(found: Sequence[tuple[str, bytes]]) -> tuple[CompiledPiece, ...]:
-    return tuple(CompiledPiece(name, decode(data)) for name, data in found)
+def _decoded(containers: Sequence[tuple[str, bytes]]) -> tuple[CompiledPiece, ...]:
+    return tuple(CompiledPiece(name, decode(data)) for name, data in containers)

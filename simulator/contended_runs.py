@@ -1,4 +1,4 @@
-"""A compiled file under a background load that changes: many inferences, with a controller that switches variants.
+"""Runs of a compiled file under a changing background load: many inferences, and a controller that switches variants.
 
 compiled = read_compiled("out.onnx")
 runs = ContendedRuns(compiled, Contention(("bursty", 0), inferences=1000))
@@ -31,11 +31,11 @@ from simulator.thresholds import ByHand, Thresholds
 
 @dataclass(frozen=True)
 class Contention:
-    """A load, and who picks the variant of each inference.
+    """A load, and the controller that picks the variant of each inference.
 
     trace: a file, or a generator's name and seed.  controller: threshold, c (the same rule in C), estimator, static or oracle.  level: for
-    `static`; the best one in hindsight unless given.  by_hand: for `threshold` and `c`; None for what follows from the variants.
-    grants: a file of what is granted over time (`simulator.grant_trace`); without, what the machine's levels grant.
+    `static`; the best one in hindsight unless given.  by_hand: for `threshold` and `c`; None to derive them from the variants.
+    grants: a file of grants over time (`simulator.grant_trace`); without, the grants of the machine's levels.
     """
 
     trace: Path | tuple[str, int]
@@ -48,7 +48,7 @@ class Contention:
 
 
 class ContendedRuns:
-    """The load and the controller on a compiled file, and what was served; nothing is run before it is asked for."""
+    """Runs of a compiled file under a load with a controller, each run once, on first use."""
 
     def __init__(self, compiled: Compiled, contention: Contention) -> None:
         self.compiled, self.contention = compiled, contention
@@ -65,14 +65,14 @@ class ContendedRuns:
         self._rule = self._rule_of(self.response, self.thresholds) if needs is None else self._granted_rule(needs)
 
     def _trace(self) -> ContentionTrace:
-        """A generated one is between the shares of the file's levels, for so many of its longest inferences at the heaviest of them."""
+        """A trace from the file; or a generated one between the shares of the file's levels, in units of its longest inference."""
         trace = self.contention.trace
         if isinstance(trace, Path):
             return read_trace(trace)
         return generate(*trace, load_of(self.compiled, self.response, self.contention.inferences))
 
     def _granted_rule(self, needs: Sequence[Grant]) -> GrantedRule:
-        """Raises `BadInputError` where some grant fits no variant."""
+        """The rule under grants.  Raises `BadInputError` where some grant fits no variant."""
 
         def make(fitting: tuple[int, ...]) -> SwitchingRule[Any]:
             response = self.response.among(fitting)
@@ -97,9 +97,9 @@ class ContendedRuns:
 
     @cached_property
     def static(self) -> dict[str, Served]:
-        """Of those that fit all that is granted."""
+        """Runs of single variants that fit every grant."""
         needs, granted = self.runtime.needs, () if self.grants is None else self.grants.grants
-        fits = [needs is None or all(needs[v].fits(each) for each in granted) for v in range(len(self.runtime.names))]
+        fits = [needs is None or all(needs[v].fits(grant) for grant in granted) for v in range(len(self.runtime.names))]
         return {name: self.serve(StaticRule(v)) for v, name in enumerate(self.runtime.names) if fits[v]}
 
     @cached_property
@@ -108,23 +108,23 @@ class ContendedRuns:
 
     @cached_property
     def best(self) -> str | None:
-        """The static variant that is done first; None where none fits all that is granted."""
+        """The static variant that finishes first; None where none fits every grant."""
         return min(self.static, key=lambda name: self.static[name].cycles, default=None)
 
     @property
     def level(self) -> str | None:
-        """Which variant the static controller runs."""
+        """The variant of the static controller; None for other controllers."""
         if self.contention.controller != "static":
             return None
         return self.best if self.contention.level is None else self.compiled.same_as(self.contention.level) or self.contention.level
 
     def chosen(self) -> Served:
-        """By the controller of the options."""
+        """The run of the chosen controller."""
         if self.contention.controller == "static":
             if self.level not in self.static:
-                which = "no variant fits" if self.level is None else f"variant {self.level} does not fit"
-                what = self.contention.grants or "the trace by the machine's levels"
-                raise BadInputError(f"--controller static: {which} all that {what} grants")
+                subject = "no variant fits" if self.level is None else f"variant {self.level} does not fit"
+                source = self.contention.grants or "the trace by the machine's levels"
+                raise BadInputError(f"--controller static: {subject} all that {source} grants")
             return self.static[self.level]
         if self.contention.controller == "oracle":
             return self.oracle

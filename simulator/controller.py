@@ -1,4 +1,4 @@
-"""The choice of a variant at run time: pure state machines, one decision at the end of each inference.
+"""Controllers that choose a variant at run time: pure state machines, one decision at the end of each inference.
 
 A rule is a frozen value.  `start()` gives its first state, `step(state, seen)` the next one from what the hardware counters say of the
 inference that just ended; `state.variant` is the one to run next.  Nothing else is known to a rule: not the time to come, not the share,
@@ -44,20 +44,20 @@ S = TypeVar("S", bound=HasVariant)
 
 
 class SwitchingRule(Protocol[S]):
-    """What the runtime asks for a decision."""
+    """Interface of a rule for the runtime."""
 
     def start(self) -> S:
         """The state before the first inference."""
         ...
 
-    def step(self, state: S, seen: Observation) -> S:
+    def step(self, state: S, observation: Observation) -> S:
         """The state after an inference that ran `state.variant`."""
         ...
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """Picks, for every inference, the variant that will be done first, the cost of switching included; ties stay."""
+    """Marker for the optimal choice: the variant that finishes each inference first, switching included; ties keep the present one."""
 
 
 # static --------------------------------------------------------------------------------------------------------------
@@ -70,14 +70,14 @@ class StaticState:
 
 @dataclass(frozen=True)
 class StaticRule:
-    """One variant for ever."""
+    """One variant, always."""
 
     variant: int
 
     def start(self) -> StaticState:
         return StaticState(self.variant)
 
-    def step(self, state: StaticState, seen: Observation) -> StaticState:
+    def step(self, state: StaticState, observation: Observation) -> StaticState:
         return state
 
 
@@ -86,7 +86,7 @@ class StaticRule:
 
 @dataclass(frozen=True)
 class ThresholdState:
-    """position: on the ladder.  leaning: -1, 0 or 1, where every inference end since cycle `since` wanted to go."""
+    """position: on the ladder.  leaning: -1, 0 or 1, the direction of every inference end since cycle `since`."""
 
     variant: int
     position: int = 0
@@ -120,10 +120,10 @@ class ThresholdRule:
         return ThresholdState(self.ladder[0])
 
     def direction(self, position: int, compute_cycles: int, load_store_cycles: int) -> int:
-        """1 heavier, -1 lighter, 0 stay: what one inference end wants.
+        """The direction after one inference: 1 heavier, -1 lighter, 0 stay.
 
-        Compared by cross-multiplication: without a load or a store rho is above every threshold.  Counters beyond that many bits lose those
-        below, in both alike, so that C does it in 64 bits.
+        Compared by cross-multiplication: without a load or a store rho is above every threshold.  Counters beyond COUNTER_BITS lose their
+        low bits, both alike, so that C does it in 64 bits.
         """
         shift = max(0, (compute_cycles | load_store_cycles).bit_length() - COUNTER_BITS)
         compute, moving = (compute_cycles >> shift) * RHO_UNIT, load_store_cycles >> shift
@@ -133,14 +133,14 @@ class ThresholdRule:
             return -1
         return 0
 
-    def step(self, state: ThresholdState, seen: Observation) -> ThresholdState:
-        wish = self.direction(state.position, seen.compute_cycles, seen.load_store_cycles)
-        if wish == 0:
+    def step(self, state: ThresholdState, observation: Observation) -> ThresholdState:
+        direction = self.direction(state.position, observation.compute_cycles, observation.load_store_cycles)
+        if direction == 0:
             return replace(state, leaning=0)
-        since = state.since if wish == state.leaning else seen.start
-        if seen.end - since < self.slice_cycles:
-            return replace(state, leaning=wish, since=since)
-        position = state.position + wish
+        since = state.since if direction == state.leaning else observation.start
+        if observation.end - since < self.slice_cycles:
+            return replace(state, leaning=direction, since=since)
+        position = state.position + direction
         return ThresholdState(self.ladder[position], position)
 
 
@@ -152,13 +152,12 @@ _TRUST = 10  # inferences of a variant that weigh as much as the belief that pre
 
 @dataclass(frozen=True)
 class EstimatorState:
-    """variant: to run next.  The rest is the account of two candidates for that: the adaptive choice and the best static variant.
+    """variant: to run next.  The other fields are accounts of two candidates for it: the adaptive choice and the best static variant.
 
     wanted: the adaptive choice.  held: inferences since it last changed.  slowness: estimate of 1 / share, None before the first
     inference that moved data.  refuge: the static variant that runs instead of the adaptive choice, or None.
-    predicted, ran, taken: per variant, the cycles that all inferences would have taken with it, as predicted from the bandwidth that each
-    of them saw; the part of them that did run with it; and what that part really took.  adaptive_cycles: what following the adaptive choice
-    would have taken.
+    predicted, ran, taken: per variant, predicted cycles of all inferences with it, at the bandwidth that each of them saw; the part of them
+    that did run with it; and the actual cycles of that part.  adaptive_cycles: cycles of following the adaptive choice.
     """
 
     variant: int
@@ -174,20 +173,20 @@ class EstimatorState:
 
 @dataclass(frozen=True)
 class EstimatorRule:
-    """The variant with the least predicted time at the bandwidth of late, unless static did better on the whole.
+    """The variant with the least predicted time at the recent bandwidth, unless a static variant was better in total.
 
-    Cycles per byte of the last inference give, by the response of the variant that ran, the slowness 1 / share, which is averaged with
-    weight `weight` for the newest: an exponentially weighted average of cycles per byte, in a unit in which all variants agree.  The choice
+    Cycles per byte of the last inference give, by the response of its variant, the slowness 1 / share.  It is averaged with weight `weight`
+    for the newest value: an exponentially weighted average of cycles per byte, in a unit common to all variants.  The choice
     changes where another variant is predicted to be faster by more than `margin` (a fraction) and the present one was held for `dwell`
     inferences.
 
-    Loss budget: the adaptive choice is charged what it took, every static variant what it would have taken: predicted from the bandwidth
-    that was seen, times what the variant took over what was predicted whenever it ran.  (A share that changes within inferences makes them
+    Loss budget: the adaptive account adds actual cycles, each static account the predicted cycles of its variant at the observed bandwidth,
+    times the ratio of actual to predicted cycles whenever that variant ran.  (A share that changes within inferences makes them
     longer than a constant one of that mean, and some variants more than others.)  While the adaptive account exceeds the best static one
     by more than `loss_budget` of it plus `grace` inferences, that static variant runs; the adaptive account goes on, by prediction, and
-    takes over again when its loss is half of what is allowed.  Where static variants are close, the best one so far may change with every
-    inference, and to follow it would be to lose each time (as follow-the-leader does against an adversary): it is left only when it is
-    behind by as much as is allowed.
+    takes over again when its loss is half of the budget.  Where static variants are close, the best one so far may change with every
+    inference, and following it would lose each time (as follow-the-leader does against an adversary): the refuge is left only when it is
+    behind by the whole budget.
     """
 
     response: Response
@@ -209,21 +208,23 @@ class EstimatorRule:
         first, nothing = self.response.steadiest, (0.0,) * len(self.response.variants)
         return EstimatorState(first, first, nothing, nothing, nothing)
 
-    def step(self, state: EstimatorState, seen: Observation) -> EstimatorState:
-        if not seen.ddr_bytes:  # it says nothing about the port
+    def step(self, state: EstimatorState, observation: Observation) -> EstimatorState:
+        if not observation.ddr_bytes:  # it says nothing about the port
             return state
-        now = self.response.slowness_of(seen.variant, seen.load_store_cycles / seen.ddr_bytes)
+        now = self.response.slowness_of(observation.variant, observation.load_store_cycles / observation.ddr_bytes)
         cycles = self.response.cycles_at(now)
         predicted = tuple(a + b for a, b in zip(state.predicted, cycles, strict=True))
-        ran = _added(state.ran, seen.variant, cycles[seen.variant])
-        taken = _added(state.taken, seen.variant, seen.end - seen.start)
+        ran = _added(state.ran, observation.variant, cycles[observation.variant])
+        actual_cycles = _added(state.taken, observation.variant, observation.end - observation.start)
         # what a variant took over what was predicted, whenever it ran
-        factor = tuple((t + _TRUST * c) / (r + _TRUST * c) if c else 1.0 for t, r, c in zip(taken, ran, cycles, strict=True))
+        factor = tuple((t + _TRUST * c) / (r + _TRUST * c) if c else 1.0 for t, r, c in zip(actual_cycles, ran, cycles, strict=True))
         static = tuple(p * f for p, f in zip(predicted, factor, strict=True))
-        mine = seen.end - seen.start if seen.variant == state.wanted else cycles[state.wanted] * factor[state.wanted]
+        wanted_cycles = (
+            observation.end - observation.start if observation.variant == state.wanted else cycles[state.wanted] * factor[state.wanted]
+        )
         slowness = now if state.slowness is None else self.weight * now + (1 - self.weight) * state.slowness
         wanted, held = self._choose(state.wanted, state.held + 1, slowness)
-        adaptive = state.adaptive_cycles + mine + (self.switch_cycles if wanted != state.wanted else 0)
+        adaptive = state.adaptive_cycles + wanted_cycles + (self.switch_cycles if wanted != state.wanted else 0)
         best = min(range(len(static)), key=lambda v: static[v])
         allowed = self.loss_budget * static[best] + self.grace * cycles[best]
         loss = adaptive - static[best]
@@ -232,10 +233,10 @@ class EstimatorRule:
             refuge = None
         elif refuge is None or static[refuge] - static[best] > allowed:
             refuge = best
-        return EstimatorState(wanted if refuge is None else refuge, wanted, predicted, ran, taken, adaptive, held, slowness, refuge)
+        return EstimatorState(wanted if refuge is None else refuge, wanted, predicted, ran, actual_cycles, adaptive, held, slowness, refuge)
 
     def _choose(self, current: int, held: int, slowness: float) -> tuple[int, int]:
-        """The adaptive choice, and since how many inferences."""
+        """The adaptive choice, and the inferences since it last changed."""
         predicted = self.response.cycles_at(slowness)
         best = min(range(len(predicted)), key=lambda v: predicted[v])
         if held >= self.dwell and predicted[best] < (1 - self.margin) * predicted[current]:
@@ -243,5 +244,5 @@ class EstimatorRule:
         return current, held
 
 
-def _added(values: tuple[float, ...], at: int, value: float) -> tuple[float, ...]:
-    return (*values[:at], values[at] + value, *values[at + 1 :])
+def _added(values: tuple[float, ...], index: int, value: float) -> tuple[float, ...]:
+    return (*values[:index], values[index] + value, *values[index + 1 :])

@@ -1,10 +1,10 @@
-"""Where the time of a run goes, end to end: the longest chain of work and waits, each of which held up the next one.
+"""The critical path of a run: the longest chain of work and waits, in which each link delays the next one.
 
-An engine that works half of the time may be what all others wait for in turn, and one that is always busy may hold up nobody.  The chain
-goes back from the work that ends last: while an engine worked, to the start of that; where it waited for a flag, to the work of the engine
-that set it, as long before as results and flags take on their way, whatever that engine has begun since; where it waited for DDR's first
-data or for the scalar unit, over that time.  So its links fill the run without gap or overlap, and making one of them shorter makes
-the run shorter, until another chain is the longest.
+An engine that works half of the time may delay all others in turn, and one that is always busy may delay none.  The chain goes back from
+the work that ends last: while an engine worked, to the start of that work; where it waited for a flag, to the work of the engine that set
+it, earlier by the latency of results and flags, whatever that engine has begun since; where it waited for DDR's first data or for the
+scalar unit, over that time.  So its links fill the run without gap or overlap, and a shorter link makes the run shorter, until another
+chain is the longest.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WAITS = {
 class Chain(NamedTuple):
     """int64 [links] each, in order of time; a link ends where the next one begins, the first begins at 0, the last ends with the run.
 
-    row: what worked, or what waited; -1 where nothing worked at all.  engine: whose queue it is in.  cause: WORK, or a `Cause`: FLAG is
-    the way of a flag from one core to another (row: the WAIT), or results that come out of a pipelined array (row: the MMAD).
+    row: the working or waiting row; -1 where no row worked at all.  engine: of its queue.  cause: WORK, or a `Cause`: FLAG is the way of a
+    flag from one core to another (row: the WAIT), or results that leave a pipelined array (row: the MMAD).
     """
 
     row: Ints
@@ -53,19 +53,19 @@ class Spent(NamedTuple):
     cycles: int
 
 
-def spent(t: Timeline, chain: Chain) -> list[Spent]:
-    """The most first; they add up to the run."""
-    operator = np.where(chain.row >= 0, t.operator[chain.row], -1) if len(t.code) else np.full(len(chain.row), -1)
-    kinds, which = np.unique(np.column_stack([operator, chain.engine, chain.cause]), axis=0, return_inverse=True)
-    cycles = np.bincount(which.reshape(-1), chain.end - chain.start, len(kinds)).astype(np.int64)
+def spent(run: Timeline, chain: Chain) -> list[Spent]:
+    """Cycles of the chain by operator, engine and cause, the most first; their sum is the run."""
+    operator = np.where(chain.row >= 0, run.operator[chain.row], -1) if len(run.code) else np.full(len(chain.row), -1)
+    kinds, inverse = np.unique(np.column_stack([operator, chain.engine, chain.cause]), axis=0, return_inverse=True)
+    cycles = np.bincount(inverse.reshape(-1), chain.end - chain.start, len(kinds)).astype(np.int64)
     order = np.argsort(-cycles, kind="stable")
     rows = zip(kinds[order].tolist(), cycles[order].tolist(), strict=True)
     return [Spent(operator, Engine(engine), cause, count) for (operator, engine, cause), count in rows]
 
 
-def critical_chain(t: Timeline) -> Chain:
-    """Of several programs, one behind the other: each begins when nothing is left of the one before."""
-    runs = [(part.run, part.begin, part.rows) for part in t.parts] or [(t, 0, np.arange(len(t.code)))]
+def critical_chain(timeline: Timeline) -> Chain:
+    """The chain of a run; for several programs one behind the other, since each begins when the one before has ended."""
+    runs = [(part.run, part.begin, part.rows) for part in timeline.parts] or [(timeline, 0, np.arange(len(timeline.code)))]
     columns = []
     for run, begin, rows in runs:
         links = np.array(_links(run), np.int64).reshape(-1, 5)[::-1]
@@ -74,9 +74,9 @@ def critical_chain(t: Timeline) -> Chain:
 
 
 class _Before(NamedTuple):
-    """int64 [n] each, what the row behind had to wait for in its own queue.
+    """int64 [n] each: for every row, its predecessors in its own queue.
 
-    row: the first of the entries before it that ended or left last, -1 if none; cycle: when it did.  work: the last work before it.
+    row: the first of the earlier entries that ended or left last, -1 if none; cycle: when it did.  work: the last work before the row.
     setter: of a WAIT, its SET.
     """
 
@@ -86,105 +86,106 @@ class _Before(NamedTuple):
     setter: Ints
 
 
-def _before(t: Timeline) -> _Before:
-    """On a DMA with several ports what counts has ended or left by then, and the last work before a transfer is that on its port."""
-    row, cycle = np.full(len(t.code), -1, np.int64), np.zeros(len(t.code), np.int64)
-    ended = np.where(t.code[:, isa.OP] == Op.SET, t.start, t.end)  # a SET has left when it takes effect later
-    for rows in t.queues:
+def _before(run: Timeline) -> _Before:
+    """Predecessors of all rows; on a DMA with several ports those that ended or left by then, and the last work on the same port."""
+    row, cycle = np.full(len(run.code), -1, np.int64), np.zeros(len(run.code), np.int64)
+    ended = np.where(run.code[:, isa.OP] == Op.SET, run.start, run.end)  # a SET has left when it takes effect later
+    for rows in run.queues:
         latest = np.maximum.accumulate(ended[rows])
         first = np.concatenate(([True], latest[1:] > latest[:-1])) if len(rows) else latest
         row[rows[1:]] = rows[np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))[:-1]]
         cycle[rows[1:]] = latest[:-1]
-    work = last_work_before(t)
+    work = last_work_before(run)
     for engine in DMAS:
-        if (ports := t.machine.dma_ports(engine)) > 1:
-            for core in range(t.cores):
-                rows = t.queues[core * ENGINES + engine]
-                _over_ports(rows, t.transfer[rows], t.work[rows], t.start[rows], ended[rows], ports, row, cycle, work)
-    return _Before(row, cycle, work, set_of_wait(t))
+        if (ports := run.machine.dma_ports(engine)) > 1:
+            for core in range(run.cores):
+                rows = run.queues[core * ENGINES + engine]
+                _over_ports(rows, run.transfer[rows], run.work[rows], run.start[rows], ended[rows], ports, row, cycle, work)
+    return _Before(row, cycle, work, set_of_wait(run))
 
 
 @njit(cache=True)
 def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints) -> None:
-    """`_Before` of a queue whose DMA has several ports.  rows: the queue; the next four are of its entries."""
+    """Fill `_Before` for a queue whose DMA has several ports.  rows: the queue; the next four are of its entries."""
     on_port = np.full(ports, -1, np.int64)  # the last transfer of each
     port, found_on = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)
-    turn, moved = 0, -1
+    turn, last_on_chip = 0, -1
     for j in range(len(rows)):
-        here, by = rows[j], start[j] if works[j] else ended[j]
-        row[here], cycle[here] = -1, 0
+        entry_row, limit = rows[j], start[j] if works[j] else ended[j]
+        row[entry_row], cycle[entry_row] = -1, 0
         i, missing = j - 1, ports
         while i >= 0 and missing:  # what is behind the last one that has ended, of every port, has ended or left before that
-            if ended[i] <= by:
-                if ended[i] > cycle[here] or row[here] < 0:
-                    row[here], cycle[here] = rows[i], ended[i]
+            if ended[i] <= limit:
+                if ended[i] > cycle[entry_row] or row[entry_row] < 0:
+                    row[entry_row], cycle[entry_row] = rows[i], ended[i]
                 if port[i] >= 0 and found_on[port[i]] < j:
                     found_on[port[i]] = j
                     missing -= 1
             i -= 1
         if transfer[j]:
-            last = max(on_port[turn], moved)
-            work[here] = rows[last] if last >= 0 else -1
+            last = max(on_port[turn], last_on_chip)
+            work[entry_row] = rows[last] if last >= 0 else -1
             on_port[turn] = j
             port[j] = turn
             turn = (turn + 1) % ports
         elif works[j]:
-            moved = j
+            last_on_chip = j
 
 
-def _links(t: Timeline) -> list[tuple[int, int, int, int, int]]:
+def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
     """Links as (row, engine, cause, start, end), the last one first.
 
-    One row at a time is followed, back from the cycle in which it ended, passed or left to what that cycle is from: its own work, the SET
-    that a WAIT stood for and what that waited for, the entry before it, or its dispatch.
+    One row at a time is followed, back from the cycle in which it ended, passed or left to the origin of that cycle: its own work, the SET
+    of a WAIT and its predecessor, the entry before it, or its dispatch.
     """
-    before, between, lag = _before(t), t.machine.flags.between_cores_cycles, _lag(t)
-    work = np.flatnonzero(t.work)
+    before, between, lag = _before(run), run.machine.flags.between_cores_cycles, _lag(run)
+    work = np.flatnonzero(run.work)
     if not len(work):
-        return [(-1, int(Engine.SCALAR), int(Cause.ISSUE), 0, t.cycles)] if t.cycles else []
-    held_up = np.full(len(t.code), int(Cause.ISSUE))
-    full = (t.stalls.cause == Cause.QUEUE) & (t.stalls.engine == t.engine[t.stalls.row])
-    held_up[t.stalls.row[full]] = int(Cause.QUEUE)
+        return [(-1, int(Engine.SCALAR), int(Cause.ISSUE), 0, run.cycles)] if run.cycles else []
+    held_up = np.full(len(run.code), int(Cause.ISSUE))
+    full = (run.stalls.cause == Cause.QUEUE) & (run.stalls.engine == run.engine[run.stalls.row])
+    held_up[run.stalls.row[full]] = int(Cause.QUEUE)
     links: list[tuple[int, int, int, int, int]] = []
 
     def link(row: int, cause: int, start: int, end: int) -> None:
         if end > start:
-            links.append((row, int(t.engine[row]), cause, start, end))
+            links.append((row, int(run.engine[row]), cause, start, end))
 
-    row, now = _last(t, lag), t.cycles
+    # from the end of the run back to cycle 0
+    row, now = _last(run, lag), run.cycles
     while now > 0 and row >= 0:
-        if t.work[row]:
-            end, start = int(t.end[row]), int(t.start[row])
+        if run.work[row]:
+            end, start = int(run.end[row]), int(run.start[row])
             link(row, int(Cause.FLAG), end, now)  # results that come out of the array
             link(row, WORK, start, end)
             now = start
             earlier = int(before.work[row])
-            if earlier >= 0 and t.end[earlier] == now:
+            if earlier >= 0 and run.end[earlier] == now:
                 row = earlier
                 continue
-        elif before.setter[row] >= 0 and now > max(int(before.cycle[row]), int(t.dispatch[row])):
+        elif before.setter[row] >= 0 and now > max(int(before.cycle[row]), int(run.dispatch[row])):
             setter = int(before.setter[row])
-            far = between if t.core[setter] != t.core[row] else 0
+            far = between if run.core[setter] != run.core[row] else 0
             link(row, int(Cause.FLAG), now - far, now)
             row, now = setter, now - far
             earlier = int(before.work[row])
-            if earlier >= 0 and t.end[earlier] + lag[earlier] == now:
+            if earlier >= 0 and run.end[earlier] + lag[earlier] == now:
                 row = earlier
                 continue
-        handed = max(int(before.cycle[row]), int(t.dispatch[row]))
-        link(row, int(Cause.LATENCY), handed, now)
-        link(row, int(held_up[row]), int(before.cycle[row]), handed)
+        ready = max(int(before.cycle[row]), int(run.dispatch[row]))
+        link(row, int(Cause.LATENCY), ready, now)
+        link(row, int(held_up[row]), int(before.cycle[row]), ready)
         row, now = int(before.row[row]), int(before.cycle[row])
     return links
 
 
-def _lag(t: Timeline) -> Ints:
+def _lag(run: Timeline) -> Ints:
     """int64 [n]: cycles from the end of a row's work to its results."""
-    return np.where(t.work & (t.engine == Engine.CUBE), latency_cycles(t.machine), 0)
+    return np.where(run.work & (run.engine == Engine.CUBE), latency_cycles(run.machine), 0)
 
 
-def _last(t: Timeline, lag: Ints) -> int:
-    """The row that the run ends with: work where it is work, else what left its queue last."""
-    ended = np.where(t.code[:, isa.OP] == Op.SET, t.start, t.end + lag)
-    rows = np.flatnonzero(ended == t.cycles)
-    return int(rows[np.argmax(t.work[rows])])
+def _last(run: Timeline, lag: Ints) -> int:
+    """The row that ends the run: work if possible, else the entry that left its queue last."""
+    ended = np.where(run.code[:, isa.OP] == Op.SET, run.start, run.end + lag)
+    rows = np.flatnonzero(ended == run.cycles)
+    return int(rows[np.argmax(run.work[rows])])

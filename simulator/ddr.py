@@ -1,4 +1,4 @@
-"""The DDR port: who gets how much of it.
+"""The DDR port: rates of concurrent transfers.
 
 All DMAs of all cores draw from one port; a background load takes its part first and leaves `port_units`, or `turned_units` where reads
 and writes are active together: the bus turns between batches of them.  What is left is shared max-min fairly among the transfers in
@@ -35,7 +35,7 @@ Rates = NDArray[np.int64]
 
 
 def check_share(share_units: int, where: str = "share_units") -> None:
-    """Raise `BadInputError` unless a share is in 1..65536."""
+    """Check that a share is in 1..65536.  Raises `BadInputError`."""
     if not 1 <= share_units <= SHARE_UNIT:
         raise BadInputError(f"{where}: {share_units} is not a share of the DDR bandwidth; accepted: 1..{SHARE_UNIT} (in 1/{SHARE_UNIT})")
 
@@ -62,17 +62,17 @@ def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
     # the lower cap binds where everybody could have it; what it leaves over goes to the others
     binds = caps[low] * n <= port
     even = port // n
-    rest = np.minimum(caps[high], (port - caps[low] * n_low) // np.maximum(n_high, 1))
+    high_rate = np.minimum(caps[high], (port - caps[low] * n_low) // np.maximum(n_high, 1))
     rates = np.empty((*port.shape, 2), np.int64)
     rates[..., low] = np.where(binds, caps[low], even)
-    rates[..., high] = np.where(binds, rest, even)
+    rates[..., high] = np.where(binds, high_rate, even)
     return np.maximum(rates, 1)
 
 
 def lone_rates(machine: Machine, share_units: int, cores: int, divisor: int = 1) -> Rates:
-    """Rates when no transfer sees another: min(cap, port // divisor), whatever is active.
+    """Rates without contention between transfers: min(cap, port // divisor), independent of the active ones.
 
-    divisor: above 1 the port is one whose bus turns, so that nobody has less among so many.
+    divisor: above 1 the port has the rate of alternating reads and writes, which makes this a lower bound among that many transfers.
     """
     check_share(share_units)
     if divisor < 1:
@@ -87,7 +87,7 @@ def lone_rates(machine: Machine, share_units: int, cores: int, divisor: int = 1)
 
 @dataclass(frozen=True)
 class ContentionTrace:
-    """What the background load leaves, piecewise constant: from cycles[i] on, share_units[i] (in 1/65536) of the port.
+    """The share of the port left by a background load, piecewise constant: from cycles[i] on, share_units[i] (in 1/65536).
 
     cycles start at 0 and ascend strictly; the last share holds for ever.
     """
@@ -110,7 +110,7 @@ class ContentionTrace:
 
     @classmethod
     def of(cls, steps: Sequence[tuple[int, int]]) -> ContentionTrace:
-        """From (cycle, share_units) pairs."""
+        """A trace of (cycle, share_units) pairs."""
         return cls(tuple(cycle for cycle, _ in steps), tuple(share for _, share in steps))
 
     def share_at(self, cycle: int) -> int:
@@ -118,11 +118,11 @@ class ContentionTrace:
         return self.share_units[self._step(cycle)]
 
     def changes(self, start: int, end: int) -> int:
-        """How many steps begin in (start, end)."""
+        """Number of steps that begin in (start, end)."""
         return max(0, bisect_left(self.cycles, end) - self._step(start) - 1)
 
     def after(self, cycle: int, changes: int | None = None) -> ContentionTrace:
-        """The same load as seen by an inference that starts at `cycle`; only the first `changes` changes where that is given."""
+        """The load of an inference that starts at `cycle`; with only its first `changes` steps where that is given."""
         i = self._step(cycle)
         stop = len(self.cycles) if changes is None else i + 1 + changes
         return ContentionTrace((0, *(c - cycle for c in self.cycles[i + 1 : stop])), self.share_units[i:stop])

@@ -1,4 +1,4 @@
-"""onnxruntime where integers have to be right, on every CPU: sessions of models that may be quantised.
+"""onnxruntime with exact integers on every CPU: sessions of models that may be quantised.
 
 `session.qdqisint8allowed`: operators between int8 tensors are grouped as those between uint8 are.  By default x86 makes such tensors uint8
 first, and leaves a third of the convolutions in floats, whose sums have no order that anybody could compute in.
@@ -54,17 +54,17 @@ def session_options(group: bool = True) -> Any:
 
 
 def exact_session(model: ModelProto) -> onnxruntime.InferenceSession:
-    """Of `exact_model` where a model is quantised; of any other as it is."""
+    """A session of `exact_model` for a quantised model; of any other as it is."""
     nodes = _every_node([*model.graph.node, *(node for function in model.functions for node in function.node)])
     quantised = any(node.op_type in _PRODUCTS or node.op_type == "DequantizeLinear" for node in nodes)
     return _session(exact_model(model) if quantised else model, session_options(not quantised))
 
 
 def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
-    """What onnxruntime makes of a model, without a product of uint8 by int8: for a session that does not change it again.
+    """The model optimised by onnxruntime, without products of uint8 by int8: for a session that does not change it again.
 
     group: whether operators between QuantizeLinear and DequantizeLinear become one.  Without the passes that move axes, tensors have the
-    model's names and axes; the kernels are the same.  Raises what onnxruntime does.
+    model's names and axes; the kernels are the same.  Raises as onnxruntime does.
     """
     if not model.graph.node:  # onnxruntime takes no such model
         return model
@@ -73,23 +73,25 @@ def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
         path = Path(folder) / "made.onnx"
         options.optimized_model_filepath = str(path)
         _session(model, options, _MOVE_AXES)
-        made = onnx.load(path)
-    factors = {node.input[at] for node in made.graph.node for product in _PRODUCTS.get(node.op_type, ()) for at in product[::2]}
+        optimised_model = onnx.load(path)
+    factors = {
+        node.input[index] for node in optimised_model.graph.node for product in _PRODUCTS.get(node.op_type, ()) for index in product[::2]
+    }
     if factors:
-        typed = _exposed(made, factors).get_outputs()
-        _make_unsigned(made.graph, {item.name: item.type == "tensor(int8)" for item in typed})
-    return made
+        typed = _exposed(optimised_model, factors).get_outputs()
+        _make_unsigned(optimised_model.graph, {item.name: item.type == "tensor(int8)" for item in typed})
+    return optimised_model
 
 
-def tensors(made: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
-    """Tensors of an `exact_model` by name, its outputs or others."""
+def tensors(model: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
+    """Values of tensors of an `exact_model` by name, outputs or others."""
     names = list(dict.fromkeys(wanted))
     if not names:  # which onnxruntime takes for all
         return {}
-    session = _exposed(made, names)
-    known = {item.name for item in session.get_inputs()}
-    found = session.run(names, {name: array for name, array in feeds.items() if name in known})
-    return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}
+    session = _exposed(model, names)
+    input_names = {item.name for item in session.get_inputs()}
+    arrays = session.run(names, {name: array for name, array in feeds.items() if name in input_names})
+    return {name: np.asarray(value) for name, value in zip(names, arrays, strict=True)}
 
 
 def _session(model: ModelProto, options: Any, without: Collection[str] = ()) -> onnxruntime.InferenceSession:
@@ -97,23 +99,23 @@ def _session(model: ModelProto, options: Any, without: Collection[str] = ()) -> 
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(without))
 
 
-def _exposed(made: ModelProto, names: Iterable[str]) -> onnxruntime.InferenceSession:
-    """A session with more outputs, that changes nothing."""
-    outputs = made.graph.output
-    there = {item.name for item in outputs}
+def _exposed(model: ModelProto, names: Iterable[str]) -> onnxruntime.InferenceSession:
+    """A session with more outputs and no further optimisation."""
+    outputs = model.graph.output
+    output_names = {item.name for item in outputs}
     count = len(outputs)
     # a type has to be there, and onnxruntime finds the right one
-    outputs.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in there)
-    session = _session(made, session_options(group=False))
+    outputs.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in output_names)
+    session = _session(model, session_options(group=False))
     del outputs[count:]
     return session
 
 
 def _every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Those of graphs inside them as well."""
+    """Nodes, with those of graphs inside them."""
     for node in nodes:
         yield node
-        yield from _every_node(each for graph in _graphs(node) for each in graph.node)
+        yield from _every_node(inner for graph in _graphs(node) for inner in graph.node)
 
 
 def _graphs(node: NodeProto) -> list[GraphProto]:
@@ -122,22 +124,22 @@ def _graphs(node: NodeProto) -> list[GraphProto]:
 
 
 def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _OURS) -> None:
-    """Make second factors uint8 where the first is not int8.  signed: whether tensors are int8, of those that are known."""
+    """Make second factors uint8 where the first is not int8.  signed: whether a tensor is int8, for those of known type."""
     constants = {"": numpy_helper.from_array(np.zeros((), np.int8)), **{item.name: item for item in graph.initializer}}
     signed = {**signed, **{name: item.data_type == TensorProto.INT8 for name, item in constants.items() if name}}
     nodes: list[NodeProto] = []
-    made = set[str]()
+    unsigned_names = set[str]()
 
     def unsigned(name: str) -> str:
         new = ours + name
-        if new not in made and name in constants:
+        if new not in unsigned_names and name in constants:
             graph.initializer.append(numpy_helper.from_array(np.asarray(numpy_helper.to_array(constants[name]).view(np.uint8) ^ 128), new))
-        elif new not in made:  # as floats, with a scale of 1
+        elif new not in unsigned_names:  # as floats, with a scale of 1
             one = helper.make_node("Constant", [], [f"{new}.one"], value_float=1.0)
             floats = helper.make_node("DequantizeLinear", [name, f"{new}.one"], [f"{new}.floats"])
             zero = unsigned("")
             nodes.extend([one, floats, helper.make_node("QuantizeLinear", [f"{new}.floats", f"{new}.one", zero], [new])])
-        made.add(new)
+        unsigned_names.add(new)
         return new
 
     def is_int8(*names: str) -> bool:
@@ -152,6 +154,6 @@ def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _O
                 inputs[second], inputs[zero] = unsigned(inputs[second]), unsigned(inputs[zero])
                 node.input[:] = inputs
         nodes.append(node)
-    kept = GraphProto(node=nodes)  # a copy, before what they belong to goes
+    graph_copy = GraphProto(node=nodes)  # a copy, before what they belong to goes
     del graph.node[:]
-    graph.node.extend(kept.node)
+    graph.node.extend(graph_copy.node)

@@ -1,4 +1,4 @@
-"""What every instruction does to memory: the living definition of the instruction set.
+"""Semantics of every instruction on memory: the executable definition of the instruction set.
 
 | name    | shape                     | meaning                                                              |
 |---------|---------------------------|----------------------------------------------------------------------|
@@ -40,7 +40,7 @@ _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
 @dataclass(frozen=True)
 class Counters:
-    """What was done.  `work` is per stream and record (see the table at the top of `simulator.functional`)."""
+    """Counts of a run.  `work` is per stream and record (see the table at the top of `simulator.functional`)."""
 
     macs: int
     ddr_read_bytes: int
@@ -49,7 +49,7 @@ class Counters:
 
 
 def fill_undefined(memory: Bytes, rng: np.random.Generator) -> None:
-    """Fill with NaNs (of float16 and of float32 alike) whose payload is drawn from `rng`: what nobody wrote shows."""
+    """Fill with NaNs (of float16 and of float32 alike) with a payload from `rng`, so that reads of unwritten memory show."""
     words = memory[: memory.size // 2 * 2].view(np.uint16)
     noise = rng.integers(0, 1 << 16, words.size, np.uint16)
     words[:] = 0x7F80 | (noise & 0x803F) | 1
@@ -110,7 +110,7 @@ def execute(
 
 
 def apply(memories: list[Bytes], record: Words, rounding: Rounding = "float") -> int:
-    """Do one record (not SET or WAIT) on one core's memories (`Memories.cores[i]`), as a machine of that rounding; returns its work."""
+    """Execute one record (not SET or WAIT) on the memories of one core (`Memories.cores[i]`) with this rounding; returns its work."""
     handler = _HANDLERS[rounding][record[isa.OP]]
     if handler is None:
         raise BadInputError(f"opcode {record[isa.OP]}: expected one that works on memories, not a flag")
@@ -119,27 +119,27 @@ def apply(memories: list[Bytes], record: Words, rounding: Rounding = "float") ->
 
 
 def _run(cores: list[_Core], step: Callable[[_Core], bool]) -> None:
-    """Round-robin until nobody moves."""
-    moved = True
-    while moved:
-        moved = False
+    """Step all cores in turn until none makes progress."""
+    progress = True
+    while progress:
+        progress = False
         for core in cores:
-            moved = step(core) or moved
+            progress = step(core) or progress
 
 
 def _count(program: Program, cores: list[_Core]) -> Counters:
     work = tuple(np.array(core.work, np.int64) for core in cores)
     macs = read = written = 0
-    for code, done in zip(program.streams, work, strict=True):
+    for code, record_work in zip(program.streams, work, strict=True):
         copies = code[:, isa.OP] == Op.COPY
-        macs += int(done[np.isin(code[:, isa.OP], isa.PRODUCTS)].sum())
-        read += int(done[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
-        written += int(done[copies & (code[:, isa.DST] == Memory.DDR)].sum())
+        macs += int(record_work[np.isin(code[:, isa.OP], isa.PRODUCTS)].sum())
+        read += int(record_work[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
+        written += int(record_work[copies & (code[:, isa.DST] == Memory.DDR)].sum())
     return Counters(macs, read, written, work)
 
 
 class _Core:
-    """One core's stream and how far it is."""
+    """The stream of one core and its progress."""
 
     def __init__(
         self, core: int, words: list[Words], memories: list[Bytes], flags: dict[FlagKey, int], handlers: Sequence[Handler | None]
@@ -155,7 +155,7 @@ class _Core:
         return self.position == len(self.words)
 
     def run_stream(self) -> bool:
-        """Stream order, up to the first WAIT that finds nothing; says whether anything was done."""
+        """Run in stream order up to the first blocked WAIT; returns whether there was progress."""
         start, words, memories, work, handlers = self.position, self.words, self.memories, self.work, self.handlers
         for i in range(start, len(words)):
             record = words[i]
@@ -169,13 +169,13 @@ class _Core:
         return self.position > start
 
     def split_queues(self) -> None:
-        """From here on every queue goes as far as it can."""
+        """Split the rest of the stream into queues, which then run independently."""
         for i in range(self.position, len(self.words)):
             self.queues.setdefault(self.words[i][isa.ENGINE], deque()).append(i)
         self.position = len(self.words)
 
     def run_queues(self) -> bool:
-        moved = False
+        progress = False
         for queue in self.queues.values():
             while queue:
                 record = self.words[queue[0]]
@@ -185,12 +185,12 @@ class _Core:
                 elif not self._flag(record):
                     break
                 queue.popleft()
-                moved = True
-        return moved
+                progress = True
+        return progress
 
     def _key(self, record: Words) -> FlagKey:
-        here, there = (self.core, record[isa.ENGINE]), (record[isa.FLAG_CORE], record[isa.FLAG_ENGINE])
-        source, target = (here, there) if record[isa.OP] == _SET else (there, here)
+        local_queue, remote_queue = (self.core, record[isa.ENGINE]), (record[isa.FLAG_CORE], record[isa.FLAG_ENGINE])
+        source, target = (local_queue, remote_queue) if record[isa.OP] == _SET else (remote_queue, local_queue)
         return (*source, *target, record[isa.FLAG_ID])
 
     def _flag(self, record: Words) -> bool:
@@ -216,18 +216,18 @@ class _Core:
 
 
 def _handlers(fixpipe: Handler) -> list[Handler | None]:
-    """By opcode."""
-    found: list[Handler | None] = [None] * 64
-    found[Op.COPY] = copy
-    found[Op.IM2COL] = im2col
-    found[Op.FRACTAL] = fractal
-    found[Op.MMAD] = mmad
-    found[Op.MMAD_IM2COL] = mmad_im2col
-    found[Op.FIXPIPE] = fixpipe
+    """Handlers by opcode."""
+    handlers: list[Handler | None] = [None] * 64
+    handlers[Op.COPY] = copy
+    handlers[Op.IM2COL] = im2col
+    handlers[Op.FRACTAL] = fractal
+    handlers[Op.MMAD] = mmad
+    handlers[Op.MMAD_IM2COL] = mmad_im2col
+    handlers[Op.FIXPIPE] = fixpipe
     for op in isa.OPS:
         if op >= isa.FIRST_VECTOR_OP:
-            found[op] = vector
-    return found
+            handlers[op] = vector
+    return handlers
 
 
 def _watched(handlers: Sequence[Handler | None], watch: Callable[[list[Bytes], Words], None]) -> list[Handler | None]:

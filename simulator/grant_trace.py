@@ -1,8 +1,8 @@
-"""Grants over time: memory and cores that a controller is told of, and the rule that never runs what does not fit.
+"""Grants over time: memory and cores announced to a controller, and a rule that only runs programs that fit.
 
-A grant holds from the cycle at which it is announced, and a smaller one only from its acknowledgement on: the inference that runs then
-keeps what it has, and the next one, with what is granted now, acknowledges it.  A `GrantedRule` has one rule for each set of variants that
-fit together, which knows only those: so whatever rule decides, what does not fit is not among its choices.
+A grant holds from the cycle of its announcement; a smaller one only from its acknowledgement on: the running inference keeps its
+resources, and the next one, within the new grant, acknowledges it.  A `GrantedRule` has one inner rule for each set of variants that fit
+together, which knows only those: so no rule can choose a variant that does not fit.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class GrantTrace:
             raise BadInputError(f"grants from cycles {self.cycles}; accepted: one grant per cycle, from 0 on, ascending")
 
     def at(self, cycle: int) -> Grant:
-        """What was announced last."""
+        """The grant announced last."""
         return self.grants[bisect_right(self.cycles, cycle) - 1]
 
     def longest_wait(self, starts: Sequence[int], end: int) -> int:
-        """Cycles from an announcement to the next of `starts`, which acknowledges it; of one behind the last start, to the end."""
+        """Longest time from an announcement to the next of `starts`, which acknowledges it, or to the end."""
         ends = [*starts, end]
-        waits = (ends[at] - cycle for cycle in self.cycles if (at := bisect_right(ends, cycle - 1)) < len(ends))
+        waits = (ends[index] - cycle for cycle in self.cycles if (index := bisect_right(ends, cycle - 1)) < len(ends))
         return max(waits, default=0)
 
 
@@ -79,16 +79,16 @@ def read_grants(path: Path, machine: Machine) -> GrantTrace:
 
 
 def level_grants(load: ContentionTrace, machine: Machine) -> GrantTrace | None:
-    """What the levels of a machine grant along a load: at a share, the least of what levels of that share and above do.
+    """Grants of a machine's levels along a load: at a share, the smallest sizes among levels of that share and above.
 
-    None where every level grants all.
+    None where every level grants the whole machine.
     """
     levels = [(level.share_units, machine.granted(name)) for name, level in machine.contention.items()]
     if all(granted == machine.whole for _, granted in levels):
         return None
     steps: list[tuple[int, Grant]] = []
     for cycle, share in zip(load.cycles, load.share_units, strict=True):
-        granted = Grant(*map(min, zip(machine.whole, *(granted for at, granted in levels if at >= share), strict=True)))
+        granted = Grant(*map(min, zip(machine.whole, *(granted for level_share, granted in levels if level_share >= share), strict=True)))
         if not steps or steps[-1][1] != granted:
             steps.append((cycle, granted))
     return GrantTrace(tuple(cycle for cycle, _ in steps), tuple(granted for _, granted in steps))
@@ -98,28 +98,30 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
-def _cycle(where: str, text: str, before: Sequence[int]) -> int:
+def _cycle(where: str, text: str, earlier_cycles: Sequence[int]) -> int:
     cycle = _whole(text)
     if cycle is None or cycle > _MAX_CYCLE:
         raise BadInputError(f"{where}: cycle {reprlib.repr(text)}; accepted: a whole number from 0 to {_MAX_CYCLE}")
-    if cycle <= before[-1] if before else cycle:
-        raise BadInputError(f"{where}: cycle {cycle}; accepted: {f'above {before[-1]}' if before else '0 in the first row'}")
+    if cycle <= earlier_cycles[-1] if earlier_cycles else cycle:
+        raise BadInputError(
+            f"{where}: cycle {cycle}; accepted: {f'above {earlier_cycles[-1]}' if earlier_cycles else '0 in the first row'}"
+        )
     return cycle
 
 
 def _grant(where: str, texts: Sequence[str], machine: Machine) -> Grant:
-    found = []
+    sizes = []
     for name, text, have in zip(Grant._fields, texts, machine.whole, strict=True):
         value = _whole(text) if text else have
         if value is None or value > have or (value < 1 and have):
             raise BadInputError(f"{where}: {name} {reprlib.repr(text)}; accepted: nothing for all, or 1 to {have}, what the machine has")
-        found.append(value)
-    return Grant(*found)
+        sizes.append(value)
+    return Grant(*sizes)
 
 
 @dataclass(frozen=True)
 class GrantedState:
-    """variant: to run next.  fitting: variants that the present rule chooses among.  states: by those, where every rule that ran stands."""
+    """variant: to run next.  fitting: variants of the present rule.  states: the last state of every rule that ran, by its variants."""
 
     variant: int
     fitting: tuple[int, ...]
@@ -127,28 +129,28 @@ class GrantedState:
 
 
 class GrantedRule:
-    """needs: of every variant.  make: the rule that chooses among some of the variants, which it numbers from 0 on in their order."""
+    """needs: of every variant.  make: the rule for a set of variants, which it numbers from 0 in their order."""
 
     def __init__(self, needs: Sequence[Grant], make: Callable[[tuple[int, ...]], SwitchingRule[Any]]) -> None:
         self.needs, self._make = tuple(needs), make
         self._rules: dict[tuple[int, ...], SwitchingRule[Any]] = {}
 
     def fitting(self, granted: Grant) -> tuple[int, ...]:
-        """Raises `BadInputError` where no variant fits."""
-        found = tuple(v for v, needs in enumerate(self.needs) if needs.fits(granted))
-        if not found:
+        """Variants that fit a grant.  Raises `BadInputError` where none does."""
+        variants = tuple(v for v, needs in enumerate(self.needs) if needs.fits(granted))
+        if not variants:
             least = min(self.needs)
             raise BadInputError(f"no variant fits what is granted: the one with the least L1 {least.beyond(granted)}")
-        return found
+        return variants
 
     def rule(self, fitting: tuple[int, ...]) -> SwitchingRule[Any]:
-        """Of these variants, made once."""
+        """The rule of these variants, made once."""
         if fitting not in self._rules:
             self._rules[fitting] = self._make(fitting)
         return self._rules[fitting]
 
     def granted(self, state: GrantedState | None, granted: Grant) -> GrantedState:
-        """Before an inference.  state: None before the first.  A rule that ran before goes on where it stood."""
+        """The state before an inference; state: None before the first.  A rule that ran before continues from its last state."""
         fitting = self.fitting(granted)
         if state is not None and state.fitting == fitting:
             return state
@@ -156,8 +158,8 @@ class GrantedRule:
         inner = states[fitting] if fitting in states else self.rule(fitting).start()
         return GrantedState(fitting[inner.variant], fitting, {**states, fitting: inner})
 
-    def step(self, state: GrantedState, seen: Observation) -> GrantedState:
-        """After an inference with `state.variant`."""
-        mine = replace(seen, variant=state.fitting.index(seen.variant))
-        inner = self.rule(state.fitting).step(state.states[state.fitting], mine)
+    def step(self, state: GrantedState, observation: Observation) -> GrantedState:
+        """The state after an inference with `state.variant`."""
+        local_observation = replace(observation, variant=state.fitting.index(observation.variant))
+        inner = self.rule(state.fitting).step(state.states[state.fitting], local_observation)
         return GrantedState(state.fitting[inner.variant], state.fitting, {**state.states, state.fitting: inner})

@@ -65,11 +65,11 @@ _LOOK_BACK = 16  # findings of one record that a further block may join
 
 
 class Walk(NamedTuple):
-    """What the walk reads and changes (see the table above).
+    """Arrays that the walk reads and changes (see the table above).
 
     core_start: int32 [cores + 1] over records.  base: int64 [cores, 7], first shadow block of a memory (DDR: of its block 0).
-    limits: int64 [7, 2] as `program.block_limits`.  head, tail: int32 [q] into by_queue.  sets, waited: int32 [flags], how many
-    took effect.  snapshot: int32 [w, q], the clock that the i-th WAIT of a flag inherits.  total: int64 [1], findings, also those
+    limits: int64 [7, 2] as `program.block_limits`.  head, tail: int32 [q] into by_queue.  sets, waited: int32 [flags], counts of SETs and
+    WAITs in effect.  snapshot: int32 [w, q], the clock that the i-th WAIT of a flag inherits.  total: int64 [1], findings, also those
     beyond the limit.  depth, count_limit: of the machine.
     """
 
@@ -101,123 +101,130 @@ class Walk(NamedTuple):
 
 
 @njit(cache=True)
-def _report(w: Walk, kind: int, i: int, memory: int, block: int, other: int) -> None:
+def _report(walk: Walk, kind: int, record: int, memory: int, block: int, other_record: int) -> None:
     """Add one block to the findings; a finding is a hull of blocks of one record, memory and other record."""
-    n = w.total[0]
-    for j in range(min(n, w.found.shape[0]) - 1, max(-1, n - 1 - _LOOK_BACK), -1):
-        row = w.found[j]
-        if row[1] != i:
+    n = walk.total[0]
+    for j in range(min(n, walk.found.shape[0]) - 1, max(-1, n - 1 - _LOOK_BACK), -1):
+        row = walk.found[j]
+        if row[1] != record:
             break
-        if row[0] == kind and row[2] == memory and row[5] == other:
+        if row[0] == kind and row[2] == memory and row[5] == other_record:
             row[3] = min(row[3], block)
             row[4] = max(row[4], block + 1)
             return
-    if n < w.found.shape[0]:
-        row = w.found[n]
-        row[0], row[1], row[2], row[3], row[4], row[5] = kind, i, memory, block, block + 1, other
-    w.total[0] = n + 1
+    if n < walk.found.shape[0]:
+        row = walk.found[n]
+        row[0], row[1], row[2], row[3], row[4], row[5] = kind, record, memory, block, block + 1, other_record
+    walk.total[0] = n + 1
 
 
 @njit(cache=True)
-def _before(w: Walk, other: int, q: int) -> bool:
-    """Whether record `other` has completed before what queue q does now, whatever the times."""
-    p = w.queue[other]
-    return (p == q and w.in_order[q]) or w.clock[q, p] >= w.place[other]
+def _before(walk: Walk, record: int, queue: int) -> bool:
+    """Whether a record has completed before the next entry of a queue, whatever the times."""
+    p = walk.queue[record]
+    return (p == queue and walk.in_order[queue]) or walk.clock[queue, p] >= walk.place[record]
 
 
 @njit(cache=True)
-def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
-    """Whether record i cannot want what record `writer` left in a memory (see the top)."""
+def _overwritten(code: Int32s, writer: int, reader: int, memory: int) -> bool:
+    """Whether record `reader` cannot want the data that record `writer` left in a memory (see the top)."""
     if memory == _DDR:
         return False
-    theirs, mine = code[writer, TAG], code[i, TAG]
+    writer_tag, reader_tag = code[writer, TAG], code[reader, TAG]
     if memory == _SHARED:  # all that comes there from DDR are weights
-        return code[writer, OP] == _COPY and code[writer, SRC] == _DDR and theirs != mine
+        return code[writer, OP] == _COPY and code[writer, SRC] == _DDR and writer_tag != reader_tag
     block = code[writer, BLOCK]
-    if theirs >> OPERATOR_BITS != mine >> OPERATOR_BITS:
+    if writer_tag >> OPERATOR_BITS != reader_tag >> OPERATOR_BITS:
         return memory != _L1 or block >= 0  # else it outlives its segment
-    if theirs != mine and memory != _L1 and not (memory == _UB and code[writer, OP] == _FIXPIPE and code[i, ENGINE] == _VECTOR):
+    if (
+        writer_tag != reader_tag
+        and memory != _L1
+        and not (memory == _UB and code[writer, OP] == _FIXPIPE and code[reader, ENGINE] == _VECTOR)
+    ):
         return True
-    return max(block, ~block) > max(code[i, BLOCK], ~code[i, BLOCK])
+    return max(block, ~block) > max(code[reader, BLOCK], ~code[reader, BLOCK])
 
 
 @njit(cache=True)
-def _read_constants(w: Walk, i: int, q: int, memory: int, shift: int, first: int) -> None:
-    """Report blocks of a FIXPIPE's bias or scale, from `first` on, that are not as they were loaded from constants or columns."""
-    stop = first + _SUM_BLOCKS[w.code[i, DTYPE]] * w.code[i, F_N1]
-    if first < 0 or stop > w.limits[memory, 0]:
+def _read_constants(walk: Walk, record: int, queue: int, memory: int, shift: int, first: int) -> None:
+    """Report blocks of a FIXPIPE's bias or scale, from `first` on, that are no longer as loaded from constants or columns."""
+    stop = first + _SUM_BLOCKS[walk.code[record, DTYPE]] * walk.code[record, F_N1]
+    if first < 0 or stop > walk.limits[memory, 0]:
         return
     for block in range(first, stop):
-        writer = w.writer[shift + block]
-        if writer >= 0 and _before(w, writer, q):
-            o = w.code[writer]
-            known = w.limits[_DDR, 1]
-            if o[OP] != _COPY or o[SRC] != _DDR or (o[S0] >= known and w.writer[o[S0] - known] != COLUMNS):
-                _report(w, OVERWRITTEN_READ, i, memory, block, writer)
+        writer = walk.writer[shift + block]
+        if writer >= 0 and _before(walk, writer, queue):
+            load = walk.code[writer]
+            constants = walk.limits[_DDR, 1]
+            if load[OP] != _COPY or load[SRC] != _DDR or (load[S0] >= constants and walk.writer[load[S0] - constants] != COLUMNS):
+                _report(walk, OVERWRITTEN_READ, record, memory, block, writer)
 
 
 @njit(cache=True)
-def _read(w: Walk, i: int, q: int, memory: int, shift: int, block: int, nodes: Int32s, used: Int64s) -> None:
-    """Read one block; `nodes` int32 [k, 2] holds (record, next) lists, used[0] of them taken, used[1] heads the free ones."""
-    at = shift + block
-    last = w.reader[at]
-    if last == i:
+def _read(walk: Walk, record: int, queue: int, memory: int, shift: int, block: int, nodes: Int32s, used: Int64s) -> None:
+    """Read one block.
+
+    nodes: int32 [k, 2], lists of readers as (record, next).  used: int64 [2], nodes taken from the front, and head of the free list.
+    """
+    cell = shift + block
+    last = walk.reader[cell]
+    if last == record:
         return
-    writer = w.writer[at]
+    writer = walk.writer[cell]
     if writer == UNWRITTEN:
-        _report(w, UNWRITTEN_READ, i, memory, block, _NO_OTHER)
-    elif writer >= 0 and not _before(w, writer, q):
-        _report(w, RACE, i, memory, block, writer)
-    elif writer >= 0 and _overwritten(w.code, writer, i, memory):
-        _report(w, OVERWRITTEN_READ, i, memory, block, writer)
-    if last == NOBODY or (last >= 0 and _before(w, last, q)):
-        w.reader[at] = i
+        _report(walk, UNWRITTEN_READ, record, memory, block, _NO_OTHER)
+    elif writer >= 0 and not _before(walk, writer, queue):
+        _report(walk, RACE, record, memory, block, writer)
+    elif writer >= 0 and _overwritten(walk.code, writer, record, memory):
+        _report(walk, OVERWRITTEN_READ, record, memory, block, writer)
+    if last == NOBODY or (last >= 0 and _before(walk, last, queue)):
+        walk.reader[cell] = record
         return
     if last >= 0:
-        w.reader[at] = -2 - _node(nodes, used, last, -1)
-        last = w.reader[at]
+        walk.reader[cell] = -2 - _node(nodes, used, last, -1)
+        last = walk.reader[cell]
     node = -2 - last
     while node >= 0:  # take the place of a reader that is ordered before
-        if _before(w, nodes[node, 0], q):
-            nodes[node, 0] = i
+        if _before(walk, nodes[node, 0], queue):
+            nodes[node, 0] = record
             return
         node = nodes[node, 1]
-    w.reader[at] = -2 - _node(nodes, used, i, -2 - last)
+    walk.reader[cell] = -2 - _node(nodes, used, record, -2 - last)
 
 
 @njit(cache=True)
-def _node(nodes: Int32s, used: Int64s, record: int, rest: int) -> int:
+def _node(nodes: Int32s, used: Int64s, record: int, next_node: int) -> int:
     node = used[1]
     if node >= 0:
         used[1] = nodes[node, 1]
     else:
         node = used[0]
         used[0] += 1
-    nodes[node, 0], nodes[node, 1] = record, rest
+    nodes[node, 0], nodes[node, 1] = record, next_node
     return node
 
 
 @njit(cache=True)
-def _write(w: Walk, i: int, q: int, memory: int, shift: int, block: int, nodes: Int32s, used: Int64s) -> None:
-    at = shift + block
-    writer = w.writer[at]
-    if writer >= 0 and not _before(w, writer, q):
-        _report(w, RACE, i, memory, block, writer)
-    last = w.reader[at]
+def _write(walk: Walk, record: int, queue: int, memory: int, shift: int, block: int, nodes: Int32s, used: Int64s) -> None:
+    cell = shift + block
+    writer = walk.writer[cell]
+    if writer >= 0 and not _before(walk, writer, queue):
+        _report(walk, RACE, record, memory, block, writer)
+    last = walk.reader[cell]
     if last >= 0:
-        if not _before(w, last, q):
-            _report(w, RACE, i, memory, block, last)
+        if not _before(walk, last, queue):
+            _report(walk, RACE, record, memory, block, last)
     elif last <= -2:
         node = -2 - last
         while node >= 0:
-            if not _before(w, nodes[node, 0], q):
-                _report(w, RACE, i, memory, block, nodes[node, 0])
-            rest = nodes[node, 1]
+            if not _before(walk, nodes[node, 0], queue):
+                _report(walk, RACE, record, memory, block, nodes[node, 0])
+            next_node = nodes[node, 1]
             nodes[node, 1] = used[1]
             used[1] = node
-            node = rest
-    w.writer[at] = i
-    w.reader[at] = NOBODY
+            node = next_node
+    walk.writer[cell] = record
+    walk.reader[cell] = NOBODY
 
 
 @njit(cache=True)
@@ -231,38 +238,40 @@ def _grown(nodes: Int32s, used: Int64s, more: int) -> Int32s:
 
 
 @njit(cache=True)
-def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) -> Int32s:
-    """The blocks that the taps of an IM2COL or an MMAD_IM2COL name, each once or more."""
-    c = w.code[i]
-    kh, kw, sh, sw, dh, dw, pt, pl = window_of(w.code, i)
-    four = c[I_LANES] == 4
+def _gather(walk: Walk, record: int, queue: int, shift: int, nodes: Int32s, used: Int64s) -> Int32s:
+    """Read the blocks that the taps of an IM2COL or an MMAD_IM2COL name, each once or more; returns `nodes`, which may have grown."""
+    words = walk.code[record]
+    kh, kw, sh, sw, dh, dw, pt, pl = window_of(walk.code, record)
+    four = words[I_LANES] == 4
     taps = kh * kw
-    per_block = _LANES[c[DTYPE]] // 4 if four else 1
-    writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
-    mine = q if w.in_order[q] else -1
-    for k in range(c[I_K]):
+    per_block = _LANES[words[DTYPE]] // 4 if four else 1
+    writers, readers, queues, places, clock = walk.writer, walk.reader, walk.queue, walk.place, walk.clock[queue]
+    ordered_queue = queue if walk.in_order[queue] else -1
+    for k in range(words[I_K]):
         for part in range(per_block):
-            tap = (c[I_KOFF] + k) * per_block + part
-            start = np.int64(c[S0])
+            # tap: position in the window, after the plane; pixels of four lanes have a block for several taps
+            tap = (words[I_KOFF] + k) * per_block + part
+            start = np.int64(words[S0])
             if four:
                 if tap >= taps:
                     break
             else:
-                start += tap // taps * c[I_PLANE]
+                start += tap // taps * words[I_PLANE]
                 tap %= taps
             dy, dx = tap // kw * dh - pt, tap % kw * dw - pl
-            oy, ox = c[I_MOFF] // c[I_OW], c[I_MOFF] % c[I_OW]
-            for _ in range(c[I_M]):
+            oy, ox = words[I_MOFF] // words[I_OW], words[I_MOFF] % words[I_OW]
+            for _ in range(words[I_M]):
                 y, x = oy * sh + dy, ox * sw + dx
-                if 0 <= y < c[I_H] and 0 <= x < c[I_W]:
-                    row = (c[I_FIRST] + y) % c[I_RING] if c[I_RING] else y
-                    block = start + row * c[I_PITCH] + x // per_block
-                    at = shift + block
-                    if _read_run(w.code, i, mine, _L1, at, at + 1, writer, reader, queue, place, seen) == at:
+                if 0 <= y < words[I_H] and 0 <= x < words[I_W]:
+                    row = (words[I_FIRST] + y) % words[I_RING] if words[I_RING] else y
+                    block = start + row * words[I_PITCH] + x // per_block
+                    cell = shift + block
+                    # the fast path; `_read` examines what it does not accept
+                    if _read_run(walk.code, record, ordered_queue, _L1, cell, cell + 1, writers, readers, queues, places, clock) == cell:
                         nodes = _grown(nodes, used, 2)
-                        _read(w, i, q, _L1, shift, block, nodes, used)
+                        _read(walk, record, queue, _L1, shift, block, nodes, used)
                 ox += 1
-                if ox == c[I_OW]:
+                if ox == words[I_OW]:
                     ox = 0
                     oy += 1
     return nodes
@@ -270,161 +279,177 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
 
 @njit(cache=True)
 def _read_run(
-    code: Int32s, i: int, mine: int, memory: int, at: int, stop: int, writer: Int32s, reader: Int32s,
-    queue: Int32s, place: Int32s, seen: Int32s,
+    code: Int32s, record: int, ordered_queue: int, memory: int, cell: int, stop: int, writers: Int32s, readers: Int32s,
+    queues: Int32s, places: Int32s, clock: Int32s,
 ) -> int:  # fmt: skip
-    """Read shadow blocks [at, stop) while all is well; the first one that `_read` has to look at, or stop.
+    """Read shadow blocks [cell, stop) while there is no finding; returns the first one that `_read` has to examine, or stop.
 
-    mine: the record's queue, -1 where that is not in order.
+    ordered_queue: the queue of the record, -1 where that is not in order.
     """
-    fine = i  # a record already found to be ordered before this one
-    while at < stop:
-        last = reader[at]
-        if last != i:
-            before = writer[at]
-            if before != fine and before != WRITTEN and before != COLUMNS:
-                if before < 0 or (queue[before] != mine and seen[queue[before]] < place[before]) or _overwritten(code, before, i, memory):
-                    return at
-                fine = before
-            if last < NOBODY or (last >= 0 and queue[last] != mine and seen[queue[last]] < place[last]):
-                return at
-            reader[at] = i
-        at += 1
-    return at
+    ordered_record = record  # a record already found to be ordered before this one
+    while cell < stop:
+        last = readers[cell]
+        if last != record:
+            last_writer = writers[cell]
+            if last_writer != ordered_record and last_writer != WRITTEN and last_writer != COLUMNS:
+                if (
+                    last_writer < 0
+                    or (queues[last_writer] != ordered_queue and clock[queues[last_writer]] < places[last_writer])
+                    or _overwritten(code, last_writer, record, memory)
+                ):
+                    return cell
+                ordered_record = last_writer
+            if last < NOBODY or (last >= 0 and queues[last] != ordered_queue and clock[queues[last]] < places[last]):
+                return cell
+            readers[cell] = record
+        cell += 1
+    return cell
 
 
 @njit(cache=True)
-def _write_run(i: int, mine: int, at: int, stop: int, writer: Int32s, reader: Int32s, queue: Int32s, place: Int32s, seen: Int32s) -> int:
-    """As `_read_run`, for writes."""
-    fine = i
-    while at < stop:
-        last, before = reader[at], writer[at]
-        if before >= 0 and before != fine:
-            if queue[before] != mine and seen[queue[before]] < place[before]:
-                return at
-            fine = before
-        if last != NOBODY and last != fine:
-            if last < NOBODY or (queue[last] != mine and seen[queue[last]] < place[last]):
-                return at
-            fine = last
-        writer[at] = i
-        reader[at] = NOBODY
-        at += 1
-    return at
+def _write_run(
+    record: int, ordered_queue: int, cell: int, stop: int, writers: Int32s, readers: Int32s, queues: Int32s, places: Int32s, clock: Int32s
+) -> int:
+    """`_read_run` for writes."""
+    ordered_record = record
+    while cell < stop:
+        last, last_writer = readers[cell], writers[cell]
+        if last_writer >= 0 and last_writer != ordered_record:
+            if queues[last_writer] != ordered_queue and clock[queues[last_writer]] < places[last_writer]:
+                return cell
+            ordered_record = last_writer
+        if last != NOBODY and last != ordered_record:
+            if last < NOBODY or (queues[last] != ordered_queue and clock[queues[last]] < places[last]):
+                return cell
+            ordered_record = last
+        writers[cell] = record
+        readers[cell] = NOBODY
+        cell += 1
+    return cell
 
 
 @njit(cache=True)
-def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -> Int32s:
-    """Everything that record i reads and writes."""
-    base = w.base[w.core_of_queue[q]]
-    writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
-    mine = q if w.in_order[q] else -1
-    if w.code[i, OP] == _FIXPIPE:
-        side = np.int64(w.code[i, F_SIDE]) if w.code[i, F_SIDE] else _UB
-        _read_constants(w, i, q, side, base[side], np.int64(w.code[i, S1]))
-        if w.code[i, F_SUMS]:
-            _read_constants(w, i, q, side, base[side], np.int64(w.code[i, F_SCALE]))
-    for j in range(accesses(w.code, np.int64(i), rows)):
+def _touch(walk: Walk, record: int, queue: int, rows: Int64s, nodes: Int32s, used: Int64s) -> Int32s:
+    """Read and write all blocks of a record; returns `nodes`, which may have grown."""
+    base = walk.base[walk.core_of_queue[queue]]
+    writers, readers, queues, places, clock = walk.writer, walk.reader, walk.queue, walk.place, walk.clock[queue]
+    ordered_queue = queue if walk.in_order[queue] else -1
+    # bias and scale must be as loaded
+    if walk.code[record, OP] == _FIXPIPE:
+        side = np.int64(walk.code[record, F_SIDE]) if walk.code[record, F_SIDE] else _UB
+        _read_constants(walk, record, queue, side, base[side], np.int64(walk.code[record, S1]))
+        if walk.code[record, F_SUMS]:
+            _read_constants(walk, record, queue, side, base[side], np.int64(walk.code[record, F_SCALE]))
+    for j in range(accesses(walk.code, np.int64(record), rows)):
         row = rows[j]
         memory, write, first, length = row[0], row[1], row[2], row[3]
         lo, hi = extent(row)
-        if lo < 0 or hi > w.limits[memory, 0]:
-            _report(w, OUT_OF_BOUNDS, i, memory, lo, _NO_OTHER)
-            _report(w, OUT_OF_BOUNDS, i, memory, hi - 1, _NO_OTHER)
+        if lo < 0 or hi > walk.limits[memory, 0]:
+            _report(walk, OUT_OF_BOUNDS, record, memory, lo, _NO_OTHER)
+            _report(walk, OUT_OF_BOUNDS, record, memory, hi - 1, _NO_OTHER)
             continue
-        readable = w.limits[memory, 1]  # below it: constants, no shadow
+        readable = walk.limits[memory, 1]  # below it: constants, no shadow
         if not write and hi <= readable:
             continue
-        if not write and (w.code[i, OP] == _IM2COL or (w.code[i, OP] == _MMAD_IM2COL and memory == _L1 and j > 0)):  # 0: its weights
-            nodes = _gather(w, i, q, base[_L1], nodes, used)
+        # j = 0 of an MMAD_IM2COL are its weights; an image is read block by block, since rows need not be filled
+        if not write and (walk.code[record, OP] == _IM2COL or (walk.code[record, OP] == _MMAD_IM2COL and memory == _L1 and j > 0)):
+            nodes = _gather(walk, record, queue, base[_L1], nodes, used)
             continue
         shift = base[memory]
+        # runs: the fast path over blocks without findings, then one block at a time
         for outer in range(row[6]):
             for inner in range(row[4]):
                 start = first + inner * row[5] + outer * row[7]
                 stop = start + length
                 if write:
                     while start < readable and start < stop:
-                        _report(w, CONSTANT_WRITE, i, memory, start, _NO_OTHER)
+                        _report(walk, CONSTANT_WRITE, record, memory, start, _NO_OTHER)
                         start += 1
                     while start < stop:
-                        start = _write_run(i, mine, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
+                        start = _write_run(
+                            record, ordered_queue, shift + start, shift + stop, writers, readers, queues, places, clock,
+                        ) - shift  # fmt: skip
                         if start < stop:
-                            _write(w, i, q, memory, shift, start, nodes, used)
+                            _write(walk, record, queue, memory, shift, start, nodes, used)
                             start += 1
                 else:
                     start = max(start, readable)
                     while start < stop:
-                        start = _read_run(w.code, i, mine, memory, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
+                        start = _read_run(
+                            walk.code, record, ordered_queue, memory, shift + start, shift + stop, writers, readers, queues, places, clock,
+                        ) - shift  # fmt: skip
                         if start < stop:
                             nodes = _grown(nodes, used, 2)
-                            _read(w, i, q, memory, shift, start, nodes, used)
+                            _read(walk, record, queue, memory, shift, start, nodes, used)
                             start += 1
     return nodes
 
 
 @njit(cache=True)
-def _set(w: Walk, i: int, q: int) -> None:
-    f = w.flag[i]
-    k = w.sets[f]
-    first, count = w.wait_start[f], w.wait_start[f + 1] - w.wait_start[f]
+def _set(walk: Walk, record: int, queue: int) -> None:
+    f = walk.flag[record]
+    k = walk.sets[f]
+    first, count = walk.wait_start[f], walk.wait_start[f + 1] - walk.wait_start[f]
     if k < count:
-        w.snapshot[first + k] = w.clock[q]
-        w.snapshot[first + k, q] = w.place[i]
+        walk.snapshot[first + k] = walk.clock[queue]
+        walk.snapshot[first + k, queue] = walk.place[record]
     k += 1
-    w.sets[f] = k
-    if k > w.count_limit:  # the count stays within its limit only if the WAIT so many places back is over
-        back = k - w.count_limit
+    walk.sets[f] = k
+    if k > walk.count_limit:  # the count stays within its limit only if the WAIT so many places back is over
+        back = k - walk.count_limit
         ordered = False
         if back <= count:
-            wait = w.waits[first + back - 1]
-            ordered = w.place[wait] < w.place[i] if w.queue[wait] == q else _before(w, wait, q)
+            wait = walk.waits[first + back - 1]
+            ordered = walk.place[wait] < walk.place[record] if walk.queue[wait] == queue else _before(walk, wait, queue)
         if not ordered:
-            _report(w, FLAG_COUNT, i, _DDR, np.int64(f), _NO_OTHER)
+            _report(walk, FLAG_COUNT, record, _DDR, np.int64(f), _NO_OTHER)
 
 
 @njit(cache=True)
-def walk(w: Walk) -> None:
-    """Run every queue as far as it goes; where a head is left before its queue's end the program is deadlocked.
+def walk(walk: Walk) -> None:
+    """Run every queue as far as it goes; a queue with entries left at the end is deadlocked.
 
     The scalar unit hands out a core's stream in order and waits where a queue holds `depth` entries, as in `timing`.
     """
-    cores = w.core_start.shape[0] - 1
-    pc = w.core_start[:cores].copy()
+    cores = walk.core_start.shape[0] - 1
+    pc = walk.core_start[:cores].copy()
     rows = np.empty((MAX_RANGES, 8), np.int64)
     nodes = np.empty((64, 2), np.int32)
     used = np.array([0, -1], np.int64)
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
+        # dispatch in stream order, as far as queues have room
         for core in range(cores):
-            while pc[core] < w.core_start[core + 1]:
-                q = w.queue[pc[core]]
-                if w.tail[q] - w.head[q] == w.depth:
+            while pc[core] < walk.core_start[core + 1]:
+                queue = walk.queue[pc[core]]
+                if walk.tail[queue] - walk.head[queue] == walk.depth:
                     break
-                w.tail[q] += 1
+                walk.tail[queue] += 1
                 pc[core] += 1
-                moved = True
-        for q in range(w.head.shape[0]):
-            while w.head[q] < w.tail[q]:
-                i = w.by_queue[w.head[q]]
-                op = w.code[i, OP]
+                progress = True
+        # every queue runs up to a WAIT that is not set
+        for queue in range(walk.head.shape[0]):
+            while walk.head[queue] < walk.tail[queue]:
+                record = walk.by_queue[walk.head[queue]]
+                op = walk.code[record, OP]
                 if op == _WAIT:
-                    f = w.flag[i]
-                    k = w.waited[f]
-                    if k >= w.sets[f]:
+                    f = walk.flag[record]
+                    k = walk.waited[f]
+                    if k >= walk.sets[f]:
                         break
-                    w.waited[f] = k + 1
-                    inherited = w.snapshot[w.wait_start[f] + k]
+                    walk.waited[f] = k + 1
+                    # what had completed before the SET has completed for this queue too
+                    inherited = walk.snapshot[walk.wait_start[f] + k]
                     for p in range(inherited.shape[0]):
-                        if inherited[p] > w.clock[q, p]:
-                            w.clock[q, p] = inherited[p]
+                        if inherited[p] > walk.clock[queue, p]:
+                            walk.clock[queue, p] = inherited[p]
                 elif op == _SET:
-                    _set(w, i, q)
+                    _set(walk, record, queue)
                 else:
-                    on_chip = op == _COPY and w.code[i, SRC] != _DDR and w.code[i, DST] != _DDR
+                    on_chip = op == _COPY and walk.code[record, SRC] != _DDR and walk.code[record, DST] != _DDR
                     if on_chip:  # has all ports of its DMA
-                        w.clock[q, q] = w.place[i]
-                    nodes = _touch(w, i, q, rows, nodes, used)
-                w.head[q] += 1
-                moved = True
+                        walk.clock[queue, queue] = walk.place[record]
+                    nodes = _touch(walk, record, queue, rows, nodes, used)
+                walk.head[queue] += 1
+                progress = True

@@ -21,7 +21,7 @@ from simulator.npu.program import DdrBuffer
 def load_input(ddr: NDArray[np.uint8], buffer: DdrBuffer, array: NDArray[Any], dtype: DataType) -> None:
     """Write `array` (as many values as `buffer.shape`, in its `order`) into its place in `ddr`.
 
-    Of floats it is of any float type, and is rounded to `dtype`; of integers it is of `dtype`.  Raises `BadInputError`.
+    Floats may be of any width and are rounded to `dtype`; integers must be of `dtype`.  Raises `BadInputError`.
     """
     n, c, h, w = buffer.shape
     if array.dtype != dtype.storage and not (dtype.is_float and array.dtype.kind == "f"):
@@ -41,7 +41,7 @@ def load_input(ddr: NDArray[np.uint8], buffer: DdrBuffer, array: NDArray[Any], d
 
 
 def read_output(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDArray[Any]:
-    """The buffer's values as float32, or as the integers that they are, the axes of (n, c, h, w) in the buffer's `order`."""
+    """Values of a buffer as float32, or as its integers, with axes in the buffer's `order`."""
     w = buffer.shape[3]
     storage = _storage(ddr, buffer, dtype)
     lanes = np.asarray(buffer.lanes)
@@ -54,25 +54,25 @@ def read_output(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> N
 
 
 def read_blocks(buffer: DdrBuffer, dtype: DataType) -> NDArray[np.bool_]:
-    """bool [size_blocks]: which blocks of an output `read_output` looks at."""
+    """bool [size_blocks]: blocks of an output that `read_output` reads."""
     n, _, h, w = buffer.shape
     mask = np.zeros(buffer.size_blocks, bool)
     if buffer.pixel_lanes == 4:
         pixels = np.zeros((n, h, _pitch(w, dtype)), bool)
         pixels[:, :, :w] = True
-        used = pixels.reshape(-1, dtype.lanes // 4).any(axis=1)
+        blocks = pixels.reshape(-1, dtype.lanes // 4).any(axis=1)
     else:
         planes = np.zeros((n, buffer.planes, h * w), bool)
         planes[:, np.asarray(buffer.lanes) // dtype.lanes] = True
-        used = planes.ravel()
-    mask[: used.size] = used
+        blocks = planes.ravel()
+    mask[: blocks.size] = blocks
     return mask
 
 
-def _pitch(w: int, dtype: DataType) -> int:
-    """Pixels of a row where four lanes are one."""
+def _pitch(width: int, dtype: DataType) -> int:
+    """Pixels of a row in the four-lane layout, rounded up to whole blocks."""
     pixels = dtype.lanes // 4
-    return -(-w // pixels) * pixels
+    return -(-width // pixels) * pixels
 
 
 def _storage(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDArray[Any]:

@@ -1,8 +1,7 @@
-"""The nodes of a compiled ONNX file around its containers: what the NPU does not support, run by onnxruntime as they stand.
+"""Host nodes of a compiled ONNX file: the nodes around its containers, unsupported by the NPU, run by onnxruntime unchanged.
 
 Nodes that depend on no piece run before the first one; those that need the first but not the second run between the two; and so on, in
-this process and on one thread.  The bodies of compiled functions are dropped on reading: what they would compute comes from the containers
-and from nowhere else.
+this process and on one thread.  Bodies of compiled functions are dropped on reading: their values come from the containers only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_VALUES = 1 << 30  # of one input
 
 @dataclass(frozen=True)
 class HostPort:
-    """An input or output of the model.  An output's shape is None where it is known only when it is there."""
+    """An input or output of the model.  shape: None for an output of unknown shape."""
 
     name: str
     dtype: np.dtype[Any]
@@ -60,6 +59,7 @@ class HostNodes:
             if port.shape is None or math.prod(port.shape) > MAX_VALUES:
                 raise BadInputError(f"{where}: input {port.name!r} has shape {port.shape}; accepted: at most {MAX_VALUES} values")
         self.pieces = tuple(([name for name in node.input if name not in weights], list(node.output)) for node in compiled)
+        # nodes between the pieces, with the weights that they read
         stages = _stages(graph.node, compiled)
         self._model = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
         self._model.functions.extend(f for f in model.functions if f.domain != DOMAIN)
@@ -68,48 +68,48 @@ class HostNodes:
         self._weights = [tensor for tensor in graph.initializer if tensor.name in read]
         self._stages = []
         for s, nodes in enumerate(stages):
-            made = {name for node in nodes for name in node.output} | (outputs & weights if s == 0 else set())
-            later = names_read(node for others in stages[s + 1 :] for node in others)
+            stage_outputs = {name for node in nodes for name in node.output} | (outputs & weights if s == 0 else set())
+            later = names_read(node for later_nodes in stages[s + 1 :] for node in later_nodes)
             wanted = outputs | later | {name for inputs, _ in self.pieces[s:] for name in inputs}
-            self._stages.append(_Run(self, nodes, sorted((made & wanted) - {""})))
+            self._stages.append(_Run(self, nodes, sorted((stage_outputs & wanted) - {""})))
 
     def run(self, stage: int, values: Mapping[str, Array]) -> Values:
-        """Values, and what the nodes before piece `stage` make of them; stage len(pieces): those behind the last one."""
+        """Values, with outputs of the nodes before piece `stage`; stage len(pieces): nodes behind the last piece."""
         return self._stages[stage](dict(values))
 
     def nodes(self, stage: int) -> list[NodeProto]:
-        """The nodes of a stage that somebody needs."""
+        """Nodes of a stage with used outputs."""
         return self._stages[stage].nodes if self._stages[stage].wanted else []
 
     def index_limit(self, name: str) -> int:
-        """Below which integers of an input make sense: the shortest table that a Gather looks them up in; 2 where there is none."""
+        """Upper limit of indices in an input: the shortest table that a Gather reads with them; 2 without any."""
         tables = {tensor.name: tensor for tensor in self._weights}
-        found = []
+        lengths = []
         for node in (node for stage in self._stages for node in stage.nodes):
             if node.op_type == "Gather" and name in node.input[1:] and node.input[0] in tables:
                 axis = next((item.i for item in node.attribute if item.name == "axis"), 0)
-                found += tables[node.input[0]].dims[axis:][:1]
-        return max(1, min(found, default=2))
+                lengths += tables[node.input[0]].dims[axis:][:1]
+        return max(1, min(lengths, default=2))
 
 
 def _stages(nodes: Iterable[NodeProto], compiled: Sequence[NodeProto]) -> list[list[NodeProto]]:
-    """Nodes of the host by the number of compiled ones that must have run before."""
+    """Host nodes by the number of compiled ones that must run before them."""
     stages: list[list[NodeProto]] = [[] for _ in range(len(compiled) + 1)]
-    known: dict[str, int] = {}  # name -> the first stage in which it is there
+    first_stage: dict[str, int] = {}  # name -> the first stage in which it is there
     pieces = 0
     for node in nodes:
-        if any(node is other for other in compiled):
+        if any(node is compiled_node for compiled_node in compiled):
             pieces += 1
-            known |= dict.fromkeys(node.output, pieces)
+            first_stage |= dict.fromkeys(node.output, pieces)
         else:
-            stage = max((known.get(name, 0) for name in names_read([node])), default=0)
+            stage = max((first_stage.get(name, 0) for name in names_read([node])), default=0)
             stages[stage].append(node)
-            known |= dict.fromkeys(node.output, stage)
+            first_stage |= dict.fromkeys(node.output, stage)
     return stages
 
 
 class _Run:
-    """Some of the nodes, as a model for onnxruntime.  Types of inputs are those of the first values that come."""
+    """Nodes of one stage as a model for onnxruntime, with input types of the first values."""
 
     def __init__(self, host: HostNodes, nodes: Sequence[NodeProto], wanted: Sequence[str]) -> None:
         self.host, self.nodes, self.wanted = host, list(nodes), list(wanted)
@@ -122,11 +122,11 @@ class _Run:
         try:
             if self._session is None:
                 self._session = self._load(values)
-            found = self._session.run(self.wanted, {name: values[name] for name in self._names})
+            outputs = self._session.run(self.wanted, {name: values[name] for name in self._names})
         except REFUSALS as error:
             line = " ".join(str(error).split())[:300]
             raise BadInputError(f"{self.host.where}: onnxruntime cannot run the nodes of the host: {line}") from None
-        return values | dict(zip(self.wanted, found, strict=True))
+        return values | dict(zip(self.wanted, outputs, strict=True))
 
     def _load(self, values: Values) -> Any:
         model = deepcopy(self.host._model)
@@ -145,9 +145,9 @@ class _Run:
 
 def _port(item: ValueInfoProto, where: str) -> HostPort:
     kind = item.type.tensor_type
-    known = kind.HasField("shape") and all(d.HasField("dim_value") and d.dim_value >= 0 for d in kind.shape.dim)
+    is_static = kind.HasField("shape") and all(d.HasField("dim_value") and d.dim_value >= 0 for d in kind.shape.dim)
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
     except KeyError:
         raise BadInputError(f"{where}: {item.name!r} has data type {kind.elem_type}; accepted: a tensor of a type that numpy has") from None
-    return HostPort(item.name, dtype, tuple(int(d.dim_value) for d in kind.shape.dim) if known else None)
+    return HostPort(item.name, dtype, tuple(int(d.dim_value) for d in kind.shape.dim) if is_static else None)

@@ -1,8 +1,8 @@
-"""Programs timed one after the other at a level, each from where it differs from the one before.
+"""Incremental timing: programs at one level, each from its first difference to the previous program.
 
-A run leaves snapshots (`timing_snapshot`).  The next one goes on from the last of them that dispatched nothing but what both programs begin
-with, so it ends as if it had run from its first cycle.  Where it comes to one of the others with nothing ahead but what both end with, it
-stops (`timing_again`).  Nothing here changes a time: without snapshots every run begins at the beginning.
+A run leaves snapshots (`timing_snapshot`).  The next run resumes at the last snapshot whose dispatched entries lie in the common prefix, so
+it ends as if it had run from its first cycle.  Where it converges with a later snapshot inside the common suffix, it adopts the rest
+(`timing_converge`).  The times are those of a full run: without snapshots every run begins at the beginning.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _BETWEEN = 48  # so many stretches of equal steps, with some room for steps that
 
 
 class Entries(NamedTuple):
-    """A program as the event loop wants it, in arrays with room behind each queue.
+    """A program for the event loop, in arrays with room behind each queue.
 
     word: int64, queue q has word[queues[q, 0] : queues[q, 1]].  engine: uint8, core c has engine[streams[c, 0] : streams[c, 1]], in stream
-    order.  slots: flags.  transfers: from and to DDR.
+    order.  slots: number of flags.  transfers: number of DDR transfers.
 
-    source: int32 [slots], the instruction that sets each, in an order in which flags come behind who sets them.  marks: int64 [n, queues],
-    the first entry of every queue that belongs to instruction i * every or a later one; slots_from: int [n], the first flag of those.
+    source: int32 [slots], the instruction that sets each flag; flags are in an order in which they follow their sources.  marks: int64
+    [n, queues], the first entry of every queue that belongs to instruction i * every or a later one; slots_from: int [n], its first flag.
     """
 
     word: Ints
@@ -60,7 +60,7 @@ class Times(NamedTuple):
 
 
 class ResumingRuns:
-    """Runs at one level, of programs on so many cores.
+    """Runs at one level, of programs on `cores` cores.
 
     resuming: False leaves no snapshots.
     """
@@ -83,13 +83,13 @@ class ResumingRuns:
         self._flags, self._slots = np.empty(0, np.int64), 0  # room for flags of the last run; how many it had
         self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run and its cycles; whether it was of the last program
 
-    def differs(self, words: Ints, rows: Ints, alike: Alike | None) -> None:
-        """Tells how far the next program is what the last one was; if nothing was run of that, both are told.
+    def differs(self, words: Ints, rows: Ints, suffix: Alike | None) -> None:
+        """Announce what the next program shares with the last one; may be called again before it runs.
 
-        Up to entry words[q] of queue q, and up to row rows[c] of stream c, the end of a stream counted as a row.  alike: with what both
-        end; None: nothing is known of that.
+        words: the common prefix of queue q ends at entry words[q].  rows: that of stream c ends at row rows[c], where the end of a stream
+        counts as a row.  suffix: the common suffix; None where it is not known.
         """
-        self._alike, self._ran = alike if self._ran else None, False
+        self._alike, self._ran = suffix if self._ran else None, False
         if not self._count:
             return
         unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
@@ -98,56 +98,56 @@ class ResumingRuns:
         self._count = int(fit.sum())  # both grow from snapshot to snapshot
 
     def forget(self) -> None:
-        """The next program has nothing in common with the last one."""
+        """Forget the last program: the next one shares nothing with it."""
         self._count, self._ran = 0, False
 
     def run(self, program: Entries) -> Times:
         """Raises `DeadlockError`."""
-        before = self._before(program)
+        previous = self._before(program)
         control = np.empty(CONTROL, np.int64)
         control[FROM], control[COUNT] = self._count - 1, self._count
         control[INTERVAL] = 1 + _STEPS * program.transfers // _BETWEEN if len(self._snapshots) else 0
-        s, p = self._state, program
-        ours = *self._load, self._port.copy(), *before, self._snapshots, control
-        arrays = s.time, s.flag[: p.slots], *s[2:], p.word, p.engine, p.queues, p.streams, *ours
+        state, p = self._state, program
+        run_arrays = *self._load, self._port.copy(), *previous, self._snapshots, control
+        arrays = state.time, state.flag[: p.slots], *state[2:], p.word, p.engine, p.queues, p.streams, *run_arrays
         cycles = int(run(*arrays))
         self._left = self._count = int(control[COUNT])
         self._cycles, self._slots, self._ran = cycles, p.slots, cycles >= 0
         if cycles < 0:
             self._count = 0
             raise DeadlockError("deadlock: an entry waits for a SET that does not come")
-        unit = s.unit.reshape(self._cores, columns.UNITS, columns.COLUMNS)
+        unit = state.unit.reshape(self._cores, columns.UNITS, columns.COLUMNS)
         return Times(cycles, unit[:, :ENGINES, columns.MOVED].copy(), int(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].sum()))
 
     def _before(self, program: Entries) -> tuple[Alike, Before]:
-        """What the next run may know of the last one, with room for its own.
+        """The common suffix and the previous run for the next one, and room for its own times, flags and snapshots.
 
-        Longer arrays hold nothing of an earlier run; a full table of snapshots keeps every second one.
+        Longer arrays lose the previous run; a full table of snapshots keeps every second one.
         """
-        alike, self._alike = self._alike, None
-        s = self._state
-        if len(program.word) > len(s.time) or program.slots > len(s.flag):
-            slots = max(2 * program.slots, len(s.flag))
-            self._state = s._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
-            self._count, alike = 0, None
-        left = self._snapshots[self._count : self._left].copy() if alike is not None else self._nothing.left
+        suffix, self._alike = self._alike, None
+        state = self._state
+        if len(program.word) > len(state.time) or program.slots > len(state.flag):
+            slots = max(2 * program.slots, len(state.flag))
+            self._state = state._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
+            self._count, suffix = 0, None
+        later_snapshots = self._snapshots[self._count : self._left].copy() if suffix is not None else self._nothing.left
         if 2 * self._count > len(self._snapshots):
-            kept = self._snapshots[: self._count : 2].copy()
-            self._snapshots[: len(kept)] = kept
-            self._count = len(kept)
-        if alike is None and not self._count:
+            thinned_snapshots = self._snapshots[: self._count : 2].copy()
+            self._snapshots[: len(thinned_snapshots)] = thinned_snapshots
+            self._count = len(thinned_snapshots)
+        if suffix is None and not self._count:
             return self._none, self._nothing
         row = self._settled(program) if self._count else 0
         first, low, begin = row * program.every, int(program.slots_from[row]), program.marks[row]
-        if len(s.flag) > len(self._flags):
-            self._flags = np.empty(len(s.flag), np.int64)
-        self._flags[low : self._slots] = s.flag[low : self._slots]
-        if alike is None or not len(left):
+        if len(state.flag) > len(self._flags):
+            self._flags = np.empty(len(state.flag), np.int64)
+        self._flags[low : self._slots] = state.flag[low : self._slots]
+        if suffix is None or not len(later_snapshots):
             return self._none, self._nothing._replace(flag=self._flags, source=program.source, first=first, low=low, begin=begin)
-        return alike, Before(self._flags, program.source, first, low, begin, s.unit.copy(), left, self._cycles)
+        return suffix, Before(self._flags, program.source, first, low, begin, state.unit.copy(), later_snapshots, self._cycles)
 
     def _settled(self, program: Entries) -> int:
-        """The last row of marks all in front of which has taken effect where the last snapshot was left."""
+        """The last row of marks whose earlier entries have all taken effect at the last snapshot."""
         unit = self._snapshots[self._count - 1, UNIT : UNIT + len(self._state.unit)].reshape(self._cores, columns.UNITS, columns.COLUMNS)
         settled = unit[:, :ENGINES, columns.HEAD].copy()
         for engine in DMAS:

@@ -1,4 +1,4 @@
-"""When a core computes: cycles in which its matrix unit or its vector unit works."""
+"""Compute cycles of a core: the union of its matrix unit's and its vector unit's work."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def compute_union(time_array: Ints, word_array: Ints, queue_start: Ints, cores: 
 
 
 @njit(cache=True)
-def _work(word: Pointer, i: int, end: int) -> int:
-    """The first entry from i on that occupies its engine, or `end`."""
-    while i < end and word[i] & KIND_MASK != FIXED:
-        i += 1
-    return i
+def _work(word: Pointer, entry: int, end: int) -> int:
+    """The first entry from `entry` on that occupies its engine, or `end`."""
+    while entry < end and word[entry] & KIND_MASK != FIXED:
+        entry += 1
+    return entry

@@ -1,11 +1,11 @@
-"""Where compiled kernels are kept: in a folder that is named after the sources of all of them.
+"""The cache folder of compiled kernels, named after all of their sources.
 
-numba takes a cached kernel for good while the file that holds it is unchanged; it does not look at the files of the functions and constants
-that the kernel calls and reads, which such a file imports by name.  After an update that changes, say, which bytes an instruction touches,
-schedulers would go on with the old rule and make wrong programs.  So kernels of other sources are looked for elsewhere.
+numba reuses a cached kernel while the file that defines it is unchanged; it does not look at the files of the functions and constants
+that the kernel calls and reads, which such a file imports by name.  After an update that changes, say, the bytes that an instruction
+touches, schedulers would go on with the old rule and make wrong programs.  So kernels of other sources are in another folder.
 
-numba also keeps the kernels of every path apart.  Trees with the same sources (a clone beside an installation, a copy in which tests run)
-need not compile them again, which takes minutes: what numba takes for the folder of one path is a link to a folder that all of them use.
+numba also separates the kernels of every path.  Trees with the same sources (a clone beside an installation, a copy in which tests run)
+need not compile them again, which takes minutes: numba's folder of one path is a link to a folder that all of them share.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ _PATIENCE_S = 10.0  # who has not renewed a lease for so long has ended
 
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:
-    """Text of every file of the packages in `root` that has a kernel, that such a file imports from, or that says how kernels are compiled;
-    by path in `root`, in order."""
+    """Text of every file in the packages of `root` that has a kernel, that such a file imports from, or that configures compilation.
+
+    By path in `root`, sorted.
+    """
     # paths are strings until the end: every command that has kernels waits for this, and for most of it where these are objects
     texts = dict(_texts(os.fspath(root)))
-    found = {path for path, text in texts.items() if _has_kernel(text)} | (_COMPILERS & texts.keys())
-    for path in list(found):
+    paths = {path for path, text in texts.items() if _has_kernel(text)} | (_COMPILERS & texts.keys())
+    for path in list(paths):
         for module, names in _IMPORT.findall(texts[path]):
-            whole = module.decode().replace(".", "/")
-            inside = (f"{whole}/{name}.py" for name in names.decode().strip("()").replace(",", " ").split())
-            found |= {f"{whole}.py", f"{whole}/__init__.py", *inside} & texts.keys()
-    return {Path(path): texts[path] for path in sorted(found, key=lambda path: path.split("/"))}
+            module_path = module.decode().replace(".", "/")
+            inside = (f"{module_path}/{name}.py" for name in names.decode().strip("()").replace(",", " ").split())
+            paths |= {f"{module_path}.py", f"{module_path}/__init__.py", *inside} & texts.keys()
+    return {Path(path): texts[path] for path in sorted(paths, key=lambda path: path.split("/"))}
 
 
 def _texts(root: str) -> Iterator[tuple[str, bytes]]:
-    """Of all files of the packages."""
+    """(path, text) of all files of the packages."""
     for package in _PACKAGES:
         for folder, _, names in os.walk(f"{root}/{package}"):
             for name in names:
@@ -72,14 +74,15 @@ def sources_digest(sources: dict[Path, bytes]) -> str:
 
 @cache
 def own_folder() -> Path:
-    """Tell numba where: below NUMBA_CACHE_DIR, or the user's cache folder.  Returns the folder.
+    """Set numba's cache folder: below NUMBA_CACHE_DIR, or the user's cache folder.  Returns the folder.
 
-    Where nothing can be written there, below the temporary folder, with what could be read; said once.  Raises `BadInputError`.
+    Where nothing can be written there, below the temporary folder, with a copy of the readable kernels and one message.  Raises
+    `BadInputError`.
     """
-    given = os.environ.get(_VARIABLE)
-    if given and Path(given).name.startswith(_PREFIX):  # from the process that started this one
-        given = str(Path(given).parent)
-    base = Path(given) if given else user_cache()
+    override = os.environ.get(_VARIABLE)
+    if override and Path(override).name.startswith(_PREFIX):  # from the process that started this one
+        override = str(Path(override).parent)
+    base = Path(override) if override else user_cache()
     sources = kernel_sources(Path(__file__).resolve().parents[1])
     folder = _writable(base, f"{_PREFIX}{sources_digest(sources)}")
     if not folder.exists():
@@ -93,7 +96,7 @@ def own_folder() -> Path:
 
 
 def _writable(base: Path | None, name: str) -> Path:
-    """The folder of this name in `base`, or in one of the user's own among temporary files."""
+    """The folder of this name in `base`, or in a private one among temporary files."""
     why = "no home folder, and no XDG_CACHE_HOME" if base is None else unwritable(base)
     if base is not None and not why:
         return base / name
@@ -111,9 +114,9 @@ def _writable(base: Path | None, name: str) -> Path:
 
 @contextmanager
 def compiling() -> Iterator[bool]:
-    """Whether whoever asks is to compile every kernel that a search needs, inside; noted at the end, unless inside raises.
+    """Yield whether the caller is to compile every kernel that a search needs; a note is left at the end, unless the caller raises.
 
-    One process at a time, of all that share the folder: the workers of a first run wait for one of them, and load what it has compiled.
+    One process at a time, of all that share the folder: the workers of a first run wait for one of them, and load its kernels.
     It holds a lease, a file that it renews: network file systems have no locks, or none between computers.  Where none can be written,
     every process compiles for itself.
     """
@@ -132,22 +135,22 @@ def compiling() -> Iterator[bool]:
         return
     with lease:  # counts: both give it back
         lease.release()
-        here = not note.is_file()
-        yield here
-        if here:
+        is_compiler = not note.is_file()
+        yield is_compiler
+        if is_compiler:
             with suppress(OSError):
                 note.touch()
 
 
 def _numbas_name(folder: Path) -> str:
-    """What numba calls the folder of kernels from files in `folder` (numba.core.caching.get_suitable_cache_subpath)."""
+    """numba's name of the folder for kernels from files in `folder` (numba.core.caching.get_suitable_cache_subpath)."""
     return f"{folder.name}_{hashlib.sha1(str(folder).encode()).hexdigest()}"
 
 
 def _share(folder: Path, root: Path, parts: list[Path]) -> None:
-    """Links for the tree in `root`, where there is nothing yet.
+    """Link the tree in `root` to shared folders, where no folder exists yet.
 
-    Before 0.68, numba took a kernel for older than its source by the time of the file: trees would compile in turns.
+    Before 0.68, numba compared a kernel with its source by the time of the file: trees would compile in turns.
     """
     missing = {folder / _numbas_name(root / part): part for part in parts if not (folder / _numbas_name(root / part)).exists()}
     from importlib.metadata import version  # takes as long as all else here, and is asked once for a tree
@@ -162,7 +165,7 @@ def _share(folder: Path, root: Path, parts: list[Path]) -> None:
 
 
 def _note() -> Path:
-    """One for all trees that share, and one for each that does not; for each kind of processor, whose kernels no other one loads."""
+    """The note of compiled kernels: one for all trees that share, and for each kind of processor, since kernels are specific to it."""
     from llvmlite import binding
 
     folder, root = own_folder(), Path(__file__).absolute().parents[1]

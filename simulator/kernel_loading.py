@@ -1,7 +1,7 @@
-"""How compiled kernels are loaded: without what numba compiles others with, and without BLAS.
+"""Loading of compiled kernels without numba's compiler tables and without BLAS.
 
-Numba gets ready to compile before it loads its first kernel: it imports what it knows of Python's and numpy's functions, and makes tables
-of that.  It takes a third of the time that the kernels of a command do, and is done anyway as soon as one is compiled.
+Numba prepares its compiler before it loads its first kernel: it imports its typing of Python's and numpy's functions, and builds tables
+from it.  This takes a third of a command's time for kernels, and is done anyway as soon as one is compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CACHING = "numba.core.caching"
 
 
 def load_without_compiler() -> None:
-    """Have numba, now or as soon as it is imported, load cached kernels without what it compiles others with."""
+    """Let numba, now or at its import, load cached kernels without preparing the compiler."""
     sys.meta_path.insert(0, _WithoutBlas())
     if (caching := sys.modules.get(_CACHING)) is not None:
         _load_alone(caching)
@@ -25,9 +25,9 @@ def load_without_compiler() -> None:
 
 
 class _WithoutBlas:
-    """Tells numba that there is no BLAS, which it looks for in scipy as it is told of numpy's functions; all others find it.
+    """Import hook that hides scipy's BLAS from numba, and from nobody else.
 
-    That takes as long as numba itself does to import, and no kernel here multiplies matrices.
+    The search for it takes as long as the import of numba, and no kernel here multiplies matrices.
     """
 
     def find_spec(self, name: str, *_: object) -> None:
@@ -38,7 +38,7 @@ class _WithoutBlas:
 
 
 class _Caching:
-    """Finds numba's module of cached kernels, and changes how it loads them."""
+    """Import hook for numba's cache module that changes its loading."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, *_: object) -> ModuleSpec | None:
         if name != _CACHING:
@@ -48,7 +48,7 @@ class _Caching:
 
 
 def changed_spec(name: str, path: Sequence[str] | None, change: Callable[[Any], None]) -> ModuleSpec | None:
-    """Of a module that is to be changed as soon as it is imported."""
+    """The import spec of a module with `change` applied right after its import."""
     spec = PathFinder.find_spec(name, path)
     if spec is not None and spec.loader is not None:
         execute = spec.loader.exec_module

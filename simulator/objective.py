@@ -1,4 +1,4 @@
-"""What a program is judged by, and what it takes by either measure: the latency of a run, or the throughput of its frames."""
+"""Objectives of a program: the latency of a run, or the throughput of its frames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FRAMES, MOST = 2, 256  # of a run, where throughput counts and nobody says how m
 
 
 def frames_of(objective: Objective, frames: int | None = None) -> int:
-    """How many frames of the model one run takes.  Raises `BadInputError`."""
+    """Frames per run for an objective.  Raises `BadInputError`."""
     if objective not in get_args(Objective):
         raise BadInputError(f"objective {objective!r}: expected one of {', '.join(get_args(Objective))}")
     if frames is not None and objective == "latency":
@@ -22,7 +22,7 @@ def frames_of(objective: Objective, frames: int | None = None) -> int:
 
 
 class Pace(NamedTuple):
-    """latency_us: of a run, so of each of its frames."""
+    """Latency and throughput.  latency_us: of a run, so of each of its frames."""
 
     latency_us: float
     cycles_per_frame: float

@@ -40,18 +40,18 @@ _MOST_TEXT = 1 << 20
 
 
 def read_container(path: str | os.PathLike[str]) -> bytes:
-    """Bytes of the one container in a compiled ONNX file (`simulator.npu.container_file.decode` says whether they are whole).
+    """Bytes of the one container in a compiled ONNX file (`simulator.npu.container_file.decode` checks them).
 
     Raises `BadInputError` for a file that cannot be read, is no ONNX model, or holds no container or several.
     """
-    found = find_containers(read_file(path), str(path), Path(path).parent)
-    if len(found) != 1:
-        raise BadInputError(f"{path}: holds {len(found)} containers, expected one")
-    return found[0][1]
+    containers = find_containers(read_file(path), str(path), Path(path).parent)
+    if len(containers) != 1:
+        raise BadInputError(f"{path}: holds {len(containers)} containers, expected one")
+    return containers[0][1]
 
 
 def read_file(path: str | os.PathLike[str]) -> memoryview:
-    """A file's bytes, mapped.  Raises `BadInputError`."""
+    """The bytes of a file, memory-mapped.  Raises `BadInputError`."""
     try:
         with open(path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
@@ -64,7 +64,7 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
 
 
 def is_alone(view: memoryview, where: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
-    """Whether a container with these ports is all of an ONNX file's graph: its one node, and the graph's ports are these in this order."""
+    """Whether a container with these ports is a file's whole graph: its only node, with the graph's inputs and outputs in this order."""
     graphs = list(_submessages(view, _MODEL_GRAPH, where))
     nodes = [node for graph in graphs for node in _submessages(graph, _GRAPH_NODE, where)]
     ports = [
@@ -83,10 +83,10 @@ def has_body(view: memoryview, where: str) -> bool:
 def find_containers(view: memoryview, where: str, folder: Path | None = None) -> list[tuple[str, bytes]]:
     """(name of the node, bytes) of every container in the bytes of an ONNX file, in the order of the nodes.
 
-    folder: of the file, where contexts outside it lie.  A file that is compiled, and holds none, is of a model that the host runs.
-    Raises `BadInputError` for what is no ONNX model, or not compiled, or where one outside is not there.
+    folder: of the file, for external contexts.  A compiled file without containers is of a model that the host runs.
+    Raises `BadInputError` for a file that is no ONNX model or not compiled, and for a missing external context.
     """
-    found: list[tuple[str, bytes]] = []
+    containers: list[tuple[str, bytes]] = []
     contexts: list[_Context] = []
     payloads: list[memoryview] = []
     for graph in _submessages(view, _MODEL_GRAPH, where):
@@ -96,41 +96,41 @@ def find_containers(view: memoryview, where: str, folder: Path | None = None) ->
             if domain == DOMAIN.encode():
                 bodies = list(_of_function(node, where))
                 payloads += bodies
-                found += [(name, bytes(body)) for body in bodies]
+                containers += [(name, bytes(body)) for body in bodies]
             elif domain == EP_DOMAIN.encode() and _text(node, _NODE_OP_TYPE, where) == EP_OP.encode():
                 context = _Context(node, name, where)
                 contexts += [context] if context.source == DOMAIN.encode() else []
-    payloads += [each.payload for each in contexts if each.main and each.embedded and each.payload is not None]
+    payloads += [entry.payload for entry in contexts if entry.main and entry.embedded and entry.payload is not None]
     if contexts:
-        found += _of_contexts(contexts, where, folder)
-    if not found and not _is_sealed(view, where):
+        containers += _of_contexts(contexts, where, folder)
+    if not containers and not _is_sealed(view, where):
         raise BadInputError(f"{where}: holds no container: compile it first")
-    for _, body in found:
+    for _, body in containers:
         if body[: len(MAGIC)] != MAGIC:
             raise BadInputError(f"{where}: its attribute is no container (starts with {body[: len(MAGIC)]!r})")
     _check_seal(view, payloads, where)
-    return found
+    return containers
 
 
 def _is_sealed(view: memoryview, where: str) -> bool:
-    """Whether it was written by this program, whoever has saved it since."""
+    """Whether this program wrote the file, even if another one saved it since."""
     at_end = view[-SEAL_BYTES:][: len(SEAL_HEAD)] == SEAL_HEAD
     return at_end or any(_text(entry, _ENTRY_KEY, where) == SEAL_KEY.encode() for entry in _submessages(view, _MODEL_METADATA, where))
 
 
 def _check_seal(view: memoryview, payloads: Sequence[memoryview], where: str) -> None:
-    """Raise `BadInputError` where a file's last field is the digest of another file, or none has been in it."""
+    """Check the digest in a file's last field.  Raises `BadInputError` where it differs, or where none was ever written."""
     sealed, seal = view[:-SEAL_BYTES], view[-SEAL_BYTES:]
     if seal[: len(SEAL_HEAD)] != SEAL_HEAD:
         if _is_sealed(view, where):
             return
         raise BadInputError(f"{where}: no digest of its model: cut short, or of an earlier version of tilefarm; compile it again")
-    digest, at = hashlib.sha256(), 0
+    digest, offset = hashlib.sha256(), 0
     for payload in payloads:
-        start = _address(payload) - _address(view) if payload else at
-        digest.update(sealed[at:start])
-        at = start + len(payload)
-    digest.update(sealed[at:])
+        start = _address(payload) - _address(view) if payload else offset
+        digest.update(sealed[offset:start])
+        offset = start + len(payload)
+    digest.update(sealed[offset:])
     if digest.hexdigest().encode() != seal[len(SEAL_HEAD) :]:
         raise BadInputError(f"{where}: damaged: its model is not the one whose digest it has; copy it again, or compile it again")
 
@@ -147,7 +147,7 @@ def _of_function(node: memoryview, where: str) -> Iterator[memoryview]:
 
 
 class _Context:
-    """What an EPContext node says of its context; defaults are those of the operator's schema."""
+    """Attributes of an EPContext node, with the defaults of the operator's schema."""
 
     def __init__(self, node: memoryview, name: str, where: str) -> None:
         attributes = {_text(a, _ATTRIBUTE_NAME, where): a for a in _submessages(node, _NODE_ATTRIBUTE, where)}
@@ -162,7 +162,7 @@ class _Context:
 
 
 def _of_contexts(contexts: list[_Context], where: str, folder: Path | None) -> list[tuple[str, bytes]]:
-    """The containers of nodes that belong to this program: the i-th node's is the i-th of the contexts, one after the other."""
+    """Containers of the EPContext nodes: the i-th node has the i-th container of the contexts, in order."""
     parts: list[bytes] = []
     for context in contexts:
         if context.main:
@@ -176,7 +176,7 @@ def _of_contexts(contexts: list[_Context], where: str, folder: Path | None) -> l
 
 
 def _outside(name: bytes, where: str, folder: Path | None) -> memoryview:
-    """The file that a node names.  Raises `BadInputError` unless it lies in the model's folder or below it."""
+    """The external file of a node.  Raises `BadInputError` unless it lies in the model's folder or below it."""
     text = name.decode(errors="replace")
     if not is_inside(text):
         raise BadInputError(f"{where}: {EP_ATTRIBUTE} {text!r}: expected a path relative to the model, inside its folder")
@@ -189,7 +189,7 @@ def _outside(name: bytes, where: str, folder: Path | None) -> memoryview:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path of either system's form stays in the folder that it is relative to."""
+    """Whether a path in the form of either system stays in its base folder."""
     posix, windows = PurePosixPath(path), PureWindowsPath(path)
     absolute = posix.is_absolute() or windows.is_absolute() or bool(windows.drive or windows.root)
     return bool(path) and not absolute and ".." not in posix.parts and ".." not in windows.parts and "\0" not in path
@@ -200,14 +200,14 @@ def _string(attributes: dict[bytes, memoryview], name: bytes, where: str) -> byt
 
 
 def _integer(attributes: dict[bytes, memoryview], name: bytes, where: str) -> int:
-    """1 where nothing is said; 0 where the attribute is there and its value is not written, as protobuf does with zeros."""
+    """An integer attribute: 1 where it is absent, 0 where its value is not written, as protobuf does with zeros."""
     if name not in attributes:
         return 1
     return next((value for number, value in _fields(attributes[name], where) if number == _ATTRIBUTE_INT and isinstance(value, int)), 0)
 
 
 def tensor_kinds(view: memoryview, where: str) -> dict[str, int]:
-    """onnx's numbers of the element types of inputs, outputs and tensors between nodes, where the file says them."""
+    """onnx's type numbers of inputs, outputs and tensors between nodes, where the file has them."""
     kinds: dict[str, int] = {}
     for graph in _submessages(view, _MODEL_GRAPH, where):
         for port in (_GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO):
@@ -221,7 +221,7 @@ def tensor_kinds(view: memoryview, where: str) -> dict[str, int]:
 
 
 def model_facts(view: memoryview, where: str) -> dict[str, object]:
-    """What a model says of itself: producer, domain, version, descriptions, graph's name, and its properties."""
+    """The model's metadata: producer, domain, version, descriptions, graph's name, and its properties."""
     properties: dict[str, str] = {}
     for entry in _submessages(view, _MODEL_METADATA, where):
         properties[_text(entry, _ENTRY_KEY, where, _MOST_TEXT).decode(errors="replace")] = _text(
@@ -248,10 +248,10 @@ def model_facts(view: memoryview, where: str) -> dict[str, object]:
     }
 
 
-def _text(message: memoryview, number: int, where: str, most: int = 1024) -> bytes:
+def _text(message: memoryview, number: int, where: str, limit: int = 1024) -> bytes:
     last = b""
     for body in _submessages(message, number, where):
-        if len(body) > most:  # names that we compare with are short; others need not be copied
+        if len(body) > limit:  # names that we compare with are short; others need not be copied
             return b""
         last = bytes(body)
     return last
@@ -259,46 +259,46 @@ def _text(message: memoryview, number: int, where: str, most: int = 1024) -> byt
 
 def _submessages(message: memoryview, number: int, where: str) -> Iterator[memoryview]:
     """Bodies of the length-delimited fields with this number, in order; everything else is checked and skipped."""
-    for found, body in _fields(message, where):
-        if found == number and isinstance(body, memoryview):
+    for field, body in _fields(message, where):
+        if field == number and isinstance(body, memoryview):
             yield body
 
 
 def _fields(message: memoryview, where: str) -> Iterator[tuple[int, int | memoryview]]:
     """(number, value) of the fields that are integers or have a length, in order; those of fixed size are skipped."""
-    at, end = 0, len(message)
-    while at < end:
-        tag, at = _varint(message, at, where)
+    offset, end = 0, len(message)
+    while offset < end:
+        tag, offset = _varint(message, offset, where)
         wire, number = tag & 7, tag >> 3
         value: int | memoryview | None = None
         if wire == _VARINT:
-            value, at = _varint(message, at, where)
+            value, offset = _varint(message, offset, where)
         elif wire == _FIXED64:
-            at += 8
+            offset += 8
         elif wire == _FIXED32:
-            at += 4
+            offset += 4
         elif wire == _BYTES:
-            size, at = _varint(message, at, where)
-            if size > end - at:
-                raise BadInputError(f"{where}: not an ONNX model, or cut short (a field of {size} bytes, {end - at} are left)")
-            value = message[at : at + size]
-            at += size
+            size, offset = _varint(message, offset, where)
+            if size > end - offset:
+                raise BadInputError(f"{where}: not an ONNX model, or cut short (a field of {size} bytes, {end - offset} are left)")
+            value = message[offset : offset + size]
+            offset += size
         else:
             raise BadInputError(f"{where}: not an ONNX model (wire type {wire})")
-        if at > end or number == 0:
+        if offset > end or number == 0:
             raise BadInputError(f"{where}: not an ONNX model, or cut short")
         if value is not None:
             yield number, value
 
 
-def _varint(message: memoryview, at: int, where: str) -> tuple[int, int]:
+def _varint(message: memoryview, offset: int, where: str) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
-        if at >= len(message):
+        if offset >= len(message):
             break
-        byte = message[at]
-        at += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at
+            return value, offset
     raise BadInputError(f"{where}: not an ONNX model, or cut short")

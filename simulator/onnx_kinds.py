@@ -1,8 +1,8 @@
-"""Kinds of float: which the NPU takes from the host, and the others as float32.
+"""Float types of tensors: those that pass between host and NPU, and conversion of the others to float32.
 
-The NPU computes in its own data type whatever a model's tensors are, so float16, float32 and double stay what they are in the file, and a
-value is converted where it passes from one to the other.  onnxruntime has next to no kernels for bfloat16, and numpy has no such type: a
-model in it is taken as one of float32, which loses nothing.
+The NPU computes in its own data type whatever a model's tensors are, so float16, float32 and double stay as in the file, and values are
+converted at the border.  onnxruntime has next to no kernels for bfloat16, and numpy has no such type: such a model is widened to float32,
+which loses nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype"})  # attrib
 
 
 def kind_name(elem_type: int) -> str:
-    """As messages call it; the number of one that onnx does not have."""
+    """Name of an element type in messages; its number where onnx has no such type."""
     try:
         return str(TensorProto.DataType.Name(elem_type)).lower()
     except ValueError:
@@ -29,45 +29,45 @@ def kind_name(elem_type: int) -> str:
 
 
 def widen(model: ModelProto, kinds: Collection[int]) -> bool:
-    """Make tensors of some kinds of float float32, in place; whether there were any."""
-    found = _widen_graph(model.graph, kinds)
+    """Convert tensors of these kinds to float32, in place; returns whether there were any."""
+    was_changed = _widen_graph(model.graph, kinds)
     for function in model.functions:
-        found |= _widen_nodes(function.node, kinds)
-    return found
+        was_changed |= _widen_nodes(function.node, kinds)
+    return was_changed
 
 
 def widened(tensor: TensorProto, kinds: Collection[int]) -> TensorProto:
-    """Its values as float32 where it is of one of the kinds; itself otherwise."""
+    """A tensor as float32 where it is of one of the kinds; else the tensor itself."""
     if tensor.data_type not in kinds:
         return tensor
     return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
 
 
 def _widen_graph(graph: GraphProto, kinds: Collection[int]) -> bool:
-    found = _widen_nodes(graph.node, kinds)
+    was_changed = _widen_nodes(graph.node, kinds)
     for item in (*graph.input, *graph.output, *graph.value_info):
         if item.type.tensor_type.elem_type in kinds:
             item.type.tensor_type.elem_type = TensorProto.FLOAT
-            found = True
+            was_changed = True
     for tensor in graph.initializer:
         if tensor.data_type in kinds:
             tensor.CopyFrom(widened(tensor, kinds))
-            found = True
-    return found
+            was_changed = True
+    return was_changed
 
 
 def _widen_nodes(nodes: Iterable[NodeProto], kinds: Collection[int]) -> bool:
-    found = False
+    was_changed = False
     for node in nodes:
         for item in node.attribute:
             if item.name in _TYPED and item.type == onnx.AttributeProto.INT and item.i in kinds:
                 item.i = TensorProto.FLOAT
-                found = True
+                was_changed = True
             if item.HasField("t") and item.t.data_type in kinds:
                 item.t.CopyFrom(widened(item.t, kinds))
-                found = True
+                was_changed = True
             if item.HasField("g"):
-                found |= _widen_graph(item.g, kinds)
+                was_changed |= _widen_graph(item.g, kinds)
             for graph in item.graphs:
-                found |= _widen_graph(graph, kinds)
-    return found
+                was_changed |= _widen_graph(graph, kinds)
+    return was_changed

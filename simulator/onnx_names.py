@@ -1,4 +1,4 @@
-"""What nodes, attributes and tensors of a compiled ONNX file are called: for a process that loads no kernel to read them."""
+"""Names of nodes, attributes and tensors in a compiled ONNX file, for processes that load no kernels."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ SEAL_BYTES = len(SEAL_HEAD) + 64
 
 
 def fresh_name(name: str, *taken: Container[str]) -> str:
-    """The name, with as many `_` behind it as make it one that is not taken."""
+    """The name, with underscores appended until it is not taken."""
     while any(name in names for names in taken):
         name += "_"
     return name
 
 
 def refill(field: Any, messages: Iterable[Any]) -> None:
-    """Other messages in a repeated field; they may be some of its own."""
+    """Replace the messages of a repeated field, perhaps by some of its own."""
     messages = list(messages)
     del field[:]
     field.extend(messages)
 
 
 def names_read(nodes: Iterable[NodeProto]) -> set[str]:
-    """Every name that nodes, or graphs inside them, read."""
+    """Names that nodes, or graphs inside them, read."""
     names: set[str] = set()
     for node in nodes:
         names.update(node.input)

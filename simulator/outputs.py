@@ -1,4 +1,4 @@
-"""What a command is to write, looked at before its work: it can be written, and is nothing that the command reads."""
+"""Checks of a command's output paths before its work: writable, and not one of its inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAGE = ".html"  # a run's page lies in its folder, and is made of it, not read
 
 
 def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> None:
-    """Of a file.  inputs: files, and folders with all that is in them; what is not there is none.  Raises `BadInputError`."""
+    """Check an output file.  inputs: files, and folders with their content; missing ones are skipped.  Raises `BadInputError`."""
     folder = out.parent
     if out.is_dir():
         raise BadInputError(f"{option} {out}: is a folder; give a file")
@@ -26,7 +26,7 @@ def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> 
 
 
 def check_apart(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
-    """Raise `BadInputError` where a file or folder is an input, by whatever links, or a file that an input consists of."""
+    """Check that a file or folder is no input, also through links, and no file that an input consists of.  Raises `BadInputError`."""
     for path in inputs if os.path.exists(out) else ():  # unlike Path.exists it has no trouble with a name that no file can have
         for part in _parts(path, out.is_file()):
             with suppress(OSError, ValueError):  # none, or a NUL in what a model calls a file
@@ -35,7 +35,7 @@ def check_apart(out: Path, inputs: Iterable[Path], option: str = "--out") -> Non
 
 
 def _parts(path: Path, files: bool) -> Iterator[Path]:
-    """An input itself, and where asked the files in it, or beside it for a model."""
+    """An input, and with `files` the files in it, or beside it for a model."""
     yield path
     if files and path.is_dir():
         yield from (part for part in path.rglob("*") if part.suffix != _PAGE and part.is_file())
@@ -44,7 +44,7 @@ def _parts(path: Path, files: bool) -> Iterator[Path]:
 
 
 def files_beside(path: Path) -> Iterator[Path]:
-    """External data of a model's file, and the containers of one that is compiled; none of another file."""
+    """External data of a model's file, and the containers of a compiled one; nothing for other files."""
     import onnx  # takes long, and most outputs are new
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from onnx.external_data_helper import _get_all_tensors, uses_external_data

@@ -28,16 +28,16 @@ def pointer(_context: Any, array: Any) -> Any:
 
 
 def _at(item: Any) -> Any:
-    """An intrinsic: an address, as a pointer to items of a type.  Whoever has the address holds the array."""
+    """An intrinsic from an address to a pointer to items of a type.  The caller keeps the array alive."""
 
     @intrinsic
-    def at(_context: Any, _address: Any) -> Any:
+    def to_pointer(_context: Any, _address: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
         return types.CPointer(item)(types.int64), build
 
-    return at
+    return to_pointer
 
 
 uint8_at, int32_at, int64_at = _at(types.uint8), _at(types.int32), _at(types.int64)

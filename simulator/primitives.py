@@ -1,4 +1,4 @@
-"""The meaning of COPY, IM2COL, FRACTAL, MMAD, MMAD_IM2COL and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
+"""Semantics of COPY, IM2COL, FRACTAL, MMAD, MMAD_IM2COL and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
 
 Every function takes (`memories`: uint8 arrays by `Memory`, `record`: 32 ints) and returns the work done in the unit of the
 table of `simulator.functional`.  Records have been verified: every block lies inside its memory.  Views are made by the ndarray
@@ -44,7 +44,7 @@ def _disjoint(length: int, count: int, stride: int, count2: int, stride2: int) -
 
 @njit(cache=True)
 def _in_order(writes: NDArray[np.int64], reads: NDArray[np.int64]) -> None:
-    """Burst after burst, [outer, inner, word]: a record may have millions that fall on one another."""
+    """Copy burst after burst, [outer, inner, word]: a record may have millions that overlap."""
     for j in range(writes.shape[0]):
         for i in range(writes.shape[1]):
             for word in range(writes.shape[2]):
@@ -73,39 +73,39 @@ def copy(memories: list[Bytes], record: Words) -> int:
 
 @lru_cache(maxsize=8192)
 def _taps(
-    h: int, w: int, pitch: int, plane: int, kh: int, kw: int, sh: int, sw: int, dh: int, dw: int, pt: int, pl: int,
-    ow: int, moff: int, m: int, mpad: int, koff: int, k: int, units: int, ring: int, first: int,
+    height: int, width: int, pitch: int, plane: int, kh: int, kw: int, sh: int, sw: int, dh: int, dw: int, pt: int, pl: int,
+    ow: int, moff: int, rows: int, mpad: int, koff: int, k_blocks: int, units: int, ring: int, first: int,
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:  # fmt: skip
     """(index, pads) of an IM2COL: source unit of every destination unit counted from S0, and the flat places that are padding.
 
     A unit is a block, or four lanes of one, of which there are `units`.  index is None where every place is padding.
     """
     if units > 1:
-        position = units * (koff + np.arange(k))[:, None] + np.arange(units)  # [k, units]
+        position = units * (koff + np.arange(k_blocks))[:, None] + np.arange(units)  # [k, units]
         plane_at, pitch = np.zeros_like(position), pitch * units
         inside = position < kh * kw
     else:
-        c1, position = np.divmod((koff + np.arange(k))[:, None], kh * kw)  # [k, 1]
+        c1, position = np.divmod((koff + np.arange(k_blocks))[:, None], kh * kw)  # [k, 1]
         plane_at = c1 * plane
         inside = np.ones_like(position, dtype=bool)
     ky, kx = np.divmod(position[:, None, :], kw)  # [k, 1, units]
-    oy, ox = np.divmod((moff + np.arange(m))[None, :, None], ow)  # [1, m, 1]
+    oy, ox = np.divmod((moff + np.arange(rows))[None, :, None], ow)  # [1, m, 1]
     y, x = oy * sh - pt + ky * dh, ox * sw - pl + kx * dw
-    valid = (y >= 0) & (y < h) & (x >= 0) & (x < w) & inside[:, None, :]
-    index = np.zeros((k, mpad, position.shape[1]), np.int64)
-    index[:, :m] = np.where(valid, plane_at[:, None, :] + ((first + y) % ring if ring else y) * pitch + x, 0)
+    valid = (y >= 0) & (y < height) & (x >= 0) & (x < width) & inside[:, None, :]
+    index = np.zeros((k_blocks, mpad, position.shape[1]), np.int64)
+    index[:, :rows] = np.where(valid, plane_at[:, None, :] + ((first + y) % ring if ring else y) * pitch + x, 0)
     pads = np.ones(index.shape, bool)
-    pads[:, :m] = ~valid
+    pads[:, :rows] = ~valid
     return (index.ravel() if valid.any() else None), np.flatnonzero(pads)
 
 
 def _padding(record: Words, words: np.dtype[Any]) -> NDArray[Any]:
-    """A word of the pad value of an IM2COL or a FRACTAL."""
+    """The pad value of an IM2COL or a FRACTAL, repeated over a word."""
     return np.frombuffer(bytes([max(0, record[isa.PAD])]) * words.itemsize, words)
 
 
 def im2col(memories: list[Bytes], record: Words) -> int:
-    """L1 -> L0A: gather the window of every output pixel; outside the image and in the rows [M, MPAD) there is the pad value."""
+    """L1 -> L0A: gather the window of every output pixel; the pad value outside the image and in the rows [M, MPAD)."""
     k, mpad, lanes = record[isa.I_K], record[isa.I_MPAD], record[isa.I_LANES]
     units = FRACTALS[record[DTYPE]].lanes // lanes
     index, pads = _taps(*record[isa.I_H : isa.I_LANES], units, *record[isa.I_RING : isa.I_FIRST + 1])
@@ -125,17 +125,17 @@ def im2col(memories: list[Bytes], record: Words) -> int:
 
 
 def fractal(memories: list[Bytes], record: Words) -> int:
-    """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; the pad value where there is no pixel."""
+    """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; the pad value for missing pixels."""
     k, n1, pixels, plane = record[isa.R_K], record[isa.R_N1], record[isa.R_PIXELS], record[isa.R_PLANE] * BLOCK_BYTES
     dtype, (_, c0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
     transpose = record[isa.R_TRANSPOSE]
-    planes, wanted = (-(-n1 * n0 // c0), k * c0) if transpose else (k, n1 * n0)
-    there = min(pixels, wanted)
-    source = np.ndarray((planes, there, c0), dtype, memories[_L1], record[S0] * BLOCK_BYTES, (plane, BLOCK_BYTES, dtype.itemsize))
+    planes, tile_pixels = (-(-n1 * n0 // c0), k * c0) if transpose else (k, n1 * n0)
+    pixel_count = min(pixels, tile_pixels)
+    source = np.ndarray((planes, pixel_count, c0), dtype, memories[_L1], record[S0] * BLOCK_BYTES, (plane, BLOCK_BYTES, dtype.itemsize))
     target = np.ndarray((n1, k, n0, c0), dtype, memories[_L0B], record[D] * BLOCK_BYTES)
-    tile = np.empty((planes, wanted, c0), dtype)
-    tile[:, :there] = source
-    tile[:, there:] = _padding(record, dtype)
+    tile = np.empty((planes, tile_pixels, c0), dtype)
+    tile[:, :pixel_count] = source
+    tile[:, pixel_count:] = _padding(record, dtype)
     if transpose:  # [planes, k, pixel, lane] -> [n1 * n0 channels, k, pixel] -> [n1, k, n0 channels, pixel]
         channels = tile.reshape(planes, k, c0, c0).transpose(0, 3, 1, 2).reshape(planes * c0, k, c0)[: n1 * n0]
         target[...] = channels.reshape(n1, n0, k, c0).transpose(0, 2, 1, 3)
@@ -145,38 +145,40 @@ def fractal(memories: list[Bytes], record: Words) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _rows(m: int, products_per_row: int) -> int:
+def _rows(tile_rows: int, products_per_row: int) -> int:
     """Rows of one matrix product, of which the last may have fewer: few enough that OpenBLAS keeps it on one thread.
 
     It starts threads above 2^18 products.  For tiles of this size they cost more than they bring, eighty times more on a busy
-    machine, and one thread makes the sum's order a matter of the shape alone.
+    machine, and with one thread the order of a sum depends on the shape alone.
     """
-    rows = m
+    rows = tile_rows
     while rows > 1 and rows * products_per_row > 1 << 18:
         rows = (rows + 1) // 2
     return rows
 
 
 def mmad(memories: list[Bytes], record: Words) -> int:
-    """L0C[n1][m] (+)= L0A x L0B, products and sums in float32; of integers as many bits as their sums need, which then wrap to int32."""
+    """L0C[n1][m] (+)= L0A x L0B, products and sums in float32; integers exactly, then wrapped to int32."""
     m, k, n1 = record[M_MPAD], record[M_K], record[M_N1]
     integers = record[DTYPE] in BYTES
     dtype, sums, (_, k0, n0, *_) = _STORAGE[record[DTYPE]], _SUMS[record[DTYPE]], FRACTALS[record[DTYPE]]
     a = np.ndarray((k, m, k0), dtype, memories[_L0A], record[S0] * BLOCK_BYTES)
     b = np.ndarray((n1, k, n0, k0), _STORAGE[record[M_RIGHT]] if integers else dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
     c = np.ndarray((n1, m, n0), sums, memories[_L0C], record[D] * BLOCK_BYTES)
+    # integers: float32 sums are exact for few products, float64 for any
     wide = _FLOAT if not integers or k * k0 <= _EXACT_PRODUCTS else np.dtype(np.float64)
-    left = np.empty((m, k, k0), wide)
-    left[...] = a.transpose(1, 0, 2)
-    right = np.empty((n1, n0, k, k0), wide)
-    right[...] = b.transpose(0, 2, 1, 3)
+    left_operand = np.empty((m, k, k0), wide)
+    left_operand[...] = a.transpose(1, 0, 2)
+    right_operand = np.empty((n1, n0, k, k0), wide)
+    right_operand[...] = b.transpose(0, 2, 1, 3)
+    # batches of rows that BLAS keeps on one thread, then the remaining rows
     rows = _rows(m, n1 * n0 * k * k0)
-    whole = m // rows * rows
+    full_rows = m // rows * rows
     product = np.empty((m, n1 * n0), wide)
-    left, right = left.reshape(m, k * k0), right.reshape(n1 * n0, k * k0).T
-    np.matmul(left[:whole].reshape(-1, rows, k * k0), right, out=product[:whole].reshape(-1, rows, n1 * n0))
-    if whole < m:
-        np.matmul(left[whole:], right, out=product[whole:])
+    left_operand, right_operand = left_operand.reshape(m, k * k0), right_operand.reshape(n1 * n0, k * k0).T
+    np.matmul(left_operand[:full_rows].reshape(-1, rows, k * k0), right_operand, out=product[:full_rows].reshape(-1, rows, n1 * n0))
+    if full_rows < m:
+        np.matmul(left_operand[full_rows:], right_operand, out=product[full_rows:])
     product = product.reshape(m, n1, n0).transpose(1, 0, 2)
     if integers:
         product = product.astype(np.int64).astype(sums)
@@ -188,15 +190,15 @@ def mmad(memories: list[Bytes], record: Words) -> int:
 
 
 def mmad_im2col(memories: list[Bytes], record: Words) -> int:
-    """`mmad` of what `im2col` makes of the window in L1, with weights in L1."""
+    """`mmad` of the `im2col` of the window in L1, with weights in L1."""
     k, mpad, n1 = record[isa.I_K], record[isa.I_MPAD], record[isa.W_N1]
     run = k * isa.WEIGHT_BLOCKS[record[DTYPE]] * BLOCK_BYTES
     weights = np.ndarray((n1, run), np.uint8, memories[_L1], record[S1] * BLOCK_BYTES, (record[isa.W_RSTRIDE] * BLOCK_BYTES, 1))
     operands = [*memories]
     operands[_L0A], operands[_L0B] = np.empty(k * mpad * BLOCK_BYTES, np.uint8), np.ascontiguousarray(weights).reshape(-1)
     image, product = [*record], [*record]
-    for at, word in zip(range(isa.I_KH, isa.I_OW, 2), (isa.W_KERNEL, isa.W_STRIDE, isa.W_DILATION, isa.W_PADDING), strict=True):
-        image[at], image[at + 1] = isa.pair(record[word])
+    for index, word in zip(range(isa.I_KH, isa.I_OW, 2), (isa.W_KERNEL, isa.W_STRIDE, isa.W_DILATION, isa.W_PADDING), strict=True):
+        image[index], image[index + 1] = isa.pair(record[word])
     image[D] = product[S0] = product[S1] = 0
     im2col(operands, image)
     product[M_MPAD], product[M_K], product[M_N1], product[M_ACC], product[M_RIGHT] = mpad, k, n1, record[isa.W_ACC], record[isa.W_RIGHT]
@@ -204,9 +206,9 @@ def mmad_im2col(memories: list[Bytes], record: Words) -> int:
 
 
 def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> int:
-    """L0C -> {UB, L1}: + bias, then what the type of sums and of the result say; [N1][M][16] becomes planes of C0.
+    """L0C -> {UB, L1}: add the bias, then convert by the types of sums and of the result; [N1][M][16] becomes planes of C0.
 
-    fixed_point: how the machine makes 8 bits of int32 sums (`Machine.rounding`).
+    fixed_point: the rounding of int32 sums to 8 bits (`Machine.rounding`).
     """
     side = memories[record[F_SIDE] or _UB]
     m, n1 = record[F_M], record[F_N1]
@@ -225,6 +227,7 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
     planes = -(-n1 * n0 // c0)
     if n1 * n0 < planes * c0:
         value = np.concatenate((value, np.full((planes * c0 // n0 - n1, m, n0), record[F_ZERO], value.dtype)))
+    # [N1][M][16] -> planes [C1][M][C0]
     value = value.reshape(planes, -1, m, n0).transpose(0, 2, 1, 3) if c0 > n0 else value.reshape(n1, m, -1, c0).transpose(0, 2, 1, 3)
     value = value.reshape(planes, m, c0)
     shape, size = (planes, m, c0), dtype.itemsize
@@ -245,7 +248,7 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
 
 
 def _residual(side: Bytes, record: Words) -> NDArray[Any]:
-    """[N1][M][16] of what is added to sums: floats, or int32."""
+    """[N1][M][16]: the summand in memory, floats or int32."""
     m, n1, kind = record[F_M], record[F_N1], _STORAGE[record[isa.F_RTYPE]]
     _, c0, n0, *_ = FRACTALS[record[isa.F_RTYPE]]
     strides = (record[F_RPLANE] * BLOCK_BYTES, BLOCK_BYTES, kind.itemsize)
@@ -253,19 +256,21 @@ def _residual(side: Bytes, record: Words) -> NDArray[Any]:
     return planes.reshape(n1, -1, m, c0).transpose(0, 2, 1, 3).reshape(n1, m, n0)
 
 
-def _added(side: Bytes, record: Words, own: NDArray[Any], shape: tuple[int, int, int]) -> NDArray[Any]:
-    """A result of 8 bits and its residual: two products, each rounded once with a sum, then an integer of the type."""
+def _added(side: Bytes, record: Words, sums: NDArray[Any], shape: tuple[int, int, int]) -> NDArray[Any]:
+    """An 8-bit result plus its residual: two products, each rounded once with a sum, then an integer of the type."""
     kind = _STORAGE[record[isa.F_RTYPE]]
     strides = (record[F_RPLANE] * BLOCK_BYTES, BLOCK_BYTES, kind.itemsize)
-    other = np.ndarray(shape, kind, side, record[S2] * BLOCK_BYTES, strides).astype(_FLOAT)
-    weigh, beside, fixed = (np.float32(isa.bits_float(record[word])) for word in (isa.F_OWN, isa.F_OTHER, isa.F_FIXED))
-    (inner, first), (outer, last) = ((own, weigh), (other, beside)) if record[isa.F_LAST] else ((other, beside), (own, weigh))
+    residual = np.ndarray(shape, kind, side, record[S2] * BLOCK_BYTES, strides).astype(_FLOAT)
+    sum_factor, residual_factor, fixed = (np.float32(isa.bits_float(record[word])) for word in (isa.F_OWN, isa.F_OTHER, isa.F_FIXED))
+    (inner, first), (outer, last) = (
+        ((sums, sum_factor), (residual, residual_factor)) if record[isa.F_LAST] else ((residual, residual_factor), (sums, sum_factor))
+    )
     limits = np.iinfo(_STORAGE[record[DTYPE]])
     return np.asarray(np.rint(fma(outer, last, fma(inner, first, fixed))).clip(limits.min, limits.max))
 
 
 def _scaled(side: Bytes, record: Words, value: NDArray[Any], fixed_point: bool) -> NDArray[Any]:
-    """[N1][M][16] of int32 sums with their bias: scaled, and of a result of 8 bits clipped and rounded, still wide."""
+    """[N1][M][16]: int32 sums with their bias, scaled; for an 8-bit result clipped and rounded, still wide."""
     if record[DTYPE] == DataType.int32:
         return value
     if fixed_point and record[DTYPE] in BYTES:

@@ -1,4 +1,4 @@
-"""What a session did, as Chrome trace events: the host's nodes by the wall clock, the NPU's programs by simulated time.
+"""Profile of a session as Chrome trace events: the host's nodes by the wall clock, the NPU's programs by simulated time.
 
 One clock for both, which starts at 0 with the first run: a stage of the host advances it by the wall time that it took, a program by its
 cycles at the level's share.  The time that simulating takes is in neither.
@@ -30,18 +30,18 @@ class Profile:
     began_ns: int = field(default_factory=time.time_ns)
 
     def host(self, nodes: list[str], took_ns: int) -> None:
-        """Nodes that the host ran, by name."""
+        """Add nodes that the host ran, by name."""
         name = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
         self._add(_HOST, "host", name, self.now_ns, took_ns, {"run": self.runs, "nodes": nodes})
         self.now_ns += took_ns
 
     def program(self, piece: str, took_ns: int, args: Mapping[str, Any]) -> None:
-        """A program of the NPU."""
+        """Add a program of the NPU."""
         self._add(_NPU, "npu", piece, self.now_ns, took_ns, {"run": self.runs, **args})
         self.now_ns += took_ns
 
     def run(self, begin_ns: int, level: str) -> None:
-        """A run has ended that began at `begin_ns` of this clock."""
+        """Add a run that began at `begin_ns` of this clock and has ended."""
         self._add(_RUNS, "run", f"run {self.runs}", begin_ns, self.now_ns - begin_ns, {"run": self.runs, "level": level})
         self.runs += 1
 
@@ -51,7 +51,7 @@ class Profile:
         )
 
     def write(self) -> str:
-        """The file's name: `<prefix>_<time>.json`, in the current folder unless the prefix says another; never one that is there."""
+        """Write `<prefix>_<time>.json`, in the current folder unless the prefix has another, never over an old file; returns the path."""
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.gmtime(self.began_ns // 10**9))
         names = [meta("process_name", _PROCESS, 0, {"name": "session"})]
         names += [meta("thread_name", _PROCESS, lane, {"name": name}) for lane, name in _LANES.items()]

@@ -1,4 +1,4 @@
-"""How the variants of a model answer to a share of the DDR bandwidth: simulated once on a grid, read at run time by interpolation.
+"""Response of the variants to a share of the DDR bandwidth: simulated once on a grid, interpolated at run time.
 
 A variant's time is, roughly, the larger of what it computes and what it moves at the bandwidth it gets, so cycles are close to
 piecewise linear in the *slowness* 1 / share.  Between two shares of the grid all values are interpolated linearly in the slowness;
@@ -37,7 +37,7 @@ _NO_DDR = 1e9  # rho where nothing is loaded or stored: infinite, but interpolat
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """See the table above; pace is 0 for a variant that moves nothing."""
+    """Columns of the table above; pace is 0 for a variant that moves nothing."""
 
     variants: tuple[str, ...]
     grid: tuple[int, ...]
@@ -47,7 +47,7 @@ class Response:
 
     @classmethod
     def of(cls, grid: Sequence[int], rows: Sequence[VariantRow]) -> Response:
-        """What was counted, as ratios."""
+        """Ratios of the counters of a table."""
         cycles, compute, moving = (
             np.array([getattr(row, column) for row in rows], np.float64) for column in ("cycles", "compute_cycles", "load_store_cycles")
         )
@@ -56,9 +56,11 @@ class Response:
         return cls(tuple(row.name for row in rows), tuple(grid), cycles, np.minimum(balance, _NO_DDR), moving / size)
 
     def among(self, variants: Sequence[int]) -> Response:
-        """Of some of the variants alone."""
-        at = list(variants)
-        return Response(tuple(self.variants[v] for v in at), self.grid, self.cycles[at], self.balance[at], self.pace[at])
+        """The response of some of the variants."""
+        indices = list(variants)
+        return Response(
+            tuple(self.variants[v] for v in indices), self.grid, self.cycles[indices], self.balance[indices], self.pace[indices]
+        )
 
     @property
     def slowness(self) -> Floats:
@@ -67,21 +69,21 @@ class Response:
 
     def cycles_at(self, slowness: float) -> tuple[float, ...]:
         """Predicted cycles of every variant."""
-        at = self.slowness
-        return tuple(float(np.interp(slowness, at, row)) for row in self.cycles)
+        grid_slowness = self.slowness
+        return tuple(float(np.interp(slowness, grid_slowness, row)) for row in self.cycles)
 
     def balance_at(self, variant: int, slowness: float) -> float:
         """rho of a variant."""
         return float(np.interp(slowness, self.slowness, self.balance[variant]))
 
     def slowness_of(self, variant: int, pace: float) -> float:
-        """The slowness at which a variant shows this pace."""
+        """The slowness at which a variant has this pace."""
         # never falling, as `interp` wants it: where the caps of the DMAs bind, several shares look the same
         return float(np.interp(pace, np.maximum.accumulate(self.pace[variant]), self.slowness))
 
     @property
     def steadiest(self) -> int:
-        """The variant with the least geometric mean of cycles over the grid: the choice where nothing is known."""
+        """The variant with the least geometric mean of cycles over the grid: the choice without observations."""
         return int(np.log(np.maximum(self.cycles, 1)).mean(axis=1).argmin())
 
 
@@ -97,7 +99,7 @@ def measure_rows(
 ) -> tuple[VariantRow, ...]:
     """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536).  needs: 0 unless given.
 
-    At each with the latency that the machine says of it (`Machine.load_latency`).
+    Each share has the latency of `Machine.load_latency`.
     """
     machine, rows = next(iter(variants.values()))[0].machine, []
     levels = [Level.of_units(share, machine.load_latency(share)) for share in grid]
@@ -115,11 +117,11 @@ def measure_rows(
 
 
 def measure_response(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]) -> Response:
-    """The same as ratios; shares in any order."""
+    """The response of variants on a grid of shares, in any order."""
     shares = tuple(sorted(set(grid), reverse=True))
     return Response.of(shares, measure_rows(variants, shares))
 
 
 def prepared_variants(compiled: Compiled) -> dict[str, tuple[Prepared, ...]]:
-    """The distinct variants of a compiled model by the first level that names them, ready to be timed: a program of every piece."""
+    """Distinct variants of a compiled model by the first level that names them, ready to be timed: a program of every piece."""
     return {level: compiled.prepared(level) for level in compiled.levels if compiled.same_as(level) is None}

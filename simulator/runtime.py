@@ -70,7 +70,7 @@ class Served:
         return dict(zip(self.variants, spent.tolist(), strict=True))
 
     def regret(self, best: Served) -> float:
-        """By what fraction an inference takes longer than in another run, e.g. the oracle's, under the same trace."""
+        """Mean slowdown of an inference against another run, e.g. the oracle's, under the same trace, as a fraction."""
         return self.mean_cycles / best.mean_cycles - 1
 
 
@@ -101,31 +101,31 @@ class Runtime:
         self._steady: dict[tuple[int, int, int], Timing] = {}
 
     def steady(self, variant: int, share_units: int) -> Timing:
-        """An inference at a share that does not change."""
+        """Timing of an inference at a constant share."""
         return in_all([self._program_steady(variant, k, share_units) for k in range(len(self._prepared[variant]))])
 
     def inference(self, variant: int, trace: ContentionTrace, start: int) -> Timing:
-        """An inference that starts at cycle `start` of a trace."""
+        """Timing of an inference that starts at cycle `start` of a trace."""
         timings: list[Timing] = []
         for k in range(len(self._prepared[variant])):
             timings.append(self._program(variant, k, trace, start))
             start += timings[-1].cycles
         return in_all(timings)
 
-    def _program_steady(self, variant: int, k: int, share_units: int) -> Timing:
-        key = variant, k, share_units
+    def _program_steady(self, variant: int, index: int, share_units: int) -> Timing:
+        key = variant, index, share_units
         if key not in self._steady:
-            self._steady[key] = simulate_trace(self._prepared[variant][k], self.machine, ContentionTrace.constant(share_units))
+            self._steady[key] = simulate_trace(self._prepared[variant][index], self.machine, ContentionTrace.constant(share_units))
         return self._steady[key]
 
-    def _program(self, variant: int, k: int, trace: ContentionTrace, start: int) -> Timing:
-        """The k-th program of a variant."""
-        timing = self._program_steady(variant, k, trace.share_at(start))
-        shown = 0
+    def _program(self, variant: int, index: int, trace: ContentionTrace, start: int) -> Timing:
+        """An inference of the index-th program of a variant."""
+        timing = self._program_steady(variant, index, trace.share_at(start))
+        shown_changes = 0
         # until it ends before the first change that it was not shown
-        while (met := trace.changes(start, start + timing.cycles)) > shown:
-            shown = met
-            timing = simulate_trace(self._prepared[variant][k], self.machine, trace.after(start, shown))
+        while (change_count := trace.changes(start, start + timing.cycles)) > shown_changes:
+            shown_changes = change_count
+            timing = simulate_trace(self._prepared[variant][index], self.machine, trace.after(start, shown_changes))
         return timing
 
     def serve(
@@ -139,56 +139,58 @@ class Runtime:
     ) -> Served:
         """Run inferences back to back: so many, or as many as start before a cycle (then every controller meets the same load).
 
-        grants: what is granted over time; without, all is.  Raises `BadInputError` unless exactly one of `inferences` and `until_cycle` is
-        given, 1 or more, and where no variant, or not the one that a rule wants, fits what is granted.
+        grants: over time; without, the whole machine is granted.  Raises `BadInputError` unless exactly one of `inferences` and
+        `until_cycle` is given, 1 or more, and where no variant, or not the chosen one, fits the grant.
         """
         if (inferences is None) == (until_cycle is None) or (inferences or until_cycle or 0) < 1:
             raise BadInputError(f"{inferences} inferences, until cycle {until_cycle}; accepted: one of them, 1 or more")
         state: Any = None if isinstance(rule, Oracle | GrantedRule) else rule.start()
         starts: list[int] = []
         latencies: list[int] = []
-        ran: list[int] = []
+        variants: list[int] = []
         computes: list[int] = []
         load_stores: list[int] = []
         now = 0
         while len(starts) < inferences if inferences is not None else now < (until_cycle or 0):
-            before = ran[-1] if ran else None
+            previous = variants[-1] if variants else None
             granted = self.machine.whole if grants is None else grants.at(now)
+            # a grant is acknowledged before the inference; the rule then chooses among the variants that fit
             if isinstance(rule, GrantedRule):
                 state = rule.granted(state, granted)
-            variant = self._foreseen(trace, now, before, self._fitting(granted)) if state is None else state.variant
+            variant = self._foreseen(trace, now, previous, self._fitting(granted)) if state is None else state.variant
             if self.needs is not None and (lacks := self.needs[variant].beyond(granted)):
                 raise BadInputError(f"variant {self.names[variant]} does not fit what is granted at cycle {now}: {lacks}")
-            begin = now + self._cost(before, variant)
+            begin = now + self._cost(previous, variant)
             timing = self.inference(variant, trace, begin)
             end = begin + timing.cycles
+            # the counters are all that a rule sees
             if not isinstance(rule, Oracle):
-                moved = timing.ddr_read_bytes + timing.ddr_write_bytes
-                state = rule.step(state, Observation(variant, begin, end, timing.compute_cycles, timing.load_store_cycles, moved))
+                ddr_bytes = timing.ddr_read_bytes + timing.ddr_write_bytes
+                state = rule.step(state, Observation(variant, begin, end, timing.compute_cycles, timing.load_store_cycles, ddr_bytes))
             starts.append(now)
             latencies.append(end - now)
-            ran.append(variant)
+            variants.append(variant)
             computes.append(timing.compute_cycles)
             load_stores.append(timing.load_store_cycles)
             if end == now:
                 raise BadInputError(f"variant {self.names[variant]} takes no time; accepted: programs with instructions")
             now = end
-        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, ran, computes, load_stores)))
+        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, variants, computes, load_stores)))
 
-    def _cost(self, before: int | None, variant: int) -> int:
-        return 0 if before in (None, variant) else self.switch_cycles
+    def _cost(self, previous: int | None, variant: int) -> int:
+        return 0 if previous in (None, variant) else self.switch_cycles
 
     def _fitting(self, granted: Grant) -> Sequence[int]:
         every = range(len(self.names))
         return every if self.needs is None else [v for v in every if self.needs[v].fits(granted)]
 
-    def _foreseen(self, trace: ContentionTrace, now: int, before: int | None, fitting: Sequence[int]) -> int:
-        """The variant that is done first; the present one where it is as good, else the first of them."""
+    def _foreseen(self, trace: ContentionTrace, now: int, previous: int | None, fitting: Sequence[int]) -> int:
+        """The variant that finishes first; the present one in a tie, else the first of them."""
 
-        def done(variant: int) -> tuple[int, bool, int]:
-            begin = now + self._cost(before, variant)
-            return begin + self.inference(variant, trace, begin).cycles, variant != before, variant
+        def finish(variant: int) -> tuple[int, bool, int]:
+            begin = now + self._cost(previous, variant)
+            return begin + self.inference(variant, trace, begin).cycles, variant != previous, variant
 
         if not fitting:
             raise BadInputError(f"no variant fits what is granted at cycle {now}")
-        return min(fitting, key=done)
+        return min(fitting, key=finish)

@@ -1,10 +1,10 @@
-"""Is a program right whatever the times?  Races, reads of unwritten memory, bounds, deadlock, flag counts, to the 32-byte block.
+"""Checks of a program that hold for any timing: races, reads of unwritten memory, bounds, deadlock, flag counts, to the 32-byte block.
 
 Two accesses that share a block, one of them a write, must be ordered by happens-before: the order of a queue, and flags (the i-th
-WAIT of a flag comes after its i-th SET).  Transfers of a DMA with several ports have no order but that of flags.  Lifetimes of buffers
-that overlap show as races, as reads of what was written last for another segment, operator or later block, or as a bias that is no
-constant.  What records do not say cannot be found: a place that is overwritten within one operator and block, or by another operator of
-the segment in the same or an earlier block, reads as if it were meant (docs/deviations.md).  `simulator.hazards` has the walk.
+WAIT of a flag comes after its i-th SET).  Transfers of a DMA with several ports are ordered by flags only.  Overlapping lifetimes of
+buffers show as races, as reads of data last written for another segment, operator or later block, or as a bias that is no constant.
+A place overwritten within one operator and block, or by another operator of the segment in the same or an earlier block, cannot be
+found from records (docs/deviations.md).  `simulator.hazards` has the walk.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _HOST = -1
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One fault.
 
-    core, instruction, engine: the record, of a race the later one in the streams; -1, -1, None where it is the host that reads.
-    blocks: first and one past the last block of `memory`; a hull where several are concerned; None where no memory is.
-    other: (core, instruction) on the other side of a race, or the one that wrote what is read.
+    core, instruction, engine: the record, of a race the later one in the streams; -1, -1, None for reads by the host.
+    blocks: first and one past the last block of `memory`; a hull of several blocks; None where no memory is concerned.
+    other: (core, instruction) on the other side of a race, or the writer of the data read.
     """
 
     kind: FindingKind
@@ -81,12 +81,13 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
     place = np.empty(n, np.int32)
     place[by_queue] = np.arange(n) - queue_start[queue[by_queue]] + 1
 
+    # flags: a number per (source, target, id), and the WAITs of each in order
     flag = np.full(n, -1, np.int32)
     rows = np.flatnonzero(np.isin(code[:, isa.OP], FLAGGED))
-    here = np.stack((core[rows], code[rows, isa.ENGINE]), 1)
-    there = code[rows][:, [isa.FLAG_CORE, isa.FLAG_ENGINE]]
+    local = np.stack((core[rows], code[rows, isa.ENGINE]), 1)
+    remote = code[rows][:, [isa.FLAG_CORE, isa.FLAG_ENGINE]]
     setting = (code[rows, isa.OP] == Op.SET)[:, None]
-    named = np.concatenate((np.where(setting, here, there), np.where(setting, there, here), code[rows][:, [isa.FLAG_ID]]), 1)
+    named = np.concatenate((np.where(setting, local, remote), np.where(setting, remote, local), code[rows][:, [isa.FLAG_ID]]), 1)
     keys, number = np.unique(named, axis=0, return_inverse=True)
     flag[rows] = number.reshape(-1)
     waiting = rows[code[rows, isa.OP] == Op.WAIT]  # a flag has one consumer queue: stream order is its order
@@ -97,10 +98,10 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
     constants = int(limits[Memory.DDR, 1])
     base = np.empty((machine.cores, len(Memory)), np.int64)
     base[:, Memory.DDR] = -constants
-    own = limits[1 : Memory.SHARED, 0]
+    core_blocks = limits[1 : Memory.SHARED, 0]
     first = int(limits[Memory.DDR, 0]) - constants
-    starts = first + np.concatenate(([0], np.cumsum(np.tile(own, machine.cores))))
-    base[:, 1 : Memory.SHARED] = starts[:-1].reshape(machine.cores, len(own))
+    starts = first + np.concatenate(([0], np.cumsum(np.tile(core_blocks, machine.cores))))
+    base[:, 1 : Memory.SHARED] = starts[:-1].reshape(machine.cores, len(core_blocks))
     base[:, Memory.SHARED] = starts[-1]
     writer = np.full(int(starts[-1] + limits[Memory.SHARED, 0]), UNWRITTEN, np.int32)
     for buffer in program.memory.of_kind("input"):
@@ -126,49 +127,54 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
 
 
 class _Namer:
-    """Rows of the walk to findings with text."""
+    """Converter from rows of the walk to findings with text."""
 
     def __init__(self, program: Program, code: Code, walk: Walk) -> None:
         self.program, self.code, self.walk = program, code, walk
 
-    def place(self, i: int) -> tuple[int, int]:
-        core = int(np.searchsorted(self.walk.core_start, i, side="right")) - 1
-        return core, i - int(self.walk.core_start[core])
+    def place(self, record: int) -> tuple[int, int]:
+        core = int(np.searchsorted(self.walk.core_start, record, side="right")) - 1
+        return core, record - int(self.walk.core_start[core])
 
-    def name(self, i: int) -> str:
-        core, instruction = self.place(i)
-        return f"core {core} instruction {instruction} ({Engine(int(self.code[i, isa.ENGINE])).name} {Op(int(self.code[i, isa.OP])).name})"
+    def name(self, record: int) -> str:
+        core, instruction = self.place(record)
+        return (
+            f"core {core} instruction {instruction} "
+            f"({Engine(int(self.code[record, isa.ENGINE])).name} {Op(int(self.code[record, isa.OP])).name})"
+        )
 
-    def purpose(self, i: int) -> str:
-        """For which segment, operator and block a record works."""
-        tag = int(self.code[i, isa.TAG])
-        return f" for segment {isa.segment_of(tag)}, operator {isa.operator_of(tag)}, block {isa.block_of(int(self.code[i, isa.BLOCK]))}"
+    def purpose(self, row: int) -> str:
+        """The segment, operator and block of a record."""
+        tag = int(self.code[row, isa.TAG])
+        return f" for segment {isa.segment_of(tag)}, operator {isa.operator_of(tag)}, block {isa.block_of(int(self.code[row, isa.BLOCK]))}"
 
     def finding(self, row: NDArray[np.int64], keys: NDArray[np.int32]) -> Finding:
-        kind, i, memory, lo, hi, other = (int(value) for value in row)
-        if kind == hazards.RACE and other > i:  # a race reads the same whichever side the walk met first
-            i, other = other, i
-        core, instruction = self.place(i)
-        engine = Engine(int(self.code[i, isa.ENGINE]))
+        kind, record, memory, lo, hi, other_record = (int(value) for value in row)
+        if kind == hazards.RACE and other_record > record:  # a race reads the same whichever side the walk met first
+            record, other_record = other_record, record
+        core, instruction = self.place(record)
+        engine = Engine(int(self.code[record, isa.ENGINE]))
         if kind == hazards.FLAG_COUNT:
-            text = f"{self.name(i)}: the count of {_flag_name(keys[lo])} can exceed {self.walk.count_limit}"
+            text = f"{self.name(record)}: the count of {_flag_name(keys[lo])} can exceed {self.walk.count_limit}"
             return Finding("flag_count", core, instruction, engine, None, None, None, text)
         where = f"{Memory(memory).name} blocks {lo}..{hi}"
-        what = {
+        predicate = {
             hazards.OUT_OF_BOUNDS: f"touches {where}, the memory has {int(self.walk.limits[memory, 0])}",
             hazards.UNWRITTEN_READ: f"reads {where}, which nobody has written",
             hazards.CONSTANT_WRITE: f"writes {where}, which hold constants",
-            hazards.OVERWRITTEN_READ: f"reads {where}, which {self.name(other)} has overwritten{self.purpose(other)}" if other >= 0 else "",
-            hazards.RACE: f"and {self.name(other)} touch {where} in no order" if other >= 0 else "",
+            hazards.OVERWRITTEN_READ: f"reads {where}, which {self.name(other_record)} has overwritten{self.purpose(other_record)}"
+            if other_record >= 0
+            else "",
+            hazards.RACE: f"and {self.name(other_record)} touch {where} in no order" if other_record >= 0 else "",
         }[np.int64(kind)]
-        partner = self.place(other) if other >= 0 else None
-        text = f"{self.name(i)} {what}"
+        partner = self.place(other_record) if other_record >= 0 else None
+        text = f"{self.name(record)} {predicate}"
         return Finding(_KINDS[kind], core, instruction, engine, Memory(memory), (lo, hi), partner, text)
 
-    def deadlock(self, i: int, issued: bool) -> Finding:
-        core, instruction = self.place(i)
+    def deadlock(self, row: int, issued: bool) -> Finding:
+        core, instruction = self.place(row)
         why = "waits for a flag that is never set" if issued else f"is never issued: a queue of core {core} is full or stands"
-        return Finding("deadlock", core, instruction, Engine(int(self.code[i, isa.ENGINE])), None, None, None, f"{self.name(i)} {why}")
+        return Finding("deadlock", core, instruction, Engine(int(self.code[row, isa.ENGINE])), None, None, None, f"{self.name(row)} {why}")
 
 
 def _flag_name(key: NDArray[np.int32]) -> str:
@@ -177,7 +183,7 @@ def _flag_name(key: NDArray[np.int32]) -> str:
 
 
 def _at_the_end(program: Program, walk: Walk, balance: dict[tuple[int, ...], int]) -> list[Finding]:
-    """Flags that are left set, and outputs that the host reads and nobody wrote."""
+    """Findings at the end: flags left set, and outputs that the host reads and no record wrote."""
     findings = []
     for key, count in sorted(balance.items()):
         if count:

@@ -1,4 +1,4 @@
-"""Programs that run one after the other, as the pieces of a model do: what they take together.
+"""Programs that run one after the other, as the pieces of a model do: sums of their timings.
 
 Each begins with empty engines when the one before it has ended, so cycles, bytes and counters add up, and so do bounds.
 """
@@ -13,13 +13,13 @@ from simulator.timing import Prepared, Timing, program_bound, simulate
 
 
 def in_all(timings: Sequence[Timing]) -> Timing:
-    """The sum; nothing is recorded in it.  A single one is itself."""
-    first, *others = timings
-    if not others:
+    """The sum of timings, without recorded instructions; a single one is returned as it is."""
+    first, *later_timings = timings
+    if not later_timings:
         return first
     return Timing(
         sum(t.cycles for t in timings),
-        first.busy_cycles + sum(t.busy_cycles for t in others),
+        first.busy_cycles + sum(t.busy_cycles for t in later_timings),
         sum(t.ddr_read_bytes for t in timings),
         sum(t.ddr_write_bytes for t in timings),
         sum(t.bus_units for t in timings),
@@ -35,5 +35,5 @@ def simulate_all(programs: Sequence[Prepared], machine: Machine, level: Level) -
 
 
 def bound_of_all(programs: Sequence[Prepared], machine: Machine, level: Level) -> int:
-    """Cycles below which they cannot come: `timing.program_bound`, summed."""
+    """A lower bound of their cycles together: the sum of `timing.program_bound`."""
     return sum(program_bound(p, machine, level) for p in programs)

@@ -1,4 +1,4 @@
-"""Many inferences under a changing load as Chrome trace events: which variant ran when, and what share of the DDR bandwidth it met.
+"""Inferences under a changing load as Chrome trace events: the variant of each, and the share of the DDR bandwidth.
 
 A lane with an event per inference, named by its variant; an instant where the variant switches; a counter of the share.  An inference's
 event covers its latency, so a switch before it is part of it.  What engines do inside an inference is not drawn: see `simulator.trace`.
@@ -22,7 +22,7 @@ _PROCESS, _LANE = 1, 1
 
 
 def served_trace(served: Served, load: ContentionTrace, machine: Machine, about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-    """The file in pieces.  load: what the inferences were served under; about: what the file says of itself (JSON values)."""
+    """The file in pieces.  load: of the served inferences; about: metadata of the file (JSON values)."""
     facts = {"machine": machine.name, "clock_hz": machine.clock_hz, "cycles": served.cycles, "switches": served.switches}
     yield opening(facts | dict(about or {}))
     yield meta("process_name", _PROCESS, 0, {"name": "runtime"}).encode()
@@ -36,13 +36,13 @@ def _inferences(served: Served, machine: Machine) -> Iterator[str]:
     begin = nanoseconds(served.start, machine.clock_hz)
     stop = nanoseconds(served.start + served.latency, machine.clock_hz)
     columns = (begin, stop - begin, served.start, served.latency, served.variant, served.compute_cycles, served.load_store_cycles)
-    for i, (at, takes, start, cycles, variant, compute, load_store) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+    for i, (begin_ns, takes, start, cycles, variant, compute, load_store) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         yield event(
             ph="X",
             cat="inference",
             pid=_PROCESS,
             tid=_LANE,
-            ts=at / 1000,
+            ts=begin_ns / 1000,
             dur=takes / 1000,
             name=served.variants[variant],
             args={
@@ -58,10 +58,10 @@ def _inferences(served: Served, machine: Machine) -> Iterator[str]:
 
 def _switches(served: Served, machine: Machine) -> Iterator[str]:
     after = np.flatnonzero(np.diff(served.variant)) + 1
-    for i, at in zip(after.tolist(), nanoseconds(served.start[after], machine.clock_hz).tolist(), strict=True):
+    for i, switch_ns in zip(after.tolist(), nanoseconds(served.start[after], machine.clock_hz).tolist(), strict=True):
         before, now = (served.variants[v] for v in served.variant[i - 1 : i + 1])
         args = {"from": before, "to": now, "inference": i, "cycle": int(served.start[i])}
-        yield event(ph="i", s="p", cat="switch", pid=_PROCESS, tid=_LANE, ts=at / 1000, name=f"{before} to {now}", args=args)
+        yield event(ph="i", s="p", cat="switch", pid=_PROCESS, tid=_LANE, ts=switch_ns / 1000, name=f"{before} to {now}", args=args)
 
 
 def _share(served: Served, load: ContentionTrace, machine: Machine) -> Iterator[str]:
@@ -69,5 +69,5 @@ def _share(served: Served, load: ContentionTrace, machine: Machine) -> Iterator[
     cycle: Ints = np.array(load.cycles, np.int64)
     met = cycle < served.cycles
     share = np.array(load.share_units, np.int64)[met] / SHARE_UNIT * 100
-    for at, percent in zip(nanoseconds(cycle[met], machine.clock_hz).tolist(), share.tolist(), strict=True):
-        yield event(ph="C", pid=_PROCESS, name="DDR share, percent", ts=at / 1000, args={"percent": percent})
+    for change_ns, percent in zip(nanoseconds(cycle[met], machine.clock_hz).tolist(), share.tolist(), strict=True):
+        yield event(ph="C", pid=_PROCESS, name="DDR share, percent", ts=change_ns / 1000, args={"percent": percent})

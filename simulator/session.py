@@ -42,7 +42,7 @@ Compute = Callable[[CompiledPiece, Mapping[str, Array]], Mapping[str, Array]]  #
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output of the model.  What the NPU takes and gives has the model's type on the host, whatever it computes in."""
+    """An input or output of the model, of the model's type on the host, whatever type the NPU computes in."""
 
     name: str
     shape: list[int]
@@ -51,7 +51,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the model says of itself, by onnxruntime's names."""
+    """The model's metadata, by onnxruntime's names."""
 
     producer_name: str
     graph_name: str
@@ -64,7 +64,7 @@ class ModelMetadata:
 
 @dataclass
 class SessionOptions:
-    """Those of onnxruntime's that a session here heeds; onnxruntime's own object will do as well."""
+    """onnxruntime's options that a session here supports; onnxruntime's own object will do as well."""
 
     enable_profiling: bool = False
     profile_file_prefix: str = "tilefarm_profile_"
@@ -80,8 +80,8 @@ class InferenceSession:
     """A compiled ONNX file (its path or bytes), the folder of a bundle, or a bare container's bytes.
 
     Nodes around the containers, which the NPU does not support, run on onnxruntime (`simulator.host_nodes`).  sess_options: see
-    `SessionOptions`.  providers, provider_options: taken as onnxruntime takes them, and not heeded: there is one NPU, and one host.
-    compute: what stands for the programs of pieces, at every level.
+    `SessionOptions`.  providers, provider_options: accepted as in onnxruntime, and ignored: there is one NPU, and one host.
+    compute: a substitute for the programs of pieces, at every level.
     Raises `BadInputError` for a file that cannot be read, holds no container, or a damaged one (`ContainerError`).
     """
 
@@ -124,7 +124,7 @@ class InferenceSession:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Contention levels that have a variant; none where the host runs all of the model, which is the same at every level."""
+        """Contention levels that have a variant; none where the host runs the whole model."""
         return self.compiled.levels if self.compiled.pieces else ()
 
     @property
@@ -145,7 +145,7 @@ class InferenceSession:
         return ModelMetadata(**{**nothing, "version": 0, "custom_metadata_map": {}, **self._facts})  # type: ignore[arg-type]
 
     def get_providers(self) -> list[str]:
-        """Who runs the nodes: the NPU, and the host where it has any."""
+        """Providers of the nodes: the NPU, and the host where it has any."""
         return [*([PROVIDER] if self.compiled.pieces else []), *([] if self.host is None else [HOST_PROVIDER])]
 
     def run(
@@ -162,36 +162,36 @@ class InferenceSession:
         Raises `BadInputError` for a name, a shape, a type or a level that the model does not have.
         """
         level = self._level(run_options, level)
-        known = [port.name for port in self.get_outputs()]
-        wanted = list(output_names) if output_names else known
+        names = [port.name for port in self.get_outputs()]
+        wanted = list(output_names) if output_names else names
         for name in wanted:
-            if name not in known:
-                raise BadInputError(f"output {name!r}: the model has {', '.join(known)}")
+            if name not in names:
+                raise BadInputError(f"output {name!r}: the model has {', '.join(names)}")
         begin_ns = self._profile.now_ns if self._profile is not None else 0
         values = self.values(input_feed, {}, level)
         if self._profile is not None:
             self._profile.run(begin_ns, level)
         return [values[name] for name in wanted]
 
-    def run_on(self, input_feed: Mapping[str, ArrayLike], given: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
-        """Outputs of the model and of every piece, by name, where pieces read what `given` has instead of what was made before them.
+    def run_on(self, input_feed: Mapping[str, ArrayLike], overrides: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
+        """Outputs of the model and of every piece, by name, where pieces read the values in `overrides` instead of computed ones.
 
         Raises as `run`.
         """
-        values = self.values(input_feed, given, level)
+        values = self.values(input_feed, overrides, level)
         buffers = (buffer for piece in self.compiled.pieces for buffer in piece.container.memory.of_kind("output"))
         return {name: values[name] for name in dict.fromkeys([*(port.name for port in self.get_outputs()), *(b.name for b in buffers)])}
 
-    def values(self, input_feed: Mapping[str, ArrayLike], given: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
-        """Every value that passes between host and pieces, and those of `run_on`.  Raises as `run`."""
+    def values(self, input_feed: Mapping[str, ArrayLike], overrides: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
+        """Values between host and pieces, with those of `run_on`.  Raises as `run`."""
         values = dict(zip((port.name for port in self.get_inputs()), self.checked(input_feed), strict=True))
         for k, piece in enumerate(self.compiled.pieces):
             values = self._host(k, values)
-            values |= self._piece(piece, level, {**values, **given})
+            values |= self._piece(piece, level, {**values, **overrides})
         return self._host(len(self.compiled.pieces), values)
 
     def end_profiling(self) -> str:
-        """The path of a Chrome trace of the runs so far (`simulator.profile`); '' where profiling is not enabled.  Then it is over."""
+        """Write a Chrome trace of the runs so far (`simulator.profile`) and stop; its path, '' without profiling."""
         profile, self._profile = self._profile, None
         return "" if profile is None else profile.write()
 
@@ -213,22 +213,22 @@ class InferenceSession:
         if self.host is None:
             return values
         begin = time.perf_counter_ns()
-        found = self.host.run(stage, values)
+        host_values = self.host.run(stage, values)
         nodes = self.host.nodes(stage)
         if self._profile is not None and nodes:
             self._profile.host([node.name or node.output[0] for node in nodes], time.perf_counter_ns() - begin)
-        return found
+        return host_values
 
     def _piece(self, piece: CompiledPiece, level: str, values: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """What a piece makes of its inputs, in the types of the host."""
+        """Outputs of a piece, in the types of the host."""
         memory = piece.container.memory
-        given = {buffer.name: self._checked_array(buffer, values) for buffer in memory.of_kind("input")}
-        made = self._execute(piece, level, given) if self._compute is None else self._compute(piece, given)
+        inputs = {buffer.name: self._checked_array(buffer, values) for buffer in memory.of_kind("input")}
+        outputs = self._execute(piece, level, inputs) if self._compute is None else self._compute(piece, inputs)
         with np.errstate(over="ignore"):  # beyond float16 is infinity
-            return {buffer.name: made[buffer.name].astype(self._dtype(buffer), copy=False) for buffer in memory.of_kind("output")}
+            return {buffer.name: outputs[buffer.name].astype(self._dtype(buffer), copy=False) for buffer in memory.of_kind("output")}
 
-    def _execute(self, piece: CompiledPiece, level: str, given: Mapping[str, Array]) -> dict[str, Array]:
-        """What a piece's program makes of its inputs."""
+    def _execute(self, piece: CompiledPiece, level: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs of a piece's program."""
         container = piece.container
         memory = container.memory
         try:
@@ -239,7 +239,7 @@ class InferenceSession:
         constants = np.frombuffer(container.constants, np.uint8)
         ddr[: constants.size] = constants
         for buffer in memory.of_kind("input"):
-            load_input(ddr, buffer, given[buffer.name], memory.type_of(buffer))
+            load_input(ddr, buffer, inputs[buffer.name], memory.type_of(buffer))
         execute(program(container, level), container.machine, ddr, verify=False)  # `decode` did
         if self._profile is not None:
             variant = container.variant(level)
@@ -261,7 +261,7 @@ class InferenceSession:
         return [_checked_port(port, feeds) for port in self.host.inputs]
 
     def _dtype(self, buffer: DdrBuffer) -> np.dtype[Any]:
-        """On the host."""
+        """The type of a buffer on the host."""
         if buffer.dtype is not None and not DataType[buffer.dtype].is_float:
             return DataType[buffer.dtype].storage
         return self._dtypes.get(buffer.name, np.dtype(np.float32))
@@ -288,7 +288,7 @@ def _host_ports(ports: Sequence[HostPort]) -> list[NodeArg]:
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:
-    """As onnxruntime calls it."""
+    """onnxruntime's name of a type."""
     return f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype.name, dtype.name) })"
 
 
@@ -298,14 +298,14 @@ def _host_nodes(view: memoryview, where: str, compiled: Compiled) -> HostNodes:
     host = HostNodes(bytes(view), where, len(compiled.pieces))
     for piece, (inputs, outputs) in zip(compiled.pieces, host.pieces, strict=True):
         memory = piece.container.memory
-        for what, mine, theirs in (("inputs", memory.of_kind("input"), inputs), ("outputs", memory.of_kind("output"), outputs)):
-            if sorted(buffer.name for buffer in mine) != sorted(theirs):
-                raise BadInputError(f"{where}: its container has {what} {[b.name for b in mine]}, its node {theirs}")
+        for side, buffers, names in (("inputs", memory.of_kind("input"), inputs), ("outputs", memory.of_kind("output"), outputs)):
+            if sorted(buffer.name for buffer in buffers) != sorted(names):
+                raise BadInputError(f"{where}: its container has {side} {[b.name for b in buffers]}, its node {names}")
     return host
 
 
 def _checked_port(port: HostPort, feeds: Mapping[str, ArrayLike]) -> Array:
-    """As `_checked_array`, for an input of any type; floats of any width are taken for float."""
+    """`_checked_array` for an input of any type; floats of any width are taken for float."""
     shape = list(port.shape or ())
     if port.name not in feeds:
         raise BadInputError(f"input {port.name!r}: missing; expected {port.dtype} {shape}")

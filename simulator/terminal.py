@@ -1,7 +1,7 @@
-"""What reaches a terminal: one place, since names come from files, and a terminal obeys what it is sent.
+"""Text for a terminal, with control characters escaped: names come from files, and a terminal obeys control characters.
 
-An operator may be called `ESC ]0;...BEL`, which sets the window's title, or hold the mark that makes what follows read from right to left.
-Nothing is refused for its name; it is shown.
+An operator may be called `ESC ]0;...BEL`, which sets the window's title, or hold the mark that reverses the direction of text.
+No name is refused; it is shown escaped.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
 def shown(name: str) -> str:
-    """A name as one can read it: what a terminal would obey, as an escape of Python's."""
+    """A readable name: control characters as Python's escapes."""
     return _IN_LINE.sub(_escaped, name)
 
 
 def shown_text(text: str) -> str:
-    """The same of several lines, whose ends stay."""
+    """`shown` of several lines, which keep their ends."""
     return _IN_TEXT.sub(_escaped, text)
 
 
 def shown_json(text: str) -> str:
-    """A text of JSON with the same in its strings as JSON's own escapes: a reader finds every name as it is."""
+    """JSON text with control characters of its strings as JSON's own escapes, so that a reader gets every name unchanged."""
     import json  # `--help` does without
 
-    return _IN_TEXT.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _IN_TEXT.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def print_line(text: str = "") -> None:
@@ -46,10 +46,10 @@ def print_text(text: str) -> None:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """One line for a person, at once: to stderr, so that stdout stays a program's."""
+    """Print one line for a person, at once: to stderr, since stdout is for programs."""
     print(shown(text), file=stream or sys.stderr, flush=True)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return _SHORT.get(found[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

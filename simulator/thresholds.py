@@ -30,7 +30,7 @@ HYSTERESIS = 0.05
 
 @dataclass(frozen=True)
 class Merged:
-    """A variant that the rule does not use, and the one that takes its place."""
+    """A variant outside the ladder, and its substitute."""
 
     variant: str
     into: str
@@ -66,7 +66,7 @@ class Oscillation:
 
 
 class ByHand(NamedTuple):
-    """What a person sets.  t_min, t_max: both, of all borders, or neither for what follows from the variants.
+    """Settings by a person.  t_min, t_max: both, for all borders, or neither to derive them from the variants.
 
     slice_cycles: see `ThresholdRule`.
     """
@@ -76,7 +76,7 @@ class ByHand(NamedTuple):
     slice_cycles: int = 0
 
     def thresholds(self, response: Response, costs: Sequence[tuple[float, ...]]) -> Thresholds:
-        """See `one_pair`.  Raises `BadInputError`."""
+        """Thresholds of these settings; see `one_pair`.  Raises `BadInputError`."""
         if self.t_min is None or self.t_max is None:
             return choose_thresholds(response, slice_cycles=self.slice_cycles)
         return one_pair(response, costs, self.t_min, self.t_max, self.slice_cycles)
@@ -84,7 +84,7 @@ class ByHand(NamedTuple):
 
 @dataclass(frozen=True)
 class Thresholds:
-    """A rule with what it was made from; `oscillations` is empty where it settles at every share of the grid."""
+    """A rule and its origin; `oscillations` is empty where it settles at every share of the grid."""
 
     rule: ThresholdRule
     borders: tuple[Border, ...]
@@ -134,27 +134,27 @@ def one_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: floa
 
 
 def pair_in_units(t_min: float, t_max: float) -> tuple[int, int]:
-    """In 1/65536.  Raises `BadInputError` as `one_pair`."""
+    """Two thresholds in 1/65536.  Raises `BadInputError` as `one_pair`."""
     low, high = (round(t * RHO_UNIT) if math.isfinite(t) else 0 for t in (t_min, t_max))
     if not 0 < low < high <= MAX_THRESHOLD:
-        found = f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max"
-        raise BadInputError(f"{found}, or a switch is undone at once; in steps of 1/{RHO_UNIT}, below {(MAX_THRESHOLD + 1) // RHO_UNIT}")
+        message = f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max"
+        raise BadInputError(f"{message}, or a switch is undone at once; in steps of 1/{RHO_UNIT}, below {(MAX_THRESHOLD + 1) // RHO_UNIT}")
     return low, high
 
 
 def oscillations(rule: ThresholdRule, response: Response) -> tuple[Oscillation, ...]:
-    """Shares of the grid at which two neighbours send each other back: with moves of one, the only way not to settle."""
-    found = []
+    """Shares of the grid at which two neighbours switch to each other: with moves of one step, the only way not to settle."""
+    cases = []
     for k, share in enumerate(response.grid):
         for position, (m, n) in enumerate(pairwise(rule.ladder)):
             low, high = float(response.balance[m, k]), float(response.balance[n, k])
             if _direction(rule, position, low) > 0 and _direction(rule, position + 1, high) < 0:
-                found.append(Oscillation(share, response.variants[m], response.variants[n], low, high))
-    return tuple(found)
+                cases.append(Oscillation(share, response.variants[m], response.variants[n], low, high))
+    return tuple(cases)
 
 
 def _direction(rule: ThresholdRule, position: int, balance: float) -> int:
-    """As rho of counters; what is below 1/65536 decides nothing, since thresholds are whole there."""
+    """Direction of the rule at a rho; below 1/65536 it decides nothing, since thresholds are whole there."""
     return rule.direction(position, math.floor(balance * RHO_UNIT), RHO_UNIT)
 
 
@@ -163,21 +163,21 @@ def _log_cycles(response: Response) -> Floats:
 
 
 def _heavier_each(response: Response) -> tuple[list[int], list[Merged]]:
-    """Variants by rho, each heavier than the one before it at every share; of two that are not, the faster one on the whole stays."""
+    """Variants by rho, each heavier than the one before at every share; of two that are not, the faster one on average stays."""
     speed = _log_cycles(response).mean(axis=1)
-    kept: list[int] = []
+    ladder: list[int] = []
     merged: list[Merged] = []
     for v in sorted(range(len(response.variants)), key=lambda v: (float(np.log(response.balance[v] + 1e-9).mean()), v)):
-        while kept and not (response.balance[v] > response.balance[kept[-1]]).all():
-            worse, better = (kept.pop(), v) if speed[v] < speed[kept[-1]] else (v, kept[-1])
+        while ladder and not (response.balance[v] > response.balance[ladder[-1]]).all():
+            worse, better = (ladder.pop(), v) if speed[v] < speed[ladder[-1]] else (v, ladder[-1])
             merged.append(
                 Merged(response.variants[worse], response.variants[better], "not heavier at every share, and slower on the whole")
             )
             if better != v:
                 break
         else:
-            kept.append(v)
-    return kept, merged
+            ladder.append(v)
+    return ladder, merged
 
 
 def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, int]], list[Merged]]:
@@ -186,17 +186,17 @@ def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, i
     A variant without a part is nowhere worth a switch: it is merged.  (Shortest path over [variant, point of the grid].)
     """
     cost = _log_cycles(response)[order]
-    ahead = np.zeros((len(order) + 1, cost.shape[1] + 1))
-    ahead[len(order), :-1] = np.inf
+    remaining_cost = np.zeros((len(order) + 1, cost.shape[1] + 1))
+    remaining_cost[len(order), :-1] = np.inf
     for v in reversed(range(len(order))):
         for k in reversed(range(cost.shape[1])):
-            ahead[v, k] = min(cost[v, k] + ahead[v, k + 1], ahead[v + 1, k])
+            remaining_cost[v, k] = min(cost[v, k] + remaining_cost[v, k + 1], remaining_cost[v + 1, k])
     parts: list[tuple[int, int, int]] = []
     unused: list[int] = []
     k = 0
     for v, variant in enumerate(order):
         start = k
-        while k < cost.shape[1] and cost[v, k] + ahead[v, k + 1] <= ahead[v + 1, k]:
+        while k < cost.shape[1] and cost[v, k] + remaining_cost[v, k + 1] <= remaining_cost[v + 1, k]:
             k += 1
         if k > start:
             parts.append((variant, start, k))
@@ -205,16 +205,18 @@ def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, i
     merged = []
     for variant in unused:
         # the neighbour on the ladder: the last one before it, or the first one
-        before = [part[0] for part in parts if order.index(part[0]) < order.index(variant)]
-        into = before[-1] if before else parts[0][0]
+        preceding = [part[0] for part in parts if order.index(part[0]) < order.index(variant)]
+        into = preceding[-1] if preceding else parts[0][0]
         merged.append(Merged(response.variants[variant], response.variants[into], "at no share of the grid faster than its neighbours"))
     return parts, merged
 
 
-def _crossing(response: Response, m: int, n: int, stop: int) -> float:
-    """Slowness between points stop - 1 and stop at which m and n take equally long."""
+def _crossing(response: Response, lighter: int, heavier: int, stop: int) -> float:
+    """Slowness between points stop - 1 and stop at which the lighter and the heavier variant take equally long."""
     x = response.slowness[stop - 1 : stop + 1]
-    gap = response.cycles[n, stop - 1 : stop + 1] - response.cycles[m, stop - 1 : stop + 1]  # >= 0 where m is right, < 0 where n is
+    gap = (
+        response.cycles[heavier, stop - 1 : stop + 1] - response.cycles[lighter, stop - 1 : stop + 1]
+    )  # >= 0 where m is right, < 0 where n is
     if gap[0] <= gap[1]:
         return float(x[1])
     return float(x[0] + (x[1] - x[0]) * min(1.0, max(0.0, gap[0] / (gap[0] - gap[1]))))

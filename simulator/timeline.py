@@ -1,4 +1,4 @@
-"""One run, instruction by instruction: when each engine worked, and what it waited for when it did not.
+"""One run, instruction by instruction: work and stalls of each engine.
 
 `timeline(program, machine, level)` runs a program once and keeps everything; its `stalls` explain the gaps.
 
@@ -44,7 +44,7 @@ Mask = NDArray[np.bool_]
 
 
 class Cause(IntEnum):
-    """Why an engine stood still."""
+    """Causes of stalls."""
 
     FLAG = 0
     LATENCY = 1
@@ -54,7 +54,7 @@ class Cause(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """See the table at the top."""
+    """Arrays of a run (see the table at the top)."""
 
     machine: Machine
     level: Level
@@ -106,18 +106,18 @@ class Timeline:
 
     @cached_property
     def port(self) -> Ints:
-        """int64 [n]: the DMA port of a transfer, which those of a queue take in turn; 0 of other rows."""
-        found = np.zeros(len(self.code), np.int64)
+        """int64 [n]: the DMA port of a transfer, taken in turn by those of a queue; 0 of other rows."""
+        ports = np.zeros(len(self.code), np.int64)
         for engine in DMAS:
             for core in range(self.cores):
                 queue = self.queues[core * ENGINES + engine]
                 rows = queue[self.transfer[queue]]
-                found[rows] = np.arange(len(rows)) % self.machine.dma_ports(engine)
-        return found
+                ports[rows] = np.arange(len(rows)) % self.machine.dma_ports(engine)
+        return ports
 
     @cached_property
     def stalls(self) -> Stalls:
-        """All stalls of all engines, within programs; those of SCALAR are the scalar unit's own before a full queue."""
+        """Stalls of all engines, within programs; those of SCALAR are the scalar unit's own before a full queue."""
         return _stalls_of_parts(self) if self.parts else _stalls(self)
 
 
@@ -147,7 +147,7 @@ def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """One of several programs: what it did from cycle 0 on, the cycle at which it began, and the rows that its own rows have become."""
+    """One of several programs: its run from cycle 0 on, its begin in the whole, and the numbers of its rows there."""
 
     run: Timeline
     begin: int
@@ -157,20 +157,21 @@ class Placed:
 def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> Timeline:
     """Programs one after the other as one run, each with empty engines at its start.
 
-    counts: (segments, operators) that each of them numbers from 0; here those of later programs follow those of earlier ones.  All have the
-    same machine and level.  A single one is itself.
+    counts: (segments, operators) of each, numbered from 0; in the whole those of later programs follow those of earlier ones.  All have the
+    same machine and level.  A single program is returned as it is.
     """
-    first, *others = runs
-    if not others:
+    first, *later_runs = runs
+    if not later_runs:
         return first
     begins = np.concatenate(([0], np.cumsum([run.cycles for run in runs]))).astype(np.int64)
     lengths = np.array([np.diff(run.stream_start) for run in runs])  # [programs, cores]
     stream_start = np.concatenate(([0], np.cumsum(lengths.sum(0)))).astype(np.int64)
-    ahead = np.cumsum(lengths, 0) - lengths  # rows of the same core in earlier programs
+    earlier_rows = np.cumsum(lengths, 0) - lengths  # rows of the same core in earlier programs
+    # rows of the whole: core after core, in each core program after program
     parts = []
     for k, run in enumerate(runs):
-        moved = stream_start[:-1] + ahead[k] - run.stream_start[:-1]
-        parts.append(Placed(run, int(begins[k]), np.arange(len(run.code)) + np.repeat(moved, lengths[k])))
+        row_shift = stream_start[:-1] + earlier_rows[k] - run.stream_start[:-1]
+        parts.append(Placed(run, int(begins[k]), np.arange(len(run.code)) + np.repeat(row_shift, lengths[k])))
     order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
     codes, segments, operators = [], 0, 0
     for run, (more_segments, more_operators) in zip(runs, counts, strict=True):
@@ -179,7 +180,7 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
         codes.append(code)
         segments, operators = segments + more_segments, operators + more_operators
 
-    def both(name: str, shifted: bool = False) -> Ints:
+    def joined_column(name: str, shifted: bool = False) -> Ints:
         columns = [getattr(part.run, name) + (part.begin if shifted else 0) for part in parts]
         joined: Ints = np.concatenate(columns)[order]
         return joined
@@ -189,13 +190,13 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
         first.level,
         int(begins[-1]),
         np.concatenate(codes)[order],
-        both("core"),
-        both("engine"),
-        both("dispatch", True),
-        both("start", True),
-        both("end", True),
-        both("bus"),
-        both("useful"),
+        joined_column("core"),
+        joined_column("engine"),
+        joined_column("dispatch", True),
+        joined_column("start", True),
+        joined_column("end", True),
+        joined_column("bus"),
+        joined_column("useful"),
         stream_start,
         tuple(parts),
     )
@@ -203,10 +204,10 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
 
 @dataclass(frozen=True, eq=False)
 class Stalls:
-    """Stretches in which an engine with something left to do stood still; int64 [k] each, queue by queue in order of time.
+    """Stretches in which an engine with remaining entries stood still; int64 [k] each, queue by queue in order of time.
 
-    row: the entry that waited.  source_engine, source_core: of the SET (FLAG), or of the queue that was full (QUEUE); else -1.
-    source_row: what the SET stood behind, the last work before it in its queue; else -1.
+    row: the waiting entry.  source_engine, source_core: of the SET (FLAG), or of the full queue (QUEUE); else -1.
+    source_row: the last work before the SET in its queue; else -1.
     """
 
     core: Ints
@@ -223,27 +224,27 @@ class Stalls:
         return len(self.row)
 
 
-def _stalls(t: Timeline) -> Stalls:
-    setter, behind = set_of_wait(t), last_work_before(t)
+def _stalls(run: Timeline) -> Stalls:
+    setter, work_before = set_of_wait(run), last_work_before(run)
     parts: list[list[Ints]] = []
-    for core in range(t.cores):
-        scalar = _scalar_stalls(t, core)
+    for core in range(run.cores):
+        scalar = _scalar_stalls(run, core)
         for engine in range(ENGINES - 1):
-            rows = t.queues[core * ENGINES + engine]
-            parts.append(_queue_stalls(t, core, engine, rows, setter, behind, scalar))
+            rows = run.queues[core * ENGINES + engine]
+            parts.append(_queue_stalls(run, core, engine, rows, setter, work_before, scalar))
         row, start, end = scalar
-        parts.append(_columns(core, Engine.SCALAR, start, end, Cause.QUEUE, row, core, t.engine[row], -1))
+        parts.append(_columns(core, Engine.SCALAR, start, end, Cause.QUEUE, row, core, run.engine[row], -1))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return Stalls(*columns)
 
 
-def _stalls_of_parts(t: Timeline) -> Stalls:
-    found = []
-    for part in t.parts:
+def _stalls_of_parts(run: Timeline) -> Stalls:
+    parts = []
+    for part in run.parts:
         s, rows = part.run.stalls, np.concatenate((part.rows, [-1]))  # row -1 stays -1
-        found.append((s.core, s.engine, s.start + part.begin, s.end + part.begin, s.cause, rows[s.row], s.source_core, s.source_engine,
+        parts.append((s.core, s.engine, s.start + part.begin, s.end + part.begin, s.cause, rows[s.row], s.source_core, s.source_engine,
                       rows[s.source_row]))  # fmt: skip
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.lexsort((columns[2], columns[1], columns[0]))
     return Stalls(*(column[order] for column in columns))
 
@@ -252,117 +253,118 @@ def _columns(*values: Ints | int) -> list[Ints]:
     return [column.astype(np.int64) for column in np.broadcast_arrays(*values)]
 
 
-def _scalar_stalls(t: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
+def _scalar_stalls(run: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
     """(row, start, end): from a dispatch until the issue of the next row, where that had to wait for room in its queue."""
-    rows = np.arange(t.stream_start[core], t.stream_start[core + 1])
-    end = t.dispatch[rows] - t.machine.issue_cycles
-    start = np.concatenate(([t.machine.launch_cycles], t.dispatch[rows][:-1])) if len(rows) else end
-    late = end > start
-    return rows[late], start[late], end[late]
+    rows = np.arange(run.stream_start[core], run.stream_start[core + 1])
+    end = run.dispatch[rows] - run.machine.issue_cycles
+    start = np.concatenate(([run.machine.launch_cycles], run.dispatch[rows][:-1])) if len(rows) else end
+    is_late = end > start
+    return rows[is_late], start[is_late], end[is_late]
 
 
 def _queue_stalls(
-    t: Timeline, core: int, engine: int, rows: Ints, setter: Ints, behind: Ints, scalar: tuple[Ints, Ints, Ints]
+    run: Timeline, core: int, engine: int, rows: Ints, setter: Ints, work_before: Ints, scalar: tuple[Ints, Ints, Ints]
 ) -> list[Ints]:
-    if engine in DMAS and t.machine.dma_ports(Engine(engine)) > 1:  # data of a later transfer may come first
-        rows = rows[np.argsort(np.where(t.code[rows, isa.OP] == Op.WAIT, t.end[rows], t.start[rows]), kind="stable")]
-    op, dispatch = t.code[rows, isa.OP], t.dispatch[rows]
+    if engine in DMAS and run.machine.dma_ports(Engine(engine)) > 1:  # data of a later transfer may come first
+        rows = rows[np.argsort(np.where(run.code[rows, isa.OP] == Op.WAIT, run.end[rows], run.start[rows]), kind="stable")]
+    op, dispatch = run.code[rows, isa.OP], run.dispatch[rows]
     # a SET leaves at once; that results of a pipelined array are out only later holds up nobody in its queue
-    end = np.where(op == Op.SET, t.start[rows], t.end[rows])
+    end = np.where(op == Op.SET, run.start[rows], run.end[rows])
     is_wait = op == Op.WAIT
     after = np.maximum.accumulate(end) if len(rows) else end
     before = np.concatenate(([0], after[:-1])) if len(rows) else after
-    handed = np.maximum(before, dispatch)
-    reached = np.where(is_wait, end, np.where(t.work[rows], t.start[rows], handed))
-    late, held = dispatch > before, reached > handed
+    ready = np.maximum(before, dispatch)
+    begin = np.where(is_wait, end, np.where(run.work[rows], run.start[rows], ready))
+    # late: dispatched after its queue was free; delayed: started after its dispatch
+    is_late, is_delayed = dispatch > before, begin > ready
 
-    blocked, blocker = _held_up(before[late], dispatch[late], scalar)
-    full = 2 * blocked >= dispatch[late] - before[late]
+    blocked, blocker = _held_up(before[is_late], dispatch[is_late], scalar)
+    full = 2 * blocked >= dispatch[is_late] - before[is_late]
     issue = _columns(
         core,
         engine,
-        before[late],
-        dispatch[late],
+        before[is_late],
+        dispatch[is_late],
         np.where(full, Cause.QUEUE, Cause.ISSUE),
-        rows[late],
+        rows[is_late],
         np.where(full, core, -1),
-        np.where(full, t.engine[blocker] if len(t.engine) else -1, -1),
+        np.where(full, run.engine[blocker] if len(run.engine) else -1, -1),
         -1,
     )
-    flag = is_wait[held]
-    source = np.where(flag, setter[rows[held]], 0)
-    rest = _columns(
+    flag = is_wait[is_delayed]
+    source = np.where(flag, setter[rows[is_delayed]], 0)
+    waits = _columns(
         core,
         engine,
-        handed[held],
-        reached[held],
+        ready[is_delayed],
+        begin[is_delayed],
         np.where(flag, Cause.FLAG, Cause.LATENCY),
-        rows[held],
-        np.where(flag, t.core[source], -1),
-        np.where(flag, t.engine[source], -1),
-        np.where(flag, behind[source], -1),
+        rows[is_delayed],
+        np.where(flag, run.core[source], -1),
+        np.where(flag, run.engine[source], -1),
+        np.where(flag, work_before[source], -1),
     )
-    both = [np.concatenate(pair) for pair in zip(issue, rest, strict=True)]
-    order = np.argsort(both[2], kind="stable")
-    return [column[order] for column in both]
+    columns = [np.concatenate(pair) for pair in zip(issue, waits, strict=True)]
+    order = np.argsort(columns[2], kind="stable")
+    return [column[order] for column in columns]
 
 
-def _held_up(a: Ints, b: Ints, scalar: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints]:
-    """Cycles of [a, b) in which the scalar unit stood before a full queue, and the row it stood with last (0 where it never did)."""
+def _held_up(begin: Ints, stop: Ints, scalar: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints]:
+    """Cycles of [begin, stop) in which the scalar unit stood before a full queue, and the last row it stood with (0 if none)."""
     row, start, end = scalar
     if not len(row):
-        return np.zeros(len(a), np.int64), np.zeros(len(a), np.int64)
-    last = np.maximum(np.searchsorted(start, b, "left") - 1, 0)
-    return covered(start, end, b) - covered(start, end, a), row[last]
+        return np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
+    last = np.maximum(np.searchsorted(start, stop, "left") - 1, 0)
+    return covered(start, end, stop) - covered(start, end, begin), row[last]
 
 
-def covered(start: Ints, end: Ints, at: Ints) -> Ints:
-    """How much of [0, at) disjoint ascending intervals cover."""
+def covered(start: Ints, end: Ints, cycle: Ints) -> Ints:
+    """Length of [0, cycle) that disjoint ascending intervals cover."""
     if not len(start):
-        return np.zeros(len(at), np.int64)
+        return np.zeros(len(cycle), np.int64)
     total = np.concatenate(([0], np.cumsum(end - start)))
-    i = np.searchsorted(start, at, "left")  # intervals that begin before `at`; the last of them may reach beyond it
-    beyond = np.where(i > 0, np.maximum(end[np.maximum(i - 1, 0)] - at, 0), 0)
-    found: Ints = total[i] - beyond
-    return found
+    i = np.searchsorted(start, cycle, "left")  # intervals that begin before `at`; the last of them may reach beyond it
+    beyond = np.where(i > 0, np.maximum(end[np.maximum(i - 1, 0)] - cycle, 0), 0)
+    length: Ints = total[i] - beyond
+    return length
 
 
 def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Starts and ends of what some intervals cover, ascending, disjoint."""
+    """Union of intervals: starts and ends, ascending, disjoint."""
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])
     new = np.concatenate(([True], start[1:] > end[:-1])) if len(start) else np.zeros(0, bool)
-    at = np.flatnonzero(new)
-    return start[at], np.maximum.reduceat(end, at) if len(at) else end
+    first = np.flatnonzero(new)
+    return start[first], np.maximum.reduceat(end, first) if len(first) else end
 
 
-def set_of_wait(t: Timeline) -> Ints:
-    """int64 [n]: for a WAIT the row of its SET (the i-th of a flag belongs to the i-th), else -1.  The program is taken to be verified."""
-    me = t.core * ENGINES + t.engine
-    other = t.code[:, isa.FLAG_CORE].astype(np.int64) * ENGINES + t.code[:, isa.FLAG_ENGINE]
-    flag = t.code[:, isa.FLAG_ID].astype(np.int64)
-    found = np.full(len(t.code), -1, np.int64)
-    queues, ids = t.cores * ENGINES, t.machine.flags.ids_per_pair
+def set_of_wait(run: Timeline) -> Ints:
+    """int64 [n]: for a WAIT the row of its SET (the i-th of a flag belongs to the i-th), else -1.  The program must be verified."""
+    queue = run.core * ENGINES + run.engine
+    other_queue = run.code[:, isa.FLAG_CORE].astype(np.int64) * ENGINES + run.code[:, isa.FLAG_ENGINE]
+    flag = run.code[:, isa.FLAG_ID].astype(np.int64)
+    setters = np.full(len(run.code), -1, np.int64)
+    queues, ids = run.cores * ENGINES, run.machine.flags.ids_per_pair
     ordered = []
-    for op, source, target in ((Op.SET, me, other), (Op.WAIT, other, me)):
-        rows = np.flatnonzero(t.code[:, isa.OP] == op)
+    for op, source, target in ((Op.SET, queue, other_queue), (Op.WAIT, other_queue, queue)):
+        rows = np.flatnonzero(run.code[:, isa.OP] == op)
         ordered.append(rows[np.argsort(((source * queues + target) * ids + flag)[rows], kind="stable")])
-    found[ordered[1]] = ordered[0]
-    return found
+    setters[ordered[1]] = ordered[0]
+    return setters
 
 
-def last_work_before(t: Timeline) -> Ints:
-    """int64 [n]: of the rows of the same queue, before this one, that occupy the engine, that which ends last; -1 where there is none."""
-    found = np.full(len(t.code), -1, np.int64)
-    for rows in t.queues:
-        end = np.where(t.work[rows], t.end[rows], -1)
-        last = t.work[rows] & (end == np.maximum.accumulate(end)) if len(rows) else rows
-        at = np.maximum.accumulate(np.where(last, np.arange(len(rows)), -1)) if len(rows) else rows
-        before = np.concatenate(([-1], at[:-1])) if len(rows) else at
-        found[rows] = np.where(before >= 0, rows[before], -1)
-    return found
+def last_work_before(run: Timeline) -> Ints:
+    """int64 [n]: the latest-ending work row of the same queue before this row; -1 where there is none."""
+    work_rows = np.full(len(run.code), -1, np.int64)
+    for rows in run.queues:
+        end = np.where(run.work[rows], run.end[rows], -1)
+        last = run.work[rows] & (end == np.maximum.accumulate(end)) if len(rows) else rows
+        latest = np.maximum.accumulate(np.where(last, np.arange(len(rows)), -1)) if len(rows) else rows
+        before = np.concatenate(([-1], latest[:-1])) if len(rows) else latest
+        work_rows[rows] = np.where(before >= 0, rows[before], -1)
+    return work_rows
 
 
-def data_alone(t: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
-    """Data cycles of DDR transfers that nobody else disturbs, at a share of the port."""
-    return alone_cycles(t.code[rows], t.bus[rows], t.machine, port_units(t.machine, share_units))
+def data_alone(run: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
+    """Data cycles of DDR transfers without contention among them, at a share of the port."""
+    return alone_cycles(run.code[rows], run.bus[rows], run.machine, port_units(run.machine, share_units))

@@ -68,13 +68,13 @@ _CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
 
 @dataclass(frozen=True)
 class Prepared:
-    """A program as the event loop wants it; nothing in it depends on the level.
+    """A program for the event loop; independent of the level.
 
     word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_state`).
     engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
     fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  paths: int64 [2, 8, 2] (see `timing_state.PATHS`).
-    engine_cycles: `fixed_cycles`, the scalar unit's with those in which it issues.  drawn_units: of all transfers.
-    computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, where no core has work for both; else they are timed.
+    engine_cycles: `fixed_cycles`, plus issue cycles for the scalar unit.  drawn_units: of all transfers.
+    computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, where no core has work for both; None: it is timed.
     constants: int64 [PORT] of `timing_state`.
     """
 
@@ -100,7 +100,7 @@ class Prepared:
         cls, machine: Machine, word: Ints, queue_start: Ints, engine: NDArray[np.uint8], stream_start: Ints, flag_slots: int, totals: Ints,
         read_bytes: int, write_bytes: int,
     ) -> Prepared:  # fmt: skip
-        """Arrays are not written any more.  totals: int64 [3, queues], fixed cycles, transfers, bus units."""
+        """A prepared program of these arrays, which become read-only.  totals: int64 [3, queues], fixed cycles, transfers, bus units."""
         fixed, transfers, bus_units = totals.reshape(3, -1, ENGINES)
         engine_cycles = fixed.copy()
         engine_cycles[:, Engine.SCALAR] += (stream_start[1:] - stream_start[:-1]) * machine.issue_cycles
@@ -123,17 +123,17 @@ class Prepared:
 
     @cached_property
     def queues(self) -> Ints:
-        """int64 [queues, 2]: the entries of each, from and to."""
+        """int64 [queues, 2]: first entry and stop of each."""
         return np.column_stack((self.queue_start[:-1], self.queue_start[1:]))
 
     @cached_property
     def streams(self) -> Ints:
-        """int64 [cores, 2]: the rows of each, from and to."""
+        """int64 [cores, 2]: first row and stop of each."""
         return np.column_stack((self.stream_start[:-1], self.stream_start[1:]))
 
     @property
     def dma_ports(self) -> int:
-        """How many DMA ports move DDR data, so how many transfers at once at most."""
+        """DMA ports that move DDR data: the maximum of concurrent transfers."""
         ports = [self.machine.dma_ports(engine) for engine in DMAS]
         return int(np.minimum(self.transfers[:, DMAS], ports).sum())
 
@@ -161,12 +161,12 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a run took.
+    """The timing of one run.
 
     busy_cycles: int64 [cores, 7] by `Engine`; a DMA is busy in its data phases, the scalar unit while issuing.
     load_store_cycles: cycles in which at least one DMA of a core moves DDR data, summed over cores.
     compute_cycles: cycles in which CUBE or VECTOR of a core works, summed over cores.
-    bus_units: what the transfers drew from the port, in 1/65536 bytes.
+    bus_units: drawn from the port by all transfers, in 1/65536 bytes.
     """
 
     cycles: int
@@ -187,32 +187,32 @@ class Timing:
 
 @njit(cache=True)
 def _count(
-    code: Code, core: int, cores: int, ids: int, queue_count: Ints, index: Flags, flags: Ints, used: int, engine: NDArray[np.uint8]
+    code: Code, core: int, cores: int, ids: int, queue_count: Ints, index: Flags, flags: Ints, flag_count: int, engine: NDArray[np.uint8]
 ) -> int:
-    """First pass over a stream: entries per queue, SETs and WAITs per flag; flags are numbered from 1 as they are met.
+    """First pass over a stream: entries per queue, SETs and WAITs per flag; flags are numbered from 1 in order of appearance.
 
-    index: int32 [queues, queues, ids], number of a flag.  flags: int64 [.., 2], its SETs and WAITs.  Returns how many flags are
-    known, or -1 - the first row that cannot be used.
+    index: int32 [queues, queues, ids], number of a flag.  flags: int64 [.., 2], its SETs and WAITs.  Returns the number of known flags,
+    or -1 - the first invalid row.
     """
     for i in range(code.shape[0]):
         e = code[i, _ENGINE]
         if e < 0 or e >= ENGINES:
             return -1 - i
         engine[i] = e
-        here = core * ENGINES + e
-        queue_count[here] += 1
+        queue = core * ENGINES + e
+        queue_count[queue] += 1
         op = code[i, _OP]
         if op in (_SET, _WAIT):
-            other, other_engine, flag = code[i, _FLAG_CORE], code[i, _FLAG_ENGINE], code[i, _FLAG_ID]
-            if other < 0 or other >= cores or other_engine < 0 or other_engine >= ENGINES or flag < 0 or flag >= ids:
+            other_core, other_engine, flag = code[i, _FLAG_CORE], code[i, _FLAG_ENGINE], code[i, _FLAG_ID]
+            if other_core < 0 or other_core >= cores or other_engine < 0 or other_engine >= ENGINES or flag < 0 or flag >= ids:
                 return -1 - i
-            there = other * ENGINES + other_engine
-            source, target = (here, there) if op == _SET else (there, here)
+            other_queue = other_core * ENGINES + other_engine
+            source, target = (queue, other_queue) if op == _SET else (other_queue, queue)
             if index[source, target, flag] == 0:
-                used += 1
-                index[source, target, flag] = used
+                flag_count += 1
+                index[source, target, flag] = flag_count
             flags[index[source, target, flag], 0 if op == _SET else 1] += 1
-    return used
+    return flag_count
 
 
 @njit(cache=True)
@@ -221,39 +221,38 @@ def _fill(
 ) -> int:
     """Second pass: entries into their queues.  slots: int64 [.., 2], next slot of a flag's SETs and WAITs.
 
-    totals: int64 [5, queues], fixed cycles, transfers, bus units, bytes read, bytes written.  Returns the first row that cannot be used,
-    or -1.
+    totals: int64 [5, queues], fixed cycles, transfers, bus units, bytes read, bytes written.  Returns the first invalid row, or -1.
     """
     for i in range(code.shape[0]):
-        here = core * ENGINES + code[i, _ENGINE]
+        queue = core * ENGINES + code[i, _ENGINE]
         op = code[i, _OP]
         if op in (_SET, _WAIT):
-            there = code[i, _FLAG_CORE] * ENGINES + code[i, _FLAG_ENGINE]
-            flag = index[here, there, code[i, _FLAG_ID]] if op == _SET else index[there, here, code[i, _FLAG_ID]]
+            other_queue = code[i, _FLAG_CORE] * ENGINES + code[i, _FLAG_ENGINE]
+            flag = index[queue, other_queue, code[i, _FLAG_ID]] if op == _SET else index[other_queue, queue, code[i, _FLAG_ID]]
             side = 0 if op == _SET else 1
             kind = WAIT if op == _WAIT else SET if code[i, _FLAG_CORE] == core else SET_REMOTE
-            word[cursor[here]] = slots[flag, side] << KIND_BITS | kind
+            word[cursor[queue]] = slots[flag, side] << KIND_BITS | kind
             slots[flag, side] += 1
         elif bus[i] > 0:
             if code[i, _ENGINE] != _MTE2 and code[i, _ENGINE] != _MTE3:
                 return i
             on_chip = np.int64(code[i, _SRC] + code[i, _DST])  # the other one is DDR, which is 0
-            word[cursor[here]] = bus[i] << BUS_BITS | on_chip << KIND_BITS | TRANSFER
-            totals[1, here] += 1
-            totals[2, here] += bus[i]
-            totals[3, here] += max(0, useful[i])
-            totals[4, here] -= min(0, useful[i])
+            word[cursor[queue]] = bus[i] << BUS_BITS | on_chip << KIND_BITS | TRANSFER
+            totals[1, queue] += 1
+            totals[2, queue] += bus[i]
+            totals[3, queue] += max(0, useful[i])
+            totals[4, queue] -= min(0, useful[i])
         else:
-            word[cursor[here]] = busy[i] << KIND_BITS | FIXED
-            totals[0, here] += busy[i]
-        cursor[here] += 1
+            word[cursor[queue]] = busy[i] << KIND_BITS | FIXED
+            totals[0, queue] += busy[i]
+        cursor[queue] += 1
     return -1
 
 
 def prepare(program: Program, machine: Machine) -> Prepared:
     """Price every record, sort records into their queues and match WAITs with SETs.
 
-    The program is taken to be legal (`Program.verify`); what would make the event loop unsafe is refused here too (`ProgramError`).
+    The program must be legal (`Program.verify`); faults that would make the event loop unsafe are refused here too (`ProgramError`).
     """
     cores = len(program.streams)
     if not 1 <= cores <= machine.cores:
@@ -265,80 +264,89 @@ def prepare(program: Program, machine: Machine) -> Prepared:
     queue_count = np.zeros(queues, np.int64)
     index = np.zeros((queues, queues, ids), np.int32)
     flags = np.zeros((min(index.size, total) + 1, 2), np.int64)
-    used = 0
+    # entries per queue and flags, to know the places of both
+    count = 0
     for core, code in enumerate(program.streams):
         stream_engine = engine[stream_start[core] : stream_start[core + 1]]
-        used = _count(code, core, cores, ids, queue_count, index, flags, used, stream_engine)
-        if used < 0:
-            raise ProgramError(f"core {core} instruction {-1 - used}: names an engine, core or flag that {machine.name} does not have")
+        count = _count(code, core, cores, ids, queue_count, index, flags, count, stream_engine)
+        if count < 0:
+            raise ProgramError(f"core {core} instruction {-1 - count}: names an engine, core or flag that {machine.name} does not have")
     queue_start = np.concatenate(([0], np.cumsum(queue_count)))
-    need = flags[: used + 1].max(axis=1)
+    # a slot per SET or WAIT of a flag, whichever are more: the i-th WAIT has the slot of the i-th SET
+    need = flags[: count + 1].max(axis=1)
     slots = np.repeat(np.cumsum(need) - need, 2).reshape(-1, 2)
     word = np.empty(total, np.int64)
     cursor = queue_start[:-1].copy()
     totals = np.zeros((5, queues), np.int64)
     for core, code in enumerate(program.streams):
-        for at in range(0, len(code), _CHUNK):
-            rows = code[at : at + _CHUNK]
+        for start in range(0, len(code), _CHUNK):
+            rows = code[start : start + _CHUNK]
             bad = _fill(rows, core, *price(rows, machine), word, cursor, index, slots, totals)
             if bad >= 0:
-                raise ProgramError(f"core {core} instruction {at + bad}: DDR is reached by MTE2 and MTE3 only")
+                raise ProgramError(f"core {core} instruction {start + bad}: DDR is reached by MTE2 and MTE3 only")
     read, written = totals[3:].sum(axis=1).tolist()
     return Prepared.of(machine, word, queue_start, engine, stream_start, int(need.sum()), totals[:3], read, written)
 
 
-def _state(p: Prepared, record: bool) -> State:
-    dma = p.machine.dma
+def _state(prepared: Prepared, record: bool) -> State:
+    dma = prepared.machine.dma
     return columns.new_state(
-        p.instructions, p.flag_slots, p.cores, dma.load_ports + dma.store_ports, int(p.constants[columns.RING]), record
+        prepared.instructions,
+        prepared.flag_slots,
+        prepared.cores,
+        dma.load_ports + dma.store_ports,
+        int(prepared.constants[columns.RING]),
+        record,
     )
 
 
-def _run(p: Prepared, state: State, load: BackgroundLoad, record: bool) -> Timing:
-    port = p.constants.copy()
+def _run(prepared: Prepared, state: State, load: BackgroundLoad, record: bool) -> Timing:
+    port = prepared.constants.copy()
     port[columns.RECORD] = record
     port[columns.STEPS] = len(load.rates)
-    alone = *nothing_alike(p.cores), *no_snapshots()
-    cycles = int(run(*state, p.word, p.engine, p.queues, p.streams, load.rates, load.steps, port, *alone))
+    no_history = *nothing_alike(prepared.cores), *no_snapshots()
+    cycles = int(run(*state, prepared.word, prepared.engine, prepared.queues, prepared.streams, load.rates, load.steps, port, *no_history))
     if cycles < 0:
-        raise DeadlockError(_deadlock(p, state))
-    unit = state.unit.reshape(p.cores, columns.UNITS, columns.COLUMNS)
-    busy = p.engine_cycles + unit[:, :ENGINES, columns.MOVED]
+        raise DeadlockError(_deadlock(prepared, state))
+    unit = state.unit.reshape(prepared.cores, columns.UNITS, columns.COLUMNS)
+    busy = prepared.engine_cycles + unit[:, :ENGINES, columns.MOVED]
     busy.flags.writeable = False
-    computing = p.computes_apart
+    computing = prepared.computes_apart
     return Timing(
         cycles=cycles,
         busy_cycles=busy,
-        ddr_read_bytes=p.ddr_read_bytes,
-        ddr_write_bytes=p.ddr_write_bytes,
-        bus_units=p.drawn_units,
+        ddr_read_bytes=prepared.ddr_read_bytes,
+        ddr_write_bytes=prepared.ddr_write_bytes,
+        bus_units=prepared.drawn_units,
         load_store_cycles=sum(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].tolist()),
-        compute_cycles=int(compute_union(state.time, p.word, p.queue_start, p.cores)) if computing is None else computing,
-        instructions=p.instructions,
-        recorded=_recorded(p, state) if record else None,
+        compute_cycles=int(compute_union(state.time, prepared.word, prepared.queue_start, prepared.cores))
+        if computing is None
+        else computing,
+        instructions=prepared.instructions,
+        recorded=_recorded(prepared, state) if record else None,
     )
 
 
-def _recorded(p: Prepared, state: State) -> Recorded:
-    rows = p.stream_rows()
+def _recorded(prepared: Prepared, state: State) -> Recorded:
+    rows = prepared.stream_rows()
 
     def per_core(entries: Ints) -> tuple[Ints, ...]:
         stream = np.empty(len(rows), np.int64)
         stream[rows] = entries
-        return tuple(np.split(stream, p.stream_start[1:-1]))
+        return tuple(np.split(stream, prepared.stream_start[1:-1]))
 
     return Recorded(*(per_core(column) for column in state.record.reshape(-1, 3).T))
 
 
-def _deadlock(p: Prepared, state: State) -> str:
-    """What every core's stuck queues and scalar unit wait for."""
-    rows = p.stream_rows()
-    setter = {int(w >> KIND_BITS): i for i, w in enumerate(p.word.tolist()) if w & KIND_MASK in (SET, SET_REMOTE)}
-    entry_queue = np.repeat(np.arange(len(p.queue_start) - 1), np.diff(p.queue_start))
+def _deadlock(prepared: Prepared, state: State) -> str:
+    """A message with the flags or queues that every blocked queue and scalar unit waits for."""
+    rows = prepared.stream_rows()
+    setter = {int(w >> KIND_BITS): i for i, w in enumerate(prepared.word.tolist()) if w & KIND_MASK in (SET, SET_REMOTE)}
+    entry_queue = np.repeat(np.arange(len(prepared.queue_start) - 1), np.diff(prepared.queue_start))
 
     def name(entry: int) -> str:
         core, engine = divmod(int(entry_queue[entry]), ENGINES)
-        return f"core {core} {Engine(engine).name} instruction {int(rows[entry] - p.stream_start[core])}"
+        return f"core {core} {Engine(engine).name} instruction {int(rows[entry] - prepared.stream_start[core])}"
 
     parts = []
     for u, unit in enumerate(state.unit.reshape(-1, columns.COLUMNS).tolist()):
@@ -348,9 +356,9 @@ def _deadlock(p: Prepared, state: State) -> str:
             if unit[columns.FULL] >= 0:
                 full = Engine(unit[columns.FULL] // columns.COLUMNS % columns.UNITS).name
                 where = f"instruction {unit[columns.PC] - unit[columns.FIRST]}"
-                parts.append(f"core {core} cannot dispatch {where}: the queue of {full} is full ({p.machine.queue_depth} entries)")
-        elif head < unit[columns.TAIL] and int(p.word[head]) & KIND_MASK == WAIT:
-            source = setter.get(int(p.word[head]) >> KIND_BITS)
+                parts.append(f"core {core} cannot dispatch {where}: the queue of {full} is full ({prepared.machine.queue_depth} entries)")
+        elif head < unit[columns.TAIL] and int(prepared.word[head]) & KIND_MASK == WAIT:
+            source = setter.get(int(prepared.word[head]) >> KIND_BITS)
             parts.append(f"{name(head)} waits for " + ("a SET that does not exist" if source is None else f"the SET at {name(source)}"))
     return "deadlock: " + "; ".join(parts)
 
@@ -379,42 +387,44 @@ def simulate(
 
     Raises `DeadlockError`, `ProgramError`, `BadInputError`.
     """
-    p = _as_prepared(program, machine)
+    prepared = _as_prepared(program, machine)
     if shared and rate_divisor != 1:
         raise BadInputError(f"rate_divisor {rate_divisor}: only with shared=False")
     share, latency = level.share_units, level.latency_cycles
     if shared:
-        load = level_load(machine, share, latency, p.cores)
+        load = level_load(machine, share, latency, prepared.cores)
     else:
-        load = BackgroundLoad(lone_rates(machine, share, p.cores, rate_divisor)[None], np.array([0, latency], np.int64))
-    return _run(p, _state(p, record), load, record)
+        load = BackgroundLoad(lone_rates(machine, share, prepared.cores, rate_divisor)[None], np.array([0, latency], np.int64))
+    return _run(prepared, _state(prepared, record), load, record)
 
 
 def simulate_levels(program: Program | Prepared, machine: Machine, levels: Sequence[str] | None = None) -> dict[str, Timing]:
-    """Run a program at several contention levels (default: all of the machine's); prepared once."""
+    """Run a program at several contention levels (default: all of the machine's), prepared once."""
     names = tuple(machine.contention) if levels is None else tuple(levels)
     unknown = [name for name in names if name not in machine.contention]
     if unknown:
         raise BadInputError(f"contention level {unknown[0]!r}: {machine.name} has {', '.join(machine.contention)}")
-    p = _as_prepared(program, machine)
-    state = _state(p, record=False)
-    found = {}
+    prepared = _as_prepared(program, machine)
+    state = _state(prepared, record=False)
+    timings = {}
     for name in names:
         level = machine.contention[name]
-        found[name] = _run(p, state, level_load(machine, level.share_units, level.latency_cycles, p.cores), record=False)
-    return found
+        timings[name] = _run(prepared, state, level_load(machine, level.share_units, level.latency_cycles, prepared.cores), record=False)
+    return timings
 
 
 def simulate_trace(program: Program | Prepared, machine: Machine, trace: ContentionTrace, *, record: bool = False) -> Timing:
-    """Run a program under a background load that changes while it runs (cycles of the trace count from the program's start).
+    """Run a program under a changing background load; cycles of the trace count from the program's start.
 
-    At a share the load adds the latency of `Machine.load_latency`.
+    A share adds the latency of `Machine.load_latency`.
     """
-    p = _as_prepared(program, machine)
-    shares, which = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
-    rates = np.stack([shared_rates(machine, int(share), p.cores) for share in shares])[which]
-    latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[which]
-    return _run(p, _state(p, record), BackgroundLoad(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record)
+    prepared = _as_prepared(program, machine)
+    shares, inverse = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
+    rates = np.stack([shared_rates(machine, int(share), prepared.cores) for share in shares])[inverse]
+    latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[inverse]
+    return _run(
+        prepared, _state(prepared, record), BackgroundLoad(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record
+    )
 
 
 @njit(cache=True)
@@ -429,20 +439,20 @@ def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints) -> i
 
 
 def program_bound(program: Program | Prepared, machine: Machine, level: Level = ALONE) -> int:
-    """Cycles below which no run at this level can come: launch, then the busiest engine, or the bus.
+    """A lower bound of the cycles at this level: launch, then the busiest engine, or the bus.
 
     Engine: its fixed cycles, a DMA's also start-up and bus units / min(path, cap, port) rounded up per transfer, over its ports (neither
     data phases nor start-ups of a port overlap), the scalar unit's issue cycles.  Bus: all bus units / port, as if it never turned;
     max(port, DMA ports), because a rate is never below one unit.
     """
-    p = _as_prepared(program, machine)
+    prepared = _as_prepared(program, machine)
     port = port_units(machine, level.share_units)
-    busy = p.engine_cycles.copy()
-    for core in range(p.cores):
+    busy = prepared.engine_cycles.copy()
+    for core in range(prepared.cores):
         for k, engine in enumerate(DMAS):
             q = core * ENGINES + engine
             rate = max(1, min(cap_units(machine, engine), port))
-            alone = _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate, p.paths[k])
-            busy[core, engine] += -(-alone // machine.dma_ports(engine))
-    drawn = max(port, p.dma_ports)
-    return machine.launch_cycles + max(int(busy.max()), -(-p.drawn_units // drawn))
+            lone_cycles = _alone_cycles(prepared.word, prepared.queue_start[q], prepared.queue_start[q + 1], rate, prepared.paths[k])
+            busy[core, engine] += -(-lone_cycles // machine.dma_ports(engine))
+    drawn = max(port, prepared.dma_ports)
+    return machine.launch_cycles + max(int(busy.max()), -(-prepared.drawn_units // drawn))

@@ -1,24 +1,24 @@
-"""A run that comes to where the run before it was: from there on it is that one, some cycles later.
+"""Convergence of incremental timing: once a run reaches a state of the previous run, up to a shift of the clock, it adopts the rest.
 
-Programs that are timed one after the other differ in a few segments, and behind these they are the same again: the same entries, at other
-places of their queues, with other numbers of flags.  The run before left snapshots.  Where the new run, between two steps of its clock, has
-all that is still to come in common with one of them, and differs from it in nothing that later cycles depend on, but for a shift of the
-clock, it stops: what is left is taken from the run before.
+Programs timed one after the other differ in a few segments and have a common suffix: equal entries at shifted positions of their queues,
+with shifted numbers of flags.  The previous run left snapshots.  Between two steps of its clock, the new run compares its state with
+those snapshots whose remaining entries lie in the common suffix.  Where nothing differs that later cycles depend on, but for the shift,
+it stops and takes the remaining times from the previous run.
 
-Cycles that differ otherwise make no difference where they cannot be seen: an entry leaves no earlier than it is handed out, so of what an
-idle queue did, of completions and of flags before that nothing is left but that they were.
+Differences in the past that nobody can see any more are allowed: an entry cannot leave its queue before it is dispatched, so completions
+and flags before that cycle matter only as completed events.
 
 | name   | dtype, shape      | meaning                                                                                                |
 |--------|-------------------|--------------------------------------------------------------------------------------------------------|
-| queues | int64 [queues, 2] | from which entry on a queue is as before, and how much further behind in its array than it was then       |
+| queues | int64 [queues, 2] | per queue: the first entry of the common suffix, and its shift against the previous program            |
 | rows   | int64 [cores, 2]  | the same of a core's stream                                                                            |
-| slots  | int               | by how much the numbers of flags have grown                                                            |
-| flag   | int64 [slots]     | flags as the run before left them, from slot `low` on                                                  |
-| source | int32 [slots]     | the instruction that sets a flag, in an order in which flags come behind who sets them                  |
-| first  | int               | where the run goes on from, every SET of an instruction before this one has taken effect                |
+| slots  | int               | shift of the numbers of flags                                                                          |
+| flag   | int64 [slots]     | flags at the end of the previous run, from slot `low` on                                               |
+| source | int32 [slots]     | the instruction that sets a flag; flags are in an order in which they follow their sources             |
+| first  | int               | at the resumed snapshot, every SET of an instruction before this one has taken effect                  |
 | low    | int               | no other instruction sets a flag of a slot below this one                                              |
 | begin  | int64 [queues]    | the first entry of every queue that belongs to such an instruction                                     |
-| left   | int64 [rows, row] | its snapshots                                                                                          |
+| left   | int64 [rows, row] | snapshots of the previous run                                                                          |
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from simulator.timing_state import (
 
 
 class Alike(NamedTuple):
-    """With what two programs end (see the table at the top of this file)."""
+    """The common suffix of two programs (see the table at the top of this file)."""
 
     queues: Ints
     rows: Ints
@@ -87,7 +87,7 @@ class Alike(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What a run knows of the one before.  unit: as that left it; cycles: it took so many."""
+    """The previous run, for the next one.  unit: its final state; cycles: its length."""
 
     flag: Ints
     source: NDArray[np.int32]
@@ -100,17 +100,17 @@ class Before(NamedTuple):
 
 
 def nothing_alike(cores: int) -> tuple[Alike, Before]:
-    """Of a run that knows of none before."""
-    none, behind = np.zeros(0, np.int64), Alike(np.zeros((cores * ENGINES, 2), np.int64), np.zeros((cores, 2), np.int64), 0)
-    return behind, Before(none, np.zeros(0, np.int32), 0, 0, none, none, np.zeros((0, 0), np.int64), 0)
+    """An empty suffix and an empty previous run."""
+    none, no_suffix = np.zeros(0, np.int64), Alike(np.zeros((cores * ENGINES, 2), np.int64), np.zeros((cores, 2), np.int64), 0)
+    return no_suffix, Before(none, np.zeros(0, np.int32), 0, 0, none, none, np.zeros((0, 0), np.int64), 0)
 
 
 @njit(cache=True)
-def _backwards(word: Ints, stop: int, first: int, then: Ints, then_stop: int, then_first: int, slots: int) -> int:
-    """How many entries in front of `stop` are those in front of `then_stop`."""
+def _backwards(word: Ints, stop: int, first: int, old_word: Ints, old_stop: int, old_first: int, slots: int) -> int:
+    """Number of equal entries in front of `stop` and of `old_stop`, flags shifted by `slots`."""
     count = 0
-    while stop - count > first and then_stop - count > then_first:
-        a, b = word[stop - count - 1], then[then_stop - count - 1]
+    while stop - count > first and old_stop - count > old_first:
+        a, b = word[stop - count - 1], old_word[old_stop - count - 1]
         if a & KIND_MASK >= WAIT:
             b += slots << KIND_BITS
         if a != b:
@@ -121,70 +121,72 @@ def _backwards(word: Ints, stop: int, first: int, then: Ints, then_stop: int, th
 
 @njit(cache=True)
 def alike(
-    word: Ints, queues: Ints, engine: NDArray[np.uint8], streams: Ints, then: Ints, queues_then: Ints, engine_then: NDArray[np.uint8],
-    streams_then: Ints, slots: int, known: Ints, known_rows: Ints,
+    word: Ints, queues: Ints, engine: NDArray[np.uint8], streams: Ints, old_word: Ints, old_queues: Ints, old_engine: NDArray[np.uint8],
+    old_streams: Ints, slots: int, common_entries: Ints, common_rows: Ints,
 ) -> Alike:  # fmt: skip
-    """With what a program ends that the one before it ended with; arrays as `resuming.Entries` has them, `then` those of the one before.
+    """The common suffix of a program and the previous one; arrays as in `incremental_timing.Entries`, `old_` for those of the previous one.
 
-    queues_then, streams_then: from where they are still known, and where they ended.  known, known_rows: int64 [queues], int64 [cores], so
-    many entries and rows of each are.
+    old_queues, old_streams: from where they are still available, and their ends.  common_entries, common_rows: int64 [queues] and [cores],
+    sizes of the suffix that the caller guarantees.
     """
-    found = Alike(np.empty_like(queues), np.empty_like(streams), slots)
+    suffix = Alike(np.empty_like(queues), np.empty_like(streams), slots)
     for q in range(queues.shape[0]):
-        stop, stop_then = queues[q, 1], queues_then[q, 1]
-        count = known[q] + _backwards(word, stop - known[q], queues[q, 0], then, stop_then - known[q], queues_then[q, 0], slots)
-        found.queues[q, 0], found.queues[q, 1] = stop - count, stop - stop_then
+        stop, old_stop = queues[q, 1], old_queues[q, 1]
+        count = common_entries[q] + _backwards(
+            word, stop - common_entries[q], queues[q, 0], old_word, old_stop - common_entries[q], old_queues[q, 0], slots
+        )
+        suffix.queues[q, 0], suffix.queues[q, 1] = stop - count, stop - old_stop
     for core in range(streams.shape[0]):
-        stop, stop_then, count = streams[core, 1], streams_then[core, 1], known_rows[core]
-        while stop - count > streams[core, 0] and stop_then - count > streams_then[core, 0]:
-            if engine[stop - count - 1] != engine_then[stop_then - count - 1]:
+        stop, old_stop, count = streams[core, 1], old_streams[core, 1], common_rows[core]
+        while stop - count > streams[core, 0] and old_stop - count > old_streams[core, 0]:
+            if engine[stop - count - 1] != old_engine[old_stop - count - 1]:
                 break
             count += 1
-        found.rows[core, 0], found.rows[core, 1] = stop - count, stop - stop_then
-    return found
+        suffix.rows[core, 0], suffix.rows[core, 1] = stop - count, stop - old_stop
+    return suffix
 
 
 @njit(cache=True)
 def _seen(new: int, old: int, bound: int) -> bool:
-    """Whether two cycles that should be the same are not, and one of them is later than `bound`."""
+    """Whether two cycles differ where later cycles can see it: one of them is later than `bound`."""
     return new != old and (new > bound or old > bound)
 
 
 @njit(cache=True)
 def _next_leaves(unit: Ints, time: Ints, u: int) -> int:
-    """The cycle before which a queue's next entry does not leave it."""
+    """A lower bound of the cycle in which the next entry of queue u leaves."""
     head: Any = unit[u + HEAD]
     return time[head] if head < unit[u + TAIL] else unit[(u // CORE) * CORE + SCALAR + ISSUED]
 
 
 @njit(cache=True)
-def _streams_meet(row: Ints, d: int, unit: Ints, alike: Alike) -> bool:
-    """Whether scalar units are where they were."""
-    for core in range(alike.rows.shape[0]):
+def _streams_meet(row: Ints, shift: int, unit: Ints, suffix: Alike) -> bool:
+    """Whether scalar units are in their previous state."""
+    for core in range(suffix.rows.shape[0]):
         u = core * CORE + SCALAR
         o = UNIT + u
-        if unit[u + PC] < alike.rows[core, 0] or unit[u + PC] != row[o + PC] + alike.rows[core, 1]:
+        if unit[u + PC] < suffix.rows[core, 0] or unit[u + PC] != row[o + PC] + suffix.rows[core, 1]:
             return False
-        if unit[u + ISSUED] != row[o + ISSUED] + d or unit[u + FULL] != row[o + FULL] or unit[u + MOVING] != row[o + MOVING]:
+        if unit[u + ISSUED] != row[o + ISSUED] + shift or unit[u + FULL] != row[o + FULL] or unit[u + MOVING] != row[o + MOVING]:
             return False
-        if unit[u + MOVING] and unit[u + MOVING_SINCE] != row[o + MOVING_SINCE] + d:
+        if unit[u + MOVING] and unit[u + MOVING_SINCE] != row[o + MOVING_SINCE] + shift:
             return False
     return True
 
 
 @njit(cache=True)
 def _flags_meet(
-    d: int, u: int, start: int, settled: int, last: int, issued: int, time: Ints, flag: Ints, unit: Ints, word: Ints, slots: int,
-    then: Ints, remote: int,
+    shift: int, u: int, start: int, settled: int, last: int, issued: int, time: Ints, flag: Ints, unit: Ints, word: Ints, slots: int,
+    old_flag: Ints, remote: int,
 ) -> bool:  # fmt: skip
-    """Whether flags that a queue has set, or that it will wait for and that are set, count as they did.
+    """Whether flags that queue u has set, or waits for and that are set, have their previous effect.
 
-    start: from which entry on it is as before.  settled: up to which its SETs have taken effect; last: none later than in this cycle.
-    issued: before which no entry is handed out from now on.
+    start: first entry of the common suffix.  settled: entries before it have set their flags; last: none later than in this cycle.
+    issued: no entry is dispatched before this cycle from now on.
     """
     for i in range(unit[u + HEAD], unit[u + TAIL]):
         slot = word[i] >> KIND_BITS
-        if word[i] & KIND_MASK == WAIT and flag[slot] >= 0 and _seen(flag[slot], then[slot - slots] + d, time[i]):
+        if word[i] & KIND_MASK == WAIT and flag[slot] >= 0 and _seen(flag[slot], old_flag[slot - slots] + shift, time[i]):
             return False
     # what waits for the others is not handed out yet
     i = settled
@@ -194,7 +196,7 @@ def _flags_meet(
             return False
         kind, slot = word[i] & KIND_MASK, word[i] >> KIND_BITS
         if kind in (SET, SET_REMOTE):
-            new, old = flag[slot], then[slot - slots] + d
+            new, old = flag[slot], old_flag[slot - slots] + shift
             last = max(new, old)
             if new != old and last + remote > issued:
                 return False
@@ -203,60 +205,65 @@ def _flags_meet(
 
 @njit(cache=True)
 def _queue_meets(
-    row: Ints, held: int, d: int, u: int, start: int, move: int, issued: int, time: Ints, flag: Ints, unit: Ints, port: Ints, word: Ints,
-    slots: int, before: Before,
+    row: Ints, times_offset: int, shift: int, u: int, start: int, entry_shift: int, issued: int, time: Ints, flag: Ints, unit: Ints,
+    port: Ints, word: Ints, slots: int, previous: Before,
 ) -> bool:  # fmt: skip
-    """Whether a queue is where it was, and all that is in it.  held: where a row has the times of what it holds."""
+    """Whether queue u and its entries are in their previous state.  times_offset: of its visible times in a row."""
     o, e, depth, remote = UNIT + u, u // COLUMNS % (CORE // COLUMNS), port[QUEUE_DEPTH], port[REMOTE_CYCLES]
     head, tail, first = unit[u + HEAD], unit[u + TAIL], unit[u + FIRST]
-    if head != row[o + HEAD] + move or tail != row[o + TAIL] + move or unit[u + STALLED] != row[o + STALLED]:
+    if head != row[o + HEAD] + entry_shift or tail != row[o + TAIL] + entry_shift or unit[u + STALLED] != row[o + STALLED]:
         return False
+    # the same entries: head, tail and issued transfers at shifted places
     settled = head
     if e in (MTE2, MTE3):
         settled = unit[u + DATA]
-        if settled != row[o + DATA] + move or unit[u + INFLIGHT] != row[o + INFLIGHT] or unit[u + TURN] != row[o + TURN]:
+        if settled != row[o + DATA] + entry_shift or unit[u + INFLIGHT] != row[o + INFLIGHT] or unit[u + TURN] != row[o + TURN]:
             return False
-    if settled < start or (move != 0 and min(tail, tail - move) < first + depth):
+    if settled < start or (entry_shift != 0 and min(tail, tail - entry_shift) < first + depth):
         return False
+    # their times, where they can still delay an entry
     begin, _ = seen(unit, 0, u, e, depth)
     for i in range(begin, tail):
-        then = row[held + i - begin] + d
-        if time[i] != then and (i >= settled or _seen(time[i], then, issued)):  # places of those that are over are free by then
+        old_time = row[times_offset + i - begin] + shift
+        if time[i] != old_time and (i >= settled or _seen(time[i], old_time, issued)):  # places of those that are over are free by then
             return False
     bound = _next_leaves(unit, time, u)
-    front, done = row[o + FRONT] + d, row[o + DONE] + d
+    front, done = row[o + FRONT] + shift, row[o + DONE] + shift
     if _seen(unit[u + FRONT], front, bound) or _seen(unit[u + DONE], done, bound - unit[u + LAG]):
         return False
     last = max(max(unit[u + FRONT], front), max(unit[u + DONE], done) + unit[u + LAG])
-    return _flags_meet(d, u, start, settled, last, issued, time, flag, unit, word, slots, before.flag, remote)
+    return _flags_meet(shift, u, start, settled, last, issued, time, flag, unit, word, slots, previous.flag, remote)
 
 
 @njit(cache=True)
-def _ports_meet(row: Ints, d: int, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, alike: Alike) -> bool:
-    """Whether DMA ports are what they were."""
+def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: Alike) -> bool:
+    """Whether DMA ports are in their previous state."""
     o, ring = UNIT + unit.shape[0], port[RING]
     ended = o + dma.shape[0]
     for s in range(0, dma.shape[0], PORT_COLUMNS):
         u = dma[s + OWNER]
         core, e = u // CORE, u // COLUMNS % (CORE // COLUMNS)
-        k, move = 0 if e == MTE2 else 1, alike.queues[core * ENGINES + e, 1]
+        k, entry_shift = 0 if e == MTE2 else 1, suffix.queues[core * ENGINES + e, 1]
+        # a running transfer must have the same data left: FINISH is relative to SERVED
         entry, begin, finish, began = row[o + s + ENTRY], row[o + s + BEGIN], row[o + s + FINISH], row[o + s + BEGAN]
-        if dma[s + ENTRY] != (FAR if entry == FAR else entry + move) or dma[s + BEGIN] != (FAR if begin == FAR else begin + d):
+        if dma[s + ENTRY] != (FAR if entry == FAR else entry + entry_shift) or dma[s + BEGIN] != (FAR if begin == FAR else begin + shift):
             return False
         if dma[s + FINISH] != (FAR if finish == FAR else finish - row[DDR + SERVED + k] + port[SERVED + k]):
             return False
-        if dma[s + BEGAN] != (-1 if began < 0 else began + d) or (began >= 0 and dma[s + SINCE] != row[o + s + SINCE] + d):
+        if dma[s + BEGAN] != (-1 if began < 0 else began + shift) or (began >= 0 and dma[s + SINCE] != row[o + s + SINCE] + shift):
             return False
+        # the past of a port matters only as far as the next transfer can see it
         bound = _next_leaves(unit, time, u)
-        if entry == FAR and _seen(dma[s + FREE], row[o + s + FREE] + d, bound):
+        if entry == FAR and _seen(dma[s + FREE], row[o + s + FREE] + shift, bound):
             return False
         if unit[u + DATA] < unit[u + HEAD]:
             bound = min(bound, time[unit[u + DATA]])
         base = s // PORT_COLUMNS * (ring + 1)
-        count, then = ends[base], row[ended + base]
+        count, old_count = ends[base], row[ended + base]
+        # the last ends, from the newest on; the rings may be turned against each other
         for i in range(1, ring + 1):
             new = ends[base + 1 + (count - i & ring - 1)] if i <= count else -1
-            old = row[ended + base + 1 + (then - i & ring - 1)] + d if i <= then else -1
+            old = row[ended + base + 1 + (old_count - i & ring - 1)] + shift if i <= old_count else -1
             if _seen(new, old, bound):
                 return False
     return True
@@ -264,80 +271,85 @@ def _ports_meet(row: Ints, d: int, time: Ints, unit: Ints, dma: Ints, ends: Ints
 
 @njit(cache=True)
 def converges(
-    row: Ints, now: int, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, alike: Alike, before: Before
+    row: Ints, now: int, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, suffix: Alike, previous: Before
 ) -> bool:
-    """Whether a run, with nothing on its worklist, is where the one before was when it left the snapshot `row`."""
-    d = now - row[NOW]
-    if port[ACTIVE] != row[DDR + ACTIVE] or port[ACTIVE + 1] != row[DDR + ACTIVE + 1] or not _streams_meet(row, d, unit, alike):
+    """Whether a run, with an empty worklist, is in the state of the snapshot `row` of the previous run."""
+    shift = now - row[NOW]
+    if port[ACTIVE] != row[DDR + ACTIVE] or port[ACTIVE + 1] != row[DDR + ACTIVE + 1] or not _streams_meet(row, shift, unit, suffix):
         return False
+    # no entry is dispatched before this cycle
     issued: Any = np.int64(FAR)
-    for core in range(alike.rows.shape[0]):
+    for core in range(suffix.rows.shape[0]):
         issued = min(issued, unit[core * CORE + SCALAR + ISSUED])
-    held = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
-    for q in range(alike.queues.shape[0]):
-        u, start, move = q // ENGINES * CORE + q % ENGINES * COLUMNS, alike.queues[q, 0], alike.queues[q, 1]
-        at = held + q * seen_room(port[QUEUE_DEPTH])
-        if not _queue_meets(row, at, d, u, start, move, issued, time, flag, unit, port, word, alike.slots, before):
+    times_offset = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
+    for q in range(suffix.queues.shape[0]):
+        u, start, entry_shift = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 0], suffix.queues[q, 1]
+        offset = times_offset + q * seen_room(port[QUEUE_DEPTH])
+        if not _queue_meets(row, offset, shift, u, start, entry_shift, issued, time, flag, unit, port, word, suffix.slots, previous):
             return False
-    return _ports_meet(row, d, time, unit, dma, ends, port, alike)
+    return _ports_meet(row, shift, time, unit, dma, ends, port, suffix)
 
 
 @njit(cache=True)
 def adopt(
-    k: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, alike: Alike, before: Before, snapshots: Ints,
+    index: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: Alike, previous: Before, snapshots: Ints,
     count: int,
 ) -> int:  # fmt: skip
-    """From snapshot `k` of the run before on this one is the same: fills what is left, with snapshots behind the `count` that there are.
+    """Take the rest of the run from snapshot `index` of the previous one on, and append its later snapshots, shifted, to the `count` here.
 
-    Returns how many these are now.
+    Returns the number of snapshots.
     """
-    left = before.left
-    row = left[k]
-    d = now - row[NOW]
-    moved = np.zeros(left.shape[1], np.int64)  # what each item of a later snapshot has more
-    moved[NOW] = d
+    old_snapshots = previous.left
+    row = old_snapshots[index]
+    shift = now - row[NOW]
+    increment = np.zeros(old_snapshots.shape[1], np.int64)  # what each item of a later snapshot has more
+    increment[NOW] = shift
     for side in range(2):
-        moved[DDR + SERVED + side] = port[SERVED + side] - row[DDR + SERVED + side]
-    held = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
-    for q in range(alike.queues.shape[0]):
-        u, move, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, alike.queues[q, 1], seen_room(port[QUEUE_DEPTH])
+        increment[DDR + SERVED + side] = port[SERVED + side] - row[DDR + SERVED + side]
+    times_offset = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
+    # cycles grow by the shift of the clock, entries by that of their queue, counters by what the runs differ so far
+    for q in range(suffix.queues.shape[0]):
+        u, entry_shift, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 1], seen_room(port[QUEUE_DEPTH])
         o = UNIT + u
-        moved[o + HEAD] = moved[o + TAIL] = moved[o + DATA] = moved[o + STOP] = move
-        moved[o + FRONT] = moved[o + DONE] = d
-        moved[o + MOVED] = unit[u + MOVED] - row[o + MOVED]
-        moved[held + q * room : held + (q + 1) * room] = d
-    for core in range(alike.rows.shape[0]):
+        increment[o + HEAD] = increment[o + TAIL] = increment[o + DATA] = increment[o + STOP] = entry_shift
+        increment[o + FRONT] = increment[o + DONE] = shift
+        increment[o + MOVED] = unit[u + MOVED] - row[o + MOVED]
+        increment[times_offset + q * room : times_offset + (q + 1) * room] = shift
+    for core in range(suffix.rows.shape[0]):
         u = core * CORE + SCALAR
         o = UNIT + u
-        moved[o + PC] = moved[o + STOP] = alike.rows[core, 1]
-        moved[o + ISSUED] = moved[o + MOVING_SINCE] = d
-        moved[o + CORE_MOVED] = unit[u + CORE_MOVED] - row[o + CORE_MOVED]
+        increment[o + PC] = increment[o + STOP] = suffix.rows[core, 1]
+        increment[o + ISSUED] = increment[o + MOVING_SINCE] = shift
+        increment[o + CORE_MOVED] = unit[u + CORE_MOVED] - row[o + CORE_MOVED]
     o = UNIT + unit.shape[0]
     ring = port[RING]
     for s in range(0, dma.shape[0], PORT_COLUMNS):
         u = dma[s + OWNER]
         e = u // COLUMNS % (CORE // COLUMNS)
-        moved[o + s + ENTRY] = alike.queues[u // CORE * ENGINES + e, 1]
-        moved[o + s + FINISH] = moved[DDR + SERVED + (0 if e == MTE2 else 1)]
-        moved[o + s + BEGIN] = moved[o + s + BEGAN] = moved[o + s + FREE] = moved[o + s + SINCE] = d
+        increment[o + s + ENTRY] = suffix.queues[u // CORE * ENGINES + e, 1]
+        increment[o + s + FINISH] = increment[DDR + SERVED + (0 if e == MTE2 else 1)]
+        increment[o + s + BEGIN] = increment[o + s + BEGAN] = increment[o + s + FREE] = increment[o + s + SINCE] = shift
         base = o + dma.shape[0] + s // PORT_COLUMNS * (ring + 1)
-        moved[base + 1 : base + 1 + ring] = d
-    for slot in range(before.low, flag.shape[0]):
+        increment[base + 1 : base + 1 + ring] = shift
+    # flags that are still unknown are set in the common suffix
+    for slot in range(previous.low, flag.shape[0]):
         if flag[slot] < 0:
-            flag[slot] = before.flag[slot - alike.slots] + d
-    for r in range(k, min(left.shape[0], k + snapshots.shape[0] - count)):
-        for i in range(left.shape[1]):
-            snapshots[count, i] = left[r, i] + moved[i]
+            flag[slot] = previous.flag[slot - suffix.slots] + shift
+    # later snapshots, shifted; FAR and -1 stand for no cycle and stay
+    for r in range(index, min(old_snapshots.shape[0], index + snapshots.shape[0] - count)):
+        for i in range(old_snapshots.shape[1]):
+            snapshots[count, i] = old_snapshots[r, i] + increment[i]
         for s in range(0, dma.shape[0], PORT_COLUMNS):
             for column in (ENTRY, BEGIN, FINISH):
-                if left[r, o + s + column] == FAR:
+                if old_snapshots[r, o + s + column] == FAR:
                     snapshots[count, o + s + column] = FAR
-            if left[r, o + s + BEGAN] < 0:
+            if old_snapshots[r, o + s + BEGAN] < 0:
                 snapshots[count, o + s + BEGAN] = -1
         count += 1
-    for core in range(alike.rows.shape[0]):
+    # counters at the end
+    for core in range(suffix.rows.shape[0]):
         u = core * CORE
         for e in range(ENGINES):
-            unit[u + e * COLUMNS + MOVED] += before.unit[u + e * COLUMNS + MOVED] - row[UNIT + u + e * COLUMNS + MOVED]
-        unit[u + SCALAR + CORE_MOVED] += before.unit[u + SCALAR + CORE_MOVED] - row[UNIT + u + SCALAR + CORE_MOVED]
+            unit[u + e * COLUMNS + MOVED] += previous.unit[u + e * COLUMNS + MOVED] - row[UNIT + u + e * COLUMNS + MOVED]
+        unit[u + SCALAR + CORE_MOVED] += previous.unit[u + SCALAR + CORE_MOVED] - row[UNIT + u + SCALAR + CORE_MOVED]
     return count

@@ -1,9 +1,9 @@
-"""DDR transfers of a queue: they are issued in order, take its DMA ports in turn, get data and end (see `timing_kernel`).
+"""DDR transfers of a queue u: issue in order, a DMA port, data, and end (see `timing_kernel`).
 
-Transfers of a queue take its DMA ports in turn: the next one of a port is so many transfers behind, and follows as in a queue of its own.
+Transfers of a queue take its DMA ports in turn, so the transfers of one port are in order as in a queue of their own.
 
-A transfer that starts when its kind has had `SERVED` bus units is through when it has had that + bus: all transfers of a kind run at one
-rate, so a step of the clock touches two counters only.  On a path slower than its engine's fastest it is held, without drawing, until
+A transfer that starts when the counter `SERVED` of its kind is at s ends when it is at s + bus: all transfers of a kind run at one rate,
+so a step of the clock updates two counters only.  On a path slower than its engine's fastest it is held, without drawing, until
 bus / the path's rate cycles are over.
 """
 
@@ -63,7 +63,7 @@ from simulator.timing_state import (
 
 @inlined
 def _load_latency(port: Pointer, load: Pointer, cycle: int) -> int:
-    """What the background load adds to the latency of what is issued in a cycle."""
+    """Latency added by the background load to a transfer issued in a cycle."""
     step = port[STEPS] - 1
     while step > 0 and load[step] > cycle:
         step -= 1
@@ -71,81 +71,82 @@ def _load_latency(port: Pointer, load: Pointer, cycle: int) -> int:
 
 
 @inlined
-def _first_data(port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, s: int, issue: int) -> int:
-    """When the first data of the foremost transfer of a DMA port may come, start-up and data before it aside.
+def _first_data(port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, dma_port: int, issue: int) -> int:
+    """Earliest first data of the oldest transfer of a DMA port, without start-up and without data of earlier transfers.
 
-    Each transfer of the same port that is in flight at `issue` holds it up by BANK_WAIT, but not beyond its own end: with k of them
-    LATENCY + what the load adds + k * BANK_WAIT.  That "but" makes it monotone in `issue` and in the ends.  What is in flight is exact in
-    whatever order queues run ahead: all before the foremost transfer have ended, and are known.
+    Each transfer of the same port in flight at `issue` delays it by BANK_WAIT, but not beyond its own end: with k of them
+    LATENCY + the load's latency + k * BANK_WAIT.  That limit makes it monotone in `issue` and in the ends.  The transfers in flight are
+    known exactly in whatever order queues run ahead: all earlier transfers of the port have ended.
     """
-    at = issue
+    cycle = issue
     wait, ring = port[BANK_WAIT], port[RING]
     latency = port[LATENCY] + _load_latency(port, load, issue)
     # where data before it end later than that, they alone count
-    if wait and issue + ring * wait + latency > dma[s + FREE]:
-        base = s // PORT_COLUMNS * (ring + 1)
+    if wait and issue + ring * wait + latency > dma[dma_port + FREE]:
+        base = dma_port // PORT_COLUMNS * (ring + 1)
         count = ends[base]
         first, oldest = count, max(0, count - ring)
         while first > oldest and ends[base + 1 + (first - 1 & ring - 1)] > issue:
             first -= 1
         while first < count:
-            at = max(at, min(ends[base + 1 + (first & ring - 1)], at + wait))
+            cycle = max(cycle, min(ends[base + 1 + (first & ring - 1)], cycle + wait))
             first += 1
-    return at + latency
+    return cycle + latency
 
 
 @inlined
 def _path(port: Pointer, u: int, word: int) -> int:
-    """Where `port` has the path of a transfer."""
+    """Index of the path of a transfer in `port`."""
     return PATHS + (PATHS_OF if engine_of(u) == MTE3 else 0) + (word >> KIND_BITS & KIND_MASK) * 2
 
 
 @inlined
 def take_port(
-    unit: Pointer, port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, u: int, s: int, entry: int, word: int, now: int, issue: int
-) -> None:
-    """A transfer, issued in a cycle, takes its port, and gets its data when they come and those before it are through."""
-    dma[s + ENTRY] = entry
-    begin = max(_first_data(port, dma, ends, load, s, issue), dma[s + FREE]) + port[_path(port, u, word)]
+    unit: Pointer, port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, u: int, dma_port: int, entry: int, word: int, now: int,
+    issue: int,
+) -> None:  # fmt: skip
+    """A transfer, issued in cycle `issue`, takes its DMA port; its data start when they arrive and the earlier ones have ended."""
+    dma[dma_port + ENTRY] = entry
+    begin = max(_first_data(port, dma, ends, load, dma_port, issue), dma[dma_port + FREE]) + port[_path(port, u, word)]
     if begin > now:
-        dma[s + BEGIN] = begin
+        dma[dma_port + BEGIN] = begin
     else:
-        start_data(unit, port, dma, u, s, word >> BUS_BITS, now)
+        start_data(unit, port, dma, u, dma_port, word >> BUS_BITS, now)
 
 
 @inlined
-def start_data(unit: Pointer, port: Pointer, dma: Pointer, u: int, s: int, bus: int, now: int) -> None:
-    """The transfer of a DMA port moves data from now on."""
+def start_data(unit: Pointer, port: Pointer, dma: Pointer, u: int, dma_port: int, bus: int, now: int) -> None:
+    """The transfer of a DMA port moves data from cycle `now` on."""
     k = 0 if engine_of(u) == MTE2 else 1
     scalar = u | SCALAR
-    dma[s + BEGIN] = FAR
-    dma[s + BEGAN] = now
-    dma[s + FINISH] = port[SERVED + k] + bus
+    dma[dma_port + BEGIN] = FAR
+    dma[dma_port + BEGAN] = now
+    dma[dma_port + FINISH] = port[SERVED + k] + bus
     port[ACTIVE + k] += 1
-    since, other = now, dma[s + AFTER]
-    while other != s:
-        if dma[other + BEGAN] >= 0:
-            since = dma[other + SINCE]
-        other = dma[other + AFTER]
-    dma[s + SINCE] = since
+    since, sibling = now, dma[dma_port + AFTER]
+    while sibling != dma_port:
+        if dma[sibling + BEGAN] >= 0:
+            since = dma[sibling + SINCE]
+        sibling = dma[sibling + AFTER]
+    dma[dma_port + SINCE] = since
     if unit[scalar + MOVING] == 0:
         unit[scalar + MOVING_SINCE] = now
     unit[scalar + MOVING] += 1
 
 
 @inlined
-def held_until(port: Pointer, dma: Pointer, s: int, word: int) -> int:
-    """The cycle before which the path of a port's running transfer is not through."""
-    rate = port[_path(port, dma[s + OWNER], word) + 1]
-    return dma[s + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0
+def held_until(port: Pointer, dma: Pointer, dma_port: int, word: int) -> int:
+    """The first cycle in which the path's own rate lets a port's running transfer end; 0 where the path does not limit it."""
+    rate = port[_path(port, dma[dma_port + OWNER], word) + 1]
+    return dma[dma_port + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0
 
 
 @inlined
-def settle_set(unit: Pointer, port: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int, entry: int, left: int) -> None:
-    """A SET of a DMA takes effect: all before it has completed."""
-    cycle = max(left, unit[u + DONE])
+def settle_set(unit: Pointer, port: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int, entry: int, leave_cycle: int) -> None:
+    """A SET of a DMA takes effect: all earlier entries have completed."""
+    cycle = max(leave_cycle, unit[u + DONE])
     if port[RECORD]:
-        record[3 * entry + START], record[3 * entry + END] = left, cycle
+        record[3 * entry + START], record[3 * entry + END] = leave_cycle, cycle
     if word[entry] & KIND_MASK == SET_REMOTE:
         cycle += port[REMOTE_CYCLES]
     fire(unit, port, flag, word[entry] >> KIND_BITS, cycle)
@@ -156,11 +157,12 @@ def advance_dma(
     unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, dma: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
     u: int, now: int,
 ) -> None:  # fmt: skip
-    """A DMA queue issues as far as it can; data phases follow behind DATA, in order on each of its ports."""
+    """DMA queue u issues as far as it can; data phases follow at DATA, in order on each of its ports."""
     head, tail, front = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT]
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
         ready = max(front, time[head])
+        # settled: all before the head has ended, so its own end is known; otherwise `complete` settles it later
         settled = unit[u + DATA] == head
         if kind == TRANSFER:
             if unit[u + INFLIGHT] == port[OUTSTANDING]:
@@ -168,25 +170,28 @@ def advance_dma(
                 break
             unit[u + INFLIGHT] += 1
             front = ready
-            s = unit[u + TURN]
-            if dma[s + ENTRY] == FAR:
-                take_port(unit, port, dma, ends, load, u, s, head, word[head], now, front)
-            unit[u + TURN] = dma[s + AFTER]
+            dma_port = unit[u + TURN]
+            # a busy port takes the transfer when its present one ends (`complete`)
+            if dma[dma_port + ENTRY] == FAR:
+                take_port(unit, port, dma, ends, load, u, dma_port, head, word[head], now, front)
+            unit[u + TURN] = dma[dma_port + AFTER]
         elif kind == FIXED:
             if not settled:
                 unit[u + STALLED] = 1
                 break
             front = max(ready, unit[u + DONE])
             unit[u + DONE] = front + value
-            s = unit[u + TURN]
+            # an on-chip move occupies all ports of the DMA
+            dma_port = unit[u + TURN]
             for _ in range(port[PORTS if engine_of(u) == MTE2 else PORTS + 1]):
-                dma[s + FREE] = front + value
-                s = dma[s + AFTER]
+                dma[dma_port + FREE] = front + value
+                dma_port = dma[dma_port + AFTER]
             unit[u + DATA] += 1
             if port[RECORD]:
                 record[3 * head + START], record[3 * head + END] = front, front + value
         elif kind == WAIT:
             cycle = flag[value]
+            # not set yet: the SET finds this queue by its flag and wakes it (`fire`)
             if cycle < 0:
                 flag[value] = -2 - u
                 unit[u + STALLED] = 1
@@ -209,34 +214,35 @@ def advance_dma(
 @inlined
 def complete(
     unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, dma: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
-    u: int, s: int, now: int,
+    u: int, dma_port: int, now: int,
 ) -> None:  # fmt: skip
-    """The running transfer of a DMA port ends: SETs behind it take effect, the port's next one starts, the queue may issue again."""
+    """The running transfer of a DMA port ends: SETs behind it take effect, the port's next one starts, and the queue may issue again."""
     scalar = u | SCALAR
-    ended, head = dma[s + ENTRY], unit[u + HEAD]
+    ended, head = dma[dma_port + ENTRY], unit[u + HEAD]
     k = 0 if engine_of(u) == MTE2 else 1
     if port[RECORD]:
-        record[3 * ended + START], record[3 * ended + END] = dma[s + BEGAN], now
-    if dma[s + FINISH] != FAR:  # else its path held it, and it drew no more
+        record[3 * ended + START], record[3 * ended + END] = dma[dma_port + BEGAN], now
+    if dma[dma_port + FINISH] != FAR:  # else its path held it, and it drew no more
         port[ACTIVE + k] -= 1
     if port[BANK_WAIT]:
         ring = port[RING]
-        base = s // PORT_COLUMNS * (ring + 1)
+        base = dma_port // PORT_COLUMNS * (ring + 1)
         ends[base + 1 + (ends[base] & ring - 1)] = now
         ends[base] += 1
     unit[scalar + MOVING] -= 1
     if unit[scalar + MOVING] == 0:
         unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
-    oldest, others, other = FAR, False, dma[s + AFTER]
-    while other != s:
-        oldest = min(oldest, dma[other + ENTRY])
-        others = others or dma[other + BEGAN] >= 0
-        other = dma[other + AFTER]
-    if not others:
-        unit[u + MOVED] += now - dma[s + SINCE]
-    dma[s + ENTRY] = dma[s + BEGIN] = dma[s + FINISH] = FAR
-    dma[s + BEGAN] = -1
-    dma[s + FREE] = now
+    # cycles in which any port of the queue moves data count once
+    oldest, siblings_move, sibling = FAR, False, dma[dma_port + AFTER]
+    while sibling != dma_port:
+        oldest = min(oldest, dma[sibling + ENTRY])
+        siblings_move = siblings_move or dma[sibling + BEGAN] >= 0
+        sibling = dma[sibling + AFTER]
+    if not siblings_move:
+        unit[u + MOVED] += now - dma[dma_port + SINCE]
+    dma[dma_port + ENTRY] = dma[dma_port + BEGIN] = dma[dma_port + FINISH] = FAR
+    dma[dma_port + BEGAN] = -1
+    dma[dma_port + FREE] = now
     unit[u + DONE] = now
     # what is settled ends before the oldest transfer of another port; all that has not ended is behind what has its port
     ports, entry = port[PORTS + k], ended + 1
@@ -246,7 +252,7 @@ def complete(
         if kind == TRANSFER:
             ports -= 1
             if ports == 0:
-                take_port(unit, port, dma, ends, load, u, s, entry, word[entry], now, time[entry])
+                take_port(unit, port, dma, ends, load, u, dma_port, entry, word[entry], now, time[entry])
                 break
         elif kind != WAIT and entry < settled:
             settle_set(unit, port, flag, record, word, u, entry, time[entry])

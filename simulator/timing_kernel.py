@@ -1,14 +1,14 @@
-"""The event loop of the timing model, in numba (`timing.py` is the way in and states the model).
+"""The event loop of the timing model, in numba (`timing.py` has the interface and the model).
 
-Lazy dataflow: only the ends of DDR transfers depend on what else is going on; everything else is max and plus over times that
-are known as soon as their sources have run, and may lie in the future.  So queues run ahead as far as they can, in any order (a
-worklist of those that something woke), and only when none can move does the clock step to the next start or end of a data phase.
-Exact, because whatever is still unknown then waits for a transfer that has not ended, and so cannot come before that end.
+Lazy dataflow: only the ends of DDR transfers depend on other queues' progress; every other time is a maximum and a sum of times that are
+known as soon as their sources have run, and may lie in the future.  So queues run ahead as far as they can, in any order (a worklist of
+queues that were woken), and the clock steps to the next start or end of a data phase only when no queue can move.
+This is exact: a time that is still unknown then waits for a transfer that has not ended, and so cannot come before that end.
 
-`timing_state` says what the arrays are, `timing_queues` and `timing_dma` what happens to queues and to their transfers.
+`timing_state` describes the arrays, `timing_queues` and `timing_dma` the steps of queues and of their transfers.
 
-Between two steps of the clock, when nothing can run ahead any more, a run is fully described by its state; there it may leave a snapshot,
-and a later run may go on from one (`timing_snapshot`), or end where it meets one (`timing_again`).
+Between two steps of the clock, when the worklist is empty, the state describes the run completely.  There it may leave a snapshot, and a
+later run may resume from it (`timing_snapshot`), or converge with it (`timing_converge`).
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from simulator.timing_state import (
 
 
 @inlined
-def _ceil_div(a: int, b: int) -> int:
-    """Of what is not negative, and b above 0: without a sign to look at."""
-    quotient: Any = np.int64(np.uint64(a + b - 1) // np.uint64(b))
+def _ceil_div(dividend: int, divisor: int) -> int:
+    """Rounded-up quotient for a dividend of 0 or more and a divisor above 0: unsigned, so without tests of signs."""
+    quotient: Any = np.int64(np.uint64(dividend + divisor - 1) // np.uint64(divisor))
     return quotient
 
 
@@ -71,7 +71,7 @@ def _drain(
     unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, dma: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
     engine: Pointer, now: int,
 ) -> None:  # fmt: skip
-    """Let everything run ahead that can."""
+    """Run all queues of the worklist ahead until it is empty."""
     while port[TOP] >= 0:
         u = port[TOP]
         port[TOP] = unit[u + NEXT]
@@ -84,6 +84,7 @@ def _drain(
             advance_dma(unit, port, time, flag, dma, ends, load, record, word, u, now)
         else:
             advance(unit, port, time, flag, record, word, u)
+        # a full queue that has room again lets its scalar unit go on
         scalar = u | SCALAR
         if unit[scalar + FULL] == u and unit[u + HEAD] > unit[u + TAIL] - port[QUEUE_DEPTH]:
             wake(unit, port, scalar)
@@ -104,23 +105,23 @@ def run(
     rates: Ints,
     load_array: Ints,
     port_array: Ints,
-    alike: Alike,
-    before: Before,
+    suffix: Alike,
+    previous: Before,
     snapshots: Ints,
     control: Ints,
 ) -> int:
-    """Simulate; returns the last cycle, or -1 when all that is left waits for what cannot come.
+    """Simulate; returns the last cycle, or -1 in a deadlock.
 
-    queues: int64 [queues, 2], from which entry to which; streams: int64 [cores, 2], the same of `engine_array`.
-    rates: int64 [steps, load ports + 1, store ports + 1, 2] (see `ddr`); rates[i] from load_array[i] on, of which the first is 0.
-    snapshots, control: see `timing_snapshot`; alike, before: see `timing_again`; a run that goes on from a snapshot, or may end at one, has
-    a load of one step.
+    queues: int64 [queues, 2], first entry and stop; streams: int64 [cores, 2], the same of `engine_array`.
+    rates: int64 [steps, load ports + 1, store ports + 1, 2] (see `ddr`); rates[i] holds from load_array[i] on, the first from 0.
+    snapshots, control: see `timing_snapshot`; suffix, previous: see `timing_converge`; a run that resumes from a snapshot, or may converge
+    with one, has a load of one step.
     """
-    now, step, pause, met = 0, 0, control[INTERVAL], 0
+    now, step, pause, candidate = 0, 0, control[INTERVAL], 0
     if control[FROM] >= 0:
         row = snapshots[control[FROM]]
-        kept = before.flag, before.source, before.first, before.low, before.begin
-        now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams, *kept)
+        history = previous.flag, previous.source, previous.first, previous.low, previous.begin
+        now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams, *history)
     else:
         flag_array[:] = -1
         unit_array[:] = 0
@@ -134,31 +135,35 @@ def run(
     rate, loads, stores = pointer(rates), rates.shape[1] - 1, rates.shape[2] - 1
     while True:
         _drain(unit, port, time, flag, dma, ends, load, record, word, engine, now)
-        if met < before.left.shape[0]:
-            pc = unit[SCALAR + PC] - alike.rows[0, 1]
-            while met < before.left.shape[0] and before.left[met, UNIT + SCALAR + PC] < pc:
-                met += 1
-            k = met
-            while k < before.left.shape[0] and before.left[k, UNIT + SCALAR + PC] == pc:
-                ours = flag_array, unit_array, dma_array, ends_array, port_array
-                if converges(before.left[k], now, time_array, *ours, word_array, alike, before):
-                    control[COUNT] = adopt(k, now, *ours, alike, before, snapshots, control[COUNT])
-                    return before.cycles + now - before.left[k, NOW]
+        # converge: candidates are snapshots at this position of core 0; positions grow from one to the next
+        if candidate < previous.left.shape[0]:
+            pc = unit[SCALAR + PC] - suffix.rows[0, 1]
+            while candidate < previous.left.shape[0] and previous.left[candidate, UNIT + SCALAR + PC] < pc:
+                candidate += 1
+            k = candidate
+            while k < previous.left.shape[0] and previous.left[k, UNIT + SCALAR + PC] == pc:
+                state = flag_array, unit_array, dma_array, ends_array, port_array
+                if converges(previous.left[k], now, time_array, *state, word_array, suffix, previous):
+                    control[COUNT] = adopt(k, now, *state, suffix, previous, snapshots, control[COUNT])
+                    return previous.cycles + now - previous.left[k, NOW]
                 k += 1
+        # a snapshot every INTERVAL steps, while there is room
         pause -= 1
         if pause == 0:
             pause = control[INTERVAL]
             if control[COUNT] < snapshots.shape[0]:
                 control[COUNT] += save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
-        at = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
-        read_rate, write_rate = rate[at], rate[at + 1]
+        # rates until the next step: they depend on the load and on the number of active transfers only
+        cell = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
+        read_rate, write_rate = rate[cell], rate[cell + 1]
+        # the next event: a data phase begins or is released by its path, or the first transfer of a kind ends
         upcoming, read_end, write_end = FAR, FAR, FAR
-        for s in range(0, load_ports, PORT_COLUMNS):
-            upcoming = min(upcoming, dma[s + BEGIN])
-            read_end = min(read_end, dma[s + FINISH])
-        for s in range(load_ports, dma_ports, PORT_COLUMNS):
-            upcoming = min(upcoming, dma[s + BEGIN])
-            write_end = min(write_end, dma[s + FINISH])
+        for dma_port in range(0, load_ports, PORT_COLUMNS):
+            upcoming = min(upcoming, dma[dma_port + BEGIN])
+            read_end = min(read_end, dma[dma_port + FINISH])
+        for dma_port in range(load_ports, dma_ports, PORT_COLUMNS):
+            upcoming = min(upcoming, dma[dma_port + BEGIN])
+            write_end = min(write_end, dma[dma_port + FINISH])
         if read_end != FAR:
             upcoming = min(upcoming, now + _ceil_div(read_end - port[SERVED], read_rate))
         if write_end != FAR:
@@ -171,20 +176,22 @@ def run(
         port[SERVED] += read_rate * (upcoming - now)
         port[SERVED + 1] += write_rate * (upcoming - now)
         now = upcoming
-        for s in range(0, dma_ports, PORT_COLUMNS):
-            k = 0 if s < load_ports else 1
-            if dma[s + FINISH] <= port[SERVED + k]:
-                held = held_until(port, dma, s, word[dma[s + ENTRY]])
-                if held > now:
+        # events of this cycle, port by port, in a fixed order
+        for dma_port in range(0, dma_ports, PORT_COLUMNS):
+            k = 0 if dma_port < load_ports else 1
+            if dma[dma_port + FINISH] <= port[SERVED + k]:
+                release = held_until(port, dma, dma_port, word[dma[dma_port + ENTRY]])
+                if release > now:
                     port[ACTIVE + k] -= 1
-                    dma[s + FINISH], dma[s + BEGIN] = FAR, held
+                    dma[dma_port + FINISH], dma[dma_port + BEGIN] = FAR, release
                     continue
-            elif dma[s + BEGIN] > now:
+            elif dma[dma_port + BEGIN] > now:
                 continue
-            elif dma[s + BEGAN] < 0:
-                start_data(unit, port, dma, dma[s + OWNER], s, word[dma[s + ENTRY]] >> BUS_BITS, now)
+            elif dma[dma_port + BEGAN] < 0:
+                start_data(unit, port, dma, dma[dma_port + OWNER], dma_port, word[dma[dma_port + ENTRY]] >> BUS_BITS, now)
                 continue
-            complete(unit, port, time, flag, dma, ends, load, record, word, dma[s + OWNER], s, now)
+            complete(unit, port, time, flag, dma, ends, load, record, word, dma[dma_port + OWNER], dma_port, now)
+    # the end is the last cycle of any unit; a unit with entries left waits for a SET that cannot come
     last = 0
     for u in range(0, units, COLUMNS):
         if unit[u + HEAD] != unit[u + STOP]:  # HEAD and PC are the same column

@@ -1,4 +1,4 @@
-"""Queues that a core's scalar unit fills, and that run as far as what they wait for is known (see `timing_kernel`)."""
+"""Queues: dispatch by the scalar unit, and entries of fixed duration (see `timing_kernel`; u is a queue, or a scalar unit)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wake(unit: Pointer, port: Pointer, u: int) -> None:
 
 @inlined
 def fire(unit: Pointer, port: Pointer, flag: Pointer, slot: int, cycle: int) -> None:
-    """A SET takes effect; wakes the queue whose WAIT stands at its head for it."""
+    """A SET takes effect; wakes the queue whose head is its WAIT."""
     waiter = flag[slot]
     flag[slot] = cycle
     if waiter <= -2:
@@ -70,7 +70,7 @@ def fire(unit: Pointer, port: Pointer, flag: Pointer, slot: int, cycle: int) -> 
 
 @inlined
 def dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engine: Pointer, u: int) -> None:
-    """The scalar unit hands out instructions until a queue is full."""
+    """The scalar unit u hands out instructions until a queue is full."""
     pc, stop, cycle = unit[u + PC], unit[u + STOP], unit[u + ISSUED]
     issue, depth = port[ISSUE_CYCLES], port[QUEUE_DEPTH]
     first = u - SCALAR
@@ -80,12 +80,15 @@ def dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engin
         q = first + e * COLUMNS
         begin = entry = unit[q + TAIL]
         room, waits = unit[q + HEAD] + depth, unit[q + FIRST] + depth
+        # `advance` wakes this scalar unit when an entry has left
         if entry == room:
             unit[u + FULL] = q
             break
         last = min(stop, pc + room - entry)
+        # a stretch of instructions for one engine, as far as its queue has room
         while pc < last and engine[pc] == e:
             cycle += issue
+            # the place of an entry is free when the one `depth` places before has left
             if entry >= waits:
                 cycle = max(cycle, time[entry - depth])
             time[entry] = cycle
@@ -102,17 +105,19 @@ def dispatch(unit: Pointer, port: Pointer, time: Pointer, record: Pointer, engin
 
 @inlined
 def advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int) -> None:
-    """A queue of fixed-duration entries and flags runs as far as it can."""
+    """Queue u, of fixed-duration entries and flags, runs as far as it can."""
     head, tail, front, done = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT], unit[u + DONE]
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
         ready = max(front, time[head])
         if kind == FIXED:
             front = max(ready, done)
+            # DONE is without LAG: work may start while results of the work before leave the array
             done = front + value
             end = done
         elif kind == WAIT:
             cycle = flag[value]
+            # not set yet: the SET finds this queue by its flag and wakes it (`fire`)
             if cycle < 0:
                 flag[value] = -2 - u
                 unit[u + STALLED] = 1
@@ -120,6 +125,7 @@ def advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: 
             front = max(ready, cycle)
             end = front
         else:
+            # a SET leaves at once; it takes effect when results of all work before it are out
             front = ready
             end = max(ready, done + unit[u + LAG])
             fire(unit, port, flag, value, end + port[REMOTE_CYCLES] if kind == SET_REMOTE else end)

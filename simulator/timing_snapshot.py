@@ -1,8 +1,8 @@
-"""Snapshots of a run between two steps of its clock, and a run that goes on from one.
+"""Snapshots of a run between two steps of its clock, and resuming from one.
 
-A snapshot tells nothing of entries that are not dispatched, but that each stream goes on with one for a full queue, or has ended.
-Whatever program has the same ones up to there goes on from it and ends as if it had run from its first cycle on.  `flag` stays where it
-is from run to run; of `time` a snapshot has all that later cycles look at.
+A snapshot does not depend on entries that are not dispatched, except that each stream goes on with one for a full queue, or has ended.
+Any program with the same dispatched entries can resume from it, and ends as if it had run from its first cycle.  `flag` stays in place
+from run to run; of `time` a snapshot has the entries that later cycles read.
 
 | name      | dtype, shape      | meaning                                                                                             |
 |-----------|-------------------|-----------------------------------------------------------------------------------------------------|
@@ -49,89 +49,93 @@ UNIT = DDR + TOP
 
 
 def no_snapshots() -> tuple[Ints, Ints]:
-    """`snapshots` and `control` of a run that leaves none."""
+    """`snapshots` and `control` of a run without snapshots."""
     return np.empty((0, 0), np.int64), np.array([-1, 0, 0], np.int64)
 
 
 def row_length(items: int, queues: int, depth: int) -> int:
-    """Items of a row: of `unit`, `dma` and `ends` with so many together, and queues of so many entries."""
+    """Length of a row.  items: of `unit`, `dma` and `ends` together; depth: entries of a queue."""
     return UNIT + items + queues * seen_room(depth)
 
 
 @njit(cache=True)
 def seen_room(depth: int) -> int:
-    """For how many times of a queue a row has room: those that it holds, and of a DMA as many that are issued."""
+    """Times per queue in a row: entries in the queue, and as many issued ones of a DMA."""
     return 2 * depth
 
 
 @njit(cache=True)
-def seen(unit: Ints, at: int, u: int, e: int, depth: int) -> tuple[int, int]:
-    """Entries of queue u, of engine e, at whose times later cycles look.  unit: with the state of `timing_state`, from `at` on.
+def seen(unit: Ints, offset: int, u: int, engine: int, depth: int) -> tuple[int, int]:
+    """(first, stop): entries of queue u whose times later cycles read.  unit: state of `timing_state`, at `offset` of an array.
 
-    Those that are dispatched; before them those whose places the next ones take; and of a DMA those that are issued.
+    These are the dispatched ones, those before them whose places the next ones take, and the issued ones of a DMA.
     """
-    tail, head = unit[at + u + TAIL], unit[at + u + HEAD]
+    tail, head = unit[offset + u + TAIL], unit[offset + u + HEAD]
     begin = min(head, tail - depth)
-    if e in (MTE2, MTE3):
-        begin = min(begin, unit[at + u + DATA])
-    return max(begin, unit[at + u + FIRST]), tail
+    if engine in (MTE2, MTE3):
+        begin = min(begin, unit[offset + u + DATA])
+    return max(begin, unit[offset + u + FIRST]), tail
 
 
 @njit(cache=True)
 def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, now: int) -> bool:
-    """Nothing is on the worklist.  Returns whether a row has room for it."""
+    """Write a snapshot; the worklist must be empty.  Returns False where the row is too short."""
     depth = port[QUEUE_DEPTH]
-    at, room = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0], seen_room(depth)
+    offset, room = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0], seen_room(depth)
     for core in range(unit.shape[0] // CORE):
         for e in range(ENGINES):
             begin, end = seen(unit, 0, core * CORE + e * COLUMNS, e, depth)
             if end - begin > room:
                 return False
-            row[at : at + end - begin] = time[begin:end]
-            at += room
+            row[offset : offset + end - begin] = time[begin:end]
+            offset += room
     row[NOW] = now
     row[DDR:UNIT] = port[:TOP]
-    at = UNIT
+    offset = UNIT
     for array in (unit, dma, ends):
-        row[at : at + array.shape[0]] = array
-        at += array.shape[0]
+        row[offset : offset + array.shape[0]] = array
+        offset += array.shape[0]
     return True
 
 
 @njit(cache=True)
 def resume(
     row: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, queues: Ints, streams: Ints,
-    then: Ints, source: NDArray[np.int32], first: int, low: int, begins: Ints,
+    old_flag: Ints, source: NDArray[np.int32], first: int, low: int, begins: Ints,
 ) -> int:  # fmt: skip
-    """The state of a snapshot, of what may be another program behind it; returns the cycle.
+    """Restore a snapshot, for a program that may differ behind it; returns its cycle.
 
-    Every SET that has not taken effect is unknown.  then: flags as they were; source to begins: see `timing_again`.
+    Every SET that has not taken effect becomes unknown.  old_flag: the previous flags; source to begins: see `timing_converge`.
     """
+    # flags of later instructions are unknown again; those below `low` were set before the snapshot
     for slot in range(low, flag.shape[0]):
         if source[slot] >= first:
             flag[slot] = -1
+    # the state; its worklist was empty when it was saved
     port[:TOP] = row[DDR:UNIT]
     port[TOP] = -1
-    at = UNIT
+    offset = UNIT
     for array in (unit, dma, ends):
-        array[:] = row[at : at + array.shape[0]]
-        at += array.shape[0]
+        array[:] = row[offset : offset + array.shape[0]]
+        offset += array.shape[0]
     for core in range(streams.shape[0]):
         for e in range(ENGINES):
             u, stop = core * CORE + e * COLUMNS, queues[core * ENGINES + e, 1]
             unit[u + STOP] = stop
             head = unit[u + HEAD]
             begin, end = seen(unit, 0, u, e, port[QUEUE_DEPTH])
-            time[begin:end] = row[at : at + end - begin]
-            at += seen_room(port[QUEUE_DEPTH])
+            time[begin:end] = row[offset : offset + end - begin]
+            offset += seen_room(port[QUEUE_DEPTH])
+            # a SET that was issued early has taken effect although its instruction comes later
             for i in range(begins[core * ENGINES + e], unit[u + DATA] if e in (MTE2, MTE3) else head):
                 if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
-                    flag[word[i] >> KIND_BITS] = then[word[i] >> KIND_BITS]
+                    flag[word[i] >> KIND_BITS] = old_flag[word[i] >> KIND_BITS]
         unit[core * CORE + SCALAR + STOP] = streams[core, 1]
     for core in range(streams.shape[0]):
         for e in range(ENGINES):
             u = core * CORE + e * COLUMNS
             head = unit[u + HEAD]
+            # queues that wait for a flag register with it again
             if unit[u + STALLED] and word[head] & KIND_MASK == WAIT:
                 flag[word[head] >> KIND_BITS] = -2 - u
     return int(row[NOW])

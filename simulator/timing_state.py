@@ -1,4 +1,4 @@
-"""What a run of the timing model has and where: the arrays of `timing_kernel`, their columns, and how they begin.
+"""State of a run of the timing model: the arrays of `timing_kernel`, their columns and their initial values.
 
 A unit is a queue, or the scalar unit that feeds a core's queues; u = (core * 8 + engine) * 16 is its place in `unit`, with engine 7 for
 the scalar unit.  Entries are instructions in queue order.
@@ -87,7 +87,7 @@ DISPATCHED, START, END = range(3)
 
 
 class State(NamedTuple):
-    """Arrays of a run (see the table at the top); `run` initialises them."""
+    """Arrays of a run (see the table at the top); `timing_kernel.run` initialises them."""
 
     time: Ints
     flag: Ints
@@ -98,7 +98,7 @@ class State(NamedTuple):
 
 
 def new_state(instructions: int, slots: int, cores: int, ports: int, ring: int, record: bool) -> State:
-    """Room for a run.  ports: DMA ports of a core.  ring: how many ends of a port's transfers are remembered."""
+    """Empty arrays of a run.  ports: DMA ports of a core.  ring: remembered ends of transfers per port."""
     return State(
         np.empty(instructions, np.int64),
         np.empty(slots, np.int64),
@@ -111,7 +111,7 @@ def new_state(instructions: int, slots: int, cores: int, ports: int, ring: int, 
 
 @njit(cache=True)
 def reset(unit: Ints, dma: Ints, port: Ints, queues: Ints, streams: Ints) -> None:
-    """Cycle 0; `unit` is all 0.  queues, streams: int64 [.., 2], from where to where each of them has entries, or rows."""
+    """Set cycle 0; `unit` must be all 0.  queues, streams: int64 [.., 2], (first, stop) of their entries, or rows."""
     port[SERVED], port[SERVED + 1], port[ACTIVE], port[ACTIVE + 1], port[TOP] = 0, 0, 0, 0, -1
     for core in range(streams.shape[0]):
         for e in range(ENGINES):

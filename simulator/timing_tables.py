@@ -1,4 +1,4 @@
-"""What the event loop is told of a machine and a level: worked out once, because a small program takes no longer than that."""
+"""Tables of a machine and a level for the event loop, cached, since computing them takes as long as a small program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.timing_state import Ints
 
 
 class BackgroundLoad(NamedTuple):
-    """A background load as the kernel wants it.  rates: int64 [steps, ..]; steps: int64 [2 * steps] (see `timing_state`)."""
+    """A background load for the kernel.  rates: int64 [steps, ..]; steps: int64 [2 * steps] (see `timing_state`)."""
 
     rates: Rates
     steps: Ints
@@ -24,13 +24,13 @@ class BackgroundLoad(NamedTuple):
 
 @lru_cache(maxsize=256)
 def level_load(machine: Machine, share_units: int, latency_cycles: int, cores: int) -> BackgroundLoad:
-    """A level holds for ever."""
+    """The load of a level, constant over time."""
     return BackgroundLoad(shared_rates(machine, share_units, cores)[None], np.array([0, latency_cycles], np.int64))
 
 
 @lru_cache(maxsize=64)
 def ring(machine: Machine) -> int:
-    """How many ends of a DMA port's transfers are remembered, a power of two: no fewer than are in flight, or than there are banks."""
+    """Remembered transfer ends per DMA port, a power of two: at least the transfers in flight or the banks, whichever is less."""
     dram = machine.ddr.timings
     return 0 if dram is None else 1 << (min(machine.ddr.outstanding, dram.banks) - 1).bit_length()
 
@@ -39,19 +39,19 @@ def ring(machine: Machine) -> int:
 def path_table(machine: Machine) -> Ints:
     """int64 [2, 8, 2] of `timing_state.PATHS`."""
     tables = cost_tables(machine)
-    found = np.zeros((2, 8, 2), np.int64)
+    paths = np.zeros((2, 8, 2), np.int64)
     for k, engine in enumerate(DMAS):
         cap = cap_units(machine, engine)
         for memory in Memory:
             path = (Memory.DDR, memory) if engine == Engine.MTE2 else (memory, Memory.DDR)
-            found[k, memory] = tables.startup[path], tables.rate[path] if tables.rate[path] < cap else 0
-    found.flags.writeable = False
-    return found
+            paths[k, memory] = tables.startup[path], tables.rate[path] if tables.rate[path] < cap else 0
+    paths.flags.writeable = False
+    return paths
 
 
 @lru_cache(maxsize=64)
 def constants(machine: Machine) -> Ints:
-    """int64 [PORT], what every run has."""
+    """int64 [PORT]: constants of every run of a machine."""
     port = np.zeros(columns.PORT, np.int64)
     port[columns.ISSUE_CYCLES] = machine.issue_cycles
     port[columns.QUEUE_DEPTH] = machine.queue_depth

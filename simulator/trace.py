@@ -38,34 +38,38 @@ MOST_POINTS = 20_000  # of a counter
 _COPY_BLOCKS = (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2)
 
 
-def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-    """The file in pieces.  operators: names by the number in TAG; about: what the file says of itself (JSON values)."""
-    about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr": t.level.model_dump()} | dict(about or {})
+def chrome_trace(run: Timeline, operators: Sequence[str] = (), about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+    """The file in pieces.  operators: names by the number in TAG; about: metadata of the file (JSON values)."""
+    about = {"machine": run.machine.name, "clock_hz": run.machine.clock_hz, "cycles": run.cycles, "ddr": run.level.model_dump()} | dict(
+        about or {}
+    )
     yield opening(about)
-    yield ",\n".join(_names(t, str(about.get("level", "")))).encode()
-    names = _Names(t, operators)
-    waits = t.stalls
-    for core in range(t.cores):
+    yield ",\n".join(_names(run, str(about.get("level", "")))).encode()
+    names = _Names(run, operators)
+    waits = run.stalls
+    # a process per core, its lanes and its counters
+    for core in range(run.cores):
         for pieces in (
-            _segments(t, names, core),
-            _blocks(t, names, core),
-            _work(t, names, core),
-            _issue(t, names, core),
-            _waits(t, names, waits, core),
+            _segments(run, names, core),
+            _blocks(run, names, core),
+            _work(run, names, core),
+            _issue(run, names, core),
+            _waits(run, names, waits, core),
         ):
             for piece in pieces:
                 yield b",\n" + piece.encode()
-        for memory, steps in bytes_in_use(t, core).items():
-            yield from _counter(t, core + 1, f"{memory.name} bytes in use", steps, "bytes", 1)
-    shared = shared_in_use(t)
+        for memory, steps in bytes_in_use(run, core).items():
+            yield from _counter(run, core + 1, f"{memory.name} bytes in use", steps, "bytes", 1)
+    shared = shared_in_use(run)
     if shared is not None:
-        yield from _counter(t, t.cores + 1, "SHARED bytes in use", shared, "bytes", 1)
-    use = ddr_use(t)
-    to_gb = t.machine.clock_hz / 1e9
-    yield from _counter(t, t.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
-    yield from _counter(t, t.cores + 1, "DDR write GB/s", use.write, "GB/s", to_gb)
-    yield from _counter(t, t.cores + 1, "DDR port in use, percent of the level's share", use.port, "percent", 100)
-    for piece in _longest(t, names):
+        yield from _counter(run, run.cores + 1, "SHARED bytes in use", shared, "bytes", 1)
+    # a process for the DDR port, and one for the critical path
+    use = ddr_use(run)
+    to_gb = run.machine.clock_hz / 1e9
+    yield from _counter(run, run.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)
+    yield from _counter(run, run.cores + 1, "DDR write GB/s", use.write, "GB/s", to_gb)
+    yield from _counter(run, run.cores + 1, "DDR port in use, percent of the level's share", use.port, "percent", 100)
+    for piece in _longest(run, names):
         yield b",\n" + piece.encode()
     yield CLOSING
 
@@ -74,15 +78,15 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
 
 
 class _Names:
-    """JSON strings for rows: the operator, and the operator with what is done."""
+    """JSON strings for rows: the operator, and the operator with its activity."""
 
-    def __init__(self, t: Timeline, operators: Sequence[str]) -> None:
-        self.t = t
-        known = [json.dumps(name)[1:-1] for name in operators]
-        numbers = int(t.operator.max(initial=-1)) + 1
-        self.block = t.block
-        self.many = _in_blocks(t)
-        self.operators = known + [f"operator {i}" for i in range(len(known), numbers)]
+    def __init__(self, run: Timeline, operators: Sequence[str]) -> None:
+        self.t = run
+        quoted_names = [json.dumps(name)[1:-1] for name in operators]
+        numbers = int(run.operator.max(initial=-1)) + 1
+        self.block = run.block
+        self.many = _in_blocks(run)
+        self.operators = quoted_names + [f"operator {i}" for i in range(len(quoted_names), numbers)]
 
     def operator(self, rows: Ints) -> list[str]:
         return [self.operators[i] for i in self.t.operator[rows].tolist()]
@@ -91,12 +95,12 @@ class _Names:
         return [f"{a}: {b}" for a, b in zip(self.where(rows), self.what(rows), strict=True)]
 
     def where(self, rows: Ints) -> list[str]:
-        """The operator, and the block where its segment has several."""
-        each = zip(self.operator(rows), self.block[rows].tolist(), self.many[rows].tolist(), strict=True)
-        return [f"{name} block {block}" if many else name for name, block, many in each]
+        """Operators, with the block where the segment has several."""
+        labels = zip(self.operator(rows), self.block[rows].tolist(), self.many[rows].tolist(), strict=True)
+        return [f"{name} block {block}" if many else name for name, block, many in labels]
 
     def what(self, rows: Ints) -> list[str]:
-        """COPY DDR>L1, MMAD, ..."""
+        """Activities: COPY DDR>L1, MMAD, ..."""
         code = self.t.code[rows]
         key = (code[:, isa.OP].astype(np.int64) * 8 + code[:, isa.SRC]) * 8 + code[:, isa.DST]
         some, inverse = np.unique(key, return_inverse=True)
@@ -104,13 +108,13 @@ class _Names:
         return [shown[i] for i in inverse.tolist()]
 
 
-def _in_blocks(t: Timeline) -> Mask:
+def _in_blocks(run: Timeline) -> Mask:
     """Rows of segments with more than one block."""
-    some, inverse = np.unique(t.segment, return_inverse=True)
+    some, inverse = np.unique(run.segment, return_inverse=True)
     last = np.zeros(len(some), np.int64)
-    np.maximum.at(last, inverse, t.block)
-    found: Mask = last[inverse] > 0
-    return found
+    np.maximum.at(last, inverse, run.block)
+    mask: Mask = last[inverse] > 0
+    return mask
 
 
 def _kind(key: int) -> str:
@@ -118,78 +122,78 @@ def _kind(key: int) -> str:
     return f"COPY {Memory(src).name}>{Memory(dst).name}" if op == Op.COPY else Op(op).name
 
 
-def _names(t: Timeline, level: str) -> Iterator[str]:
-    at = f" at level {level}" if level else ""
-    for core in range(t.cores):
-        yield meta("process_name", core + 1, 0, {"name": f"core {core}{at}"})
+def _names(run: Timeline, level: str) -> Iterator[str]:
+    suffix = f" at level {level}" if level else ""
+    for core in range(run.cores):
+        yield meta("process_name", core + 1, 0, {"name": f"core {core}{suffix}"})
         yield meta("process_sort_index", core + 1, 0, {"sort_index": core + 1})
         for engine in Engine:
-            ports = t.machine.dma_ports(engine) if engine in DMAS else 1
+            ports = run.machine.dma_ports(engine) if engine in DMAS else 1
             lanes = [(_lane(core, engine, 0, port), f"{engine.name} port {port}" if port else engine.name) for port in range(ports)]
             for tid, name in (*lanes, (_lane(core, engine, 1), f"{engine.name} waits")):
                 yield meta("thread_name", core + 1, tid, {"name": name})
                 yield meta("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + name.endswith(" waits")})
-    yield meta("process_name", t.cores + 1, 0, {"name": "DDR port"})
-    yield meta("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
-    chain = t.cores + 2
+    yield meta("process_name", run.cores + 1, 0, {"name": "DDR port"})
+    yield meta("process_sort_index", run.cores + 1, 0, {"sort_index": run.cores + 1})
+    chain = run.cores + 2
     yield meta("process_name", chain, 0, {"name": "longest chain"})
     yield meta("process_sort_index", chain, 0, {"sort_index": 0})
     yield meta("thread_name", chain, _lane(chain, 0, 0), {"name": "what held up what"})
 
 
 def _lane(core: int, engine: int, waits: int, port: int = 0) -> int:
-    """DMA ports behind the first have theirs above the 14 that every core has."""
-    own = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MOST_PORTS + port
-    return (core + 1) * _LANES + own
+    """Thread id of a lane; DMA ports after the first have theirs above the 14 that every core has."""
+    lane = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MOST_PORTS + port
+    return (core + 1) * _LANES + lane
 
 
 # --- events ------------------------------------------------------------------------------------------------------
 
 
 def _events(
-    t: Timeline, head: str, start: Ints, end: Ints, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Ints]
+    run: Timeline, head: str, start: Ints, end: Ints, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Ints]
 ) -> Iterator[str]:
     """Complete events, many to a piece.  head: category, process and lane; texts: `name` and arguments that are JSON string contents."""
     if not len(start):
         return
-    begin, stop = nanoseconds(start, t.machine.clock_hz), nanoseconds(end, t.machine.clock_hz)
+    begin, stop = nanoseconds(start, run.machine.clock_hz), nanoseconds(end, run.machine.clock_hz)
     arguments = [f'"{key}":"%s"' for key in texts if key != "name"] + [f'"{key}":%d' for key in numbers]
     form = f'{{"ph":"X",{head},"ts":%d.%03d,"dur":%d.%03d,"name":"%s","args":{{{",".join(arguments)}}}}}'
     times = [x for value in (begin, stop - begin) for x in np.divmod(value, 1000)]
-    rest = [texts[key] for key in texts if key != "name"]
-    columns = [*(c.tolist() for c in times), texts["name"], *rest, *(c.tolist() for c in numbers.values())]
-    for at in range(0, len(start), _CHUNK):
-        part = [column[at : at + _CHUNK] for column in columns]
+    text_columns = [texts[key] for key in texts if key != "name"]
+    columns = [*(c.tolist() for c in times), texts["name"], *text_columns, *(c.tolist() for c in numbers.values())]
+    for first in range(0, len(start), _CHUNK):
+        part = [column[first : first + _CHUNK] for column in columns]
         yield ",\n".join([form] * len(part[0])) % tuple(chain.from_iterable(zip(*part, strict=True)))
 
 
-def _work(t: Timeline, names: _Names, core: int) -> Iterator[str]:
+def _work(run: Timeline, names: _Names, core: int) -> Iterator[str]:
     """A complete event per instruction, lane by lane and kind by kind."""
     for engine in list(Engine)[: Engine.SCALAR]:
-        queue = t.queues[core * len(Engine) + engine]
-        queue = queue[t.work[queue]]
-        op, port = t.code[queue, isa.OP], np.where(t.transfer[queue], t.port[queue], -1)  # -1: nothing of DDR
+        queue = run.queues[core * len(Engine) + engine]
+        queue = queue[run.work[queue]]
+        op, port = run.code[queue, isa.OP], np.where(run.transfer[queue], run.port[queue], -1)  # -1: nothing of DDR
         for value in np.unique(op):
             for lane in np.unique(port[op == value]).tolist():
                 rows = queue[(op == value) & (port == lane)]
-                texts, numbers = _details(t, Op(int(value)), rows)
-                own = {
-                    "segment": t.segment[rows],
+                texts, numbers = _details(run, Op(int(value)), rows)
+                common_numbers = {
+                    "segment": run.segment[rows],
                     "block": names.block[rows],
-                    "instruction": rows - t.stream_start[core],
-                    "start_cycle": t.start[rows],
-                    "cycles": t.end[rows] - t.start[rows],
+                    "instruction": rows - run.stream_start[core],
+                    "start_cycle": run.start[rows],
+                    "cycles": run.end[rows] - run.start[rows],
                 }
                 shown = {"name": names.work(rows), "operator": names.operator(rows)} | texts
                 head = f'"cat":"{engine.name}","pid":{core + 1},"tid":{_lane(core, engine, 0, max(0, lane))}'
-                yield from _events(t, head, t.start[rows], t.end[rows], shown, own | numbers)
+                yield from _events(run, head, run.start[rows], run.end[rows], shown, common_numbers | numbers)
 
 
-def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]], Columns]:
+def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]], Columns]:
     """Arguments of a kind of instruction; addresses in bytes."""
-    code = t.code[rows].astype(np.int64)
+    code = run.code[rows].astype(np.int64)
 
-    def at(word: int) -> Ints:
+    def address(word: int) -> Ints:
         return code[:, word] * BLOCK_BYTES
 
     def memory(word: int) -> Sequence[str]:
@@ -202,13 +206,14 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
     lanes, n0 = isa.LANES[dtype], isa.COLUMNS[dtype]
     numbers: Columns = {}
     if op == Op.COPY:
-        numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": at(isa.C_LENGTH)}
-        if t.transfer[rows].any():
-            whole, level = data_alone(t, rows), data_alone(t, rows, t.level.share_units)
+        numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": address(isa.C_LENGTH)}
+        # lost cycles of DDR transfers: to the background load, then to other DMAs
+        if run.transfer[rows].any():
+            lone_cycles, level_cycles = data_alone(run, rows), data_alone(run, rows, run.level.share_units)
             numbers |= {
-                "alone_cycles": whole,
-                "lost_to_background_cycles": level - whole,
-                "lost_to_sharing_cycles": t.end[rows] - t.start[rows] - level,
+                "alone_cycles": lone_cycles,
+                "lost_to_background_cycles": level_cycles - lone_cycles,
+                "lost_to_sharing_cycles": run.end[rows] - run.start[rows] - level_cycles,
             }
     elif op == Op.IM2COL:
         numbers |= {"bytes": code[:, isa.I_K] * code[:, isa.I_MPAD] * BLOCK_BYTES, "m": code[:, isa.I_M], "k": code[:, isa.I_K] * lanes}
@@ -225,10 +230,10 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
         for i in np.flatnonzero(mixed).tolist():
             types[i] += f" x {DataType(int(code[i, isa.M_RIGHT])).name}"
         m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * n0
-        numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": at(isa.S1)}
+        numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": address(isa.S1)}
     elif op == Op.MMAD_IM2COL:
         m, k, n = code[:, isa.I_MPAD], code[:, isa.I_K] * lanes, code[:, isa.W_N1] * n0
-        numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.W_ACC], "weights_at": at(isa.S1)}
+        numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.W_ACC], "weights_at": address(isa.S1)}
     elif op == Op.FIXPIPE:
         m, n = code[:, isa.F_M], code[:, isa.F_N1] * n0
         numbers |= {
@@ -245,25 +250,25 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
             "repeats": code[:, isa.V_REPEATS],
         }
     if op != Op.VFILL:
-        numbers["from_at"] = at(isa.S0)
-    return texts, numbers | {"to_at": at(isa.D)}
+        numbers["from_at"] = address(isa.S0)
+    return texts, numbers | {"to_at": address(isa.D)}
 
 
-def _issue(t: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """The scalar unit's work: instructions of one operator and block that it handed out without a break are one event."""
-    if t.machine.issue_cycles == 0:
+def _issue(run: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """Events of the scalar unit: consecutive instructions of one operator and block are one event."""
+    if run.machine.issue_cycles == 0:
         return
-    first, stop = int(t.stream_start[core]), int(t.stream_start[core + 1])
+    first, stop = int(run.stream_start[core]), int(run.stream_start[core + 1])
     if first == stop:
         return
-    step, end = np.column_stack((t.code[first:stop, isa.TAG], t.block[first:stop])), t.dispatch[first:stop]
-    start = end - t.machine.issue_cycles
+    step, end = np.column_stack((run.code[first:stop, isa.TAG], run.block[first:stop])), run.dispatch[first:stop]
+    start = end - run.machine.issue_cycles
     new = np.flatnonzero(np.concatenate(([True], (step[1:] != step[:-1]).any(axis=1) | (start[1:] != end[:-1]))))
     last = np.concatenate((new[1:], [len(end)])) - 1
     rows = new + first
     texts = {"name": [f"{name}: issue" for name in names.where(rows)]}
     numbers = {
-        "segment": t.segment[rows],
+        "segment": run.segment[rows],
         "block": names.block[rows],
         "instruction": new,
         "instructions": last - new + 1,
@@ -271,37 +276,39 @@ def _issue(t: Timeline, names: _Names, core: int) -> Iterator[str]:
         "cycles": end[last] - start[new],
     }
     head = f'"cat":"SCALAR","pid":{core + 1},"tid":{_lane(core, Engine.SCALAR, 0)}'
-    yield from _events(t, head, start[new], end[last], texts, numbers)
+    yield from _events(run, head, start[new], end[last], texts, numbers)
 
 
-def _waits(t: Timeline, names: _Names, s: Stalls, core: int) -> Iterator[str]:
-    """What engines waited for: one event per stall, the cause in its name."""
+def _waits(run: Timeline, names: _Names, stalls: Stalls, core: int) -> Iterator[str]:
+    """Events of waiting engines: one per stall, with the cause in its name."""
     engines = [engine.name for engine in Engine]
     for engine in Engine:
         for cause in Cause:
-            at = np.flatnonzero((s.core == core) & (s.engine == engine) & (s.cause == cause))
-            rows, source = s.row[at], [engines[e] for e in s.source_engine[at].tolist()]
-            far = s.source_core[at] != core
+            matches = np.flatnonzero((stalls.core == core) & (stalls.engine == engine) & (stalls.cause == cause))
+            rows, source = stalls.row[matches], [engines[e] for e in stalls.source_engine[matches].tolist()]
+            far = stalls.source_core[matches] != core
             source = [
-                f"{name} of core {c}" if f else name for name, c, f in zip(source, s.source_core[at].tolist(), far.tolist(), strict=True)
+                f"{name} of core {c}" if f else name
+                for name, c, f in zip(source, stalls.source_core[matches].tolist(), far.tolist(), strict=True)
             ]
-            texts = {"name": _CAUSES[cause](source), "cause": [cause.name.lower()] * len(at), "operator": names.operator(rows)}
+            texts = {"name": _CAUSES[cause](source), "cause": [cause.name.lower()] * len(matches), "operator": names.operator(rows)}
             numbers = {
-                "segment": t.segment[rows],
+                "segment": run.segment[rows],
                 "block": names.block[rows],
-                "instruction": rows - t.stream_start[core],
-                "start_cycle": s.start[at],
-                "cycles": s.end[at] - s.start[at],
+                "instruction": rows - run.stream_start[core],
+                "start_cycle": stalls.start[matches],
+                "cycles": stalls.end[matches] - stalls.start[matches],
             }
+            # the work that the SET stood behind; -1 where there was none
             if cause == Cause.FLAG:
-                behind = s.source_row[at]
+                work_before = stalls.source_row[matches]
                 texts["set_after"] = [
-                    name if row >= 0 else "" for name, row in zip(names.work(np.maximum(behind, 0)), behind.tolist(), strict=True)
+                    name if row >= 0 else "" for name, row in zip(names.work(np.maximum(work_before, 0)), work_before.tolist(), strict=True)
                 ]
-                numbers["flag"] = t.code[rows, isa.FLAG_ID].astype(np.int64)
-                numbers["from_core"] = s.source_core[at]
+                numbers["flag"] = run.code[rows, isa.FLAG_ID].astype(np.int64)
+                numbers["from_core"] = stalls.source_core[matches]
             head = f'"cat":"stall","pid":{core + 1},"tid":{_lane(core, engine, 1)}'
-            yield from _events(t, head, s.start[at], s.end[at], texts, numbers)
+            yield from _events(run, head, stalls.start[matches], stalls.end[matches], texts, numbers)
 
 
 _CAUSES = {
@@ -312,74 +319,79 @@ _CAUSES = {
 }
 
 
-def _longest(t: Timeline, names: _Names) -> Iterator[str]:
-    """The chain that the run is as long as; links of one operator, engine and cause that follow one another are one event."""
-    chain = critical_chain(t)
+def _longest(run: Timeline, names: _Names) -> Iterator[str]:
+    """Events of the critical chain; consecutive links of one operator, engine and cause are one event."""
+    chain = critical_chain(run)
     rows = np.maximum(chain.row, 0)
-    kind = np.column_stack([np.where(chain.row >= 0, t.operator[rows], -1), chain.engine, chain.cause]) if len(t.code) else chain.engine[:0]
+    kind = (
+        np.column_stack([np.where(chain.row >= 0, run.operator[rows], -1), chain.engine, chain.cause])
+        if len(run.code)
+        else chain.engine[:0]
+    )
     if not len(kind):
         return
+    # links of one operator, engine and cause become one event
     new = np.flatnonzero(np.concatenate(([True], (kind[1:] != kind[:-1]).any(axis=1))))
     last = np.concatenate((new[1:], [len(kind)])) - 1
     start, end = chain.start[new], chain.end[last]
     engines, causes = [Engine(e).name for e in chain.engine[new].tolist()], chain.cause[new].tolist()
-    what = [engine if cause == WORK else f"{engine} {WAITS[Cause(cause)]}" for engine, cause in zip(engines, causes, strict=True)]
-    known = names.operator(rows[new])
-    operators = [name if row >= 0 else "" for name, row in zip(known, chain.row[new].tolist(), strict=True)]
-    shown = [f"{name}: {each}" if name else each for name, each in zip(operators, what, strict=True)]
+    activities = [engine if cause == WORK else f"{engine} {WAITS[Cause(cause)]}" for engine, cause in zip(engines, causes, strict=True)]
+    operator_names = names.operator(rows[new])
+    operators = [name if row >= 0 else "" for name, row in zip(operator_names, chain.row[new].tolist(), strict=True)]
+    shown = [f"{name}: {activity}" if name else activity for name, activity in zip(operators, activities, strict=True)]
     texts = {"name": shown, "engine": engines, "operator": operators}
     numbers = {
-        "segment": t.segment[rows[new]],
-        "instruction": rows[new] - t.stream_start[t.core[rows[new]]],
+        "segment": run.segment[rows[new]],
+        "instruction": rows[new] - run.stream_start[run.core[rows[new]]],
         "links": last - new + 1,
         "start_cycle": start,
         "cycles": end - start,
     }
-    pid = t.cores + 2
-    yield from _events(t, f'"cat":"chain","pid":{pid},"tid":{_lane(pid, 0, 0)}', start, end, texts, numbers)
+    pid = run.cores + 2
+    yield from _events(run, f'"cat":"chain","pid":{pid},"tid":{_lane(pid, 0, 0)}', start, end, texts, numbers)
 
 
-def _segments(t: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """From the start of a segment's first work to the end of its last."""
-    for mine in _grouped(np.flatnonzero(t.work & (t.core == core)), t.segment):
-        number = int(t.segment[mine[0]])
-        operators = np.unique(t.operator[mine]).tolist()
+def _segments(run: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """Events of segments, from the start of the first work to the end of the last."""
+    for rows in _grouped(np.flatnonzero(run.work & (run.core == core)), run.segment):
+        number = int(run.segment[rows[0]])
+        operators = np.unique(run.operator[rows]).tolist()
         inside = names.operators[operators[0]] + (f" .. {names.operators[operators[-1]]}" if len(operators) > 1 else "")
         head = f'"cat":"segment","id":"0x{core << 16 | number & 0xFFFF:x}"'
-        yield from _asynchronous(t, core, mine, head, f"segment {number}: {inside}", f'"operators":{len(operators)}')
+        yield from _asynchronous(run, core, rows, head, f"segment {number}: {inside}", f'"operators":{len(operators)}')
 
 
-def _blocks(t: Timeline, names: _Names, core: int) -> Iterator[str]:
-    """The same of every block, where a segment has several.  Blocks of one number have one name: readers show them in one row."""
-    segment = t.segment
-    for mine in _grouped(np.flatnonzero(t.work & (t.core == core) & names.many), segment << 32 | names.block & 0xFFFFFFFF):
-        number, block = int(segment[mine[0]]), int(names.block[mine[0]])
+def _blocks(run: Timeline, names: _Names, core: int) -> Iterator[str]:
+    """Events of blocks, in segments with several.  Blocks of one number have one name: viewers show them in one row."""
+    segment = run.segment
+    for rows in _grouped(np.flatnonzero(run.work & (run.core == core) & names.many), segment << 32 | names.block & 0xFFFFFFFF):
+        number, block = int(segment[rows[0]]), int(names.block[rows[0]])
         head = f'"cat":"block","id":"0x{core:x}{number & 0xFFFF:04x}{block & 0xFFFFFFFF:08x}"'
-        yield from _asynchronous(t, core, mine, head, f"block {block}", f'"segment":{number},"block":{block}')
+        yield from _asynchronous(run, core, rows, head, f"block {block}", f'"segment":{number},"block":{block}')
 
 
 def _grouped(rows: Ints, key: Ints) -> list[Ints]:
     """Rows of equal key together, in order of the key."""
-    mine = key[rows]
-    order = np.argsort(mine, kind="stable")
-    return np.split(rows[order], np.flatnonzero(np.diff(mine[order])) + 1) if len(rows) else []
+    keys = key[rows]
+    order = np.argsort(keys, kind="stable")
+    return np.split(rows[order], np.flatnonzero(np.diff(keys[order])) + 1) if len(rows) else []
 
 
-def _asynchronous(t: Timeline, core: int, rows: Ints, head: str, name: str, args: str) -> Iterator[str]:
-    """The begin and the end of what some work belongs to.  head: category and id."""
-    start, end = int(t.start[rows].min()), int(t.end[rows].max())
+def _asynchronous(run: Timeline, core: int, rows: Ints, head: str, name: str, args: str) -> Iterator[str]:
+    """Begin and end events of a group of work rows.  head: category and id."""
+    start, end = int(run.start[rows].min()), int(run.end[rows].max())
     where = f'{head},"pid":{core + 1},"tid":{_lane(core, 0, 0)},"name":"{name}"'
     for phase, cycle in (("b", start), ("e", end)):
-        us, ns = divmod(int(nanoseconds(np.array([cycle]), t.machine.clock_hz)[0]), 1000)
-        rest = f',"args":{{{args},"start_cycle":{start},"cycles":{end - start}}}}}' if phase == "b" else "}"
-        yield f'{{"ph":"{phase}",{where},"ts":{us}.{ns:03d}{rest}'
+        us, ns = divmod(int(nanoseconds(np.array([cycle]), run.machine.clock_hz)[0]), 1000)
+        ending = f',"args":{{{args},"start_cycle":{start},"cycles":{end - start}}}}}' if phase == "b" else "}"
+        yield f'{{"ph":"{phase}",{where},"ts":{us}.{ns:03d}{ending}'
 
 
-def _counter(t: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: float) -> Iterator[bytes]:
+def _counter(run: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: float) -> Iterator[bytes]:
     steps = thinned(steps, MOST_POINTS)
     if not len(steps.cycle):
         return
-    us, ns = (column.tolist() for column in np.divmod(nanoseconds(steps.cycle, t.machine.clock_hz), 1000))
+    us, ns = (column.tolist() for column in np.divmod(nanoseconds(steps.cycle, run.machine.clock_hz), 1000))
     value: NDArray[Any] = steps.value * scale
     digits = "%d" if unit == "bytes" else "%.6g"
     form = f'{{"ph":"C","pid":{pid},"name":{json.dumps(name)},"ts":%d.%03d,"args":{{"{unit}":{digits}}}}}'

@@ -1,4 +1,4 @@
-"""What files of Chrome trace events have in common: the frame around the events, names of lanes, time.
+"""Common parts of Chrome trace files: the frame around the events, names of lanes, time.
 
 Times are microseconds with three decimals (a nanosecond is Perfetto's grain).  Format: "Trace Event Format", Google, 2016.
 """
@@ -18,7 +18,7 @@ CLOSING = b"\n]}\n"
 
 
 def opening(about: Mapping[str, Any]) -> bytes:
-    """Up to the first event.  about: JSON values that the file says of itself."""
+    """The text before the first event.  about: metadata of the file (JSON values)."""
     return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n'.encode()
 
 
@@ -28,20 +28,20 @@ def event(**values: Any) -> str:
 
 
 def meta(kind: str, pid: int, tid: int, args: Mapping[str, Any]) -> str:
-    """A name or a place in the order, of a process or a lane."""
+    """A metadata event: name or sort index of a process or a lane."""
     return event(ph="M", name=kind, pid=pid, tid=tid, args=args)
 
 
 def nanoseconds(cycle: Ints, clock_hz: int) -> Ints:
-    """Rounded to the nearest one; in steps, so that no product leaves int64."""
-    whole, rest = np.divmod(cycle, clock_hz)
+    """Cycles in nanoseconds, rounded to nearest; in steps, so that no product leaves int64."""
+    seconds, remainder = np.divmod(cycle, clock_hz)
     if clock_hz <= 1 << 33:
-        return np.asarray(whole * 1_000_000_000 + (rest * 1_000_000_000 + clock_hz // 2) // clock_hz, np.int64)
-    return np.asarray(whole * 1_000_000_000 + np.rint(rest / clock_hz * 1e9), np.int64)
+        return np.asarray(seconds * 1_000_000_000 + (remainder * 1_000_000_000 + clock_hz // 2) // clock_hz, np.int64)
+    return np.asarray(seconds * 1_000_000_000 + np.rint(remainder / clock_hz * 1e9), np.int64)
 
 
 def gzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Equal input gives equal bytes: no time and no name in the header."""
+    """Compressed chunks; equal input gives equal bytes: no time and no name in the header."""
     press = zlib.compressobj(6, zlib.DEFLATED, 31)
     for chunk in chunks:
         yield press.compress(chunk)

@@ -1,4 +1,4 @@
-"""The meaning of the VECTOR opcodes, in UB, or in L1 where there is no UB: of floats computed in float32 and rounded once to the data type.
+"""Semantics of the VECTOR opcodes, in UB, or in L1 without UB: floats are computed in float32 and rounded once to the data type.
 
 A repeat reads its blocks, then writes them; repeats run in order.  Where no repeat reads what an earlier one wrote, all of
 them are one numpy expression; where dst stays in place and is a source (accumulation), one `accumulate`; else a loop.
@@ -34,18 +34,18 @@ INDEPENDENT, SEQUENTIAL = -1, -2
 def _blocks_of(blocks: int, repeats: int, span: Span) -> NDArray[np.int64]:
     """[repeats, blocks * run] block numbers."""
     offset, run, bs, rs = span
-    at = offset + np.arange(repeats)[:, None, None] * rs + np.arange(blocks)[:, None] * bs + np.arange(run)
-    return at.reshape(repeats, blocks * run)
+    numbers = offset + np.arange(repeats)[:, None, None] * rs + np.arange(blocks)[:, None] * bs + np.arange(run)
+    return numbers.reshape(repeats, blocks * run)
 
 
 @lru_cache(maxsize=16384)
 def _order(blocks: int, repeats: int, written: Span, sources: tuple[Span, ...]) -> int:
-    """INDEPENDENT, SEQUENTIAL, or the number of the source through which dst accumulates (the others untouched by dst)."""
+    """INDEPENDENT, SEQUENTIAL, or the number of the source through which dst accumulates (dst touches no other source)."""
     writes = _blocks_of(blocks, repeats, written)
     if written[3] == 0:
         through = [i for i, span in enumerate(sources) if span == written]
-        others = [span for i, span in enumerate(sources) if i not in through]
-        if len(through) == 1 and not any(np.isin(_blocks_of(blocks, repeats, span), writes).any() for span in others):
+        other_spans = [span for i, span in enumerate(sources) if i not in through]
+        if len(through) == 1 and not any(np.isin(_blocks_of(blocks, repeats, span), writes).any() for span in other_spans):
             return through[0]
         return SEQUENTIAL
     flat, first = np.unique(writes, return_index=True)
@@ -54,14 +54,14 @@ def _order(blocks: int, repeats: int, written: Span, sources: tuple[Span, ...]) 
     writer = first // writes.shape[1]
     for span in sources:
         reads = _blocks_of(blocks, repeats, span)
-        at = np.minimum(np.searchsorted(flat, reads), flat.size - 1)
-        if ((flat[at] == reads) & (writer[at] < np.arange(repeats)[:, None])).any():
+        index = np.minimum(np.searchsorted(flat, reads), flat.size - 1)
+        if ((flat[index] == reads) & (writer[index] < np.arange(repeats)[:, None])).any():
             return SEQUENTIAL
     return INDEPENDENT
 
 
 def vector(memories: list[Bytes], record: Words) -> int:
-    """Any VECTOR opcode; returns the bytes written."""
+    """Execute any VECTOR opcode; returns the bytes written."""
     op, ub = record[isa.OP], memories[record[isa.DST]]
     blocks, repeats, imm = record[V_BLOCKS], record[V_REPEATS], record[V_IMM]
     source_type = imm if op == Op.VCONVERT else DataType.uint8 if op == Op.VLUT else record[DTYPE]
@@ -71,9 +71,9 @@ def vector(memories: list[Bytes], record: Words) -> int:
     d = record[D]
     sources: list[Span] = []
     for s in range(1 if op == Op.VLUT else _SOURCES[op]):
-        at = V_S0BS + 2 * s
-        sources.append((record[S0 + s] - d, source_run, record[at] * source_run, record[at + 1]))
-    done = repeats * blocks * run * BLOCK_BYTES
+        word = V_S0BS + 2 * s
+        sources.append((record[S0 + s] - d, source_run, record[word] * source_run, record[word + 1]))
+    byte_count = repeats * blocks * run * BLOCK_BYTES
     if blocks > 1 and written[2] == 0:  # blocks written to one place: the last one stays
         sources = [(offset + (blocks - 1) * bs, width, bs, rs) for offset, width, bs, rs in sources]
         blocks = 1
@@ -97,7 +97,7 @@ def vector(memories: list[Bytes], record: Words) -> int:
     else:
         for r in range(repeats):
             compute(target[r : r + 1], [value[r : r + 1] if value.ndim > 1 else value for value in values], imm)
-    return done
+    return byte_count
 
 
 # An accumulation in place: the running value (the source given by the number) op the others, repeat by repeat, rounded each time.
@@ -108,8 +108,8 @@ _ACCUMULATE: dict[tuple[int, int], np.ufunc] = {
 }  # fmt: skip
 
 
-def _accumulate(op: int, target: Values, start: Values, others: list[Values]) -> None:
-    stack = np.concatenate((start[None], others[0]))
+def _accumulate(op: int, target: Values, start: Values, operands: list[Values]) -> None:
+    stack = np.concatenate((start[None], operands[0]))
     ufunc = _ACCUMULATE[op, 0]
     # accumulate is sequential by definition, and each partial result is stored in the data type
     target[...] = ufunc.accumulate(stack, axis=0)[-1]
@@ -145,7 +145,7 @@ def _fill(target: Values, _values: list[Values], imm_bits: int) -> None:
 
 
 def _to(dtype: np.dtype[Any], values: Values) -> Values:
-    """What VCONVERT makes of values; of floats, left to the assignment, which rounds to nearest even."""
+    """VCONVERT of values; floats are left to the assignment, which rounds to nearest even."""
     if dtype.kind == "f":
         return values
     limits = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""A compiled model in parts that a run time without Python can take: flat binaries, JSON, and the controller in C.
+"""A compiled model in parts for a run time without Python: flat binaries, JSON, and the controller in C.
 
 write.write_bundle(read_compiled("out.onnx"), Path("bundle"))
 compiled = read.read_bundle(Path("bundle"))             # every part checked against the others; encodes to the same containers

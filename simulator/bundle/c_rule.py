@@ -1,4 +1,4 @@
-"""The threshold rule as `controller.c` computes it: compiled by the host's C compiler, called from Python."""
+"""The threshold rule of `controller.c`: compiled by the host's C compiler and called from Python."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class _State(ctypes.Structure):
 
 def c_compiler() -> str | None:
     """The first C compiler on the path."""
-    return next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
 
 
 @lru_cache(maxsize=1)
 def c_library() -> ctypes.CDLL:
-    """`controller.c` as a shared object.  Raises `BadInputError` where there is no compiler, or it refuses."""
+    """`controller.c` as a shared object.  Raises `BadInputError` without a compiler, or where it fails."""
     compiler = c_compiler()
     if compiler is None:
         raise BadInputError(f"no C compiler on the PATH ({', '.join(COMPILERS)}); --controller threshold is the same rule in Python")
@@ -52,10 +52,10 @@ def c_library() -> ctypes.CDLL:
         for name in C_SOURCES:
             (Path(folder) / name).write_bytes(source(name))
         words = [compiler, *FLAGS, "-O2", "-shared", "-fPIC", "-o", "controller.so", "controller.c"]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode:
-            said = next((line for line in done.stderr.splitlines() if "error" in line), "").strip()
-            raise BadInputError(f"{compiler}: cannot compile controller.c: {said or f'exit code {done.returncode}'}")
+        process = subprocess.run(words, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        if process.returncode:
+            error_line = next((line for line in process.stderr.splitlines() if "error" in line), "").strip()
+            raise BadInputError(f"{compiler}: cannot compile controller.c: {error_line or f'exit code {process.returncode}'}")
         library = ctypes.CDLL(str(Path(folder) / "controller.so"))  # mapped: it outlives its file
     library.tilefarm_start.argtypes = (ctypes.POINTER(_Rule), ctypes.POINTER(_State))
     library.tilefarm_step.argtypes = (ctypes.POINTER(_Rule), ctypes.POINTER(_State), ctypes.POINTER(_Seen))
@@ -64,7 +64,7 @@ def c_library() -> ctypes.CDLL:
 
 
 class CThresholdRule:
-    """A `SwitchingRule` with the states of `ThresholdRule`, every one of them from C.  Raises as `c_library`."""
+    """A `SwitchingRule` with the states of `ThresholdRule`, all computed in C.  Raises as `c_library`."""
 
     def __init__(self, rule: ThresholdRule) -> None:
         self._library = c_library()
@@ -77,12 +77,12 @@ class CThresholdRule:
         self._library.tilefarm_start(self._rule, state)
         return _of(state)
 
-    def step(self, state: ThresholdState, seen: Observation) -> ThresholdState:
-        after = _State(state.variant, state.position, state.leaning, state.since)
-        counted = _Seen(seen.start, seen.end, seen.compute_cycles, seen.load_store_cycles)
-        if self._library.tilefarm_step(self._rule, after, counted) != after.variant:
+    def step(self, state: ThresholdState, observation: Observation) -> ThresholdState:
+        new_state = _State(state.variant, state.position, state.leaning, state.since)
+        counted = _Seen(observation.start, observation.end, observation.compute_cycles, observation.load_store_cycles)
+        if self._library.tilefarm_step(self._rule, new_state, counted) != new_state.variant:
             raise RuntimeError("controller.c returned another variant than its state has")
-        return _of(after)
+        return _of(new_state)
 
 
 def _of(state: _State) -> ThresholdState:

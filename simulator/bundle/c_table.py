@@ -93,5 +93,5 @@ def _matrix(name: str, rows: Iterable[Sequence[int]]) -> str:
 
 
 def _rows(values: Sequence[str], indent: str) -> str:
-    """Six to a line."""
+    """Values, six to a line."""
     return ",".join(f"\n{indent}{', '.join(values[i : i + 6])}" for i in range(0, len(values), 6))

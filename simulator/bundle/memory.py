@@ -1,4 +1,4 @@
-"""`memory.json`: what the binaries of a bundle are, where they lie in DDR, and how the host lays values out."""
+"""`memory.json`: the binaries of a bundle, their places in DDR, and the host's layout of values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BundleStream(_Entry):
 
 
 class BundleVariant(_Entry):
-    """The program of a level.  cycles: that it takes at every level, null where that does not grant what it needs.
+    """The program of a level.  cycles: at every level, null where that grants less than it needs.
 
     plan: its digest; stream: number in the piece's list.
     """
@@ -49,7 +49,7 @@ class BundleVariant(_Entry):
 
 
 class BundlePiece(_Entry):
-    """A part of the model that runs in one go, with a DDR image of its own.  Addresses and sizes in blocks, as in `DdrBuffer`."""
+    """A part of the model with one program per level and its own DDR image.  Addresses and sizes in blocks, as in `DdrBuffer`."""
 
     name: str
     size_blocks: _Size
@@ -75,7 +75,7 @@ class BundleMemory(_Entry):
 
 
 def memory_parts(compiled: Compiled) -> dict[str, bytes]:
-    """`memory.json` and the binaries that it names; compiled: as it was read from a file."""
+    """`memory.json` and the binaries that it names; compiled: as read from a file."""
     parts: dict[str, bytes] = {}
     pieces = tuple(_piece(piece, f"piece{k}", parts) for k, piece in enumerate(compiled.pieces))
     memory = BundleMemory(model=compiled.model_digest, dtype=compiled.dtype.name, machine=compiled.machine, pieces=pieces)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def _piece(piece: CompiledPiece, folder: str, parts: dict[str, bytes]) -> Bundle
 
 
 def container_in(memory: BundleMemory, piece: BundlePiece, parts: Parts, controller: ControllerTable, refuse: Refuse) -> Container:
-    """A piece put together again, its values not looked at yet.  Raises what `refuse` makes of a part that does not fit."""
+    """A piece as a container, its values not checked yet.  Raises `refuse(...)` for a part that does not fit."""
     layout = MemoryMap(DataType[memory.dtype], piece.buffers, piece.size_blocks)
     for file in (piece.weights, *(stream.file for stream in piece.streams)):
         if file not in parts:

@@ -46,23 +46,23 @@ class Manifest(BaseModel):
 
 
 def pretty(value: Any) -> bytes:
-    """JSON for people too: a list of numbers is one line."""
+    """Indented JSON, with lists of numbers on one line."""
     text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
     # a string of JSON has no line ends, so none is touched
     return (re.sub(r"\[\n[\d,\s-]+\]", _in_a_line, text) + "\n").encode()
 
 
-def _in_a_line(found: re.Match[str]) -> str:
-    return f"[{' '.join(found[0][1:-1].split())}]"
+def _in_a_line(match: re.Match[str]) -> str:
+    return f"[{' '.join(match[0][1:-1].split())}]"
 
 
 def source(name: str) -> bytes:
-    """A file that lies beside this one."""
+    """A file of this package."""
     return (resources.files("simulator.bundle") / name).read_bytes()
 
 
 def read_parts(folder: Path) -> dict[str, bytes]:
-    """Every part of a bundle by its path, as the manifest has it.  Raises `BadInputError` naming the part that is not."""
+    """Parts of a bundle by path, checked against the manifest.  Raises `BadInputError` naming the part that differs."""
     where = folder / MANIFEST
     if not where.is_file():
         raise BadInputError(f"{folder}: no {MANIFEST}; expected a bundle, which `tilefarm export --bundle` writes")

@@ -1,4 +1,4 @@
-"""A bundle back into a compiled model.  Nothing in it is believed: what it is put together to must give the same parts again."""
+"""Reading of a bundle as a compiled model.  Nothing in it is trusted: the model must give the same parts again."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def read_model(path: str | os.PathLike[str]) -> Compiled:
 
 
 def read_bundle(folder: Path) -> Compiled:
-    """The compiled model in a bundle, as `read_compiled` gives that of a file.
+    """The compiled model in a bundle, equal to `read_compiled` of its file.
 
-    Raises `BadInputError`, one line that names the part: one that is missing, damaged, malformed, or of another bundle than the others.
+    Raises `BadInputError`, one line that names the part: missing, damaged, malformed, or of another bundle than the others.
     """
     parts = read_parts(folder)
 
-    def refuse(part: str, what: str) -> BadInputError:
-        return BadInputError(f"{folder / part}: {what}")
+    def refuse(part: str, reason: str) -> BadInputError:
+        return BadInputError(f"{folder / part}: {reason}")
 
     for name in (MEMORY, CONTROLLER, README, *C_SOURCES):
         if name not in parts:
@@ -41,6 +41,7 @@ def read_bundle(folder: Path) -> Compiled:
     if memory.isa != ISA_DIGEST:
         raise refuse(MEMORY, f"instruction set {memory.isa}, this program has {ISA_DIGEST}; export the model again")
     pieces = []
+    # encode and decode check all values of a container
     for piece in memory.pieces:
         container = container_in(memory, piece, parts, table, refuse)
         try:
@@ -55,6 +56,7 @@ def read_bundle(folder: Path) -> Compiled:
         compiled = Compiled(tuple(pieces))
     except BadInputError as error:
         raise refuse(MEMORY, str(error)) from None
+    # the model must give every part again, byte for byte
     expected = data_parts(compiled, table)
     for name, content in expected.items():
         if parts.get(name) != content:

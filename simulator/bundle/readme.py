@@ -38,6 +38,7 @@ def readme(compiled: Compiled, table: ControllerTable, parts: Sequence[PartEntry
         "last_parameter": WORDS - 2,
         "block_word": WORDS - 1,
     }
+    # `{{name}}` in the template is the fact of that name
     text = source("readme.md").decode()
     for name, value in facts.items():
         text = text.replace(f"{{{{{name}}}}}", str(value))

@@ -1,4 +1,4 @@
-"""A compiled model into a bundle."""
+"""Writing of a compiled model as a bundle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.npu.files import DurablePath, atomic_write, make_folder
 
 
 def check_bundle_folder(folder: Path) -> None:
-    """Say before the work that nothing can be written there.  Raises `BadInputError` unless it is new or empty."""
+    """Check before the work that the folder can be written.  Raises `BadInputError` unless it is new or empty."""
     try:
         empty = not os.listdir(folder) if os.path.isdir(folder) else None
     except OSError as error:
@@ -30,13 +30,13 @@ def check_bundle_folder(folder: Path) -> None:
 
 
 def data_parts(compiled: Compiled, table: ControllerTable) -> dict[str, bytes]:
-    """What follows from the compiled model alone, whichever version wrote it."""
+    """Parts that depend on the compiled model alone, not on the version of this program."""
     header = table_header(table, compiled.model_digest, compiled.machine.digest)
     return {**memory_parts(compiled), CONTROLLER: pretty(table.dump()), TABLE_H: header}
 
 
 def write_bundle(compiled: Compiled, folder: Path, where: str) -> Manifest:
-    """The parts, then the manifest: without one, a folder is no bundle.  compiled: as read from a file, which `where` names in errors.
+    """Write the parts, then the manifest: a folder without one is no bundle.  compiled: as read from a file, which `where` names in errors.
 
     Raises `BadInputError`: a folder that is not empty or cannot be written, a model without a controller's table.
     """

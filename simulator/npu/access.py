@@ -1,4 +1,4 @@
-"""Which blocks an instruction reads and writes: one truth for bounds, hazards, races and byte counts.
+"""Blocks that an instruction reads and writes: the only source for bounds, hazards, races and byte counts.
 
 `accesses(code, i, out)` fills rows of `out` (int64 [MAX_RANGES, 8]) and returns how many:
 
@@ -55,28 +55,28 @@ V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, 
 
 @njit(cache=True, inline="always")
 def _put(
-    out: NDArray[np.int64], n: int, memory: int, write: int, start: int, length: int, count: int, stride: int, count2: int, stride2: int
+    out: NDArray[np.int64], row: int, memory: int, write: int, start: int, length: int, count: int, stride: int, count2: int, stride2: int
 ) -> int:
-    out[n, 0] = memory
-    out[n, 1] = write
-    out[n, 2] = start
-    out[n, 3] = length
-    out[n, 4] = count
-    out[n, 5] = stride
-    out[n, 6] = count2
-    out[n, 7] = stride2
-    return n + 1
+    out[row, 0] = memory
+    out[row, 1] = write
+    out[row, 2] = start
+    out[row, 3] = length
+    out[row, 4] = count
+    out[row, 5] = stride
+    out[row, 6] = count2
+    out[row, 7] = stride2
+    return row + 1
 
 
 @njit(cache=True, inline="always")
 def planes_of(n1: int, dtype: int) -> int:
-    """Planes of C0 lanes that hold n1 fractals of channels; the last one may be filled in part."""
+    """Planes of C0 lanes in n1 fractals of channels; the last plane may be partial."""
     return (n1 * _N0[dtype] + _LANES[dtype] - 1) // _LANES[dtype]
 
 
 @njit(cache=True, inline="always")
 def runs_of(dtype: int, source: int) -> tuple[int, int]:
-    """Blocks of the result and of the source that are a block of a VCONVERT; of bytes, of a VLUT."""
+    """(blocks of the result, blocks of the source) per counted block of a VCONVERT; of bytes, of a VLUT."""
     lanes = max(_LANES[dtype], _LANES[source])
     return lanes // _LANES[dtype], lanes // _LANES[source]
 
@@ -86,7 +86,7 @@ _pair = njit(cache=True, inline="always")(isa.pair)
 
 @njit(cache=True, inline="always")
 def window_of(code: NDArray[np.int32], i: int) -> Any:
-    """(kh, kw, sh, sw, dh, dw, pt, pl) of an IM2COL or an MMAD_IM2COL."""
+    """(kh, kw, sh, sw, dh, dw, pt, pl) of record i, an IM2COL or an MMAD_IM2COL."""
     if code[i, OP] == _MMAD_IM2COL:
         kernel, stride = _pair(np.int64(code[i, W_KERNEL])), _pair(np.int64(code[i, W_STRIDE]))
         dilation, padding = _pair(np.int64(code[i, W_DILATION])), _pair(np.int64(code[i, W_PADDING]))
@@ -99,7 +99,7 @@ def window_of(code: NDArray[np.int32], i: int) -> Any:
 
 @njit(cache=True, inline="always")
 def _image(code: NDArray[np.int32], i: int) -> Any:
-    """(first row, rows, blocks of a row, first plane, planes) that the window of an IM2COL or an MMAD_IM2COL covers; no rows: padding."""
+    """(first row, rows, blocks of a row, first plane, planes) under the window of record i, IM2COL or MMAD_IM2COL; 0 rows: padding only."""
     kh, kw, sh, _, dh, _, pt, _ = window_of(code, i)
     ow = code[i, I_OW]
     first = code[i, I_MOFF] // ow
@@ -121,14 +121,14 @@ def _image(code: NDArray[np.int32], i: int) -> Any:
 
 @njit(cache=True)
 def image_blocks(code: NDArray[np.int32], i: int) -> int:
-    """Blocks of L1 that the window of an IM2COL or an MMAD_IM2COL names, each once."""
+    """Blocks of L1, each once, under the window of record i, an IM2COL or an MMAD_IM2COL."""
     _, rows, width, _, planes = _image(code, i)
     return min(rows * width * planes, np.int64(code[i, I_K]) * code[i, I_M])
 
 
 @njit(cache=True)
 def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
-    """Fill `out` with the ranges of record `i` of `code` (int32 [n, WORDS]); returns how many."""
+    """Fill `out` with the ranges of record `i` of `code` (int32 [n, WORDS]); returns their number."""
     op = code[i, OP]
     n = 0
     if op == _COPY:
@@ -146,9 +146,9 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
             ring = code[i, I_RING]
             if ring:
                 y0 = (code[i, I_FIRST] + y0) % ring
-                before = min(rows, ring - y0)  # rows in front of the ring's end; the others start at its beginning
-                n = _put(out, n, _L1, 0, plane + y0 * pitch, (before - 1) * pitch + width, c_count, code[i, I_PLANE], 1, 0)
-                y0, rows = 0, rows - before
+                front_rows = min(rows, ring - y0)  # rows in front of the ring's end; the others start at its beginning
+                n = _put(out, n, _L1, 0, plane + y0 * pitch, (front_rows - 1) * pitch + width, c_count, code[i, I_PLANE], 1, 0)
+                y0, rows = 0, rows - front_rows
             if rows:
                 n = _put(out, n, _L1, 0, plane + y0 * pitch, (rows - 1) * pitch + width, c_count, code[i, I_PLANE], 1, 0)
         if op == _IM2COL:

@@ -45,14 +45,14 @@ _PAIR = re.compile(r"(-?[0-9]+)\.(-?[0-9]+)\Z")
 
 
 def _sources(spec: OpSpec) -> int:
-    """Operands after the destination; -1 words of those that are optional print as `-`."""
+    """Number of operands after the destination; optional ones with -1 print as `-`."""
     return spec.sources + spec.optional
 
 
 def _memories(op: Op, record: list[int]) -> list[int]:
     """Memory of the destination and of every source: implied for the second ones of MMAD and FIXPIPE."""
-    rest = {Op.MMAD: Memory.L0B, Op.FIXPIPE: Memory.L1 if record[isa.F_SIDE] == Memory.L1 else Memory.UB}.get(op, record[isa.SRC])
-    return [record[isa.DST], record[isa.SRC], int(rest), int(rest)]
+    second_source = {Op.MMAD: Memory.L0B, Op.FIXPIPE: Memory.L1 if record[isa.F_SIDE] == Memory.L1 else Memory.UB}.get(op, record[isa.SRC])
+    return [record[isa.DST], record[isa.SRC], int(second_source), int(second_source)]
 
 
 def _is_float(op: Op, name: str) -> bool:
@@ -120,7 +120,7 @@ def _known(word: int, count: int) -> int:
 
 
 def _blank(op: Op) -> list[int]:
-    """A record of which nothing is said: addresses of operands that the opcode does not have are -1, all else is zero."""
+    """A record without operands or parameters: -1 in addresses that the opcode does not have, 0 elsewhere."""
     record = [0] * WORDS
     record[isa.OP] = int(op)
     spec = OPS[op]
@@ -139,7 +139,7 @@ def print_program(code: NDArray[np.int32], *, numbers: bool = False) -> str:
 
 
 def print_core(code: NDArray[np.int32], core: int, where: str = "") -> str:
-    """`print_program` with numbers, behind a comment that says whose stream it is and how long.  where: what comes before the core."""
+    """`print_program` with numbers, behind a comment with the core and its instruction count.  where: text before the core."""
     return f"# {where}core {core}: {len(code)} instructions\n" + print_program(code, numbers=True)
 
 
@@ -187,13 +187,13 @@ class _Line:
 
     def operands(self, op: Op, record: list[int], operands: list[str]) -> None:
         spec = OPS[op]
-        least, most = (0, 0) if op in _FLAGS else (1 + spec.sources, 1 + _sources(spec))
-        if not least <= len(operands) <= most:
-            count = str(most) if least == most else f"{least} to {most}"
-            raise self.error(" ".join(operands), f"{count} operands of {op.name}, each as L1[12]{', or -' if least < most else ''}")
+        minimum, maximum = (0, 0) if op in _FLAGS else (1 + spec.sources, 1 + _sources(spec))
+        if not minimum <= len(operands) <= maximum:
+            count = str(maximum) if minimum == maximum else f"{minimum} to {maximum}"
+            raise self.error(" ".join(operands), f"{count} operands of {op.name}, each as L1[12]{', or -' if minimum < maximum else ''}")
         for i, token in enumerate(operands):
             if token == "-":
-                if i < least:
+                if i < minimum:
                     raise self.error(token, f"an operand as L1[12]; number {i + 1} of {op.name} is not optional")
                 continue
             name, _, address = token[:-1].partition("[")
@@ -214,6 +214,7 @@ class _Line:
         if token in _TYPE_NUMBERS:
             record[isa.DTYPE] = _TYPE_NUMBERS[token]
             return
+        # a tag: segment.operator, and perhaps a block
         if token.startswith("@"):
             numbers = [self.integer(token, number) for number in token[1:].split(".")]
             if len(numbers) not in (2, 3):
@@ -224,6 +225,7 @@ class _Line:
             record[isa.TAG] = isa.tag_of(high, low)
             record[isa.BLOCK] = numbers[2] if len(numbers) == 3 else 0
             return
+        # a name of the opcode, the pad value, or a raw word
         match = _NAMED.match(token)
         if match is None:
             raise self.error(token, f"name=value, a data type ({', '.join(_TYPE_NUMBERS)}) or @segment.operator")
@@ -245,7 +247,7 @@ class _Line:
         if (op, name) in _OF_TYPE and value in _TYPE_NUMBERS:
             return _TYPE_NUMBERS[value]
         if (op, name) in _PAIRS and (both := _PAIR.match(value)):
-            return isa.paired(*(self.integer(token, each) for each in both.groups()))
+            return isa.paired(*(self.integer(token, half) for half in both.groups()))
         if name == "side" and value in Memory.__members__:
             return int(Memory[value])
         if _is_float(op, name):

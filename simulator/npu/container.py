@@ -1,6 +1,6 @@
-"""A compiled model: every variant's streams, one memory map and the constants once; `check` says what does not hold of them.
+"""A compiled model: the streams of every variant, one memory map, and the constants once.  `check` verifies it.
 
-`simulator.npu.container_file` has it as bytes.
+`simulator.npu.container_file` encodes it as bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from simulator.npu.program import Code, MemoryMap, Program
 
 
 class ContainerError(BadInputError):
-    """Bytes that are not a container this version can run: what is wrong and where."""
+    """Bytes that are no container of this version; the message names the fault and its place."""
 
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """What the lower half of a record's TAG names.  Only for people who look at a program: nothing runs by it.
+    """An operator of the model, as the lower half of a TAG counts them.  For reports only: no instruction depends on it.
 
-    macs: multiply-accumulates that the model needs, without padding.  accumulators: those of L0C that one pass over the needed output
-    takes, channels rounded up to 16; a program that hands out more of them computes rows twice.  Both 0 where there is no product.
+    macs: multiply-accumulates that the model needs, without padding.  accumulators: those of L0C in one pass over the needed output,
+    channels rounded up to 16; a program with more of them computes rows twice.  Both are 0 where there is no product.
     """
 
     name: str
@@ -39,7 +39,7 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """What the upper half of a record's TAG counts: so many operators, following those of the segment before, in so many blocks."""
+    """A segment, as the upper half of a TAG counts them: its operators, which follow those of the segment before, and its blocks."""
 
     operators: int
     blocks: int
@@ -47,11 +47,11 @@ class SegmentEntry:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """The program that is best at one contention level.
+    """The best program for one contention level.
 
-    streams: int32 [n, 32] per core.  cycles: what this variant is expected to take at every level of the container, by level name; None
-    where the level does not grant what it needs (`Program.needs`).
-    segments: () where nothing is known of them, else all operators of the container, in their order.
+    streams: int32 [n, 32] per core.  cycles: expected cycles of this variant at every level of the container, by level name; None where the
+    level grants less than the variant needs (`Program.needs`).
+    segments: all operators of the container in order, grouped; () where they are not known.
     """
 
     level: str
@@ -75,9 +75,9 @@ class Container:
 
     @cached_property
     def programs(self) -> Mapping[str, Program]:
-        """Level -> its program, one object for variants that share their streams: its digest is taken once."""
-        made = {id(v.streams): Program(self.machine.digest, v.streams, self.memory) for v in self.variants}
-        return {v.level: made[id(v.streams)] for v in self.variants}
+        """Programs by level; variants with equal streams share one object, so that its digest is computed once."""
+        programs = {id(v.streams): Program(self.machine.digest, v.streams, self.memory) for v in self.variants}
+        return {v.level: programs[id(v.streams)] for v in self.variants}
 
     @property
     def dtype(self) -> DataType:
@@ -96,11 +96,11 @@ class Container:
         raise BadInputError(f"level {level!r}: not in the compiled model; levels: {', '.join(self.levels)}")
 
     def same_as(self, level: str) -> str | None:
-        """The earlier level whose champion is the same stream, or None."""
-        mine = program(self, level).digest
-        for other in self.levels[: self.levels.index(level)]:
-            if program(self, other).digest == mine:
-                return other
+        """The earlier level whose variant has the same streams, or None."""
+        digest = program(self, level).digest
+        for earlier_level in self.levels[: self.levels.index(level)]:
+            if program(self, earlier_level).digest == digest:
+                return earlier_level
         return None
 
 
@@ -113,20 +113,20 @@ def program(container: Container, level: str) -> Program:
 
 
 def check(container: Container) -> None:
-    """Raises `ContainerError`."""
+    """Check the values, whoever wrote them.  Raises `ContainerError`."""
     levels = container.levels
     if len(set(levels)) != len(levels):
         raise ContainerError(f"container: a level is given twice: {', '.join(levels)}")
     for variant in container.variants:
         if variant.level not in container.machine.contention:
-            known = ", ".join(container.machine.contention)
-            raise ContainerError(f"container: level {variant.level!r}: {container.machine.name} has {known}")
+            level_names = ", ".join(container.machine.contention)
+            raise ContainerError(f"container: level {variant.level!r}: {container.machine.name} has {level_names}")
         if tuple(variant.cycles) != levels:
             raise ContainerError(f"container: variant {variant.level!r} has cycles for {list(variant.cycles)}, levels: {list(levels)}")
-        named = sum(segment.operators for segment in variant.segments)
-        if variant.segments and named != len(container.operators):
+        operators = sum(segment.operators for segment in variant.segments)
+        if variant.segments and operators != len(container.operators):
             raise ContainerError(
-                f"container: segments of variant {variant.level!r} have {named} operators, the model has {len(container.operators)}"
+                f"container: segments of variant {variant.level!r} have {operators} operators, the model has {len(container.operators)}"
             )
     if container.controller is not None:
         check_controller(container, container.controller)
@@ -134,11 +134,12 @@ def check(container: Container) -> None:
     if len(container.constants) != expected:
         raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")
     _check_buffers(container)
-    seen: set[int] = set()
+    # streams that several variants share are verified once
+    verified_ids: set[int] = set()
     for variant in container.variants:
-        if id(variant.streams) in seen:
+        if id(variant.streams) in verified_ids:
             continue
-        seen.add(id(variant.streams))
+        verified_ids.add(id(variant.streams))
         if not variant.streams:
             raise ContainerError(f"container: variant {variant.level!r} has no cores")
         try:
@@ -149,25 +150,25 @@ def check(container: Container) -> None:
 
 
 def _check_grants(container: Container) -> None:
-    """That every variant fits its level, and says of every other one whether it does."""
+    """Check that every variant fits its level, and has cycles at exactly the levels that it fits."""
     machine, needs = container.machine, dict[int, Grant]()
-    less = any(machine.granted(level) != machine.whole for level in container.levels)
+    is_limited = any(machine.granted(level) != machine.whole for level in container.levels)
     for variant in container.variants:
         key = id(variant.streams)
-        if less and key not in needs:
+        if is_limited and key not in needs:
             needs[key] = program(container, variant.level).needs
-        mine = needs.get(key, machine.whole)
-        if lacks := mine.beyond(machine.granted(variant.level)):
+        variant_needs = needs.get(key, machine.whole)
+        if lacks := variant_needs.beyond(machine.granted(variant.level)):
             raise ContainerError(f"container: variant {variant.level!r} does not fit its level: {lacks}")
         for level, cycles in variant.cycles.items():
-            fits = mine.fits(machine.granted(level))
+            fits = variant_needs.fits(machine.granted(level))
             if (cycles is not None) != fits:
-                what = f"container: variant {variant.level!r}: {cycles} cycles at level {level!r}"
-                raise ContainerError(f"{what}, which {'grants' if fits else 'does not grant'} what it needs")
+                statement = f"container: variant {variant.level!r}: {cycles} cycles at level {level!r}"
+                raise ContainerError(f"{statement}, which {'grants' if fits else 'does not grant'} what it needs")
 
 
 def check_controller(container: Container, table: ControllerTable) -> None:
-    """That the table is of these levels and streams.  Raises `ContainerError`."""
+    """Check that the table has these levels and streams.  Raises `ContainerError`."""
     made_for = {row.name: (row.share_units, row.latency_cycles) for row in table.levels if row.variant is not None}
     levels = {variant.level: container.machine.contention[variant.level] for variant in container.variants}
     if made_for != {name: (level.share_units, level.latency_cycles) for name, level in levels.items()}:
@@ -183,7 +184,7 @@ def check_controller(container: Container, table: ControllerTable) -> None:
 
 
 def _check_buffers(container: Container) -> None:
-    """What the host needs to lay inputs out and to read outputs back without leaving their buffers."""
+    """Check the layouts by which the host writes inputs and reads outputs: every access stays inside its buffer."""
     names = [buffer.name for buffer in container.memory.buffers if buffer.kind in ("input", "output")]
     if len(set(names)) != len(names):
         raise ContainerError(f"container: memory map: an input or output is given twice: {', '.join(names)}")
@@ -210,6 +211,7 @@ def _check_buffers(container: Container) -> None:
             raise ContainerError(
                 f"{where}: {buffer.pixel_lanes} lanes in a pixel of {buffer.planes} planes; {c0}, or 4 of one plane, not of float32"
             )
+        # channels have lanes of their own, inside the planes
         if max(buffer.lanes) >= lanes or len(set(buffer.lanes)) != c:
             raise ContainerError(f"{where}: lanes are not {c} different ones below {lanes}")
         if buffer.size_blocks < blocks:

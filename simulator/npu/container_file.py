@@ -1,4 +1,4 @@
-"""The compiled model as one binary: every variant's streams, one memory map, the constants once, digests over all of it.
+"""The compiled model as one binary: streams of every variant, one memory map, the constants once, and digests over all of it.
 
 | bytes            | meaning                                                                                   |
 |------------------|-------------------------------------------------------------------------------------------|
@@ -134,22 +134,22 @@ def _canonical(header: _Header) -> bytes:
 
 
 def encode(container: Container) -> bytes:
-    """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` for what `decode` would refuse."""
+    """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` where `decode` would refuse them."""
     return b"".join(encode_chunks(container))
 
 
-def encode_chunks(given: Container) -> list[bytes | memoryview]:
+def encode_chunks(source: Container) -> list[bytes | memoryview]:
     """As `encode`, in pieces, so that the constants are not copied."""
     digests: dict[str, int] = {}
-    constants = _constants_of(given)
-    container = replace(given, constants=constants)
+    constants = _constants_of(source)
+    container = replace(source, constants=constants)
     chunks: list[bytes | memoryview] = [constants]
     instructions: list[dict[str, list[int]]] = [{}]  # the constants have none
     table = []
     for variant in container.variants:
         streams = tuple(np.ascontiguousarray(code, "<i4") for code in variant.streams)
         # equal bytes split differently over the cores are not equal programs: `Program.digest` counts the lengths too
-        digest = program(given, variant.level).digest
+        digest = program(source, variant.level).digest
         if digest not in digests:
             digests[digest] = len(digests)
             chunks.append(b"".join(code.tobytes() for code in streams))
@@ -174,11 +174,11 @@ def encode_chunks(given: Container) -> list[bytes | memoryview]:
     size = 0
     while True:
         sections: list[dict[str, Any]] = []
-        at = _aligned(_HEADER_AT + size)
+        offset = _aligned(_HEADER_AT + size)
         for chunk, sha, counts in zip(chunks, hashes, instructions, strict=True):
-            sections.append({"offset": at, "length": len(chunk), "sha256": sha} | counts)
-            end = at + len(chunk)
-            at = _aligned(end)
+            sections.append({"offset": offset, "length": len(chunk), "sha256": sha} | counts)
+            end = offset + len(chunk)
+            offset = _aligned(end)
         try:
             # numpy integers, which a compiler's addresses may be, become integers
             header = _Header.model_validate_json(
@@ -201,9 +201,9 @@ def encode_chunks(given: Container) -> list[bytes | memoryview]:
 
 
 def _constants_of(container: Container) -> memoryview:
-    """The constants without what a compiler's alignment puts behind the last one."""
-    given = container.constants
-    view = (np.ascontiguousarray(given).data if isinstance(given, np.ndarray) else memoryview(given)).cast("B")
+    """The constants, without the zeros that alignment puts after the last one."""
+    constants = container.constants
+    view = (np.ascontiguousarray(constants).data if isinstance(constants, np.ndarray) else memoryview(constants)).cast("B")
     size = container.memory.constant_blocks * BLOCK_BYTES
     if any(view[size:]):
         raise ContainerError(f"container: {len(view)} bytes of constants, those behind the memory map's {size} are not zero")
@@ -240,21 +240,21 @@ def decode(data: bytes | memoryview) -> Container:
 
 
 def container_lengths(view: memoryview) -> list[tuple[int, int]]:
-    """(start, stop) of containers that lie one after the other, by what their fronts say.
+    """(start, stop) of consecutive containers, from the length in the front of each.
 
     Raises `ContainerError` where the bytes do not end with one of them.
     """
-    found, at = [], 0
-    while at < len(view):
-        front = bytes(view[at : at + _FRONT.size])
+    spans, offset = [], 0
+    while offset < len(view):
+        front = bytes(view[offset : offset + _FRONT.size])
         if len(front) < _FRONT.size or not front.startswith(MAGIC):
-            raise ContainerError(f"context: byte {at} of {len(view)} starts {front[:8]!r}, expected a container ({MAGIC!r})")
+            raise ContainerError(f"context: byte {offset} of {len(view)} starts {front[:8]!r}, expected a container ({MAGIC!r})")
         size = _FRONT.unpack(front)[3]
-        if not _HEADER_AT <= size <= len(view) - at:
-            raise ContainerError(f"context: the container at byte {at} says it has {size} bytes, {len(view) - at} are left")
-        found.append((at, at + size))
-        at += size
-    return found
+        if not _HEADER_AT <= size <= len(view) - offset:
+            raise ContainerError(f"context: the container at byte {offset} says it has {size} bytes, {len(view) - offset} are left")
+        spans.append((offset, offset + size))
+        offset += size
+    return spans
 
 
 def _read_header(view: memoryview) -> _Header:
@@ -269,6 +269,7 @@ def _read_header(view: memoryview) -> _Header:
         raise ContainerError(f"container: {len(view)} bytes, its header says {total}: cut short or bytes behind the end")
     if size > total - _HEADER_AT:
         raise ContainerError(f"container: header of {size} bytes does not fit into {total} bytes")
+    # nothing of the header is parsed before its digest is right
     text = bytes(view[_HEADER_AT : _HEADER_AT + size])
     if hashlib.sha256(bytes(view[: _FRONT.size]) + text).digest() != view[_FRONT.size : _HEADER_AT]:
         raise ContainerError("container: header is damaged (SHA-256 differs)")
@@ -280,6 +281,7 @@ def _read_header(view: memoryview) -> _Header:
         raise ContainerError(f"container: instruction set {header.isa}, this program has {ISA_DIGEST}; {_AGAIN}")
     if header.machine.digest != header.machine_digest:
         raise ContainerError(f"container: machine digest {header.machine_digest}, its spec gives {header.machine.digest}")
+    # one encoding per container: equal containers are equal bytes
     if _canonical(header) != text:
         raise ContainerError("container: header is not in canonical form")
     return header
@@ -317,7 +319,7 @@ def _streams(view: memoryview, section: _StreamSection, name: str) -> tuple[Code
 
 
 def _variants(header: _Header) -> tuple[_Variant, ...]:
-    """The table, after a look at its section numbers: in order of first use, each used."""
+    """The variants, after a check of their section numbers: in order of first use, none unused."""
     used = 0
     for variant in header.variants:
         if variant.section > used or variant.section >= len(header.streams):

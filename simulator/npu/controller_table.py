@@ -1,7 +1,7 @@
-"""The controller's table: what a run time needs to choose a variant, in integers only.
+"""The controller's table: the facts by which a run time chooses a variant, in integers only.
 
-A compiled file carries it, a bundle has it as JSON and as C, and both languages decide by it.  Rho is the cycles with compute of an
-inference per cycle with loads or stores; thresholds of it are in 1/65536.
+A compiled file carries it; a bundle has it as JSON and as C, and both languages decide by it.  Rho is the compute cycles of an inference
+per load-store cycle; its thresholds are in 1/65536.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Counts = Annotated[tuple[_Count, ...], Field(min_length=1)]
 
 
 def check_thresholds(ladder: Sequence[int], t_min: Sequence[int], t_max: Sequence[int], slice_cycles: int) -> None:
-    """Raise ValueError for thresholds that no number of inferences would make sense of."""
+    """Check thresholds: sizes, ranges and distinct variants.  Raises ValueError."""
     if not ladder or len(set(ladder)) != len(ladder):
         raise ValueError(f"ladder {tuple(ladder)}; accepted: at least one variant, each once")
     if not len(t_min) == len(t_max) == len(ladder) - 1:
@@ -43,7 +43,7 @@ class _Row(BaseModel):
 
 
 class LevelRow(_Row):
-    """A contention level of the machine, and which variant was made for it; None where none was: it is never chosen."""
+    """A contention level of the machine, and its variant; None where none was made, then the level is never chosen."""
 
     name: LevelText
     share_units: _Share  # DDR share in 1/65536
@@ -52,10 +52,10 @@ class LevelRow(_Row):
 
 
 class VariantRow(_Row):
-    """What an inference with a variant shows at every share of the table's grid, all pieces of the model together.
+    """Counters of one inference with a variant at every share of the table's grid, summed over the pieces of the model.
 
-    name: the first level that it was made for.  compute_cycles: cycles with compute; load_store_cycles: cycles with loads or stores; both
-    summed over cores, as the counters of an NPU are.  l1_bytes, shared_bytes, cores: what it needs (`simulator.npu.grant`).
+    name: the first level that the variant was made for.  compute_cycles: cycles with compute; load_store_cycles: cycles with loads or
+    stores; both summed over cores, as an NPU's counters are.  l1_bytes, shared_bytes, cores: its needs (`simulator.npu.grant`).
     """
 
     name: LevelText
@@ -69,7 +69,7 @@ class VariantRow(_Row):
 
 
 class GrantedRow(_Row):
-    """A threshold rule for where less is granted than all variants need: its ladder needs no more than these, and is of all that do."""
+    """A threshold rule for a grant that does not fit all variants: its ladder has every variant that fits these sizes."""
 
     l1_bytes: _Count
     shared_bytes: _Count
@@ -80,13 +80,12 @@ class GrantedRow(_Row):
 
 
 class ControllerTable(_Row):
-    """levels: by the cycles of the variant that is fastest there, then by those of all, fewest first.
+    """levels: by the cycles of their fastest variant, then by those of all, fewest first.
 
-    variants: as the file names them first.
+    variants: in the order in which the file first names them.
 
-    grid: shares in 1/65536, descending.  ladder: variants that the threshold rule uses, from light load to heavy; t_min, t_max: one per
-    border, as in `simulator.controller.ThresholdRule`.  granted: rules for what levels grant, where that is too little for some variant,
-    the largest grant first.
+    grid: shares in 1/65536, descending.  ladder: variants of the threshold rule, from light load to heavy; t_min, t_max: one per border, as
+    in `simulator.controller.ThresholdRule`.  granted: rules for the grants of levels that do not fit all variants, the largest grant first.
     """
 
     levels: Annotated[tuple[LevelRow, ...], Field(min_length=1)]
@@ -99,7 +98,7 @@ class ControllerTable(_Row):
     granted: tuple[GrantedRow, ...]
 
     def needs(self, variant: int) -> Grant:
-        """Of a variant."""
+        """The grant that a variant needs."""
         row = self.variants[variant]
         return Grant(row.l1_bytes, row.shared_bytes, row.cores)
 
@@ -110,12 +109,13 @@ class ControllerTable(_Row):
             check_thresholds(ladder, t_min, t_max, self.slice_cycles)
         if not all(a > b for a, b in pairwise(self.grid)):
             raise ValueError("grid: accepted: shares that descend")
-        for what, names in (("level", [row.name for row in self.levels]), ("variant", [row.name for row in self.variants])):
+        for kind, names in (("level", [row.name for row in self.levels]), ("variant", [row.name for row in self.variants])):
             if len(set(names)) != len(names):
-                raise ValueError(f"a {what} is given twice: {', '.join(names)}")
-        for each in self.variants:
-            if not len(each.cycles) == len(each.compute_cycles) == len(each.load_store_cycles) == len(self.grid):
-                raise ValueError(f"variant {each.name!r}: accepted: {len(self.grid)} values in every column, as the grid has")
+                raise ValueError(f"a {kind} is given twice: {', '.join(names)}")
+        for variant_row in self.variants:
+            if not len(variant_row.cycles) == len(variant_row.compute_cycles) == len(variant_row.load_store_cycles) == len(self.grid):
+                raise ValueError(f"variant {variant_row.name!r}: accepted: {len(self.grid)} values in every column, as the grid has")
+        # every variant is of a level, and has the name of one
         made_for = {row.name: row.variant for row in self.levels}
         used = set(made_for.values()) - {None}
         if used != set(range(len(self.variants))):
@@ -123,6 +123,7 @@ class ControllerTable(_Row):
         for v, variant in enumerate(self.variants):
             if made_for.get(variant.name) != v:
                 raise ValueError(f"variant {variant.name!r}: accepted: the name of a level that it was made for")
+        # ladders have variants that exist, and under a grant only those that fit it
         for ladder, _, _ in rules:
             if max(ladder) >= len(self.variants):
                 raise ValueError(f"ladder {ladder}: there are {len(self.variants)} variants")
@@ -141,5 +142,5 @@ class ControllerTable(_Row):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
 
     def dump(self) -> dict[str, Any]:
-        """As JSON values."""
+        """JSON values of the table."""
         return self.model_dump(mode="json")

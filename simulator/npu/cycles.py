@@ -1,4 +1,4 @@
-"""Cycles of one instruction when nobody is in its way: the one truth for estimates and for the simulator.
+"""Cycles of one instruction without contention: the only source for estimates and for the simulator.
 
 `price(code, machine)` returns, per instruction:
 
@@ -94,10 +94,10 @@ _FIRST_VECTOR, _CONVERT, _LUT, _BYTE = isa.FIRST_VECTOR_OP, int(Op.VCONVERT), in
 class CostTables(NamedTuple):
     """The machine as flat integer tables, for numba.  Memories index rows and columns.
 
-    rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 of those of DDR.
+    rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 for those of DDR.
     matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its
     axes of max(ceil(length / unit), least) + fill steps; step_cycles: int64 [5] by data type (0: not supported).
-    Those of a memory that is not there are those of what stands for it (`stands_for`).
+    A memory that the machine does not have takes the values of its substitute (`stands_for`).
     vector_cycles: int64 [64] of a whole repeat by opcode (0: not supported).
     scalars: int64 [matrix startup, vector startup, blocks that VECTOR is wide].  dram: int64 [burst bytes, page bytes, activate bytes].
     """
@@ -134,7 +134,7 @@ def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], ND
 
 
 def _fill_cycles(unit: SystolicUnit) -> int:
-    """Cycles of a tile in which cells wait for their first operands or have had their last."""
+    """Cycles of a tile during which cells wait for their first operands or have had their last."""
     return unit.columns + unit.rows - 2 + (unit.rows if unit.dataflow == "weight-stationary" else 0)
 
 
@@ -145,23 +145,24 @@ def latency_cycles(machine: Machine) -> int:
 
 
 def stands_for(machine: Machine) -> dict[Memory, tuple[Memory, Memory]]:
-    """The path whose rates hold for a memory that is not there: from where and to where the data is that would be in it."""
-    found = dict.fromkeys((Memory.L0A, Memory.L0B), (Memory.L1, Memory.L0C)) | {Memory.UB: (Memory.L1, Memory.L1)}
-    return {memory: path for memory, path in found.items() if not machine.has(memory)}
+    """Substitute paths of missing memories: memory -> (source, destination) of the path whose rates it takes."""
+    paths = dict.fromkeys((Memory.L0A, Memory.L0B), (Memory.L1, Memory.L0C)) | {Memory.UB: (Memory.L1, Memory.L1)}
+    return {memory: path for memory, path in paths.items() if not machine.has(memory)}
 
 
 @lru_cache(maxsize=64)
 def cost_tables(machine: Machine) -> CostTables:
-    """Flatten a machine's rates; read-only, once per machine: fractions take longer than pricing a short program."""
+    """The machine's rates as tables; read-only, cached per machine, since fractions take longer than pricing a short program."""
     shape = (len(Memory), len(Memory))
     rate, granule, startup = (np.zeros(shape, np.int64) for _ in range(3))
     for path in machine.paths:
-        at = (Memory[path.source], Memory[path.destination])
-        rate[at] = int(exact(path.bytes_per_cycle) * SHARE_UNIT) if path.of_ddr else path.bytes_per_cycle
-        granule[at], startup[at] = path.granule_bytes, path.startup_cycles
-        if machine.shared is not None and Memory.SHARED in at and not path.of_ddr:
-            rate[at] = min(rate[at], machine.shared.bytes_per_cycle // machine.cores)
-            startup[at] += machine.shared.latency_cycles
+        cell = (Memory[path.source], Memory[path.destination])
+        rate[cell] = int(exact(path.bytes_per_cycle) * SHARE_UNIT) if path.of_ddr else path.bytes_per_cycle
+        granule[cell], startup[cell] = path.granule_bytes, path.startup_cycles
+        if machine.shared is not None and Memory.SHARED in cell and not path.of_ddr:
+            rate[cell] = min(rate[cell], machine.shared.bytes_per_cycle // machine.cores)
+            startup[cell] += machine.shared.latency_cycles
+    # substitutes: products read operands in L1, vectors work there
     for missing, (source, destination) in stands_for(machine).items():
         for table in (rate, granule, startup):
             if missing == Memory.UB:
@@ -191,7 +192,8 @@ def steps(length: int, axis: NDArray[np.int64]) -> int:
 
 @njit(cache=True, forceinline=True)
 def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, dram: NDArray[np.int64]) -> int:
-    """What runs take off the port, in 1/65536 bytes (see the top of this file); all of them in bytes or in numbers of runs."""
+    """Bus units (1/65536 byte) of a set of runs (see the top of this file); lengths in bytes, counts in runs."""
+    # runs that touch are one; a single inner run makes the outer count the inner one
     if stride == run:
         run, count = run * count, 1
     if count == 1:
@@ -215,8 +217,10 @@ def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: in
 
 
 @njit(cache=True)
-def price_rows(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus: NDArray[np.int64], useful: NDArray[np.int64]) -> None:
-    """As `price`."""
+def price_rows(
+    code: NDArray[np.int32], tables: CostTables, busy: NDArray[np.int64], bus: NDArray[np.int64], useful: NDArray[np.int64]
+) -> None:
+    """Fill `busy`, `bus` and `useful` as `price` has them; all int64 [n]."""
     busy[:] = bus[:] = useful[:] = 0
     for i in range(code.shape[0]):
         op = code[i, OP]
@@ -224,48 +228,51 @@ def price_rows(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], 
         if op == _COPY:
             length = code[i, C_LENGTH] * BLOCK_BYTES
             count, groups = np.int64(code[i, C_COUNT]), np.int64(code[i, C_COUNT2])
-            g = t.granule[src, dst]
+            g = tables.granule[src, dst]
+            # strides on the side of DDR decide the bursts
             if src == _DDR or dst == _DDR:
                 stride, outer = code[i, C_SSTRIDE], code[i, C_SSTRIDE2]
                 if dst == _DDR:
                     stride, outer = code[i, C_DSTRIDE], code[i, C_DSTRIDE2]
                 total = length * count * groups
-                bus[i] = _bus(length, count, stride * BLOCK_BYTES, groups, outer * BLOCK_BYTES, g, t.dram)
+                bus[i] = _bus(length, count, stride * BLOCK_BYTES, groups, outer * BLOCK_BYTES, g, tables.dram)
                 useful[i] = total if src == _DDR else -total
             else:
                 moved = (length + g - 1) // g * g * count * groups
-                busy[i] = t.startup[src, dst] + (moved + t.rate[src, dst] - 1) // t.rate[src, dst]
+                busy[i] = tables.startup[src, dst] + (moved + tables.rate[src, dst] - 1) // tables.rate[src, dst]
         elif op == _IM2COL:
-            r = t.rate[_L1, _L0A]
-            busy[i] = t.startup[_L1, _L0A] + (code[i, I_K] * code[i, I_MPAD] * BLOCK_BYTES + r - 1) // r
+            r = tables.rate[_L1, _L0A]
+            busy[i] = tables.startup[_L1, _L0A] + (code[i, I_K] * code[i, I_MPAD] * BLOCK_BYTES + r - 1) // r
         elif op == _FRACTAL:
-            r = t.rate[_L1, _L0B]
-            busy[i] = t.startup[_L1, _L0B] + (code[i, R_K] * code[i, R_N1] * _COLUMNS[code[i, DTYPE]] * BLOCK_BYTES + r - 1) // r
+            r = tables.rate[_L1, _L0B]
+            busy[i] = tables.startup[_L1, _L0B] + (code[i, R_K] * code[i, R_N1] * _COLUMNS[code[i, DTYPE]] * BLOCK_BYTES + r - 1) // r
         elif op == _MMAD:
             dtype = code[i, DTYPE]
-            m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]
+            m, k, n = tables.matrix[dtype, 0], tables.matrix[dtype, 1], tables.matrix[dtype, 2]
             product = steps(code[i, M_MPAD], m) * steps(code[i, M_K] * _LANES[dtype], k) * steps(code[i, M_N1] * _COLUMNS[dtype], n)
-            busy[i] = t.scalars[0] + product * t.step_cycles[dtype]
+            busy[i] = tables.scalars[0] + product * tables.step_cycles[dtype]
         elif op == _MMAD_IM2COL:
             dtype = code[i, DTYPE]
-            m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]
+            m, k, n = tables.matrix[dtype, 0], tables.matrix[dtype, 1], tables.matrix[dtype, 2]
             product = steps(code[i, I_MPAD], m) * steps(code[i, I_K] * _LANES[dtype], k) * steps(code[i, W_N1] * _COLUMNS[dtype], n)
-            r = t.rate[_L1, _L0C]
+            r = tables.rate[_L1, _L0C]
+            # the longer of the product and of its reads from L1, the image once and the weights
             read = (image_blocks(code, i) + np.int64(code[i, W_N1]) * code[i, I_K] * _WEIGHTS[dtype]) * BLOCK_BYTES
-            busy[i] = t.scalars[0] + max(product * t.step_cycles[dtype], t.startup[_L1, _L0C] + (read + r - 1) // r)
+            busy[i] = tables.scalars[0] + max(product * tables.step_cycles[dtype], tables.startup[_L1, _L0C] + (read + r - 1) // r)
         elif op == _FIXPIPE:
-            r = t.rate[_L0C, dst]
-            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
+            r = tables.rate[_L0C, dst]
+            busy[i] = tables.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
-            wide = t.scalars[2]
+            # a partial repeat takes cycles for every width that it touches
+            wide = tables.scalars[2]
             repeats, some = np.int64(code[i, V_REPEATS]), (code[i, V_BLOCKS] + wide - 1) // wide * wide
             if op == _CONVERT:
                 run, source_run = runs_of(code[i, DTYPE], code[i, V_IMM])
                 repeats *= max(1, run // 2, source_run // 2)
             elif op == _LUT:
                 repeats *= runs_of(code[i, DTYPE], _BYTE)[0]
-            each = t.vector_cycles[op] if some >= _REPEAT_BLOCKS else t.vector_cycles[op] * some // _REPEAT_BLOCKS
-            busy[i] = t.scalars[1] + repeats * each
+            repeat_cycles = tables.vector_cycles[op] if some >= _REPEAT_BLOCKS else tables.vector_cycles[op] * some // _REPEAT_BLOCKS
+            busy[i] = tables.scalars[1] + repeats * repeat_cycles
 
 
 class Price(NamedTuple):
@@ -282,19 +289,19 @@ def price(code: NDArray[np.int32], machine: Machine) -> Price:
 
 
 def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine, port: int) -> NDArray[np.int64]:
-    """int64 [n]: data cycles of DDR transfers, of what `price` says that they take off a port of so many units, where no other is active.
+    """int64 [n]: data cycles of DDR transfers on an otherwise idle port; 0 for other records.
 
-    0 for other records.
+    bus: of `price`.  port: units per cycle of the port.
     """
     rate = np.maximum(1, np.minimum(cost_tables(machine).rate[code[:, SRC], code[:, DST]], port))
     return np.where(bus > 0, (bus + rate - 1) // rate, 0)
 
 
 def record_cycles(code: NDArray[np.int32], cost: Price, machine: Machine) -> NDArray[np.int64]:
-    """int64 [n]: what a record has its engine for where nobody else is: of a DDR transfer its start-up and its data at the whole port."""
-    tables, found = cost_tables(machine), np.empty(len(code), np.int64)
-    cycle_rows(code, cost.busy, cost.bus, tables.rate, tables.startup, port_units(machine, SHARE_UNIT), found)
-    return found
+    """int64 [n]: uncontended engine cycles of each record; for a DDR transfer its start-up and its data at the whole port."""
+    tables, cycles = cost_tables(machine), np.empty(len(code), np.int64)
+    cycle_rows(code, cost.busy, cost.bus, tables.rate, tables.startup, port_units(machine, SHARE_UNIT), cycles)
+    return cycles
 
 
 @njit(cache=True)
@@ -305,35 +312,35 @@ def cycle_rows(
     rate: NDArray[np.int64],
     startup: NDArray[np.int64],
     port: int,
-    found: NDArray[np.int64],
+    cycles: NDArray[np.int64],
 ) -> None:
-    """As `record_cycles`; busy, bus: of `price`."""
+    """Fill `cycles` as `record_cycles` has it; busy, bus: of `price`."""
     for i in range(code.shape[0]):
-        found[i] = busy[i]
+        cycles[i] = busy[i]
         if bus[i] > 0:
             src, dst = code[i, SRC], code[i, DST]
-            alone = max(1, min(rate[src, dst], port))
-            found[i] = startup[src, dst] + (bus[i] + alone - 1) // alone
+            lone_rate = max(1, min(rate[src, dst], port))
+            cycles[i] = startup[src, dst] + (bus[i] + lone_rate - 1) // lone_rate
 
 
 def cap_units(machine: Machine, engine: Engine) -> int:
-    """The most that one transfer may draw, in 1/65536 bytes per cycle (MTE2 reads, MTE3 writes)."""
+    """The highest rate of one transfer of an engine (MTE2 reads, MTE3 writes), in 1/65536 bytes per cycle."""
     return max(1, int(machine.path_bytes_per_cycle(engine) * SHARE_UNIT))
 
 
 @lru_cache(maxsize=256)
 def port_units(machine: Machine, share_units: int) -> int:
-    """What is left of the DDR port for the NPU at a share, in 1/65536 bytes per cycle; at least 1."""
+    """The DDR port's rate for the NPU at a share, in 1/65536 bytes per cycle; at least 1."""
     return max(1, int(machine.ddr.deliverable * share_units))
 
 
 @lru_cache(maxsize=256)
 def turned_units(machine: Machine, share_units: int) -> int:
-    """The same where reads and writes take turns."""
+    """`port_units` while reads and writes alternate."""
     return max(1, int(machine.ddr.turned * share_units))
 
 
 def bank_wait_cycles(machine: Machine) -> int:
-    """By how much one transfer in flight holds up the first data of the next; 0 of an effective rate."""
+    """Delay that one transfer in flight adds to the first data of the next; 0 with an effective rate."""
     dram = machine.ddr.timings
     return 0 if dram is None else math.ceil(dram.bank_wait_ns * machine.clock_hz / 10**9)

@@ -1,4 +1,4 @@
-"""DRAM timings as data, and what they leave of the pins' rate.
+"""DRAM timings as data, and the share of the pins' rate that they leave.
 
 A machine whose `ddr.rate` is that of the pins names a row of `DRAMS`.  From its timings follow, each in one closed form:
 
@@ -33,7 +33,7 @@ BATCH_BYTES = 1024  # read, then written, before the bus turns: 16 bursts of 64 
 
 @dataclass(frozen=True)
 class Dram:
-    """Of one channel.  channel_gbps: bytes per ns at the pins.  burst_bytes: what one access moves.  page_bytes: of an open row.
+    """Timings of one channel.  channel_gbps: bytes per ns at the pins.  burst_bytes: of one access.  page_bytes: of an open row.
 
     Times in ns.  t_rtw_ns, t_wtr_ns: from the last data of a read to the first of a write, and the other way round.
     """
@@ -52,34 +52,36 @@ class Dram:
 
     @property
     def delivered(self) -> Fraction:
-        """Of the pins' rate, for one long run; in (0, 1)."""
+        """The fraction of the pins' rate that one long run gets; in (0, 1)."""
         return 1 - _exact(self.t_rfc_ns) / _exact(self.t_refi_ns)
 
     def activate_ns(self, in_flight: int = IN_FLIGHT) -> Fraction:
-        """Between two rows that a channel opens, with so many requests to choose from."""
+        """Time between two rows that a channel opens, with `in_flight` requests to choose from."""
         by_chance = Fraction(in_flight + self.banks - 1, in_flight * self.banks)
         return max(_exact(self.t_rrd_ns), _exact(self.t_faw_ns) / 4, _exact(self.t_rc_ns) * by_chance)
 
     @property
     def activate_bytes(self) -> int:
-        """The same in bytes of the pins, rounded up."""
+        """`activate_ns` in bytes of the pins, rounded up."""
         return math.ceil(self.activate_ns() * _exact(self.channel_gbps))
 
     @property
     def turned(self) -> Fraction:
-        """Of the rate that is `delivered`, where reads and writes take turns; in (0, 1)."""
+        """The fraction of `delivered` that is left where reads and writes alternate; in (0, 1)."""
         batches = 2 * BATCH_BYTES / _exact(self.channel_gbps)
         return batches / (batches + _exact(self.t_rtw_ns) + _exact(self.t_wtr_ns))
 
     @property
     def bank_wait_ns(self) -> Fraction:
-        """One transfer holds one of the banks; who meets it waits for half a row cycle (the mean residual of a constant service time:
-        Kleinrock, Queueing Systems I, 5.2)."""
+        """Mean wait for a bank that one other transfer in flight may hold: half a row cycle over the number of banks.
+
+        (The mean residual of a constant service time: Kleinrock, Queueing Systems I, 5.2.)
+        """
         return _exact(self.t_rc_ns) / (2 * self.banks)
 
 
 def _exact(value: float) -> Fraction:
-    """The decimal number that was written."""
+    """The decimal number as written."""
     return Fraction(str(value))
 
 

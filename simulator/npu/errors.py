@@ -1,33 +1,33 @@
-"""The project's errors.  A bug propagates as whatever it is; these are for what a user handed us.
+"""The project's errors, for faults in a user's input.  A bug propagates as the exception that it raised.
 
-An infeasible plan is a *value* (`compiler.plan.plan.Infeasible`), not an exception, everywhere but at
-the rim: the command line turns it into `InfeasibleError` when there is nothing else left to do.
+An infeasible plan is a *value* (`compiler.plan.plan.Infeasible`), not an exception, except at the rim: the command line raises
+`InfeasibleError` when no plan is left.
 """
 
 
 class TilefarmError(Exception):
-    """One line: what is wrong, where, and what would be accepted."""
+    """One line: the fault, its place, and the accepted values."""
 
     exit_code = 2
 
 
 class BadInputError(TilefarmError):
-    """A file, an option or a value that cannot be right."""
+    """An invalid file, option or value."""
 
 
 class ProgramError(BadInputError):
-    """An instruction that this machine cannot take: which one, why, and what would be legal."""
+    """An instruction that is illegal on this machine; the message names it, the reason, and the legal alternatives."""
 
 
 class DeadlockError(ProgramError):
-    """A program that cannot run to its end: which queues stand, and what each of them waits for."""
+    """A program that cannot run to its end; the message names the blocked queues and the flags that they wait for."""
 
 
 class UnsupportedError(TilefarmError):
-    """A model that is right, but that uses what this NPU or this compiler does not do."""
+    """A valid model that uses a feature beyond this NPU or this compiler."""
 
 
 class InfeasibleError(TilefarmError):
-    """Right and supported, but it does not fit the machine."""
+    """A valid and supported model that does not fit the machine."""
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file exists in full or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 
 
 class _Durable(Protocol):
-    """What is asked of a file or folder here: `DurablePath`, `tuner.platform.files.AnyPath`."""
+    """Methods of a file or folder that these functions use: `DurablePath`, `tuner.platform.files.AnyPath`."""
 
     @property
     def name(self) -> str: ...
@@ -45,30 +45,30 @@ class _Durable(Protocol):
 
 
 class DurablePath(PosixPath):
-    """A path on this computer, whose owner says when it must outlive a crash.  All methods raise OSError."""
+    """A path on this computer; the caller says when it must survive a crash.  All methods raise OSError."""
 
     def resolve(self, strict: bool = False) -> Self:
-        """What links lead to; a circle of them is an error of whoever opens it."""
+        """The path with links followed; a circle of links fails at opening."""
         return type(self)(os.path.realpath(self, strict=strict))
 
     def beside(self) -> Self:
-        """A file in the same folder, to become this one, that nobody else writes."""
+        """An unused temporary file in the same folder, to be renamed to this one."""
         # not tempfile: its files are private to the user, a result follows the umask
         return self.with_name(f".{self.name}.{secrets.token_hex(4)}.tmp")
 
     def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
-        """A new file, or over an old one; or from byte `at` on, what was behind it cut off."""
+        """Write a file, new or over an old one; or from byte `at` on, with the rest of the old one cut off."""
         # cut off at last: ext4 writes a file to the disk when it is closed that was cut to nothing before
         where = self if at is None else os.open(self, os.O_WRONLY | (0 if at else os.O_CREAT), 0o666)
         with open(where, "wb") as file:
             file.seek(at or 0)
             for chunk in chunks:
-                whole = memoryview(chunk).cast("B")
-                file.writelines(whole[i : i + _AT_ONCE] for i in range(0, len(whole), _AT_ONCE))
+                view = memoryview(chunk).cast("B")
+                file.writelines(view[i : i + _AT_ONCE] for i in range(0, len(view), _AT_ONCE))
             file.truncate()
 
     def fsync(self) -> None:
-        """Of a file its bytes, of a folder its names."""
+        """Flush a file's bytes, or a folder's names."""
         handle = os.open(self, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -76,7 +76,7 @@ class DurablePath(PosixPath):
             os.close(handle)
 
     def remove(self) -> None:
-        """A file, if it is there, or a folder with all in it."""
+        """Remove a file, if it exists, or a folder with its content."""
         if self.is_dir() and not self.is_symlink():
             shutil.rmtree(self)
         else:
@@ -84,20 +84,20 @@ class DurablePath(PosixPath):
 
 
 def leftover_of(name: str) -> str | None:
-    """The file that a file of this name was to become, where `put_whole` was killed; None for any other file."""
-    found = _TEMPORARY.fullmatch(name)
-    return None if found is None else found[1]
+    """The target of a temporary file that a killed `put_whole` left behind; None for any other file."""
+    match = _TEMPORARY.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def remove_leftovers(folder: _Durable) -> None:
-    """What `put_whole` left in a folder; for who knows that nobody writes there now."""
+    """Remove temporary files of `put_whole` from a folder.  No other process may be writing there."""
     for path in folder.iterdir():
         if leftover_of(path.name) is not None:
             path.remove()
 
 
 def make_folder(folder: _Durable) -> None:
-    """With those above it; each outlives a crash.  Raises OSError, also where it is there."""
+    """Make a folder and its parents; each survives a crash.  Raises OSError, also where the folder exists."""
     above = folder.parent
     if not above.exists():
         make_folder(above)
@@ -127,7 +127,7 @@ def put_whole(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
 
 
 def write_whole(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
-    """The same for a user's file: raises `BadInputError` where it cannot be written."""
+    """`put_whole` for a user's file: raises `BadInputError` where it cannot be written."""
     try:
         put_whole(place, chunks)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What FIXPIPE computes of int32 sums and float32 scales where it has no floats: a product in fixed point with two roundings.
+"""Fixed-point scaling of int32 sums by float32 scales in FIXPIPE, for machines without floats: a product with two roundings.
 
 It is `MultiplyByQuantizedMultiplier` of TFLite and gemmlowp, the rounding mode TFL of Arm's Ethos-U.  A float32 scale is exactly a
-multiplier of 31 bits behind the point and a power of two, so records and scales are those of other machines.
+31-bit fixed-point multiplier and a power of two, so records and scales are those of other machines.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def multiplied(sums: NDArray[np.int32], scale: NDArray[np.float32]) -> NDArray[A
     """
     mantissa, power = np.frexp(np.where(np.isfinite(scale), scale, np.float32(0)))
     factor = np.where(power < -POINT, 0, np.ldexp(mantissa.astype(np.float64), POINT)).astype(np.int64)
-    left, right = np.clip(power, 0, POINT).astype(np.int64), np.clip(-power, 0, POINT).astype(np.int64)
-    wide = np.clip(sums.astype(np.int64) << left, _LEAST, _MOST)
+    left_shift, right_shift = np.clip(power, 0, POINT).astype(np.int64), np.clip(-power, 0, POINT).astype(np.int64)
+    wide = np.clip(sums.astype(np.int64) << left_shift, _LEAST, _MOST)
     high = (wide * factor + (1 << POINT - 1)) >> POINT
     # of -h.5 the shift goes up; one less makes it go down
-    half = (np.int64(1) << right) >> 1
-    return np.asarray((high + half - ((high < 0) & (right > 0))) >> right)
+    half = (np.int64(1) << right_shift) >> 1
+    return np.asarray((high + half - ((high < 0) & (right_shift > 0))) >> right_shift)

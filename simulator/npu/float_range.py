@@ -1,4 +1,4 @@
-"""What a data type holds, and what it does not: stored in float16, a value above 65504 is infinite from there on, one below 3e-8 is 0."""
+"""The range of float types: in float16 a value above 65504 becomes infinite, one below 3e-8 becomes 0."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from simulator.npu.parts import DataType
 
 
 class Beyond(NamedTuple):
-    """A tensor whose largest magnitude a data type does not hold: in float32, infinite where that overflows."""
+    """A tensor whose largest magnitude is outside the range of a data type; `largest` is of float32, infinite on overflow."""
 
     tensor: str
     largest: float
 
     @property
     def side(self) -> str:
-        """Of what the data type holds."""
+        """The side of the range: below or beyond."""
         return "below" if self.largest < 1 else "beyond"
 
     def text(self, dtype: DataType) -> str:
-        """For people: what, how much, what would be held."""
+        """A message: the tensor, its magnitude, and the limit of the type."""
         if self.side == "below":
             return f"{self.tensor!r}, largest {self.largest:.6g}: all become 0"
         return f"{self.tensor!r}, up to {self.largest:.6g} in float32; {dtype.name} holds at most {most(dtype):.6g}"
 
 
 def most(dtype: DataType) -> float:
-    """The largest number of a data type."""
+    """The largest finite number of a data type."""
     return float(np.finfo(dtype.name).max)
 
 
 def holds(dtype: DataType, magnitude: float) -> bool:
-    """Whether a number stays finite, and above 0 where it is: one just above `most` is rounded to it.  NaN does not."""
+    """Whether a number stays finite, and above 0 where it is above 0: one just above `most` rounds down to it.  False for NaN."""
     with np.errstate(all="ignore"):
         stored = np.dtype(dtype.name).type(magnitude)
     return bool(np.isfinite(stored) and (stored > 0 or magnitude == 0))

@@ -1,8 +1,8 @@
-"""What of a machine's memory and cores a program may use: granted by a level, needed by a program.
+"""Grants: the part of a machine's memory and cores that a level gives to a program, or that a program needs.
 
-A share of the bandwidth is taken from a program while it runs.  Memory and cores are not: whoever shares the chip says before how much of
-them there is, and the controller runs only what fits.  On-chip addresses of a program are relative to the first byte that it is granted,
-its cores are numbers in the set that it is granted: so only sizes matter, never places.
+A share of the bandwidth is taken from a program while it runs.  Memory and cores are not: they are announced before a run, and the
+controller runs only programs that fit.  On-chip addresses of a program are relative to the first granted byte, and its cores are numbers
+in the granted set: so only sizes matter, never places.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import NamedTuple
 
 
 class Grant(NamedTuple):
-    """l1_bytes: of L1, on every core.  shared_bytes: of the memory that all cores share; 0 where there is none.  cores: how many."""
+    """l1_bytes: L1 of every core.  shared_bytes: of the memory that all cores share; 0 where there is none.  cores: their number."""
 
     l1_bytes: int
     shared_bytes: int
     cores: int
 
     def fits(self, granted: Grant) -> bool:
-        """Whether a program that needs this runs where `granted` is there."""
+        """Whether a program with these needs runs within `granted`."""
         return all(need <= have for need, have in zip(self, granted, strict=True))
 
     def beyond(self, granted: Grant) -> str:
-        """What a program that needs this lacks where only `granted` is there; '' where it fits."""
-        return ", ".join(f"needs {need:,} {what}, granted are {have:,}" for have, what, need in granted.less(self))
+        """A message with the needs that exceed `granted`; '' where the program fits."""
+        return ", ".join(f"needs {need:,} {kind}, granted are {have:,}" for have, kind, need in granted.less(self))
 
     def less(self, than: Grant) -> list[tuple[int, str, int]]:
-        """(this, of what, that) where this is less."""
+        """(size here, its name, size of `than`) of every size that is smaller here."""
         named = zip(self, ("B of L1", "B of shared memory", "cores"), than, strict=True)
-        return [(mine, what, theirs) for mine, what, theirs in named if mine < theirs]
+        return [(size, kind, other_size) for size, kind, other_size in named if size < other_size]
 
 
 def most(needs: tuple[Grant, ...]) -> Grant:
-    """What programs need that run one after the other."""
+    """The needs of programs that run one after the other: the largest of each size."""
     return Grant(*map(max, zip(*needs, strict=True)))

@@ -106,7 +106,7 @@ class Op(IntEnum):
 
 
 class Activation(IntEnum):
-    """What FIXPIPE applies last."""
+    """The last step of FIXPIPE."""
 
     none = 0
     relu = 1
@@ -300,16 +300,16 @@ def operator_of(tag: Ints) -> Ints:
 
 
 def macs(products: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [n]: multiply-accumulates of each of n `PRODUCTS`, int64 [n, WORDS], padding included."""
+    """int64 [n]: multiply-accumulates of n `PRODUCTS` records, int64 [n, WORDS], padding included."""
     dtype, windows = products[:, DTYPE], products[:, OP] == Op.MMAD_IM2COL
     mpad, k, n1 = (np.where(windows, products[:, a], products[:, b]) for a, b in ((I_MPAD, M_MPAD), (I_K, M_K), (W_N1, M_N1)))
-    found: NDArray[np.int64] = mpad * k * LANES[dtype] * n1 * COLUMNS[dtype]
-    return found
+    counts: NDArray[np.int64] = mpad * k * LANES[dtype] * n1 * COLUMNS[dtype]
+    return counts
 
 
-def paired(y: Ints, x: Ints) -> Ints:
-    """Two fields of a window in one word."""
-    return y << PAIR_BITS | x & (1 << PAIR_BITS) - 1
+def paired(vertical: Ints, horizontal: Ints) -> Ints:
+    """Two signed fields of a window in one word: y, x."""
+    return vertical << PAIR_BITS | horizontal & (1 << PAIR_BITS) - 1
 
 
 def pair(word: Ints) -> tuple[Ints, Ints]:

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are asked for: `import tuner` must not wait for what `tilefarm --help` does without."""
+"""Lazy imports of package attributes: `import tuner` need not load modules that `tilefarm --help` does without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.  homes: name -> module that has it.  Raises `AttributeError` for other names, as Python does."""
+    """The `__getattr__` of a package.  homes: name -> its module.  Raises `AttributeError` for other names, as Python does."""
 
     def get(name: str) -> Any:
         if name not in homes:

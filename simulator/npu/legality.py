@@ -1,6 +1,6 @@
-"""Which records a machine takes: opcodes, data types, engines, paths and parameters, one record after the other, and flags that exist.
+"""Legality of single records on a machine: opcodes, data types, engines, paths, parameters, and flags that exist.
 
-What they touch is the program's to say (`Program.verify`): it has the addresses.
+`Program.verify` checks addresses, since it has the memory map.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from simulator.npu.parts import BYTES, DataType, Engine, Memory
 from simulator.npu.typed_words import TYPE_RULES
 
 
-def op_name(code: NDArray[np.int32], i: int) -> str:
-    return Op(int(code[i, isa.OP])).name
+def op_name(code: NDArray[np.int32], row: int) -> str:
+    return Op(int(code[row, isa.OP])).name
 
 
 def check_shape(code: NDArray[np.int32], core: int) -> None:
@@ -29,12 +29,12 @@ def check_shape(code: NDArray[np.int32], core: int) -> None:
 
 
 def _opcodes(code: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Of all records, side by side: where they stand, each is on a cache line of its own, and so is every other word."""
+    """Opcodes of all records, contiguous: in the stream each is on a cache line of its own."""
     return np.ascontiguousarray(code[:, isa.OP])
 
 
 def _rows(opcodes: NDArray[np.int32], *ops: Op) -> NDArray[np.int64]:
-    """Records of these opcodes: a check looks at the words of those alone."""
+    """Row numbers of records with these opcodes, so that a check reads no others."""
     if len(ops) == 1:
         return np.flatnonzero(opcodes == ops[0])
     wanted = np.zeros(max(OPS) + 1, bool)
@@ -49,9 +49,9 @@ def _reject(code: NDArray[np.int32], core: int, rows: NDArray[np.int64], bad: ND
 
 
 class _Legal(NamedTuple):
-    """What a machine takes.
+    """The legal combinations of a machine.
 
-    types: bool [opcodes, data types].  moves: bool [opcodes, engines, sources, destinations].  unpriced: VECTOR operations that it has not.
+    types: bool [opcodes, data types].  moves: bool [opcodes, engines, sources, destinations].  unpriced: VECTOR operations that it lacks.
     """
 
     types: NDArray[np.bool_]
@@ -85,8 +85,8 @@ def _within(words: NDArray[np.int32], limit: int) -> NDArray[np.bool_]:
 
 def check_kinds(code: NDArray[np.int32], core: int, machine: Machine) -> None:
     opcodes, everywhere = _opcodes(code), np.arange(len(code))
-    known = np.isin(opcodes, list(OPS))
-    _reject(code, core, everywhere, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
+    is_known = np.isin(opcodes, list(OPS))
+    _reject(code, core, everywhere, ~is_known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
     is_flag, legal = (opcodes == Op.SET) | (opcodes == Op.WAIT), _legal(machine)
     for rows in (np.flatnonzero(is_flag), np.flatnonzero(~is_flag)):
         op, engine = opcodes[rows], code[rows, isa.ENGINE]
@@ -157,12 +157,12 @@ _MAX_COPY_BLOCKS = 1 << 24  # bursts may fall on one another, so the memories al
 
 def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> None:
     opcodes = _opcodes(code)
-    found = {op: _rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE, Op.MMAD_IM2COL)}
-    copies, images, products, results, windows = found.values()
+    rows_of_op = {op: _rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE, Op.MMAD_IM2COL)}
+    copies, images, products, results, windows = rows_of_op.values()
     if len(windows):
         images = np.concatenate((images, windows))
     for ops, limits in _RANGES.items():
-        rows = found[ops[0]] if len(ops) == 1 and ops[0] in found else _rows(opcodes, *ops)
+        rows = rows_of_op[ops[0]] if len(ops) == 1 and ops[0] in rows_of_op else _rows(opcodes, *ops)
         for word, low, high in limits if len(rows) else ():
             values = code[rows, word]
             _reject(code, core, rows, (values < low) | (values > high), f"parameter word {word} must be in {low}..{high}")
@@ -173,8 +173,8 @@ def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> No
     side = int(machine.vector_memory)  # 0 is UB, too
     bad = (code[results, isa.F_SIDE] != side) & (code[results, isa.F_SIDE] != side % Memory.UB)
     _reject(code, core, results, bad, f"side must be {side}, {machine.vector_memory.name}")
-    moved = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
-    _reject(code, core, copies, moved > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
+    moved_blocks = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
+    _reject(code, core, copies, moved_blocks > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
     padding = np.array([machine.fractal(dtype).rows for dtype in DataType])
     for rows, word in ((images, isa.I_MPAD), (products, isa.M_MPAD)):
         step = padding[code[rows, isa.DTYPE]]
@@ -186,9 +186,9 @@ def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> No
     _reject(code, core, rings, code[rings, isa.I_H] > code[rings, isa.I_RING], "h must not exceed the ring's rows")
     _reject(code, core, rings, code[rings, isa.I_FIRST] >= code[rings, isa.I_RING], "first must be a row of the ring")
     lanes = isa.LANES[code[images, isa.DTYPE]]
-    four = (code[images, isa.I_LANES] == 4) & (code[images, isa.DTYPE] != DataType.float32)
+    is_four_lane = (code[images, isa.I_LANES] == 4) & (code[images, isa.DTYPE] != DataType.float32)
     why = "lanes must be C0 of the data type, or 4 for float16, int8 and uint8"
-    _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~four, why)
+    _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~is_four_lane, why)
     for ops, rules in TYPE_RULES.items():
         rows = _rows(opcodes, *ops)
         words = cache(partial(_words, code, rows))
@@ -208,8 +208,8 @@ def count_flags(code: NDArray[np.int32], core: int, machine: Machine, balance: d
         bad = (flags[:, column] < 0) | (flags[:, column] >= limit)
         if bad.any():
             i = int(rows[int(np.argmax(bad))])
-            what, value = ("", "engine", "core", "engine", "flag id")[column], int(flags[int(np.argmax(bad)), column])
-            raise ProgramError(f"core {core} instruction {i}: {op_name(code, i)} names {what} {value}, {machine.name} has {limit}")
+            field, value = ("", "engine", "core", "engine", "flag id")[column], int(flags[int(np.argmax(bad)), column])
+            raise ProgramError(f"core {core} instruction {i}: {op_name(code, i)} names {field} {value}, {machine.name} has {limit}")
     sizes = (Op.WAIT + 1, *(limit for _, limit in limits))
     keys, counts = np.unique(np.ravel_multi_index(tuple(flags.T), sizes), return_counts=True)  # of rows it takes thirty times as long
     for op, engine, other_core, other_engine, flag, count in zip(

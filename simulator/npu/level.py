@@ -1,4 +1,4 @@
-"""A contention level: what the load of others leaves of the DDR port, how much later it answers, and what memory and cores they grant."""
+"""Contention levels: the share of the DDR port left by a background load, its added latency, and the memory and cores granted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _told_apart(share: float) -> float:
 
 
 def in_units(share: float) -> int:
-    """A share of the DDR bandwidth in 1/65536.  Raises ValueError with what is accepted."""
+    """A share of the DDR bandwidth in 1/65536.  Raises ValueError that names the accepted range."""
     return round(_told_apart(share) * SHARE_UNIT)
 
 
@@ -33,12 +33,13 @@ Granted = Annotated[int | None, Field(ge=1, exclude_if=_is_none)]
 
 
 class Level(BaseModel):
-    """share: of the DDR bandwidth that the machine can *deliver* (`Ddr.deliverable`: refresh is paid before anybody has a share).
+    """A contention level.  In a file, a number alone is a share.
 
-    latency_cycles: what queueing behind the others adds to the latency of every transfer.  As a file has it, a number alone is a share.
+    share: of the DDR bandwidth that the machine can *deliver* (`Ddr.deliverable`: refresh is subtracted before the port is shared).
+    latency_cycles: latency that queueing behind the background load adds to every transfer.
 
-    A controller estimates these two.  The others it is told (`simulator.npu.grant`): l1_bytes of every core, shared_bytes of the memory
-    that all cores share, and cores; None: all that the machine has.
+    A controller estimates these two; the grants are announced to it (`simulator.npu.grant`).  l1_bytes: of every core; shared_bytes: of the
+    memory that all cores share; cores.  None: all that the machine has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,7 +59,7 @@ class Level(BaseModel):
 
     @classmethod
     def of_units(cls, share_units: int, latency_cycles: int = 0) -> Level:
-        """A share in 1/65536."""
+        """A level from a share in 1/65536."""
         return cls(share=share_units / SHARE_UNIT, latency_cycles=latency_cycles)
 
     @property
@@ -67,11 +68,11 @@ class Level(BaseModel):
         return in_units(self.share)
 
     def __str__(self) -> str:
-        """The share, in cycles the latency that comes on top, and what is granted."""
+        """The share, the added latency in cycles, and the grants."""
         estimated = f"{self.share:g}" + (f" +{self.latency_cycles}" if self.latency_cycles else "")
         named = (("L1", self.l1_bytes), ("shared", self.shared_bytes), ("cores", self.cores))
         return " ".join([estimated, *(f"{name}={value}" for name, value in named if value is not None)])
 
 
 ALONE = Level(share=1)
-"""Nobody else uses the port."""
+"""The level without a background load."""

@@ -1,4 +1,4 @@
-"""The machine: a frozen spec of its parts (`simulator.npu.machine_parts`) and of what contention leaves of it."""
+"""The machine: a frozen spec of its parts (`simulator.npu.machine_parts`), its contention levels and their grants."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LevelName = Annotated[LevelText, AfterValidator(_not_reserved)]
 class Machine(Spec):
     """An NPU.  Sizes in bytes, rates in bytes per cycle, times in cycles of `clock_hz`.
 
-    rounding: how FIXPIPE makes 8 bits of int32 sums: by a product in float32, or by one in fixed point with two roundings, as TFLite does.
+    rounding: of int32 sums to 8 bits in FIXPIPE: a product in float32, or one in fixed point with two roundings, as in TFLite.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
@@ -78,19 +78,18 @@ class Machine(Spec):
     rounding: Rounding = "float"
 
     @model_serializer(mode="wrap")
-    def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A machine that says nothing of its host or its DMA ports, has no shared memory, or rounds in floats is written, and has the
-        digest, as if without that key."""
-        found: dict[str, Any] = whole(self)
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Dump without optional keys at their defaults, so that files and digests from before these keys stay valid."""
+        fields: dict[str, Any] = handler(self)
         if self.dma == Dma():
-            found.pop("dma", None)
+            fields.pop("dma", None)
         if self.host == Host():
-            found.pop("host", None)
+            fields.pop("host", None)
         if self.shared is None:
-            found.pop("shared", None)
+            fields.pop("shared", None)
         if self.rounding == "float":
-            found.pop("rounding", None)
-        return found
+            fields.pop("rounding", None)
+        return fields
 
     @model_validator(mode="after")
     def _fixed_point_of_integers(self) -> Self:
@@ -139,18 +138,18 @@ class Machine(Spec):
     def _grants_within(self) -> Self:
         for name, level in self.contention.items():
             for key, have in self.whole._asdict().items():
-                given, unit = getattr(level, key), 1 if key == "cores" else BLOCK_BYTES
-                if given is not None and (given > have or given % unit):
-                    what = (
+                grant, unit = getattr(level, key), 1 if key == "cores" else BLOCK_BYTES
+                if grant is not None and (grant > have or grant % unit):
+                    accepted = (
                         f"{'' if unit == 1 else f'multiples of {unit} '}up to {have}, what the machine has"
                         if have
                         else "none: there is no such memory"
                     )
-                    raise ValueError(f"contention.{name}.{key}: {given}; accepted: {what}")
+                    raise ValueError(f"contention.{name}.{key}: {grant}; accepted: {accepted}")
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """With other values, without what is kept of the old ones: pydantic copies every `cached_property` as well."""
+        """A copy with other values and without cached properties, which pydantic would copy as well."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -158,13 +157,13 @@ class Machine(Spec):
 
     @cached_property
     def whole(self) -> Grant:
-        """All that it has of what a level can grant."""
+        """The grant of the whole machine."""
         return Grant(self.buffers_bytes.L1, self.shared.bytes if self.shared else 0, self.cores)
 
     def granted(self, level: str) -> Grant:
-        """What a level leaves of the machine's memory and cores."""
-        given = self.contention[level]
-        return Grant(*(have if (value := getattr(given, key)) is None else value for key, have in self.whole._asdict().items()))
+        """The memory and cores that a level grants."""
+        spec = self.contention[level]
+        return Grant(*(have if (value := getattr(spec, key)) is None else value for key, have in self.whole._asdict().items()))
 
     def path(self, source: Memory, destination: Memory) -> DataPath | None:
         """The path between two memories, or None where there is no wire."""
@@ -179,7 +178,7 @@ class Machine(Spec):
 
     @property
     def vector_memory(self) -> Memory:
-        """Where VECTOR works, and where FIXPIPE has its bias, scale and residual."""
+        """The memory of VECTOR, and of bias, scale and residual of FIXPIPE."""
         return Memory.UB if self.has(Memory.UB) else Memory.L1
 
     def buffer_blocks(self, memory: Memory) -> int:
@@ -188,53 +187,54 @@ class Machine(Spec):
 
     @cached_property
     def buffers_blocks(self) -> dict[Memory, int]:
-        """Sizes of the on-chip memories in blocks of 32 bytes; of one that is not there, 0."""
-        own = {Memory[name]: size // BLOCK_BYTES if size else 0 for name, size in self.buffers_bytes}
-        return own | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
+        """Sizes of the on-chip memories in blocks of 32 bytes; 0 for one that the machine does not have."""
+        sizes = {Memory[name]: size // BLOCK_BYTES if size else 0 for name, size in self.buffers_bytes}
+        return sizes | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
-        """The most that one transfer draws: the rate of its engine's fastest path from or to DDR; all of DDR's where it has none."""
+        """The highest rate of one transfer: its engine's fastest path from or to DDR; all of DDR's where it has none."""
         rates = [exact(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
         return max(rates, default=self.ddr.deliverable)
 
     def dma_ports(self, engine: Engine) -> int:
-        """How many transfers of a core's MTE2 or MTE3 move DDR data at once."""
+        """DMA ports of a core's MTE2 or MTE3: transfers that move DDR data at once."""
         return self.dma.load_ports if engine == Engine.MTE2 else self.dma.store_ports
 
     def dma_bytes_per_cycle(self, engine: Engine) -> Fraction:
-        """The most that all ports of a core's MTE2 or MTE3 draw together."""
+        """The highest rate of all ports of a core's MTE2 or MTE3 together."""
         return self.dma_ports(engine) * self.path_bytes_per_cycle(engine)
 
     def load_latency(self, share_units: int) -> int:
-        """What a load adds to the latency that leaves a share (in 1/65536): that of the levels, between two of them linear in 1 / share.
+        """Latency added by a background load that leaves a share (in 1/65536): that of the levels, between two of them linear in 1 / share.
 
-        So it is in a queue of constant service S: S (1 - s) / (2 s) cycles of waiting where others take 1 - s of the time (M/D/1:
-        Kleinrock, Queueing Systems I, 5.2).  Beyond the levels as at the last one; of levels of one share the least counts.
+        This is the form of a queue of constant service S: S (1 - s) / (2 s) cycles of waiting where the load takes 1 - s of the time
+        (M/D/1: Kleinrock, Queueing Systems I, 5.2).  Beyond the levels it is that of the last one; of levels of one share the least
+        latency counts.
         """
         least: dict[int, int] = {}
         for level in self.contention.values():
             least[level.share_units] = min(level.latency_cycles, least.get(level.share_units, level.latency_cycles))
-        known = sorted(least, reverse=True)
-        lighter = [share for share in known if share >= share_units]
-        heavier = [share for share in known if share <= share_units]
-        a, b = (lighter or known[:1])[-1], (heavier or known[-1:])[0]
+        shares = sorted(least, reverse=True)
+        lighter = [share for share in shares if share >= share_units]
+        heavier = [share for share in shares if share <= share_units]
+        a, b = (lighter or shares[:1])[-1], (heavier or shares[-1:])[0]
         if a <= b:
             return least[a if lighter else b]
         return least[a] + (least[b] - least[a]) * (a - share_units) * b // ((a - b) * share_units)
 
     @cached_property
     def data_types(self) -> tuple[DataType, ...]:
-        """What records may be of: what the matrix unit multiplies; of a machine with integers of 8 bits all, for sums and borders."""
-        found = tuple(DataType[name] for name in self.matrix.data_types)
-        return tuple(DataType) if DataType.int8 in found or self.vector.lookup_cycles is not None else found
+        """Data types of records: those of the matrix unit; all of them with 8-bit integers, which need sums and conversions."""
+        types = tuple(DataType[name] for name in self.matrix.data_types)
+        return tuple(DataType) if DataType.int8 in types or self.vector.lookup_cycles is not None else types
 
     def fractal(self, dtype: int) -> Fractal:
-        """In what operands of products of a data type lie."""
+        """Layout of product operands of a data type."""
         return self.fractals[dtype]
 
     @cached_property
     def fractals(self) -> tuple[Fractal, ...]:
-        """By data type."""
+        """Layouts of product operands by data type."""
         return tuple(FRACTALS[dtype]._replace(rows=self.matrix.fractal_rows(dtype)) for dtype in DataType)
 
     @cached_property
@@ -243,7 +243,7 @@ class Machine(Spec):
         return self.matrix.macs_per_cycle
 
     def peak(self, dtype: DataType) -> Fraction:
-        """Of a data type; of one that it does not multiply, the most that it has of any."""
+        """Peak MACs per cycle of a data type; the highest of any type where the unit does not multiply it."""
         return self.macs_per_cycle.get(dtype.name) or max(self.macs_per_cycle.values())
 
     @cached_property
@@ -254,14 +254,14 @@ class Machine(Spec):
 
     @cached_property
     def floats_digest(self) -> str:
-        """`digest` of the machine without what only integers need: adding it changes nothing of a network of floats."""
-        whole = self.model_dump(mode="json")
+        """`digest` without the keys that only integers need, so that adding these changes nothing for a network of floats."""
+        fields = self.model_dump(mode="json")
         for key in ("lookup_cycles", "ordered_cycles"):
-            whole["vector"].pop(key, None)
-        for rates in whole["matrix"].values():
+            fields["vector"].pop(key, None)
+        for rates in fields["matrix"].values():
             if isinstance(rates, dict):
                 rates.pop("int8", None)
-        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def __hash__(self) -> int:

@@ -1,4 +1,4 @@
-"""Machine files: YAML and presets, with values that differ behind a colon."""
+"""Machine files in YAML, presets, and overrides after a colon (`edge:cores=4`)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, path: object) -> Any:
-    """The same of what a file holds; `path` names it."""
+    """Parse the text of a YAML file; `path` names it in errors.  Raises as `read_yaml`."""
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
@@ -64,7 +64,7 @@ def configs_folder() -> Path:
 
 
 def preset_names() -> list[str]:
-    """Names that `load_machine` takes without a path."""
+    """Machine names that `load_machine` accepts without a path."""
     return sorted(path.stem for path in (configs_folder() / "machines").glob("*.yaml"))
 
 
@@ -74,7 +74,7 @@ def _load(path: Path, _stamp: int) -> Machine:
 
 
 def machine_of(raw: Any, path: object) -> Machine:
-    """What a machine file says.  Raises `BadInputError` that names it."""
+    """The machine of a parsed file.  Raises `BadInputError` that names the file."""
     if not isinstance(raw, dict):
         raise BadInputError(f"{path}: expected a mapping of machine keys, found {type(raw).__name__}")
     try:
@@ -84,7 +84,7 @@ def machine_of(raw: Any, path: object) -> Machine:
 
 
 def load_machine(name_or_path: str) -> Machine:
-    """A preset by name, or a YAML file by path; behind a colon values that differ: `edge:cores=4,ddr.bytes_per_cycle=128`.
+    """A preset by name, or a YAML file by path, with overrides after a colon: `edge:cores=4,ddr.bytes_per_cycle=128`.
 
     A level that is not there is a new one: `edge:contention.half=0.5`.  `shared=null` takes the shared memory away, and its paths.
     Raises `BadInputError` naming the file, the dotted key and the presets that exist.
@@ -96,7 +96,7 @@ def load_machine(name_or_path: str) -> Machine:
 
 
 def machine_file(name_or_path: str) -> Path:
-    """Where `load_machine` reads what stands before a colon and changes.  Raises `BadInputError` naming the presets that exist."""
+    """The file that `load_machine` reads before it applies overrides.  Raises `BadInputError` naming the presets that exist."""
     name, colon, _ = name_or_path.partition(":")
     if not colon or Path(name_or_path).is_file():
         name = name_or_path
@@ -113,35 +113,35 @@ def _read(name_or_path: str) -> Machine:
 
 
 def _changed(machine: Machine, changes: str, where: str) -> Machine:
-    """KEY=VALUE[,KEY=VALUE], keys as in the file with dots.  Unless the name is among them, it becomes the old one with the changes."""
+    """The machine with KEY=VALUE[,KEY=VALUE], dotted keys of the file.  Unless `name` is one of them, the old name with the changes."""
     raw = machine.model_dump(mode="json")
     raw.setdefault("host", machine.host.model_dump(mode="json"))
     raw.setdefault("dma", machine.dma.model_dump(mode="json"))
     raw.setdefault("shared", None)
     raw.setdefault("rounding", machine.rounding)
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
-    given = {_given(raw, change, where) for change in changes.split(",")}
+    keys = {_given(raw, change, where) for change in changes.split(",")}
     if raw["shared"] is None:
         raw["paths"] = [path for path in raw["paths"] if "SHARED" not in (path["source"], path["destination"])]
     try:
         changed = Machine.model_validate(raw)
     except ValidationError as error:
         raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
-    most = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
+    peak = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
     # a wider port may be for wider DMAs, for more of their ports or for more cores: which of them is not ours to guess
-    if "ddr.bytes_per_cycle" in given and not any(key.startswith("paths.") for key in given) and most < changed.ddr.bytes_per_cycle:
+    if "ddr.bytes_per_cycle" in keys and not any(key.startswith("paths.") for key in keys) and peak < changed.ddr.bytes_per_cycle:
         raise BadInputError(
             f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
-            f" most {float(most):g}; accepted: up to {float(most):g}, or more cores or DMA ports, or paths.*DDR*.bytes_per_cycle as well"
+            f" most {float(peak):g}; accepted: up to {float(peak):g}, or more cores or DMA ports, or paths.*DDR*.bytes_per_cycle as well"
         )
     return changed
 
 
 def _given(raw: dict[str, Any], change: str, where: str) -> str:
-    """The key of a change, which is made."""
+    """Apply one override to `raw`, and return its key."""
     key, equals, value = change.partition("=")
-    for at, last in _places(raw, key) if equals else ():
-        at[last] = value if key == "name" else _number(value)
+    for mapping, last in _places(raw, key) if equals else ():
+        mapping[last] = value if key == "name" else _number(value)
     if not equals or not _places(raw, key):
         raise BadInputError(
             f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200, or"
@@ -152,28 +152,28 @@ def _given(raw: dict[str, Any], change: str, where: str) -> str:
 
 
 def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
-    """Where a key's value stands: (mapping, its key) pairs; [] where there is no such key."""
-    first, _, rest = key.partition(".")
-    before, _, last = rest.rpartition(".")
+    """Places of a key's value: (mapping, last key) pairs; [] where there is no such key."""
+    first, _, tail = key.partition(".")
+    middle, _, last = tail.rpartition(".")
     if (
-        first == "contention" and rest
+        first == "contention" and tail
     ):  # a level's name may have dots, but is no misspelt key of a level, nor one of a level that is missing
-        if before not in raw[first]:
-            return [] if before and last in Level.model_fields else [(raw[first], rest)]
-        if not isinstance(raw[first][before], dict):  # a share that was given before
-            raw[first][before] = {"share": raw[first][before]}
-        return [(raw[first][before], last)] if last in Level.model_fields else []
+        if middle not in raw[first]:
+            return [] if middle and last in Level.model_fields else [(raw[first], tail)]
+        if not isinstance(raw[first][middle], dict):  # a share that was given before
+            raw[first][middle] = {"share": raw[first][middle]}
+        return [(raw[first][middle], last)] if last in Level.model_fields else []
     if first == "paths":
-        return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", before)]
+        return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", middle)]
     *folders, last = key.split(".")
-    at: Any = raw
+    mapping: Any = raw
     for folder in folders:
-        at = at.get(folder) if isinstance(at, dict) else None
-    return [(at, last)] if isinstance(at, dict) and last in at else []
+        mapping = mapping.get(folder) if isinstance(mapping, dict) else None
+    return [(mapping, last)] if isinstance(mapping, dict) and last in mapping else []
 
 
 def _number(text: str) -> int | float | str | None:
-    """What YAML would make of it; a text where it is no number, for the validation to refuse."""
+    """The value as YAML reads it; other texts stay, for the validation to refuse."""
     if text == "null":
         return None
     for kind in (int, float):

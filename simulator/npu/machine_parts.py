@@ -1,6 +1,6 @@
-"""What a machine is made of, as frozen specs: paths, units, DDR, DMAs, memories and host.
+"""Parts of a machine as frozen specs: paths, units, DDR, DMAs, memories and host.
 
-Every number that the compiler's estimates and the simulator's clock use is here, with its unit in its name.
+All numbers behind the compiler's estimates and the simulator's clock are here, with their units in their names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Rate = Annotated[int | float, Field(ge=2**-10, le=1 << 20, allow_inf_nan=False),
 
 
 def exact(rate: float) -> Fraction:
-    """The decimal number that a machine file has."""
+    """The decimal number as the machine file has it."""
     return Fraction(str(rate))
 
 
@@ -55,11 +55,11 @@ MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 
 
 class DataPath(Spec):
-    """One wire that exists.  A move that no path lists is illegal.
+    """A wire between two memories.  A move without a path is illegal.
 
-    bytes_per_cycle: of a path to or from DDR what one transfer can draw of the port, a rational number; on chip a whole one.
-    granule_bytes: every contiguous run moves a multiple of it.  startup_cycles: of every move, before its data; a DMA port has had the
-    data of the move before by then, so start-ups do not overlap data of the same port.
+    bytes_per_cycle: for a path to or from DDR the cap of one transfer on the port, a rational number; a whole one on chip.
+    granule_bytes: every contiguous run moves a multiple of it.  startup_cycles: of every move, before its data, and after the data of the
+    previous move on that DMA port, so that start-ups do not overlap data of the same port.
     """
 
     engine: Literal["MTE1", "MTE2", "MTE3", "CUBE", "FIXPIPE", "VECTOR"]
@@ -93,7 +93,7 @@ class DataPath(Spec):
 
 
 class Product(Spec):
-    """What a matrix unit multiplies at a time, m0 rows by k0 by n0 columns, and cycles from one such product to the next."""
+    """A matrix unit's smallest product, m0 rows by k0 by n0 columns, and the cycles from one to the next."""
 
     m0: MatrixSide
     k0: MatrixSide
@@ -106,10 +106,10 @@ class Product(Spec):
 
 
 class CubeUnit(Spec):
-    """`cube`: one product at a time, by data type; a part of one takes as long as a whole one.
+    """`cube`: one product at a time, by data type; a partial one takes as long as a full one.
 
-    int8: of operands of 8 bits, each signed or not, that are added up in int32; a unit that does not list it has none.
-    cycles_per_fractal: of products of a fractal by a fractal, 16 x C0 x 16.  products: of other shapes.
+    int8: operands of 8 bits, each signed or not, with int32 sums; a unit without that key has none.
+    cycles_per_fractal: for products of two fractals, 16 x C0 x 16.  products: other shapes.
     """
 
     kind: Literal["cube"]
@@ -118,12 +118,12 @@ class CubeUnit(Spec):
     startup_cycles: NotNegativeInt
 
     @model_serializer(mode="wrap")
-    def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A unit of no other shapes is written, and has the digest, as if there were no such key."""
-        found: dict[str, Any] = whole(self)
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Dump without `products` where it is empty, so that digests from before that key stay valid."""
+        fields: dict[str, Any] = handler(self)
         if not self.products:
-            found.pop("products", None)
-        return found
+            fields.pop("products", None)
+        return fields
 
     @model_validator(mode="after")
     def _types_once(self) -> Self:
@@ -139,29 +139,29 @@ class CubeUnit(Spec):
 
     @property
     def by_type(self) -> dict[DataType, Product]:
-        """Of every data type that it multiplies."""
-        found = {DataType[name]: product for name, product in self.products.items()}
+        """Products by data type."""
+        products = {DataType[name]: product for name, product in self.products.items()}
         for name, cycles in self.cycles_per_fractal.items():
             fractal = FRACTALS[DataType[name]]
-            found[DataType[name]] = Product(m0=fractal.rows, k0=fractal.lanes, n0=fractal.columns, cycles=cycles)
-        return found
+            products[DataType[name]] = Product(m0=fractal.rows, k0=fractal.lanes, n0=fractal.columns, cycles=cycles)
+        return products
 
     @property
     def macs_per_cycle(self) -> dict[str, Fraction]:
         return {dtype.name: product.macs_per_cycle for dtype, product in self.by_type.items()}
 
     def fractal_rows(self, dtype: DataType) -> int:
-        """As many as a product's rows are multiples of, so that no more rows are filled up than it multiplies."""
+        """Row multiple of a tile: a divisor of m0, so that padding to it never adds a product."""
         product = self.by_type.get(DataType.int8 if dtype in BYTES else dtype)
         return ROWS if product is None else gcd(product.m0, ROWS)
 
 
 class SystolicUnit(Spec):
-    """`systolic`: rows x columns cells, a multiplication each per cycle; what a tile costs is in `simulator.npu.cycles`.
+    """`systolic`: rows x columns cells, one multiplication each per cycle; `simulator.npu.cycles` has the cost of a tile.
 
     output-stationary: a cell keeps one sum; rows run along m, columns along n.  weight-stationary: a cell keeps one weight; rows run along
-    k, columns along n.  pipelined: cells have a second register for the sums that leave, or for the weights that come, so one tile
-    follows the other without a gap; otherwise every tile fills and drains the array for itself.
+    k, columns along n.  pipelined: cells have a second register for outgoing sums or incoming weights, so tiles follow each other without
+    a gap; otherwise every tile fills and drains the array for itself.
     passes: how often a tile of that data type goes through the array; int8 as in `CubeUnit`.
     """
 
@@ -189,10 +189,10 @@ MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
 
 
 class VectorUnit(Spec):
-    """Cycles for `width_bytes` by class of primitive; of a repeat, 8 blocks, for each such part of it.
+    """Cycles for `width_bytes` by class of primitive; a repeat, 8 blocks, takes them for each such part of it.
 
-    lookup_cycles: of looking up in a table of 256 (VLUT); ordered_cycles: of adding the lanes of blocks one after the other (VLANE_ADD);
-    None where the unit cannot.
+    lookup_cycles: of a look-up in a table of 256 (VLUT); ordered_cycles: of adding the lanes of blocks in order (VLANE_ADD); None where the
+    unit has no such primitive.
     """
 
     startup_cycles: NotNegativeInt
@@ -205,15 +205,15 @@ class VectorUnit(Spec):
     width_bytes: Literal[32, 64, 128, 256] = 256
 
     @model_serializer(mode="wrap")
-    def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A unit without look-up or ordered sums, or as wide as a repeat, is written, and has the digest, as if without that key."""
-        found: dict[str, Any] = whole(self)
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Dump without optional keys at their defaults, so that digests from before these keys stay valid."""
+        fields: dict[str, Any] = handler(self)
         for key in ("lookup_cycles", "ordered_cycles"):
-            if found.get(key) is None:
-                found.pop(key, None)
+            if fields.get(key) is None:
+                fields.pop(key, None)
         if self.width_bytes == 256:
-            found.pop("width_bytes", None)
-        return found
+            fields.pop("width_bytes", None)
+        return fields
 
 
 def _known_dram(name: str) -> str:
@@ -225,9 +225,9 @@ def _known_dram(name: str) -> str:
 class Ddr(Spec):
     """One port shared by every DMA of every core and by a background load.
 
-    rate: whether bytes_per_cycle is that of the `pins`, of which `dram` (a row of `simulator.npu.dram`) says what refresh, row misses and
-    turn-around leave, or an `effective` one, from which nothing is taken again.  latency_cycles: from issue to the first data where nobody
-    else is there.  outstanding: transfers that a DMA has in flight, on all of its ports (`Dma`): issued, with data still to come.
+    rate: `pins`, of which `dram` (a row of `simulator.npu.dram`) takes refresh, row misses and turn-around; or `effective`, with these
+    losses already subtracted.  latency_cycles: from issue to the first data on an idle port.  outstanding: transfers in flight (issued,
+    with data still to come) of a DMA, on all of its ports (`Dma`).
     """
 
     rate: Literal["pins", "effective"]
@@ -246,12 +246,12 @@ class Ddr(Spec):
 
     @property
     def timings(self) -> Dram | None:
-        """None of an effective rate."""
+        """The DRAM timings; None with an effective rate."""
         return None if self.dram is None else DRAMS[self.dram]
 
     @property
     def deliverable(self) -> Fraction:
-        """Bytes per cycle of one long run, which a level's share is of."""
+        """Bytes per cycle of one long run; shares of levels refer to it."""
         return exact(self.bytes_per_cycle) * (self.timings.delivered if self.timings else 1)
 
     @property
@@ -264,10 +264,10 @@ SHARED_LEAST_BYTES = 1 << 15
 
 
 class SharedMemory(Spec):
-    """A memory on the chip between DDR and all cores, which software manages: nothing is there that no instruction brought.
+    """A software-managed memory on the chip between DDR and all cores: instructions alone fill it.
 
-    Its port is not that of DDR.  bytes_per_cycle: of the port, of which every core has an equal part for itself; a path takes no more than
-    that, nor than its own rate.  latency_cycles: of every transfer, beside the path's start-up.
+    Its port is not that of DDR.  bytes_per_cycle: of the port, divided equally among the cores; a path takes no more than that part, nor
+    than its own rate.  latency_cycles: of every transfer, beside the path's start-up.
     """
 
     bytes: Annotated[int, Field(ge=SHARED_LEAST_BYTES, le=1 << 30, multiple_of=BLOCK_BYTES)]  # a piece of weights or planes is a transfer
@@ -279,11 +279,11 @@ MOST_PORTS = 8
 
 
 class Dma(Spec):
-    """DMA ports of each core: how many of its transfers from DDR (load), and to DDR (store), move data at once, each at its path's rate.
+    """DMA ports of each core: transfers from DDR (load), and to DDR (store), that move data at once, each at its path's rate.
 
-    Transfers of a queue are issued in order and take its ports in turn, so what is on one port is in order, and a flag waits for all ports.
-    A move on chip of the same engine has all of them.  `ddr.outstanding` hides latency; a port adds bandwidth to a core whose paths are
-    slower than what it gets of DDR, and hides start-ups behind the data of other ports.
+    Transfers of a queue are issued in order and take its ports in turn: data on one port is in order, and a flag waits for all ports.
+    An on-chip move of the same engine occupies all of them.  `ddr.outstanding` hides latency; a port adds bandwidth to a core whose paths
+    are slower than its share of DDR, and hides start-ups behind the data of other ports.
     """
 
     load_ports: Annotated[int, Field(ge=1, le=MOST_PORTS)] = 1
@@ -297,7 +297,7 @@ class Flags(Spec):
 
 
 class Sizes(Spec):
-    """A buffer that is left out is not there: without L0A and L0B operands of products are read in L1, without UB vectors are."""
+    """Sizes of buffers.  Missing ones do not exist: without L0A and L0B products read their operands in L1, without UB vectors do."""
 
     L1: OnChipBytes
     L0A: OnChipBytes | None = None
@@ -306,12 +306,12 @@ class Sizes(Spec):
     UB: OnChipBytes | None = None
 
     @model_serializer(mode="wrap")
-    def _without_missing(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: size for name, size in whole(self).items() if size is not None}
+    def _without_missing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: size for name, size in handler(self).items() if size is not None}
 
     @property
     def there(self) -> dict[str, int]:
-        """Sizes of those that there are."""
+        """Sizes of the buffers that exist."""
         return {name: size for name, size in self if size is not None}
 
     @model_validator(mode="after")
@@ -325,7 +325,7 @@ class Sizes(Spec):
 
 
 class Host(Spec):
-    """The processor that drives the NPU and runs what that does not: one thread of it.  No program's time depends on it.
+    """The processor that drives the NPU and runs the other nodes, on one thread.  No program's time depends on it.
 
     macs_per_s: float32; bytes_per_s: of values that it reads or writes; launch_us: from its call to the first instruction.
     The defaults are a server core: 2.5 GHz with 16 float32 multiply-adds per cycle (two 256-bit units: Haswell and later), some 10 GB/s of

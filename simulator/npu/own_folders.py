@@ -1,4 +1,4 @@
-"""Folders that are nobody else's: the user's cache, and one among temporary files where there is none."""
+"""The user's private folders: the cache, or a folder among temporary files where there is no cache."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _KEPT_DAYS = 30
 
 def user_cache() -> Path | None:
     """XDG_CACHE_HOME/tilefarm, or ~/.cache/tilefarm; None for a user without a home."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "tilefarm"
+    if override := os.environ.get("XDG_CACHE_HOME"):
+        return Path(override) / "tilefarm"
     try:
         return Path.home() / ".cache" / "tilefarm"
     except RuntimeError:  # no HOME, and no entry in passwd
@@ -27,7 +27,7 @@ def user_cache() -> Path | None:
 
 
 def unwritable(folder: Path) -> str:
-    """Make the folder; why no file can be written there, or ""."""
+    """Make the folder; the reason why no file can be written there, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -37,9 +37,9 @@ def unwritable(folder: Path) -> str:
 
 
 def private_folder(base: str = "") -> Path:
-    """The user's own in a folder of everybody's, by default that of temporary files.  Raises `BadInputError`.
+    """The user's own folder inside a public one, by default that of temporary files.  Raises `BadInputError`.
 
-    What lies there is loaded as code: nobody else may have made it, or may write there.
+    Its files are loaded as code: nobody else may have made it, or may write there.
     """
     try:
         folder = Path(base or tempfile.gettempdir()) / f"tilefarm-{os.getuid()}"
@@ -53,7 +53,7 @@ def private_folder(base: str = "") -> Path:
 
 
 def forget_old(paths: Iterable[Path]) -> None:
-    """Remove files and folders that nobody has made or asked for in a month."""
+    """Remove files and folders that have not been used for a month."""
     for path in paths:
         with suppress(OSError):
             if path.stat().st_mtime < time.time() - _KEPT_DAYS * 86_400:

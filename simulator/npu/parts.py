@@ -1,4 +1,4 @@
-"""What machines are made of, as records name it: memories, engines, element types, and in what operands of products lie.
+"""Memories, engines, element types and product layouts, as records name them.
 
 On-chip and DDR addresses are counted in *blocks* of 32 bytes (`BLOCK_BYTES`), the atom of the memory system: C0 lanes of an activation, one
 burst granule.
@@ -42,7 +42,7 @@ class Engine(IntEnum):
 
 
 DMAS = (Engine.MTE2, Engine.MTE3)
-"""Who loads from DDR, and who stores there."""
+"""Engines that move data from DDR, and to DDR."""
 
 _SIZE_BITS = (16, 32, 8, 8, 32)  # in the order of `DataType`
 
@@ -58,7 +58,7 @@ class DataType(IntEnum):
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """As numpy holds it."""
+        """The numpy type."""
         import numpy as np  # commands that only name machines do without it
 
         return np.dtype(self.name)
@@ -82,12 +82,12 @@ class DataType(IntEnum):
 
     @property
     def product(self) -> DataType:
-        """As which a matrix unit multiplies it: integers of 8 bits are one to it, signed or not (`ProductName`)."""
+        """The type under which a matrix unit lists it: 8-bit integers are one type, signed or not (`ProductName`)."""
         return DataType.int8 if self in BYTES else self
 
     @property
     def sums(self) -> DataType:
-        """What the matrix unit adds up in where operands are of this type: accumulators in L0C, and biases."""
+        """The type of accumulators in L0C, and of biases, for operands of this type."""
         return DataType.float32 if self.is_float else DataType.int32
 
 
@@ -103,11 +103,11 @@ L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
 
 
 class Fractal(NamedTuple):
-    """In what operands of products lie in L0 and in packed weights, whatever the unit multiplies at a time (`machine_parts.Product`).
+    """Layout of product operands in L0 and in packed weights; independent of the shape that the unit multiplies (`machine_parts.Product`).
 
     Records, tiles and packed weights count in it: mpad in rows, a multiple of `rows`; k1 in blocks of `lanes`, C0; n1 in `columns`.
     weight_blocks: of its columns by a block of k.  sum_blocks: of a row of accumulators in L0C, or of so many channels' bias or scale.
-    Numbers alone, so kernels take it as it is.
+    It has numbers only, so kernels take it as it is.
     """
 
     rows: int
@@ -123,4 +123,4 @@ class Fractal(NamedTuple):
 
 
 FRACTALS = tuple(Fractal.of(ROWS, COLUMNS, dtype) for dtype in DataType)
-"""By data type of the operands.  Rows are those where a machine says nothing of its products (`Machine.fractal`), the rest holds on any."""
+"""By data type of the operands.  `rows` is the default of a machine (`Machine.fractal`); the other values hold on every machine."""

@@ -1,4 +1,4 @@
-"""Program: one instruction stream per core and the memory map they run on; `verify` says what is illegal."""
+"""Programs: one instruction stream per core and their memory map; `verify` finds illegal records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BufferKind = Literal["constant", "input", "output", "scratch"]
 
 @dataclass(frozen=True)
 class DdrBuffer:
-    """A named range of DDR.  For inputs and outputs also how the host lays values into it.
+    """A named range of DDR; for inputs and outputs also the host's layout of values in it.
 
     shape: logical (n, c, h, w).  onnx_shape: the model's own shape, as the user passes it.
     lanes: for every logical channel, its lane in [C1][H][W][C0] (lane // C0 is the plane); () where not exposed.
@@ -67,7 +67,7 @@ class MemoryMap:
         return tuple(b for b in self.buffers if b.kind == kind)
 
     def type_of(self, buffer: DdrBuffer) -> DataType:
-        """Of a buffer's values."""
+        """Data type of a buffer's values."""
         return self.dtype if buffer.dtype is None else DataType[buffer.dtype]
 
     def verify(self) -> None:
@@ -115,11 +115,11 @@ class Program:
         balance = self.verify_records(machine)
         limits = block_limits(self.memory, machine)
         for core, code in enumerate(self.streams):
-            at, memory, lo, hi = _first_out_of_bounds(np.ascontiguousarray(code), limits)
-            if at >= 0:
+            row, memory, lo, hi = _first_out_of_bounds(np.ascontiguousarray(code), limits)
+            if row >= 0:
                 name, size = Memory(memory).name, int(limits[memory, 0])
-                what = "a read-only constant" if hi <= size and lo >= 0 else f"outside the {size} blocks of {name}"
-                raise ProgramError(f"core {core} instruction {at}: {op_name(code, at)} touches {name} blocks {lo}..{hi}, {what}")
+                reason = "a read-only constant" if hi <= size and lo >= 0 else f"outside the {size} blocks of {name}"
+                raise ProgramError(f"core {core} instruction {row}: {op_name(code, row)} touches {name} blocks {lo}..{hi}, {reason}")
         for (source, source_engine, target, target_engine, flag), count in balance.items():
             if count:
                 raise ProgramError(
@@ -129,17 +129,17 @@ class Program:
 
     @cached_property
     def needs(self) -> Grant:
-        """The least that it runs with: the blocks up to the last one that it touches, and the cores up to the last one that does something.
+        """The smallest grant that the program runs with: blocks up to the last one touched, and cores up to the last non-empty one.
 
-        Of a program that `verify_records` passes.
+        The program must pass `verify_records`.
         """
         l1, shared = (max(sizes) for sizes in zip(*map(on_chip_ends, self.streams), strict=True))
         return Grant(l1, shared, max((core + 1 for core, code in enumerate(self.streams) if len(code)), default=1))
 
     def verify_records(self, machine: Machine) -> dict[tuple[int, ...], int]:
-        """The part of `verify` that looks at records one by one, without addresses; returns SETs - WAITs of every flag.
+        """Check records one by one, without addresses (a part of `verify`); returns SETs - WAITs of every flag.
 
-        What passes can be handed to `access.accesses`.  Raises `ProgramError`.
+        `access.accesses` takes any program that passes.  Raises `ProgramError`.
         """
         self.memory.verify()
         if self.machine != machine.digest:
@@ -186,7 +186,7 @@ def on_chip_ends(code: Code) -> tuple[int, int]:
 
 @njit(cache=True)
 def _ends(code: Code, memories: int) -> NDArray[np.int64]:
-    """int64 [memories], one past the last block that is touched."""
+    """int64 [memories]: one past the last touched block of each memory."""
     rows, ends = np.empty((MAX_RANGES, 8), np.int64), np.zeros(memories, np.int64)
     for i in range(code.shape[0]):
         for j in range(accesses(code, i, rows)):

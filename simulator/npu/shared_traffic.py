@@ -1,4 +1,4 @@
-"""Bytes that move from and to the memory that all cores share."""
+"""Bytes moved to and from the memory that all cores share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.npu.program import Code
 
 
 class SharedTraffic(NamedTuple):
-    """read_bytes: from there, to a core or to DDR.  write_bytes: to there."""
+    """read_bytes: from the shared memory to a core or to DDR.  write_bytes: to the shared memory."""
 
     read_bytes: int
     write_bytes: int
@@ -24,7 +24,7 @@ NOTHING = SharedTraffic(0, 0)
 
 
 def shared_traffic(streams: Iterable[Code]) -> SharedTraffic:
-    """Of all records of some streams."""
+    """The traffic of all records of some streams."""
     read = written = 0
     for code in streams:
         copies = code[code[:, isa.OP] == Op.COPY]

@@ -1,4 +1,4 @@
-"""Rows and columns of a fractal, apart from `machine`: who only looks at plans need not load a machine."""
+"""Rows and columns of a fractal; apart from `machine`, so that readers of plans need not load a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file that does not fit its schema, in one line."""
+"""Validation errors of a file against its schema, in one line."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _MOST = 8  # complaints
 
 
 def validation_line(error: ValidationError, hint: Callable[[str], str] = lambda path: "") -> str:
-    """pydantic's complaints in one line, each with its dotted path; from the `_MOST`-th on only how many there are.
+    """pydantic's complaints in one line, each with its dotted path; the first `_MOST`, then a count of the others.
 
-    Keys that are missing are one complaint, with all their names.  hint: what to add to the path of a key that does not exist.
+    Missing keys are one complaint, with all their names.  hint: text to add to the path of an unknown key.
     """
     parts, items = [], error.errors()
     missing = [_where(item["loc"]) for item in items if item["type"] == "missing"]
     if missing:
         unnamed = len(missing) - _NAMES
         parts.append(f"missing: {', '.join(missing[:_NAMES])}" + (f" and {unnamed} more" if unnamed > 0 else ""))
-    others = [item for item in items if item["type"] != "missing"]
-    for item in others[:_MOST]:
+    complaints = [item for item in items if item["type"] != "missing"]
+    for item in complaints[:_MOST]:
         where = _where(item["loc"])
         if not where and item["type"] != "value_error":  # what our own checks of a whole file say names its keys
             where = "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
         unknown = item["type"] == "extra_forbidden"
-        said = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
-        text = " ".join((f"{where}: {said}" if where else said).split())
+        complaint = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
+        text = " ".join((f"{where}: {complaint}" if where else complaint).split())
         if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
         parts.append(text + shown + (hint(where) if unknown else ""))
-    rest = len(others) - _MOST
-    return "; ".join(parts) + (f"; and {rest} more" if rest > 0 else "")
+    surplus = len(complaints) - _MOST
+    return "; ".join(parts) + (f"; and {surplus} more" if surplus > 0 else "")
 
 
 def _where(place: tuple[int | str, ...]) -> str:

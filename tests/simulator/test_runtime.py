@@ -161,8 +161,8 @@ def test_a_rule_sees_the_counters_and_nothing_else(runtime: Runtime) -> None:
     counters: list[Observation] = []
 
     class Spy(StaticRule):
-        def step(self, state: StaticState, seen: Observation) -> StaticState:
-            counters.append(seen)
+        def step(self, state: StaticState, observation: Observation) -> StaticState:
+            counters.append(observation)
             return state
 
     runtime.serve(Spy(0), ContentionTrace.of([(0, FULL), (20, QUARTER)]), inferences=2)
