@@ -23,23 +23,23 @@ MOST_LINES = 12
 
 def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
     """In the graphs' order.  Named as in the model where that has them; else after the operator that they were made for."""
-    found: list[Beyond] = []
-    given: dict[str, list[LargeConstant]] = {}
+    violations: list[Beyond] = []
+    weights_of_node: dict[str, list[LargeConstant]] = {}
     for graph in graphs:
         for operator, name, values in _weights(graph):
             largest = _largest(values)
             if holds(dtype, largest):
                 continue
-            given = given or _given(part)
-            theirs = [each.tensor.name for each in given.get(operator, ()) if not holds(dtype, _largest(each.array()))]
-            found.append(Beyond(theirs[0] if theirs else name, largest))
-    return tuple(found)
+            weights_of_node = weights_of_node or _given(part)
+            names = [constant.tensor.name for constant in weights_of_node.get(operator, ()) if not holds(dtype, _largest(constant.array()))]
+            violations.append(Beyond(names[0] if names else name, largest))
+    return tuple(violations)
 
 
-def beyond_lines(beyond: Sequence[Beyond], dtype: DataType) -> list[str]:
+def beyond_lines(weights: Sequence[Beyond], dtype: DataType) -> list[str]:
     """A line for each of the first ones, and one for the others."""
-    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in beyond[:MOST_LINES]]
-    return lines + ([f"weights that {dtype.name} does not hold: {len(beyond) - MOST_LINES} more"] if len(beyond) > MOST_LINES else [])
+    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in weights[:MOST_LINES]]
+    return lines + ([f"weights that {dtype.name} does not hold: {len(weights) - MOST_LINES} more"] if len(weights) > MOST_LINES else [])
 
 
 def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:

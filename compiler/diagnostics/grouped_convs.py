@@ -37,12 +37,12 @@ def weights_multiplied(spec: ConvSpec) -> int | None:
 
 def grouped(target_graphs: Iterable[TargetGraph]) -> GroupStructure | None:
     """Of a model's pieces; None where no convolution in groups multiplies more than its weights."""
-    found = GroupStructure(0, 0, 0)
+    structure = GroupStructure(0, 0, 0)
     for target_graph in target_graphs:
         for spec in target_graph.operators:
             op, multiplied = spec.operator, weights_multiplied(spec) if isinstance(spec, ConvSpec) else None
             if multiplied is None or not isinstance(op, Convolution) or op.weights.shape[1] == 1 or multiplied == op.weights.size:
                 continue
             macs, pixels = spec.macs * target_graph.images, spec.out_h * spec.out_w * target_graph.images
-            found = GroupStructure(found.convolutions + 1, found.macs + macs, found.multiplied_macs + pixels * multiplied)
-    return found if found.convolutions else None
+            structure = GroupStructure(structure.convolutions + 1, structure.macs + macs, structure.multiplied_macs + pixels * multiplied)
+    return structure if structure.convolutions else None

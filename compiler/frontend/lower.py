@@ -52,7 +52,7 @@ def translated(model: ModelProto, digest: str | None = None, data: ExternalData 
     digest = digest_of(skeleton, large) if digest is None else digest
     skeleton = grouped(skeleton, large).model
     foresee(skeleton, large, known_shapes(skeleton.graph), ByteBudget.of(model))
-    beside = {name: each.array() for name, each in large.items()}
+    beside = {name: constant.array() for name, constant in large.items()}
     return translate(recognise(skeleton), SUPPORTED, digest, ByteBudget.of(model), beside)
 
 
@@ -73,28 +73,28 @@ def lower_partition(
     the machine can.  no_floats: why it can no other.  Raises AllOnHostError where nothing can run on the NPU, and BadInputError where
     memory does not do.
     """
-    given = model
+    original = model
     try:
-        large = taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data)
+        large = taken_out({tensor.name: tensor for tensor in model.graph.initializer if tensor.name in data}, data)
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
-        model = apart(given := inward(model, large) if quantised else model, large)
-        part = without_ends(ModelWithoutWeights(model, data).filled()) if quantised else None
-        if part is None and (graph := _able(model, None, data, able)) is not None:
+        model = apart(original := inward(model, large) if quantised else model, large)
+        split = without_ends(ModelWithoutWeights(model, data).filled()) if quantised else None
+        if split is None and (graph := _able(model, None, data, able)) is not None:
             return (graph,), whole(model, data)
-        if part is not None and (graph := _able(part.pieces[0].npu, _digest(part), NOTHING, able)) is not None:
-            return (graph,), part
+        if split is not None and (graph := _able(split.pieces[0].npu, _digest(split), NOTHING, able)) is not None:
+            return (graph,), split
         parted = unshifted(model)
-        part = partition(ModelWithoutWeights(parted, data).filled(), SUPPORTED, offload, able, no_floats)
-        if parted is not model and (left := left_alone(parted, [piece.npu for piece in part.pieces])):
+        split = partition(ModelWithoutWeights(parted, data).filled(), SUPPORTED, offload, able, no_floats)
+        if parted is not model and (unsplit := left_alone(parted, [piece.npu for piece in split.pieces])):
             # what the host has of it is one node, as it was, for the reason that it had in steps
-            why = {node.name.removesuffix(SUMMED): node for node in part.host}
-            part = partition(ModelWithoutWeights(unshifted(model, left), data).filled(), SUPPORTED, offload, able, no_floats)
-            products = {node.name or node.output[0] for node in part.model.graph.node if node.output[0] in left}
-            host = tuple(replace(why[node.name], name=node.name) if node.name in products & why.keys() else node for node in part.host)
-            part = replace(part, host=host)
-        return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
+            why = {node.name.removesuffix(SUMMED): node for node in split.host}
+            split = partition(ModelWithoutWeights(unshifted(model, unsplit), data).filled(), SUPPORTED, offload, able, no_floats)
+            products = {node.name or node.output[0] for node in split.model.graph.node if node.output[0] in unsplit}
+            host = tuple(replace(why[node.name], name=node.name) if node.name in products & why.keys() else node for node in split.host)
+            split = replace(split, host=host)
+        return tuple(lower(piece.npu, _digest(split)) for piece in split.pieces), split
     except AllOnHostError as error:
-        error.part = replace(error.part, model=ModelWithoutWeights(given, data).filled())
+        error.part = replace(error.part, model=ModelWithoutWeights(original, data).filled())
         raise
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None

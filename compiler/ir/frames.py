@@ -20,22 +20,22 @@ def with_frames(graph: Graph, frames: int) -> Graph:
     """
     if frames == 1:
         return graph
-    several = next((port for port in graph.inputs if graph.shapes[port.tensor][0] != 1), None)
-    if several is not None:
-        batch = graph.shapes[several.tensor][0]
-        shape = list(several.onnx_shape)
-        raise BadInputError(f"input {several.onnx_name!r} of shape {shape} is {batch} images already; frames are of models of one image")
+    batch_port = next((port for port in graph.inputs if graph.shapes[port.tensor][0] != 1), None)
+    if batch_port is not None:
+        batch = graph.shapes[batch_port.tensor][0]
+        shape = list(batch_port.onnx_shape)
+        raise BadInputError(f"input {batch_port.onnx_name!r} of shape {shape} is {batch} images already; frames are of models of one image")
     shapes = {name: (frames * n, c, h, w) for name, (n, c, h, w) in graph.shapes.items()}
     inputs, outputs = (tuple(_port(port, frames) for port in ports) for ports in (graph.inputs, graph.outputs))
     digest = hashlib.blake2b(f"{graph.digest} {frames} frames".encode(), digest_size=16).hexdigest()
-    made = replace(graph, inputs=inputs, outputs=outputs, shapes=shapes, digest=digest)
-    made.verify()
-    return made
+    framed_graph = replace(graph, inputs=inputs, outputs=outputs, shapes=shapes, digest=digest)
+    framed_graph.verify()
+    return framed_graph
 
 
 def _port(port: Port, frames: int) -> Port:
     """Of one image the place of n in the order says nothing; of several it is the slowest."""
     if not port.onnx_shape:
         raise BadInputError(f"{port.onnx_name!r} of shape []: has no first axis for frames; 1 or more axes are supported")
-    rest = tuple(axis for axis in port.order if axis != 0)
-    return replace(port, onnx_shape=(frames * port.onnx_shape[0], *port.onnx_shape[1:]), order=(0, rest[0], rest[1], rest[2]))
+    inner = tuple(axis for axis in port.order if axis != 0)
+    return replace(port, onnx_shape=(frames * port.onnx_shape[0], *port.onnx_shape[1:]), order=(0, inner[0], inner[1], inner[2]))

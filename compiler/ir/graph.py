@@ -61,20 +61,20 @@ class Graph:
         return {op.y: op for op in self.operators}
 
     def consumers(self) -> dict[str, list[Operator]]:
-        out: dict[str, list[Operator]] = {name: [] for name in self.shapes}
+        consumers: dict[str, list[Operator]] = {name: [] for name in self.shapes}
         for op in self.operators:
             for name in op.inputs:
-                out[name].append(op)
-        return out
+                consumers[name].append(op)
+        return consumers
 
     def verify(self) -> None:
         """Raise ValueError where an input is not produced before its use, or a shape or type does not follow from its inputs'."""
-        known = {port.tensor for port in self.inputs} | set(self.constants)
+        defined_tensors = {port.tensor for port in self.inputs} | set(self.constants)
         for op in self.operators:
             for name in op.inputs:
-                if name not in known:
+                if name not in defined_tensors:
                     raise ValueError(f"{op.name}: input {name!r} is not produced before it")
-            if op.y in known:
+            if op.y in defined_tensors:
                 raise ValueError(f"{op.name}: output {op.y!r} is produced twice")
             shapes = [self.shapes[name] for name in op.inputs]
             if why := op.unfit(shapes):
@@ -83,13 +83,13 @@ class Graph:
             if self.shapes.get(op.y) != expected:
                 raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")
             try:
-                made = op.output_type([self.types.get(name) for name in op.inputs])
-                integers_of(self.types.get(op.y), made)
+                output_type = op.output_type([self.types.get(name) for name in op.inputs])
+                integers_of(self.types.get(op.y), output_type)
             except ValueError as error:
                 raise ValueError(f"{op.name}: {error}") from None
-            known.add(op.y)
+            defined_tensors.add(op.y)
         for port in self.outputs:
-            if port.tensor not in known:
+            if port.tensor not in defined_tensors:
                 raise ValueError(f"output {port.onnx_name!r}: tensor {port.tensor!r} is never produced")
 
     def type_of(self, tensor: str, floats: DataType) -> DataType:
@@ -102,9 +102,13 @@ class Graph:
     def exact(self) -> frozenset[str]:
         """Floats between the host and integers: of 11 bits some would become another integer, or be another number than they stand for."""
         consumers = self.consumers()
-        given = [port.tensor for port in self.inputs if port.tensor not in self.types]
-        made = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]
+        floats = [port.tensor for port in self.inputs if port.tensor not in self.types]
+        results = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]
         return frozenset(
-            {name for name in given if consumers[name] and all(isinstance(op, Quantise) or name in op.of_columns for op in consumers[name])}
-            | {name for name in made if not consumers[name]}
+            {
+                name
+                for name in floats
+                if consumers[name] and all(isinstance(op, Quantise) or name in op.of_columns for op in consumers[name])
+            }
+            | {name for name in results if not consumers[name]}
         )

@@ -35,21 +35,21 @@ def order_by_groups(graph: Graph, patterns: Patterns) -> None:
 
     What the host sees keeps its order.  Only once nothing is united any more.
     """
-    found: dict[str, dict[bytes, Labels]] = {}
+    labels_of_root: dict[str, dict[bytes, Labels]] = {}
     for op in graph.operators:
         if isinstance(op, Convolution) and op.groups > 1 and not op.is_depthwise:
             taps = op.weights[0, 0].size
-            for name, others in ((op.x, len(op.weights) // op.groups), (op.y, op.weights.shape[1])):
+            for name, depth in ((op.x, len(op.weights) // op.groups), (op.y, op.weights.shape[1])):
                 root, of_root = _source(patterns, name)
-                mine = np.empty(len(of_root), np.int64)
-                mine[of_root] = np.arange(len(of_root)) * op.groups // len(of_root)
-                known, key = found.setdefault(root, {}), mine.tobytes()
-                known[key] = Labels(mine, others * taps + (known[key].weight if key in known else 0))
+                groups = np.empty(len(of_root), np.int64)
+                groups[of_root] = np.arange(len(of_root)) * op.groups // len(of_root)
+                by_groups, key = labels_of_root.setdefault(root, {}), groups.tobytes()
+                by_groups[key] = Labels(groups, depth * taps + (by_groups[key].weight if key in by_groups else 0))
     host = {patterns.find(name) for name in (*graph.constants, *(port.tensor for port in (*graph.inputs, *graph.outputs)))}
-    for root, known in found.items():
+    for root, by_groups in labels_of_root.items():
         if root in patterns.pattern or root in host:
             continue
-        labels = list(known.values())  # of who writes first
+        labels = list(by_groups.values())  # of who writes first
         natural = np.arange(len(labels[0].of))
         order = min([natural, *_orders(labels, patterns.block)], key=lambda order: _multiplied(labels, order, patterns.block))
         if order is not natural:
@@ -74,15 +74,15 @@ def _orders(labels: list[Labels], block: int) -> Iterator[Ints]:
     A *cell* has the channels that have all labels alike.
     """
     for first in labels:
-        cells = np.unique([first.of, *(other.of for other in labels)], axis=1, return_inverse=True)[1].reshape(-1)
-        rests, filled = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)], []
+        cells = np.unique([first.of, *(label.of for label in labels)], axis=1, return_inverse=True)[1].reshape(-1)
+        remainders, full_blocks = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)], []
         for size in (block, block // 2):
-            filled += [rest[: len(rest) // size * size] for rest in rests]
-            rests = [rest[len(rest) // size * size :] for rest in rests]
-        yield np.concatenate([*filled, *rests])
+            full_blocks += [remainder[: len(remainder) // size * size] for remainder in remainders]
+            remainders = [remainder[len(remainder) // size * size :] for remainder in remainders]
+        yield np.concatenate([*full_blocks, *remainders])
 
 
 def _multiplied(labels: list[Labels], order: Ints, block: int) -> int:
     """What all blocks of this order are multiplied with."""
     of_block = np.arange(len(order)) // block
-    return sum(mine.weight * np.unique([mine.of[order], of_block], axis=1).shape[1] for mine in labels)
+    return sum(label.weight * np.unique([label.of[order], of_block], axis=1).shape[1] for label in labels)

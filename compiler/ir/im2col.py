@@ -41,28 +41,28 @@ class Parts(NamedTuple):
 def parts_of(kernel: Sequence[int], dilation: Sequence[int], per_block: int) -> Parts:
     """per_block: taps that share a block of k; several of a four-lane image (and `Convolution.takes_fours` holds)."""
     (high, wide), (down, across) = kernel, dilation
-    most = MAX_WINDOW // per_block * per_block  # a part begins with a block
+    limit = MAX_WINDOW // per_block * per_block  # a part begins with a block
     if wide > MAX_WINDOW or (wide > 1 and across > MAX_WINDOW):
-        columns = 1 if across > MAX_WINDOW else most
+        columns = 1 if across > MAX_WINDOW else limit
         return Parts(1, columns, (-(-wide // per_block), -(-columns // per_block)))
     if high > MAX_WINDOW or (high > 1 and down > MAX_WINDOW):
-        rows = 1 if down > MAX_WINDOW else most
+        rows = 1 if down > MAX_WINDOW else limit
         return Parts(rows, wide, (-(-high * wide // per_block), rows * wide // per_block))
     return Parts(high, wide, WHOLE)
 
 
 def beyond(conv: Convolution) -> str:
     """What of a window no number of instructions can name, and what they can; '' where there is nothing."""
-    top, left = conv.pads[:2]
-    kernel, most = conv.weights.shape[2:], f"at most {MAX_WINDOW} is supported"
+    pad_top, pad_left = conv.pads[:2]
+    kernel, limit_text = conv.weights.shape[2:], f"at most {MAX_WINDOW} is supported"
     if max(conv.stride) > MAX_WINDOW:
-        return f"strides {list(conv.stride)}; {most} where an image has rows and columns"
-    if any(size == 1 and apart > MAX_WINDOW for size, apart in zip(kernel, conv.dilation, strict=True)):
-        return f"dilations {list(conv.dilation)} of a kernel {list(kernel)}; {most} where it has one place"
-    if left > MAX_WINDOW:
-        return f"{left} columns of padding in front; {most}"
-    if top > MAX_WINDOW and conv.stride[0] > MOST_APART:
-        return f"{top} rows of padding in front with stride {conv.stride[0]}; {most}, or a stride of at most {MOST_APART}"
+        return f"strides {list(conv.stride)}; {limit_text} where an image has rows and columns"
+    if any(size == 1 and dilation > MAX_WINDOW for size, dilation in zip(kernel, conv.dilation, strict=True)):
+        return f"dilations {list(conv.dilation)} of a kernel {list(kernel)}; {limit_text} where it has one place"
+    if pad_left > MAX_WINDOW:
+        return f"{pad_left} columns of padding in front; {limit_text}"
+    if pad_top > MAX_WINDOW and conv.stride[0] > MOST_APART:
+        return f"{pad_top} rows of padding in front with stride {conv.stride[0]}; {limit_text}, or a stride of at most {MOST_APART}"
     return ""
 
 
@@ -77,12 +77,12 @@ def _instructions(cut: Cut, start: int, stop: int) -> int:
 @njit(cache=True)
 def instructions(cut: Cut, start: int, stop: int, chunk: int, tile: int) -> int:
     """IM2COL for blocks [start, stop) of k, once, in tiles of `tile` blocks of every chunk of `chunk`."""
-    whole, rest = (stop - start) // chunk, (stop - start) % chunk
+    full_chunks, remaining_blocks = (stop - start) // chunk, (stop - start) % chunk
     if cut[1] >= stop:
-        return whole * ((chunk + tile - 1) // tile) + (rest + tile - 1) // tile
-    found = 0
+        return full_chunks * ((chunk + tile - 1) // tile) + (remaining_blocks + tile - 1) // tile
+    count = 0
     for begin in range(start, stop, chunk):
         end = min(begin + chunk, stop)
-        for at in range(begin, end, tile):
-            found += _instructions(cut, at, min(at + tile, end))
-    return found
+        for first_block in range(begin, end, tile):
+            count += _instructions(cut, first_block, min(first_block + tile, end))
+    return count

@@ -109,8 +109,8 @@ class Layout:
             base = 0
             for name in op.inputs:
                 place = places[name]
-                behind = (place.plane - y.plane) * self.type_of(name).lanes
-                expected = tuple(lane + behind for lane in place.lanes)
+                lane_offset = (place.plane - y.plane) * self.type_of(name).lanes
+                expected = tuple(lane + lane_offset for lane in place.lanes)
                 if place.storage != y.storage or y.lanes[base : base + len(place.lanes)] != expected:
                     raise ValueError(f"{op.name}: {name} is not at its place in {op.y}")
                 base += len(place.lanes)
@@ -118,8 +118,8 @@ class Layout:
         if isinstance(op, Shuffle):
             x = places[op.x]
             if len(op.order) < len(x.lanes):
-                before = (y.plane - x.plane) * self.type_of(op.x).lanes
-                expected = tuple(x.lanes[i] - before for i in op.order)
+                first_lane = (y.plane - x.plane) * self.type_of(op.x).lanes
+                expected = tuple(x.lanes[i] - first_lane for i in op.order)
                 if y.storage != x.storage or y.lanes != expected:
                     raise ValueError(f"{op.name}: {op.y} is not at its place in {op.x}")
                 return
@@ -142,9 +142,9 @@ class Layout:
         for name in names:
             place = self.placements[name]
             for plane in range(place.plane, place.plane + place.planes):
-                other = written.setdefault((place.storage, plane), name)
-                if other != name:
-                    raise ValueError(f"{name} and {other} both lie in plane {plane} of {place.storage}")
+                owner = written.setdefault((place.storage, plane), name)
+                if owner != name:
+                    raise ValueError(f"{name} and {owner} both lie in plane {plane} of {place.storage}")
 
 
 def block_of(graph: Graph) -> int:
@@ -161,13 +161,13 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
     graph, patterns, lane_copies = _one_order(graph, names, parts)
     storages: dict[str, Storage] = {}
     placements: dict[str, Placement] = {}
-    inside = _containers(graph, parts)
+    containers = _containers(graph, parts)
     images = _images(graph, dtype) if four_lanes else set()
     for name, shape in graph.shapes.items():
         root, plane, c0 = name, 0, graph.type_of(name, dtype).lanes
-        while root in inside:
-            root, before = inside[root]
-            plane += sum(patterns.lanes(item, c0)[1] for item in before)
+        while root in containers:
+            root, earlier_parts = containers[root]
+            plane += sum(patterns.lanes(sibling, c0)[1] for sibling in earlier_parts)
         order, planes = patterns.lanes(name, c0)
         if root == name:
             pixel_lanes = IMAGE_LANES if name in images else c0
@@ -202,17 +202,17 @@ def _parts(graph: Graph, names: _Names) -> Parts:
     for op in graph.operators:
         if isinstance(op, Shuffle):
             readers.setdefault(op.x, []).append(op)
-    found = {x: runs(shuffles, graph.shapes[x][1]) for x, shuffles in readers.items()}
+    runs_of_tensor = {x: runs(shuffles, graph.shapes[x][1]) for x, shuffles in readers.items()}
     return {
-        x: tuple((name or names.fresh(f"{x}.rest"), stop - first) for name, (first, stop) in covering(mine, graph.shapes[x][1]))
-        for x, mine in found.items()
-        if mine
+        x: tuple((name or names.fresh(f"{x}.rest"), stop - first) for name, (first, stop) in covering(tensor_runs, graph.shapes[x][1]))
+        for x, tensor_runs in runs_of_tensor.items()
+        if tensor_runs
     }
 
 
 def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
-    held: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots that have their place
+    placed_roots: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots that have their place
     root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
     shapes, types = dict(graph.shapes), dict(graph.types)
     operators: list[Operator] = []
@@ -222,19 +222,19 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
             root[op.y] = root.get(op.x, op.x)
             if len(op.order) < shapes[op.x][1]:  # it lies where it was taken from
                 root[op.y] = op.y
-                held.add(op.y)
+                placed_roots.add(op.y)
         if isinstance(op, Concat):
             inputs = []
             for name in op.inputs:
                 region = root.get(name, name)
-                if region in held:
+                if region in placed_roots:
                     copy = Vector(names.fresh(f"{op.name}.copy"), (name,), names.fresh(f"{name}.copy"), ())
                     _alike(copy.y, name, shapes, types)
                     operators.append(copy)
                     copies.append(copy.name)
                     name = copy.y
                 else:
-                    held.add(region)
+                    placed_roots.add(region)
                 inputs.append(name)
             op = op.with_inputs(inputs)
         operators.append(op)
@@ -250,11 +250,11 @@ def _alike(new: str, old: str, shapes: dict[str, Shape], types: dict[str, Quanti
 
 def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list[str]]:
     """Copies of outputs whose storage already belongs to an input or to another output: the host addresses each by itself."""
-    inside = _containers(graph, parts)
+    containers = _containers(graph, parts)
 
     def root(name: str) -> str:
-        while name in inside:
-            name = inside[name][0]
+        while name in containers:
+            name = containers[name][0]
         return name
 
     exposed = {root(port.tensor) for port in graph.inputs}
@@ -274,7 +274,7 @@ def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list
 def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patterns, list[str]]:
     """Which tensors share a lane order; an identity convolution where an operand cannot have the order that it needs."""
     channels = {name: shape[1] for name, shape in graph.shapes.items()}
-    patterns = Patterns(channels | {name: size for mine in parts.values() for name, size in mine}, block_of(graph))
+    patterns = Patterns(channels | {name: size for tensor_parts in parts.values() for name, size in tensor_parts}, block_of(graph))
     shapes, types = dict(graph.shapes), dict(graph.types)
     operators: list[Operator] = []
     copies: list[str] = []
@@ -282,8 +282,8 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
         if isinstance(op, Concat):
             patterns.define(op.y, Pattern("concat", op.inputs))
         elif isinstance(op, Shuffle) and len(op.order) < shapes[op.x][1]:
-            mine = parts.get(op.x, ())
-            if op.y not in dict(mine) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in mine))):
+            tensor_parts = parts.get(op.x, ())
+            if op.y not in dict(tensor_parts) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in tensor_parts))):
                 parts.pop(op.x, None)
                 op = identity_conv(op.name, op.x, op.y, shapes[op.x], types.get(op.x), op.order)
                 copies.append(op.name)
@@ -306,7 +306,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
                 copies.append(relane.name)
                 agreed = patterns.unite(op.y, relane.y) if name in follow else patterns.require(relane.y, wanted[name])
                 assert agreed, "a fresh tensor takes any order"
-                renamed = [relane.y if item == name else item for item in renamed]
+                renamed = [relane.y if operand == name else operand for operand in renamed]
             op = op.with_inputs(renamed)
         operators.append(op)
     graph = replace(graph, operators=tuple(operators), shapes=shapes, types=types)
@@ -316,43 +316,43 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
 
 def identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | None, order: Sequence[int] | None = None) -> Convolution:
     """q: of integers.  order: the channels of x that y has; all of them unless given."""
-    chosen = range(shape[1]) if order is None else order
+    channels = range(shape[1]) if order is None else order
     if q is not None:
-        return kept(name, x, y, q, chosen, shape[1])
-    weights = np.eye(shape[1], dtype=np.float32)[list(chosen)][:, :, None, None]
+        return kept(name, x, y, q, channels, shape[1])
+    weights = np.eye(shape[1], dtype=np.float32)[list(channels)][:, :, None, None]
     return Conv(name, x, y, weights, np.zeros(len(weights), np.float32))
 
 
 def _containers(graph: Graph, parts: Parts) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Tensor -> (the tensor whose planes hold it, those of its inputs that lie before it)."""
-    inside: dict[str, tuple[str, tuple[str, ...]]] = {}
+    containers: dict[str, tuple[str, tuple[str, ...]]] = {}
     shuffled: dict[str, str] = {}
     for op in graph.operators:
         if isinstance(op, Shuffle) and op.y in dict(parts.get(op.x, ())):
             names = [name for name, _ in parts[op.x]]
-            inside[op.y] = (op.x, tuple(names[: names.index(op.y)]))
+            containers[op.y] = (op.x, tuple(names[: names.index(op.y)]))
         elif isinstance(op, Shuffle):
             shuffled[op.y] = op.x
-            inside[op.y] = (op.x, ())
+            containers[op.y] = (op.x, ())
         if isinstance(op, Concat):
             for i, name in enumerate(op.inputs):
                 while name in shuffled:
                     name = shuffled[name]
-                inside[name] = (op.y, op.inputs[:i])
-    return inside
+                containers[name] = (op.y, op.inputs[:i])
+    return containers
 
 
 def _images(graph: Graph, dtype: DataType) -> set[str]:
     """Model inputs that can be four-lane images."""
     consumers = graph.consumers()
-    found = set()
+    images = set()
     for port in graph.inputs:
         _, c, _, w = graph.shapes[port.tensor]
         readers = consumers[port.tensor]
         ungrouped = all(op.reads_fours(port.tensor) for op in readers)
-        is_output = any(item.tensor == port.tensor for item in graph.outputs)
-        own = graph.type_of(port.tensor, dtype)
-        whole = own is not DataType.float32 and w * IMAGE_LANES % own.lanes == 0  # blocks of a row
-        if c <= IMAGE_LANES and whole and readers and ungrouped and not is_output:
-            found.add(port.tensor)
-    return found
+        is_output = any(output.tensor == port.tensor for output in graph.outputs)
+        image_dtype = graph.type_of(port.tensor, dtype)
+        fills_blocks = image_dtype is not DataType.float32 and w * IMAGE_LANES % image_dtype.lanes == 0  # blocks of a row
+        if c <= IMAGE_LANES and fills_blocks and readers and ungrouped and not is_output:
+            images.add(port.tensor)
+    return images

@@ -19,12 +19,12 @@ from simulator.npu.parts import DataType
 
 def padding_values(layout: Layout) -> dict[str, Values]:
     """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
-    held: dict[str, Values] = {port.tensor: ZERO for port in layout.graph.inputs}
-    held |= dict.fromkeys(layout.graph.constants, ZERO)
+    values: dict[str, Values] = {port.tensor: ZERO for port in layout.graph.inputs}
+    values |= dict.fromkeys(layout.graph.constants, ZERO)
     for op in layout.graph.operators:
         full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * layout.type_of(op.y).lanes
-        held[op.y] = frozenset() if full else op.padding([held[name] for name in op.inputs], layout.type_of(op.y).storage.type)
-    return held
+        values[op.y] = frozenset() if full else op.padding([values[name] for name in op.inputs], layout.type_of(op.y).storage.type)
+    return values
 
 
 def assign_with_masks(graph: Graph, dtype: DataType) -> Layout:
@@ -43,8 +43,8 @@ def _missing(op: Operator, layout: Layout) -> tuple[str, ...]:
     return op.requires_zeros([layout.padding[name] for name in op.inputs], layout.type_of(op.y).storage.type)
 
 
-def _zero(q: Quantisation | None) -> Values:
-    return ZERO if q is None else frozenset({float(q.zero_point[0])})
+def _zero(quantisation: Quantisation | None) -> Values:
+    return ZERO if quantisation is None else frozenset({float(quantisation.zero_point[0])})
 
 
 class _Masks:
@@ -71,10 +71,10 @@ class _Masks:
         if isinstance(op, Vector) and op.steps:
             return {name}
         rounding = self.layout.type_of(name).storage.type
-        if not op.padding([_zero(types.get(each)) for each in op.inputs], rounding) <= _zero(types.get(name)):
+        if not op.padding([_zero(types.get(operand)) for operand in op.inputs], rounding) <= _zero(types.get(name)):
             return None
-        found = [self._chains(each) for each in op.inputs]
-        return None if None in found else set().union(*(each for each in found if each is not None))
+        operand_chains = [self._chains(operand) for operand in op.inputs]
+        return None if None in operand_chains else set().union(*(operand for operand in operand_chains if operand is not None))
 
     def applied(self) -> Graph:
         graph = self.layout.graph
@@ -85,18 +85,18 @@ class _Masks:
             for name in missing:
                 if name in self.copied and name not in copies:
                     copies[name] = f"{name}.masked"
-                    shapes[copies[name]], q = shapes[name], types.get(name)
-                    if q is not None:
-                        types[copies[name]] = q
-                    operators.append(self._copy(name, copies[name], q))
+                    shapes[copies[name]], quantisation = shapes[name], types.get(name)
+                    if quantisation is not None:
+                        types[copies[name]] = quantisation
+                    operators.append(self._copy(name, copies[name], quantisation))
             if isinstance(op, Vector) and op.y in self.chains:
                 op = op.with_mask(shapes[op.y][1])
             operators.append(op.with_inputs([copies.get(name, name) if name in missing else name for name in op.inputs]))
         return replace(graph, operators=tuple(operators), shapes=shapes, types=types)
 
-    def _copy(self, name: str, y: str, q: Quantisation | None) -> Operator:
+    def _copy(self, name: str, copy: str, quantisation: Quantisation | None) -> Operator:
         """Of integers a product with one: its weights are zero in other lanes."""
         shape = self.layout.graph.shapes[name]
-        if q is not None:
-            return identity_conv(f"{y}.copy", name, y, shape, q)
-        return Vector(f"{y}.copy", (name,), y, ()).with_mask(shape[1])
+        if quantisation is not None:
+            return identity_conv(f"{copy}.copy", name, copy, shape, quantisation)
+        return Vector(f"{copy}.copy", (name,), copy, ()).with_mask(shape[1])

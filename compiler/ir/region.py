@@ -24,13 +24,13 @@ class Rows(NamedTuple):
     def size(self) -> int:
         return max(0, self.stop - self.start)
 
-    def hull(self, other: Rows) -> Rows:
+    def hull(self, interval: Rows) -> Rows:
         """The smallest interval that holds both; an empty one does not count."""
         if not self.size:
-            return other
-        if not other.size:
+            return interval
+        if not interval.size:
             return self
-        return Rows(min(self.start, other.start), max(self.stop, other.stop))
+        return Rows(min(self.start, interval.start), max(self.stop, interval.stop))
 
 
 EMPTY = Rows(0, 0)

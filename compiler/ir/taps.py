@@ -17,13 +17,13 @@ MAX_PERIOD = 8
 @njit(cache=True)
 def input_rows(bounds: NDArray[np.int64], rows: int) -> int:
     """The most source places that `rows` neighbouring places come from, at least one; bounds: `Taps.bounds`."""
-    places, most = bounds.shape[0], 1
+    places, max_span = bounds.shape[0], 1
     for first in range(max(1, places - rows + 1)):
         low, high = bounds[first, 0], bounds[first, 1]
         for i in range(first, min(first + rows, places)):
             low, high = min(low, bounds[i, 0]), max(high, bounds[i, 1])
-        most = max(most, high - low)
-    return most
+        max_span = max(max_span, high - low)
+    return max_span
 
 
 @njit(cache=True)
@@ -46,11 +46,11 @@ def source_columns(runs: NDArray[np.int64], first: int, stop: int) -> tuple[int,
 @njit(cache=True)
 def input_columns(runs: NDArray[np.int64], columns: int, places: int) -> int:
     """The most source places of a tile when `places` places are cut into tiles of `columns`, at least one."""
-    most = 1
+    max_span = 1
     for first in range(0, places, columns):
         low, high = source_columns(runs, first, min(first + columns, places))
-        most = max(most, high - low)
-    return most
+        max_span = max(max_span, high - low)
+    return max_span
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ def _runs_of(level: Sequence[tuple[int, int, float]], period: int) -> list[tuple
     """Runs of places `period` apart that cover (place, source, weight) once.  Sources never go backwards: strides are not negative."""
     out = []
     for phase in range(period):
-        mine = [item for item in level if item[0] % period == phase]
+        phase_taps = [tap for tap in level if tap[0] % period == phase]
         begin = 0
-        while begin < len(mine):
-            place, source, weight = mine[begin]
+        while begin < len(phase_taps):
+            place, source, weight = phase_taps[begin]
             end, step = begin + 1, 0
-            while end < len(mine) and mine[end][0] == place + (end - begin) * period and mine[end][2] == weight:
+            while end < len(phase_taps) and phase_taps[end][0] == place + (end - begin) * period and phase_taps[end][2] == weight:
                 if end == begin + 1:
-                    step = mine[end][1] - source
-                if step < 0 or mine[end][1] != source + (end - begin) * step:
+                    step = phase_taps[end][1] - source
+                if step < 0 or phase_taps[end][1] != source + (end - begin) * step:
                     break
                 end += 1
             out.append((place, period, end - begin, source, max(0, step), int(np.float32(weight).view(np.int32))))
@@ -134,6 +134,6 @@ def weighted(rows: Iterable[Iterable[Tap]]) -> Taps:
         total: dict[int, float] = {}
         for source, weight in row:
             total[source] = total.get(source, 0.0) + weight
-        kept = tuple((source, weight) for source, weight in total.items() if weight != 0)
-        out.append(kept or tuple(total.items())[:1])
+        nonzero_taps = tuple((source, weight) for source, weight in total.items() if weight != 0)
+        out.append(nonzero_taps or tuple(total.items())[:1])
     return Taps(tuple(out))

@@ -61,10 +61,10 @@ class GraphView:
     @cached_property
     def alike(self) -> dict[tuple[type, tuple[str, ...]], list[Operator]]:
         """Operators by kind and inputs, in their order."""
-        found: dict[tuple[type, tuple[str, ...]], list[Operator]] = {}
+        groups: dict[tuple[type, tuple[str, ...]], list[Operator]] = {}
         for op in self.producers.values():
-            found.setdefault((type(op), op.inputs), []).append(op)
-        return found
+            groups.setdefault((type(op), op.inputs), []).append(op)
+        return groups
 
     def only_use(self, tensor: str) -> bool:
         """One reader and not a model output."""
@@ -117,7 +117,7 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule]) -> tuple[Graph, RewriteR
 
 def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) -> Graph | None:
     view = view_of(graph)
-    placed: dict[int, tuple[Operator, ...]] = {}  # position -> what stands there now
+    replacements: dict[int, tuple[Operator, ...]] = {}  # position -> what stands there now
     touched: set[str] = set()  # outputs of operators that this sweep has changed already
     removed: set[str] = set()  # tensors that this sweep has left without a producer
     alias: dict[str, str] = {}
@@ -127,28 +127,28 @@ def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) ->
         for rule in rules:
             view.producers.looked_up.clear()
             match = rule.apply(op, view)
-            if match is None or any(item.y in touched for item in match.gone):
+            if match is None or any(operator.y in touched for operator in match.gone):
                 continue
             # what a rule saw further up may be another by now, or gone: the next sweep looks again
             if not touched.isdisjoint(view.producers.looked_up):
                 continue
-            read = [name for item in (*match.gone, *match.new) for name in item.inputs]
-            if any(name in alias or name in removed for name in (*read, *match.alias.values())):
+            names = [name for operator in (*match.gone, *match.new) for name in operator.inputs]
+            if any(name in alias or name in removed for name in (*names, *match.alias.values())):
                 continue
-            for item in match.gone:
-                placed[view.position[item.y]] = ()
-                touched.add(item.y)
-            placed[index] = match.new
-            touched.update(item.y for item in match.new)
+            for operator in match.gone:
+                replacements[view.position[operator.y]] = ()
+                touched.add(operator.y)
+            replacements[index] = match.new
+            touched.update(operator.y for operator in match.new)
             touched.update(match.alias.values())  # it has more readers from now on than rules can see in this sweep
-            removed |= {item.y for item in match.gone} - {item.y for item in match.new}
+            removed |= {operator.y for operator in match.gone} - {operator.y for operator in match.new}
             for old, new in match.alias.items():
                 alias[old] = alias.get(new, new)
             fired[rule.name] += 1
             break
-    if not placed:
+    if not replacements:
         return None
-    operators = [item for index, op in enumerate(graph.operators) for item in placed.get(index, (op,))]
+    operators = [operator for index, op in enumerate(graph.operators) for operator in replacements.get(index, (op,))]
     shapes = {name: graph.shapes[name] for name in (*(port.tensor for port in graph.inputs), *graph.constants)}
     final = []
     for op in operators:

@@ -128,12 +128,16 @@ def fuse_residual(op: Operator, view: GraphView) -> Match | None:
     """Conv, then Add of another tensor: FIXPIPE adds it.  Of two convolutions the one produced last takes the other's result."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "add":
         return None
-    first, other = op.inputs[0], op.inputs[op.steps[0].operand]
-    if first == other or op.inputs.count(first) + op.inputs.count(other) != 2 or view.shapes[first] != view.shapes[other]:
+    first, second = op.inputs[0], op.inputs[op.steps[0].operand]
+    if first == second or op.inputs.count(first) + op.inputs.count(second) != 2 or view.shapes[first] != view.shapes[second]:
         return None
     if any(step.operand in (0, op.steps[0].operand) for step in op.steps[1:]):
         return None
-    candidates = [(view.position[t], t, o) for t, o in ((first, other), (other, first)) if _plain_conv(t, view) is not None]
+    candidates = [
+        (view.position[source], source, addend)
+        for source, addend in ((first, second), (second, first))
+        if _plain_conv(source, view) is not None
+    ]
     if not candidates:
         return None
     _, tensor, residual = max(candidates)
@@ -147,47 +151,47 @@ def fuse_integer_residual(op: Operator, view: GraphView) -> Match | None:
     if not isinstance(op, QuantisedPair) or op.mode == "mul" or op.a == op.b or view.shapes[op.a] != view.shapes[op.b]:
         return None
     candidates = [
-        (view.position[own], own, other, q, last)
-        for own, other, q, last in ((op.a, op.b, op.b_q, op.mode == "radd"), (op.b, op.a, op.a_q, op.mode == "add"))
-        if _plain_integer_conv(own, view, op.y_q)
+        (view.position[integers], integers, addend, addend_type, last)
+        for integers, addend, addend_type, last in ((op.a, op.b, op.b_q, op.mode == "radd"), (op.b, op.a, op.a_q, op.mode == "add"))
+        if _plain_integer_conv(integers, view, op.y_q)
     ]
     if not candidates:
         return None
-    _, own, other, q, last = max(candidates, key=lambda each: each[0])
-    conv = view.producers[own]
+    _, integers, addend, addend_type, last = max(candidates, key=lambda candidate: candidate[0])
+    conv = view.producers[integers]
     assert isinstance(conv, QuantisedConv)
-    return Match((conv, op), (replace(conv, y=op.y, added=Added(other, q, op.y_q, last)),))
+    return Match((conv, op), (replace(conv, y=op.y, added=Added(addend, addend_type, op.y_q, last)),))
 
 
-def _plain_integer_conv(tensor: str, view: GraphView, q: Quantisation) -> bool:
+def _plain_integer_conv(tensor: str, view: GraphView, quantisation: Quantisation) -> bool:
     """Whether a convolution to integers of that type alone produces a tensor, for one reader, and adds nothing."""
     conv = view.producers.get(tensor)
     if not isinstance(conv, QuantisedConv) or not view.only_use(tensor) or conv.added is not None:
         return False
-    return conv.y_q is not None and conv.y_q.dtype == q.dtype
+    return conv.y_q is not None and conv.y_q.dtype == quantisation.dtype
 
 
 def merge_chains(op: Operator, view: GraphView) -> Match | None:
     """Two element-wise chains, the first read by the second only; where the second reads its start again, that is put aside."""
     if not isinstance(op, Vector):
         return None
-    before = view.producers.get(op.inputs[0])
-    if not isinstance(before, Vector) or not view.only_use(before.y) or not op.steps:
+    producer = view.producers.get(op.inputs[0])
+    if not isinstance(producer, Vector) or not view.only_use(producer.y) or not op.steps:
         return None
     if any(step.operand == 0 for step in op.steps):
-        free = 1 + max(step.kept for step in op.steps)
-        steps = tuple(replace(step, operand=-1, kept=free) if step.operand == 0 else step for step in op.steps)
-        op_steps = (Step("keep", kept=free), *steps)
+        slot = 1 + max(step.kept for step in op.steps)
+        steps = tuple(replace(step, operand=-1, kept=slot) if step.operand == 0 else step for step in op.steps)
+        op_steps = (Step("keep", kept=slot), *steps)
     else:
         op_steps = op.steps
-    names = list(before.inputs)
+    names = list(producer.inputs)
     index: dict[int, int] = {}
     for old, name in enumerate(op.inputs[1:], 1):
         if name not in names:
             names.append(name)
         index[old] = names.index(name)
     steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op_steps)
-    return Match((before, op), (Vector(before.name, tuple(names), op.y, before.steps + steps),))
+    return Match((producer, op), (Vector(producer.name, tuple(names), op.y, producer.steps + steps),))
 
 
 def swap_operands(op: Operator, view: GraphView) -> Match | None:
@@ -217,8 +221,8 @@ def simplify_steps(op: Operator, view: GraphView) -> Match | None:
         if previous is not None and previous.op == step.op == "relu":
             continue
         # of one pixel it stays a product: VECTOR takes a pixel for all on the right alone
-        whole = step.operand < 0 or view.shapes[op.inputs[step.operand]] == view.shapes[op.y]
-        if previous is not None and previous.op == "reciprocal" and step.op == "mul" and whole:
+        same_shape = step.operand < 0 or view.shapes[op.inputs[step.operand]] == view.shapes[op.y]
+        if previous is not None and previous.op == "reciprocal" and step.op == "mul" and same_shape:
             steps[-1] = Step("rdiv", operand=step.operand, kept=step.kept)
             continue
         if previous is not None and previous.op == step.op == "muls":
@@ -253,14 +257,14 @@ def merge_equal(op: Operator, view: GraphView) -> Match | None:
     """The same computation twice, of those that have no weights: exporters write a ReLU for every reader."""
     if not isinstance(op, Vector | Pool | Resample | Softmax):
         return None
-    first = next(other for other in view.alike[type(op), op.inputs] if _key(other) == _key(op))
+    first = next(twin for twin in view.alike[type(op), op.inputs] if _key(twin) == _key(op))
     return Match((op,), alias={op.y: first.y}) if first is not op else None
 
 
 def _key(op: Operator) -> object:
     """What an operator without weights computes from its inputs."""
     if isinstance(op, Vector):
-        arrays = [(None if a is None else a.tobytes()) for step in op.steps for a in (step.scale, step.shift)]
+        arrays = [(None if array is None else array.tobytes()) for step in op.steps for array in (step.scale, step.shift)]
         return [(step.op, step.value, step.operand, step.kept) for step in op.steps], arrays
     return {name: value for name, value in vars(op).items() if name not in ("name", "y")}
 
@@ -311,7 +315,7 @@ def select_by_conv(op: Operator, view: GraphView) -> Match | None:
     """What is still a selection of channels in the end: an identity convolution that picks them."""
     if not isinstance(op, Shuffle) or len(op.order) == view.shapes[op.x][1]:
         return None
-    readers = [item for item in view.alike[Shuffle, (op.x,)] if isinstance(item, Shuffle)]
+    readers = [reader for reader in view.alike[Shuffle, (op.x,)] if isinstance(reader, Shuffle)]
     if op.y in runs(readers, view.shapes[op.x][1]):
         return None  # the layout gives it planes of its own
     if op.x in view.types:
@@ -418,7 +422,7 @@ def is_nonnegative(tensor: str, view: GraphView, depth: int = 8) -> bool:
     if isinstance(op, Vector):
         return bool(op.steps) and op.steps[-1].op in ("relu", "exp", "square", "sqrt")
     if isinstance(op, Resample):
-        weights = (weight for taps in (op.rows, op.columns) for item in taps.taps for _, weight in item)
+        weights = (weight for taps in (op.rows, op.columns) for place_taps in taps.taps for _, weight in place_taps)
         if op.fill < 0 or any(weight < 0 for weight in weights):  # cubic ones are, on either side
             return False
     return isinstance(op, Softmax) or (not isinstance(op, LayerNorm) and all(is_nonnegative(name, view, depth - 1) for name in op.inputs))
@@ -436,9 +440,9 @@ def nest_concat(op: Operator, view: GraphView) -> Match | None:
     if not isinstance(op, Concat):
         return None
     for count in range(len(op.inputs) - 1, 1, -1):
-        for other in view.alike.get((Concat, op.inputs[:count]), ()):
-            if view.position[other.y] < view.position[op.y]:
-                return Match((op,), (replace(op, inputs=(other.y, *op.inputs[count:])),))
+        for prefix in view.alike.get((Concat, op.inputs[:count]), ()):
+            if view.position[prefix.y] < view.position[op.y]:
+                return Match((op,), (replace(op, inputs=(prefix.y, *op.inputs[count:])),))
     return None
 
 

@@ -101,15 +101,15 @@ _LARGEST_POWER = 16  # that is squared and multiplied
 
 def power(exponent: float) -> Steps:
     """x ** exponent.  Integers up to 16 by squaring; what is left by exp(exponent * ln x), which is NaN for negative x, as it should be."""
-    whole = round(abs(exponent))
+    magnitude = round(abs(exponent))
     if exponent == 0:
         return (Step("muls", 0.0), Step("adds", 1.0))
     if abs(exponent) == 0.5:
         return (Step("sqrt"),) if exponent > 0 else (Step("sqrt"), Step("reciprocal"))
-    if whole != abs(exponent) or whole > _LARGEST_POWER:
+    if magnitude != abs(exponent) or magnitude > _LARGEST_POWER:
         return (Step("ln"), Step("muls", exponent), Step("exp"))
-    steps = [] if whole == 2 ** (whole.bit_length() - 1) else [KEEP_X]
-    for digit in f"{whole:b}"[1:]:  # from the highest binary digit on: square, and times x where the digit is 1
+    steps = [] if magnitude == 2 ** (magnitude.bit_length() - 1) else [KEEP_X]
+    for digit in f"{magnitude:b}"[1:]:  # from the highest binary digit on: square, and times x where the digit is 1
         steps.append(Step("square"))
         if digit == "1":
             steps.append(Step("mul", kept=X))

@@ -65,8 +65,8 @@ class _Links:
         mul = self.after(floats, "Mul")
         if mul is None:
             return None
-        others = [name for name in self.nodes[mul].input if name != floats]
-        return (cast, mul, others[0]) if len(others) == 1 and others[0] not in self.constants else None
+        scales = [name for name in self.nodes[mul].input if name != floats]
+        return (cast, mul, scales[0]) if len(scales) == 1 and scales[0] not in self.constants else None
 
 
 def _domain(node: NodeProto) -> str:
@@ -77,7 +77,7 @@ def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
     """By the number of the last node of each."""
     if all(node.op_type not in ("ConvInteger", "MatMulInteger") for node in model.graph.node):
         return {}
-    links, found = _Links(model), {}
+    links, groups = _Links(model), {}
     for i, node in enumerate(links.nodes):
         inputs = [*node.input, "", ""][:4]
         if (_domain(node), node.op_type) not in SHIFTED or inputs[2]:
@@ -86,14 +86,14 @@ def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
         columns = "" if add is None else next((name for name in links.nodes[add].input if name != node.output[0]), "")
         if add is None or not _of_zero(links, columns):
             continue
-        result, members, more = links.nodes[add].output[0], {i, add}, [columns]
-        if (behind := links.scaled(result)) is not None:
-            cast, mul, scales = behind
-            result, members, more = links.nodes[mul].output[0], members | {cast, mul}, [columns, scales]
-        made = helper.make_node(node.op_type, [*inputs, *more], [result], name=node.name, domain=OURS)
-        made.attribute.extend(node.attribute)
-        found[max(members)] = ColumnGroup(made, frozenset(members))
-    return found
+        result, members, column_inputs = links.nodes[add].output[0], {i, add}, [columns]
+        if (scaling := links.scaled(result)) is not None:
+            cast, mul, scales = scaling
+            result, members, column_inputs = links.nodes[mul].output[0], members | {cast, mul}, [columns, scales]
+        group_node = helper.make_node(node.op_type, [*inputs, *column_inputs], [result], name=node.name, domain=OURS)
+        group_node.attribute.extend(node.attribute)
+        groups[max(members)] = ColumnGroup(group_node, frozenset(members))
+    return groups
 
 
 def _of_zero(links: _Links, columns: str) -> bool:
@@ -110,36 +110,36 @@ def makers(model: ModelProto) -> set[int]:
     Only those that make a single value, or what a group reads.
     """
     shapes, links = known_shapes(model.graph), _Links(model)
-    wanted = {name for node in links.nodes for name in columns_read(node)}
-    found: set[int] = set()
-    for i in reversed(range(len(links.nodes)) if wanted else ()):
-        made = [name for name in links.nodes[i].output if name]
-        small = all(name in wanted or math.prod(shapes.get(name, (2,))) == 1 for name in made)
-        if small and made and links.outputs.isdisjoint(made) and all(_only_for(links, name, wanted, found) for name in made):
-            found.add(i)
-    return found
+    columns = {name for node in links.nodes for name in columns_read(node)}
+    for_host: set[int] = set()
+    for i in reversed(range(len(links.nodes)) if columns else ()):
+        names = [name for name in links.nodes[i].output if name]
+        small = all(name in columns or math.prod(shapes.get(name, (2,))) == 1 for name in names)
+        if small and names and links.outputs.isdisjoint(names) and all(_only_for(links, name, columns, for_host) for name in names):
+            for_host.add(i)
+    return for_host
 
 
-def _only_for(links: _Links, name: str, wanted: Collection[str], found: Collection[int]) -> bool:
+def _only_for(links: _Links, name: str, columns: Collection[str], for_host: Collection[int]) -> bool:
     readers = links.reads.get(name, [])
-    return bool(readers) and (name in wanted or all(i in found for i in readers))
+    return bool(readers) and (name in columns or all(i in for_host for i in readers))
 
 
-def unshifted(model: ModelProto, kept: Collection[str] = ()) -> ModelProto:
+def unshifted(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
     """The model with such products in steps, but for those whose results are `kept`; itself without any.  The argument is left alone.
 
     Products of two computed operands, and those with a zero point for each row, are left as they are.
     """
     shapes, constants = known_shapes(model.graph), {item.name for item in model.graph.initializer}
-    products = {i for i, node in enumerate(model.graph.node) if _is_one(node, shapes, constants) and node.output[0] not in kept}
+    products = {i for i, node in enumerate(model.graph.node) if _is_one(node, shapes, constants) and node.output[0] not in excluded}
     return _Steps(model, shapes).of(products) if products else model
 
 
 def left_alone(model: ModelProto, pieces: Collection[ModelProto]) -> set[str]:
     """Results of products that are in steps, and in none of some parts of the model."""
-    made = {name for piece in pieces for node in piece.graph.node for name in node.output}
-    named = {name for node in model.graph.node for name in node.output}
-    return {name.removesuffix(SUMMED) for name in named - made if name.endswith(SUMMED) and name.removesuffix(SUMMED) in named}
+    outputs = {name for piece in pieces for node in piece.graph.node for name in node.output}
+    names = {name for node in model.graph.node for name in node.output}
+    return {name.removesuffix(SUMMED) for name in names - outputs if name.endswith(SUMMED) and name.removesuffix(SUMMED) in names}
 
 
 def _is_one(node: NodeProto, shapes: Shapes, constants: Collection[str]) -> bool:
@@ -150,8 +150,8 @@ def _is_one(node: NodeProto, shapes: Shapes, constants: Collection[str]) -> bool
     if x in constants or w not in constants or x_zero in (*constants, "") or (w_zero and w_zero not in constants):
         return False
     ranks = (2,) if node.op_type == "MatMulInteger" else (3, 4)
-    known = all(name in shapes for name in (x, x_zero, node.output[0]))
-    return known and math.prod(shapes[x_zero]) == 1 and len(shapes[x_zero]) < 2 and len(shapes[w]) in ranks
+    has_shapes = all(name in shapes for name in (x, x_zero, node.output[0]))
+    return has_shapes and math.prod(shapes[x_zero]) == 1 and len(shapes[x_zero]) < 2 and len(shapes[w]) in ranks
 
 
 class _Steps:
@@ -165,19 +165,19 @@ class _Steps:
         self.known: dict[tuple[str, ...], str] = {}  # what was made already, by whom of what
 
     def of(self, products: Collection[int]) -> ModelProto:
-        graph, spread = self.model.graph, dict[int, tuple[str, tuple[int, ...]]]()
+        graph, shape_of_scale = self.model.graph, dict[int, tuple[str, tuple[int, ...]]]()
         del graph.node[:]
         for i, node in enumerate(self.links.nodes):
             if i in products:
                 columns = self._product(node)
-                if (behind := self.links.scaled(node.output[0])) is not None:
-                    spread[behind[1]] = behind[2], self.shapes[columns]
+                if (scaling := self.links.scaled(node.output[0])) is not None:
+                    shape_of_scale[scaling[1]] = scaling[2], self.shapes[columns]
                 continue
-            mine = deepcopy(node)
-            if i in spread:
-                scale, shape = spread[i]
-                mine.input[:] = [self._spread(scale, shape, node.output[0]) if name == scale else name for name in mine.input]
-            graph.node.append(mine)
+            copy = deepcopy(node)
+            if i in shape_of_scale:
+                scale, shape = shape_of_scale[i]
+                copy.input[:] = [self._spread(scale, shape, node.output[0]) if name == scale else name for name in copy.input]
+            graph.node.append(copy)
         return self.model
 
     def _product(self, node: NodeProto) -> str:
@@ -187,25 +187,25 @@ class _Steps:
         if node.op_type == "ConvInteger":
             x = self._padded(product, x, zero)
         columns = self._constant(f"{y}.columns", self._columns(node, w, *of_weights))
-        one = self._made("Cast", [zero], f"{zero}.int32", TensorProto.INT32, self.shapes[zero], to=TensorProto.INT32)
+        zero_value = self._made("Cast", [zero], f"{zero}.int32", TensorProto.INT32, self.shapes[zero], to=TensorProto.INT32)
         if self.shapes[zero]:
-            one = self._made("Squeeze", [one], f"{one}.one", TensorProto.INT32, ())
-        added = self._made("Mul", [one, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
+            zero_value = self._made("Squeeze", [zero_value], f"{zero_value}.one", TensorProto.INT32, ())
+        offsets = self._made("Mul", [zero_value, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
         product.input[:] = [x, w, *(["", *of_weights] if any(of_weights) else [])]
         product.output[:] = [self._new(f"{y}{SUMMED}", TensorProto.INT32, self.shapes[y])]
         self.model.graph.node.append(product)
-        self.model.graph.node.append(helper.make_node("Add", [product.output[0], added], [y], name=f"{y}.shifted"))
-        return added
+        self.model.graph.node.append(helper.make_node("Add", [product.output[0], offsets], [y], name=f"{y}.shifted"))
+        return offsets
 
-    def _columns(self, node: NodeProto, w: str, w_zero: str = "") -> NDArray[np.int32]:
+    def _columns(self, node: NodeProto, weight_name: str, zero_name: str = "") -> NDArray[np.int32]:
         """What a zero point of 1 adds, as it broadcasts over the result."""
-        weights = numpy_helper.to_array(self.links.constants[w]).astype(np.int64)
-        shift = numpy_helper.to_array(self.links.constants[w_zero]).astype(np.int64) if w_zero else np.zeros((), np.int64)
+        weights = numpy_helper.to_array(self.links.constants[weight_name]).astype(np.int64)
+        shift = numpy_helper.to_array(self.links.constants[zero_name]).astype(np.int64) if zero_name else np.zeros((), np.int64)
         if node.op_type == "MatMulInteger":
             return -(weights - shift).sum(axis=0).astype(np.int32)
-        behind = (1,) * (weights.ndim - 1)
-        found = (weights - shift.reshape(-1, *behind)).sum(axis=tuple(range(1, weights.ndim)))
-        return -found.reshape(1, -1, *behind[1:]).astype(np.int32)
+        trailing_axes = (1,) * (weights.ndim - 1)
+        sums = (weights - shift.reshape(-1, *trailing_axes)).sum(axis=tuple(range(1, weights.ndim)))
+        return -sums.reshape(1, -1, *trailing_axes[1:]).astype(np.int32)
 
     def _spread(self, scale: str, shape: tuple[int, ...], of: str) -> str:
         """A scale for each column, where there is one for all."""
@@ -214,22 +214,22 @@ class _Steps:
         sizes = self._constant(f"{of}.shape", np.array(shape, np.int64))
         return self._made("Expand", [scale, sizes], f"{of}.scales", TensorProto.FLOAT, shape)
 
-    def _padded(self, node: NodeProto, x: str, zero: str) -> str:
+    def _padded(self, node: NodeProto, name: str, zero: str) -> str:
         """What a convolution reads, with its padding; its own attributes say none then, in place."""
-        values, shape = attributes(node), self.shapes[x]
+        values, shape = attributes(node), self.shapes[name]
         axes = len(shape) - 2
         strides, dilations = (_pair(values.get(key, ())) for key in ("strides", "dilations"))
         pads = padding(values, _pair(shape[2:]), _pair(self.shapes[node.input[1]][2:]), strides, dilations)
         refill(node.attribute, (item for item in node.attribute if item.name not in ("auto_pad", "pads")))
         if not any(pads):
-            return x
-        before, behind = pads[:axes], pads[2 : 2 + axes]
-        larger = (*shape[:2], *(sum(of) for of in zip(before, shape[2:], behind, strict=True)))
+            return name
+        before, after = pads[:axes], pads[2 : 2 + axes]
+        larger = (*shape[:2], *(sum(sizes) for sizes in zip(before, shape[2:], after, strict=True)))
         fill = self._made("Squeeze", [zero], f"{zero}.one", self.types.get(zero, 0), ()) if self.shapes[zero] else zero
-        key = ("padded", x, fill, *map(str, pads))
+        key = ("padded", name, fill, *map(str, pads))
         if key not in self.known:
-            ends = self._constant(f"{x}.pads", np.array([0, 0, *before, 0, 0, *behind], np.int64))
-            self.known[key] = self._made("Pad", [x, ends, fill], f"{x}.padded", self.types.get(x, 0), larger)
+            ends = self._constant(f"{name}.pads", np.array([0, 0, *before, 0, 0, *after], np.int64))
+            self.known[key] = self._made("Pad", [name, ends, fill], f"{name}.padded", self.types.get(name, 0), larger)
         return self.known[key]
 
     def _made(self, op_type: str, inputs: list[str], name: str, kind: int, shape: tuple[int, ...], **values: int) -> str:

@@ -44,8 +44,8 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     if kernel == (1, 1) and groups == 1 and pixel and graph_shape(view.shape) != state.shapes[view.tensor]:
         product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
-    own = state.shapes[view.tensor]
-    if view.axes == (whole(own, N), (), whole(own, P, C)) and own[1] == stride[0] > dilation[0] == 1:
+    tensor_shape = state.shapes[view.tensor]
+    if view.axes == (whole(tensor_shape, N), (), whole(tensor_shape, P, C)) and tensor_shape[1] == stride[0] > dilation[0] == 1:
         _conv_of_phases(state, node, weights, bias, pads)
         return
     x = state.image(node)
@@ -101,9 +101,9 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
         concat_pixels(state, node, axis)
         return
     views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
-    if len(views) == len(node.input) and all(_beside(state, each, view, axis) for each in views):
-        op = Concat(state.name(node), tuple(state.in_rows_of(each.tensor, view.tensor) for each in views), node.output[0])
-        state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(each.shape[axis] for each in views)}).axes)
+    if len(views) == len(node.input) and all(_beside(state, part, view, axis) for part in views):
+        op = Concat(state.name(node), tuple(state.in_rows_of(part.tensor, view.tensor) for part in views), node.output[0])
+        state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(part.shape[axis] for part in views)}).axes)
         return
     if rank < 2 or axis != 1:
         raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
@@ -113,23 +113,23 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
 
 
-def _beside(state: Translator, view: View, other: View, axis: int) -> bool:
+def _beside(state: Translator, view: View, reference: View, axis: int) -> bool:
     """Whether an axis is all channels of both, and the others lie alike."""
-    alike = view.axes[:axis] + view.axes[axis + 1 :] == other.axes[:axis] + other.axes[axis + 1 :]
-    return alike and all(bool(each.axes[axis]) and each.axes[axis] == whole(state.shapes[each.tensor], C) for each in (view, other))
+    alike = view.axes[:axis] + view.axes[axis + 1 :] == reference.axes[:axis] + reference.axes[axis + 1 :]
+    return alike and all(bool(part.axes[axis]) and part.axes[axis] == whole(state.shapes[part.tensor], C) for part in (view, reference))
 
 
-def _channels(state: Translator, node: NodeProto, index: int, beside: View) -> str:
+def _channels(state: Translator, node: NodeProto, index: int, reference: View) -> str:
     """Of a Concat of channels an input, which may be a constant: a tensor in the type of the one `beside` it."""
     if node.input[index] not in state.constants:
         return state.image(node, index)
     array = state.constants[node.input[index]]
     shape = graph_shape(array.shape)
-    q = state.types.get(beside.tensor)
+    quantisation = state.types.get(reference.tensor)
     name = state.constant_tensor(node, array.reshape(shape), shape)
-    state.tensors[name] = state.tensors[name].astype(np.float32 if q is None else q.dtype)
-    if q is not None:
-        state.types[name] = q
+    state.tensors[name] = state.tensors[name].astype(np.float32 if quantisation is None else quantisation.dtype)
+    if quantisation is not None:
+        state.types[name] = quantisation
     return name
 
 
@@ -139,9 +139,9 @@ def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset
     rank = len(view.shape)
     axis = int(values.get("axis", -1 if opset >= 13 else 1)) % rank
     # before opset 13 every axis from `axis` on is one
-    over = view.axes[axis] if opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
-    size = math.prod(atom.size for atom in over)
-    if size == 1 or over != joined([Atom(C, size, 1)]):
+    softmax_atoms = view.axes[axis] if opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
+    size = math.prod(atom.size for atom in softmax_atoms)
+    if size == 1 or softmax_atoms != joined([Atom(C, size, 1)]):
         raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
     return state.shapes[view.tensor][1] // size
 
@@ -160,8 +160,8 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
         if 0 in target and not values.get("allowzero", 0):
             target = [shape[i] if d == 0 else d for i, d in enumerate(target)]
         if -1 in target:
-            known = -math.prod(target)
-            target = [math.prod(shape) // max(known, 1) if d == -1 else d for d in target]
+            known_size = -math.prod(target)
+            target = [math.prod(shape) // max(known_size, 1) if d == -1 else d for d in target]
         shape_out = target
     elif node.op_type == "Flatten":
         axis = int(values.get("axis", 1))
@@ -170,19 +170,19 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
     else:
         axes = state.constant(node, 1, "the axes").reshape(-1).tolist() if state.has(node, 1) else values.get("axes")
         if node.op_type == "Squeeze":
-            gone = {int(a) % len(shape) for a in axes} if axes is not None else {i for i, d in enumerate(shape) if d == 1}
-            shape_out = [d for i, d in enumerate(shape) if i not in gone]
+            dropped_axes = {int(a) % len(shape) for a in axes} if axes is not None else {i for i, d in enumerate(shape) if d == 1}
+            shape_out = [d for i, d in enumerate(shape) if i not in dropped_axes]
         else:
             rank = len(shape) + len(axes or ())
-            new = {int(a) % rank for a in axes or ()}
-            rest = iter(shape)
-            shape_out = [1 if i in new else next(rest) for i in range(rank)]
+            inserted_axes = {int(a) % rank for a in axes or ()}
+            remaining_dims = iter(shape)
+            shape_out = [1 if i in inserted_axes else next(remaining_dims) for i in range(rank)]
     if math.prod(shape_out) != math.prod(shape):
         raise state.refuse(node, f"{shape} cannot become {shape_out}")
-    found = state.reshape(view, shape_out)
-    if found is None:
+    reshaped = state.reshape(view, shape_out)
+    if reshaped is None:
         raise state.refuse(node, f"{shape} cannot become {shape_out} without moving values: its axes lie in another order")
-    state.views[node.output[0]] = found
+    state.views[node.output[0]] = reshaped
 
 
 def transpose(state: Translator, node: NodeProto, values: Attributes) -> None:

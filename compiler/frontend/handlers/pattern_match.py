@@ -31,26 +31,26 @@ _CLOSE = 2e-3  # exporters write 1.4142, some in float16
 def recognise(model: ModelProto) -> ModelProto:
     """The model with known groups of nodes as single ones; itself where there are none, and every node is read."""
     seen = _Seen(model)
-    replaced = {}
+    replacements = {}
     for index, node in enumerate(model.graph.node):
         new = _layer_norm(seen, node) if node.op_type in ("Div", "Mul") else None
         new = new or (_gelu(seen, node) if node.op_type == "Mul" else None)
         if new is not None:
-            replaced[index] = new
-    nodes = [replaced.get(index, node) for index, node in enumerate(model.graph.node)]
-    used = {item.name for item in model.graph.output}
-    kept = []
+            replacements[index] = new
+    nodes = [replacements.get(index, node) for index, node in enumerate(model.graph.node)]
+    used = {output.name for output in model.graph.output}
+    live_nodes = []
     for node in reversed(nodes):
         if used.isdisjoint(node.output):
             continue
         used |= names_read([node])
-        kept.append(node)
-    kept = _by_level(kept[::-1])
-    if kept == nodes and not replaced:
+        live_nodes.append(node)
+    live_nodes = _by_level(live_nodes[::-1])
+    if live_nodes == nodes and not replacements:
         return model
     copy = deepcopy(model)
-    refill(copy.graph.node, kept)
-    if replaced:
+    refill(copy.graph.node, live_nodes)
+    if replacements:
         copy.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), ONE))
     return copy
 
@@ -58,12 +58,12 @@ def recognise(model: ModelProto) -> ModelProto:
 def _by_level(nodes: list[NodeProto]) -> list[NodeProto]:
     """By the number of nodes from the inputs on, those that the one before takes in aside: plans do not depend on an exporter's order."""
     level: dict[str, int] = {}
-    at = []
+    levels = []
     for node in nodes:
-        mine = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _TAKEN_IN)
-        at.append(mine)
-        level |= dict.fromkeys(node.output, mine)
-    return [nodes[i] for i in sorted(range(len(nodes)), key=at.__getitem__)]
+        node_level = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _TAKEN_IN)
+        levels.append(node_level)
+        level |= dict.fromkeys(node.output, node_level)
+    return [nodes[i] for i in sorted(range(len(nodes)), key=levels.__getitem__)]
 
 
 class _Seen:
@@ -90,8 +90,8 @@ class _Seen:
         """(tensor, number) of an operator on one of each."""
         if node is None or len(node.input) != 2:
             return None
-        for tensor, other in (node.input, reversed(node.input)):
-            value = self.number(other)
+        for tensor, constant in (node.input, reversed(node.input)):
+            value = self.number(constant)
             if value is not None and self.number(tensor) is None:
                 return tensor, value
         return None
@@ -105,20 +105,20 @@ class _Seen:
         if node is None or depth == 0:
             return 1.0, (name,)
         if node.op_type == "Mul":
-            (a, left), (b, right) = (self.factors(item, depth - 1) for item in node.input)
-            return a * b, tuple(sorted(left + right))
-        if node.op_type == "Div" and (by := self.number(node.input[1])):
-            a, left = self.factors(node.input[0], depth - 1)
-            return a / by, left
+            (left_factor, left_tensors), (right_factor, right_tensors) = (self.factors(operand, depth - 1) for operand in node.input)
+            return left_factor * right_factor, tuple(sorted(left_tensors + right_tensors))
+        if node.op_type == "Div" and (divisor := self.number(node.input[1])):
+            left_factor, left_tensors = self.factors(node.input[0], depth - 1)
+            return left_factor / divisor, left_tensors
         if node.op_type == "Pow" and self.number(node.input[1]) in (2.0, 3.0):
-            times = int(self.number(node.input[1]) or 0)
-            a, left = self.factors(node.input[0], depth - 1)
-            return a**times, tuple(sorted(left * times))
+            exponent = int(self.number(node.input[1]) or 0)
+            left_factor, left_tensors = self.factors(node.input[0], depth - 1)
+            return left_factor**exponent, tuple(sorted(left_tensors * exponent))
         return 1.0, (name,)
 
 
-def _near(value: float, wanted: float) -> bool:
-    return abs(value - wanted) <= _CLOSE * abs(wanted)
+def _near(value: float, target: float) -> bool:
+    return abs(value - target) <= _CLOSE * abs(target)
 
 
 def _mean(seen: _Seen, name: str) -> str | None:
@@ -139,11 +139,11 @@ def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
         pairs = [(node.input[0], node.input[1])]
     else:
         pairs = []
-        for d, other in (node.input, reversed(node.input)):
-            inverse = seen.made(other, "Reciprocal")
+        for d, operand in (node.input, reversed(node.input)):
+            inverse = seen.made(operand, "Reciprocal")
             if inverse is not None:
                 pairs.append((d, inverse.input[0]))
-            inverse = seen.made(other, "Div")
+            inverse = seen.made(operand, "Div")
             if inverse is not None and seen.number(inverse.input[0]) == 1:
                 pairs.append((d, inverse.input[1]))
     for d, root in pairs:
@@ -157,7 +157,7 @@ def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
         if variance is None or squares is None or _mean(seen, difference.input[1]) != x:
             continue
         factor, roots = seen.factors(squares)
-        same = [other == d or _is_difference(seen, other, x) for other in roots]
+        same = [operand == d or _is_difference(seen, operand, x) for operand in roots]
         if factor == 1 and len(same) == 2 and all(same):
             return helper.make_node(
                 "LayerNormalization", [x, ONE], [node.output[0]], name=node.name or node.output[0], axis=-1, epsilon=variance[1]
@@ -165,17 +165,17 @@ def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
     return None
 
 
-def _is_difference(seen: _Seen, name: str, x: str) -> bool:
+def _is_difference(seen: _Seen, name: str, source: str) -> bool:
     node = seen.made(name, "Sub")
-    return node is not None and node.input[0] == x and _mean(seen, node.input[1]) == x
+    return node is not None and node.input[0] == source and _mean(seen, node.input[1]) == source
 
 
 def _gelu(seen: _Seen, node: NodeProto) -> NodeProto | None:
     factor, tensors = seen.factors(node.output[0])
     if len(tensors) != 2 or not _near(factor, 0.5):
         return None
-    for x, other in (tensors, reversed(tensors)):
-        plus = seen.with_number(seen.made(other, "Add"))
+    for x, operand in (tensors, reversed(tensors)):
+        plus = seen.with_number(seen.made(operand, "Add"))
         inner = seen.made(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
         if inner is None:
             continue
@@ -193,8 +193,8 @@ def _cubic(seen: _Seen, name: str, x: str) -> bool:
     node = seen.made(name, "Add")
     if node is None:
         return False
-    for first, other in (node.input, reversed(node.input)):
-        factor, tensors = seen.factors(other)
+    for first, cubic_term in (node.input, reversed(node.input)):
+        factor, tensors = seen.factors(cubic_term)
         if first == x and tensors == (x, x, x) and _near(factor, 0.044715):
             return True
     return False

@@ -53,10 +53,10 @@ def pool_window(state: Translator, node: NodeProto, values: Attributes, image: t
                 raise state.refuse(node, "ceil_mode with count_include_pad, where a window reaches beyond the padding")
             if (size + before + after - kernel[axis]) // stride[axis] + 1 != outputs:
                 pads[axis + 2] = max(needed, 0)
-    top, left, bottom, right = pads
-    if max(top, bottom) >= kernel[0] or max(left, right) >= kernel[1]:
+    pad_top, pad_left, pad_bottom, pad_right = pads
+    if max(pad_top, pad_bottom) >= kernel[0] or max(pad_left, pad_right) >= kernel[1]:
         raise state.refuse(node, f"pads {pads} not smaller than the kernel {list(kernel)}: a window would see padding only")
-    return PoolWindow(kernel, stride, (top, left, bottom, right), include_pad)
+    return PoolWindow(kernel, stride, (pad_top, pad_left, pad_bottom, pad_right), include_pad)
 
 
 def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -64,60 +64,64 @@ def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, _, h, w = state.shapes[x]
     mode: Mode = "max" if node.op_type == "MaxPool" else "average"
     kernel, stride, pads, include_pad = pool_window(state, node, values, (h, w))
-    top, left, bottom, right = pads
+    pad_top, pad_left, pad_bottom, pad_right = pads
     if kernel == (h, w) and not any(pads):
         _finish_pixel(state, node, x, mode)
         return
     if kernel[0] * kernel[1] > WIDE_WINDOW and min(kernel) > 1:
         name = state.name(node, ".columns")
-        x = state.emit(Pool(name, x, name, mode, (kernel[0], 1), (stride[0], 1), (top, 0, bottom, 0), include_pad))
-        kernel, stride, (top, bottom) = (1, kernel[1]), (1, stride[1]), (0, 0)
-    finish_image(state, node, Pool(state.name(node), x, node.output[0], mode, kernel, stride, (top, left, bottom, right), include_pad))
+        x = state.emit(Pool(name, x, name, mode, (kernel[0], 1), (stride[0], 1), (pad_top, 0, pad_bottom, 0), include_pad))
+        kernel, stride, (pad_top, pad_bottom) = (1, kernel[1]), (1, stride[1]), (0, 0)
+    finish_image(
+        state,
+        node,
+        Pool(state.name(node), x, node.output[0], mode, kernel, stride, (pad_top, pad_left, pad_bottom, pad_right), include_pad),
+    )
 
 
 def global_pool(state: Translator, node: NodeProto, values: Attributes) -> None:
     _finish_pixel(state, node, state.image(node), "max" if node.op_type == "GlobalMaxPool" else "average")
 
 
-def _finish_pixel(state: Translator, node: NodeProto, x: str, mode: Mode) -> None:
+def _finish_pixel(state: Translator, node: NodeProto, tensor: str, mode: Mode) -> None:
     shape = state.view(node).shape
-    last = whole_image(state, node, x, mode, state.name(node), node.output[0])
+    last = whole_image(state, node, tensor, mode, state.name(node), node.output[0])
     state.finish(node, last, shape[:2] + (1,) * len(shape[2:]))
 
 
-def whole_image(state: Translator, node: NodeProto, x: str, mode: Mode, name: str, y: str) -> Pool | Vector:
+def whole_image(state: Translator, node: NodeProto, tensor: str, mode: Mode, name: str, output: str) -> Pool | Vector:
     """All pixels of an image: emits all operators but the last, and returns that, with the name and the tensor that are given."""
-    _, _, h, w = state.shapes[x]
+    _, _, h, w = state.shapes[tensor]
     scale = 1.0
     while h * w > MOST_POOLED and (rows := _rows_at_once(h, w)) > 1:
         parts = -(-h // rows)
         missing, stage = parts * rows - h, state.name(node, ".rows")
-        x = state.emit(Pool(stage, x, stage, mode, (rows, w), (rows, w), (0, 0, missing, 0), count_include_pad=missing > 0))
+        tensor = state.emit(Pool(stage, tensor, stage, mode, (rows, w), (rows, w), (0, 0, missing, 0), count_include_pad=missing > 0))
         scale *= parts * rows / h  # zeros were counted
         h, w = parts, 1
     if mode == "max" or scale == 1:
-        return Pool(name, x, y, mode, (h, w))
+        return Pool(name, tensor, output, mode, (h, w))
     mean = state.name(node, ".mean")
-    x = state.emit(Pool(mean, x, mean, mode, (h, w)))
-    return Vector(name, (x,), y, (Step("muls", scale),))
+    tensor = state.emit(Pool(mean, tensor, mean, mode, (h, w)))
+    return Vector(name, (tensor,), output, (Step("muls", scale),))
 
 
-def _rows_at_once(h: int, w: int) -> int:
+def _rows_at_once(height: int, width: int) -> int:
     """How many rows of an image are pooled at once, with h over that many left.
 
     Of an image, the most that are few enough, and if there is such a number, one that divides its height.  A signal has nothing to pool
     beside: as many rows as are left.
     """
-    if w == 1:
-        return _nearest_divisor(h, math.isqrt(h))
-    most = max(1, MOST_POOLED // w)
-    whole = max(rows for rows in range(1, h + 1) if h % rows == 0 and rows <= most)
-    return whole if whole > 1 else min(h, most)
+    if width == 1:
+        return _nearest_divisor(height, math.isqrt(height))
+    max_rows = max(1, MOST_POOLED // width)
+    divisor = max(rows for rows in range(1, height + 1) if height % rows == 0 and rows <= max_rows)
+    return divisor if divisor > 1 else min(height, max_rows)
 
 
-def _nearest_divisor(h: int, rows: int) -> int:
+def _nearest_divisor(height: int, rows: int) -> int:
     """A divisor of h between `rows` and four times as many, the smallest; `rows` without one."""
-    return next((d for d in range(rows, min(4 * rows, h)) if h % d == 0), rows)
+    return next((d for d in range(rows, min(4 * rows, height)) if height % d == 0), rows)
 
 
 POOLING: dict[str, Handler] = {"MaxPool": pool, "AveragePool": pool, "GlobalAveragePool": global_pool, "GlobalMaxPool": global_pool}

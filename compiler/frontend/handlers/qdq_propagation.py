@@ -40,7 +40,7 @@ def inward(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) ->
     read = names_read(border.nodes) | border.outputs
     nodes = [node for node in border.nodes if node.op_type != "DequantizeLinear" or node.output[0] in read]
     read = names_read(nodes) | border.outputs
-    refill(graph.initializer, (item for item in graph.initializer if item.name in read))
+    refill(graph.initializer, (tensor for tensor in graph.initializer if tensor.name in read))
     refill(graph.node, nodes)
     return copy
 

@@ -69,25 +69,25 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
     if constant and math.prod(shapes[constant[0]]) == 1:
         _with_one_value(mode, state, node, view, constant[0], x_q, y_q)
         return
-    same = all(other.of_rank(rank).axes == view.axes for other, _ in views.values())
+    same = all(operand_view.of_rank(rank).axes == view.axes for operand_view, _ in views.values())
     tensors = {i: state.in_rows_of(views[i][0].tensor, view.tensor) if same else _aligned(state, node, i, rank) for i in computed}
     types = {i: views[i][1] for i in computed}
     for i in constant:
-        found = _per_channel(mode, state, node, view, i, x_q, y_q)
-        if found is not None:
-            state.finish_as(node, found, view.axes)
+        multiply_add = _per_channel(mode, state, node, view, i, x_q, y_q)
+        if multiply_add is not None:
+            state.finish_as(node, multiply_add, view.axes)
             return
         tensors[i], types[i] = _constant(state, node, i, view)
-    whole = tensors[largest]
+    full = tensors[largest]
     for i in tensors:
         if i != largest:
-            tensors[i] = _spread(state, node, tensors[i], types[i], state.shapes[whole])
-    first, second = (0, 3) if state.shapes[tensors[0]] == state.shapes[whole] else (3, 0)
+            tensors[i] = _spread(state, node, tensors[i], types[i], state.shapes[full])
+    first, second = (0, 3) if state.shapes[tensors[0]] == state.shapes[full] else (3, 0)
     if first == 3 and mode != "mul":
         mode = "radd" if mode == "add" else "add"
     op = QuantisedPair(state.name(node), tensors[first], tensors[second], node.output[0], mode, types[first], types[second], y_q)
-    given = [state.shapes[name] for name in op.inputs]
-    if op.unfit(given) or given[0][:2] != given[1][:2] or op.output_shape(given) != state.shapes[whole]:
+    dims = [state.shapes[name] for name in op.inputs]
+    if op.unfit(dims) or dims[0][:2] != dims[1][:2] or op.output_shape(dims) != state.shapes[full]:
         raise state.refuse(node, f"{list(shapes[0])} and {list(shapes[3])}; one of the two has to have the shape of the result")
     if same:
         state.finish_as(node, op, view.axes)
@@ -108,8 +108,8 @@ def _with_one_value(
 ) -> None:
     """A constant of one value: a table."""
     value = state.constants[node.input[constant]].reshape(1, 1, 1, 1)
-    q, every = parameters(state, node, constant + 1, value.dtype), every_integer(x_q).reshape(1, -1, 1, 1)
-    (first, a_q), (second, b_q) = ((value, q), (every, x_q)) if constant == 0 else ((every, x_q), (value, q))
+    q, integers = parameters(state, node, constant + 1, value.dtype), every_integer(x_q).reshape(1, -1, 1, 1)
+    (first, a_q), (second, b_q) = ((value, q), (integers, x_q)) if constant == 0 else ((integers, x_q), (value, q))
     entries = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1)
     state.finish_as(node, LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, y_q), view.axes)
 
@@ -123,38 +123,38 @@ def _per_channel(
     if values is None or values.shape[0] > 1 or values.shape[2:] != (1, 1):
         return None
     q = parameters(state, node, constant + 1, array.dtype)
-    given = np.broadcast_to(values, (1, state.shapes[view.tensor][1], 1, 1)).astype(array.dtype)
-    every = np.broadcast_to(every_integer(x_q), (1, given.shape[1], 1, 256))
-    (first, a_q), (second, b_q) = ((given, q), (every, x_q)) if constant == 0 else ((every, x_q), (given, q))
-    wanted = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1, 256)
-    (sx, _), (s, zero), (sy, _) = (each.single(label(node)) for each in (x_q, q, y_q))
-    factors = (given.reshape(-1).astype(np.float32) - zero) * s if mode == "mul" else np.ones(len(wanted), np.float32)
-    found = fitted(every_integer(x_q), wanted, sx * factors / sy)
-    return None if found is None else QuantisedAffine(state.name(node), view.tensor, node.output[0], ((found, y_q),), x_q)
+    channel_values = np.broadcast_to(values, (1, state.shapes[view.tensor][1], 1, 1)).astype(array.dtype)
+    integers = np.broadcast_to(every_integer(x_q), (1, channel_values.shape[1], 1, 256))
+    (first, a_q), (second, b_q) = ((channel_values, q), (integers, x_q)) if constant == 0 else ((integers, x_q), (channel_values, q))
+    targets = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1, 256)
+    (sx, _), (s, zero), (sy, _) = (quantisation.single(label(node)) for quantisation in (x_q, q, y_q))
+    factors = (channel_values.reshape(-1).astype(np.float32) - zero) * s if mode == "mul" else np.ones(len(targets), np.float32)
+    fit = fitted(every_integer(x_q), targets, sx * factors / sy)
+    return None if fit is None else QuantisedAffine(state.name(node), view.tensor, node.output[0], ((fit, y_q),), x_q)
 
 
-def _spread(state: Translator, node: NodeProto, tensor: str, q: Quantisation, shape: Shape) -> str:
+def _spread(state: Translator, node: NodeProto, tensor: str, quantisation: Quantisation, shape: Shape) -> str:
     """A tensor with as many channels as another one and its rows and columns, or one pixel."""
     n, c, h, w = state.shapes[tensor]
-    if n != shape[0] or any(mine not in (1, theirs) for mine, theirs in zip((c, h, w), shape[1:], strict=True)):
+    if n != shape[0] or any(own_size not in (1, other_size) for own_size, other_size in zip((c, h, w), shape[1:], strict=True)):
         return tensor
     if c < shape[1]:
         name = state.name(node, ".channels")
-        tensor = state.emit(kept(name, tensor, name, q, [0] * shape[1], 1))
+        tensor = state.emit(kept(name, tensor, name, quantisation, [0] * shape[1], 1))
     if (h, w) not in ((1, 1), shape[2:]):
         name = state.name(node, ".pixels")
-        rows, columns = (Taps(tuple(((i if size > 1 else 0, 1.0),) for i in range(all_))) for size, all_ in ((h, shape[2]), (w, shape[3])))
+        rows, columns = (Taps(tuple(((i if size > 1 else 0, 1.0),) for i in range(stop))) for size, stop in ((h, shape[2]), (w, shape[3])))
         tensor = state.emit(Resample(name, tensor, name, rows, columns))
     return tensor
 
 
-def _constant(state: Translator, node: NodeProto, index: int, beside: View) -> tuple[str, Quantisation]:
+def _constant(state: Translator, node: NodeProto, index: int, reference: View) -> tuple[str, Quantisation]:
     """A constant of integers as a tensor of another one's channels: its pixels, or one of them."""
     array = state.constants[node.input[index]]
-    shape = state.shapes[beside.tensor]
-    values = constant_as(beside, shape, array)
+    shape = state.shapes[reference.tensor]
+    values = constant_as(reference, shape, array)
     if values is None:
-        raise state.refuse(node, f"a constant of shape {list(array.shape)} beside {list(beside.shape)}; one that fits is supported")
+        raise state.refuse(node, f"a constant of shape {list(array.shape)} beside {list(reference.shape)}; one that fits is supported")
     name = state.constant_tensor(node, values, (*shape[:2], *values.shape[2:]))
     state.tensors[name] = state.tensors[name].astype(array.dtype)
     state.types[name] = parameters(state, node, index + 1, array.dtype)
@@ -243,15 +243,15 @@ def _product(
 ) -> None:  # fmt: skip
     """Input 0 times weights [m, k] along one of its axes."""
     products.check_bound(x_q, weights, w_q, 0, bias, label(node))
-    found = over_axis(state, node, axis, weights)
-    op = QuantisedConv(state.name(node), found.tensor, node.output[0], found.kernel, bias, x_q, w_q, y_q, alpha=alpha)
-    state.finish_as(node, _with_columns(state, node, op), found.axes)
+    axis_product = over_axis(state, node, axis, weights)
+    op = QuantisedConv(state.name(node), axis_product.tensor, node.output[0], axis_product.kernel, bias, x_q, w_q, y_q, alpha=alpha)
+    state.finish_as(node, _with_columns(state, node, op), axis_product.axes)
 
 
 def _with_columns(state: Translator, node: NodeProto, op: QuantisedConv) -> QuantisedConv:
     """What has scales among its columns makes floats of its sums."""
-    found = columns(state, node, len(op.weights))
-    return replace(op, of_columns=found, y_q=None if len(found) > 1 else op.y_q) if found else op
+    column_tensors = columns(state, node, len(op.weights))
+    return replace(op, of_columns=column_tensors, y_q=None if len(column_tensors) > 1 else op.y_q) if column_tensors else op
 
 
 def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -293,11 +293,11 @@ def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation,
     """Input 0 [.., s, k] by input `right`: a constant matrix [k, m], or a computed tensor, head by head."""
     a = state.view(node)
     if node.input[right] not in state.constants:
-        found = heads_of(state, node, (0, right))
+        heads = heads_of(state, node, (0, right))
         if (deep := a.shape[-1]) * 255 * 255 > products.MOST:
             raise BadInputError(f"{label(node)}: sums of {deep:,} products; int32 holds {products.MOST // 255**2:,} of them")
-        op = QuantisedMatMul(state.name(node), found.a, found.b, node.output[0], found.heads, found.transposed, a_q, b_q, y_q)
-        state.finish_as(node, op, found.axes)
+        op = QuantisedMatMul(state.name(node), heads.a, heads.b, node.output[0], heads.heads, heads.transposed, a_q, b_q, y_q)
+        state.finish_as(node, op, heads.axes)
         return
     matrix = state.constant(node, right, "the right side")
     if matrix.ndim != 2:

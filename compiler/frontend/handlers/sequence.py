@@ -36,11 +36,11 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     """
     view = state.view(node, index).of_rank(rank)
     n, c, h, w = state.shapes[view.tensor]
-    atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
+    atoms, other_atoms = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
     if weights.shape[1] != view.shape[axis]:
         raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
     covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
-    if any(atom.axis == C or (atom.axis != N and covers) for atom in rest) or any(atom.axis == N for atom in atoms):
+    if any(atom.axis == C or (atom.axis != N and covers) for atom in other_atoms) or any(atom.axis == N for atom in atoms):
         raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})")
     order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
     kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
@@ -51,16 +51,16 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
 
 def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0) -> None:
     """`over_axis`: a convolution."""
-    found = over_axis(state, node, axis, weights, index, rank)
-    state.finish_as(node, Conv(state.name(node), found.tensor, node.output[0], floats(found.kernel), bias), found.axes)
+    axis_product = over_axis(state, node, axis, weights, index, rank)
+    state.finish_as(node, Conv(state.name(node), axis_product.tensor, node.output[0], floats(axis_product.kernel), bias), axis_product.axes)
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
     constant = [i for i in (0, 1) if node.input[i] in state.constants]
     if not constant:
-        found = heads_of(state, node)
-        state.finish_as(node, MatMul(state.name(node), *found[:2], node.output[0], found.heads, found.transposed), found.axes)
+        heads = heads_of(state, node)
+        state.finish_as(node, MatMul(state.name(node), *heads[:2], node.output[0], heads.heads, heads.transposed), heads.axes)
         return
     side = constant[0]
     matrix = state.constant(node, side, "one of the two")
@@ -125,7 +125,7 @@ def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     channels = view.shape[axis]
     scale = floats(state.constant(node, 1, "the scale")).reshape(-1)
     shift = floats(state.constant(node, 2, "the shift")).reshape(-1) if state.has(node, 2) else np.zeros(channels, np.float32)
-    scale, shift = (floats(np.broadcast_to(item, (channels,))) for item in (scale, shift))
+    scale, shift = (floats(np.broadcast_to(parameter, (channels,))) for parameter in (scale, shift))
     op = LayerNorm(state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)))
     state.finish_as(node, op, view.axes)
 
@@ -147,43 +147,45 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
     Of integers in one scale, zeros are zero points, which add nothing.
     """
     parts: list[tuple[int, View | NDArray[Any]]] = []
-    at = 0
+    size = 0
     for i, name in enumerate(node.input):
         part: View | NDArray[Any] = state.constants[name] if name in state.constants else state.view(node, i)
-        parts.append((at, part))
-        at += part.shape[axis]
-    views = [(before, part) for before, part in parts if isinstance(part, View)]
+        parts.append((size, part))
+        size += part.shape[axis]
+    views = [(offset, part) for offset, part in parts if isinstance(part, View)]
     if not views:
         raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
     first = views[0][1]
     q = state.types.get(first.tensor)
     zero = 0 if q is None else int(q.zero_point[0])
     shape = list(first.shape)
-    shape[axis] = at
+    shape[axis] = size
     sums: list[str] = []
-    for i, (before, view) in enumerate(views):
+    for i, (offset, view) in enumerate(views):
         same = view.axes[:axis] == first.axes[:axis] and view.axes[axis + 1 :] == first.axes[axis + 1 :]
         if view.axes[axis] != whole(state.shapes[view.tensor], P) or not same:
             raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
         name = state.name(node, f".{i}")
-        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (at, 1), before, zero)))
-    joint = View(sums[0], tuple((Atom(P, at, 1),) if i == axis else item for i, item in enumerate(first.axes)))
+        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (size, 1), offset, zero)))
+    joint = View(sums[0], tuple((Atom(P, size, 1),) if i == axis else atoms for i, atoms in enumerate(first.axes)))
     values = np.full([d if i == axis else 1 for i, d in enumerate(shape)], zero, np.float32)
-    for before, part in parts:
+    for offset, part in parts:
         if not isinstance(part, View):
-            values = np.array(np.broadcast_to(values, np.broadcast_shapes(values.shape, [*part.shape[:axis], at, *part.shape[axis + 1 :]])))
-            values[(slice(None),) * axis + (slice(before, before + part.shape[axis]),)] = part
+            values = np.array(
+                np.broadcast_to(values, np.broadcast_shapes(values.shape, [*part.shape[:axis], size, *part.shape[axis + 1 :]]))
+            )
+            values[(slice(None),) * axis + (slice(offset, offset + part.shape[axis]),)] = part
     if len(views) < len(parts):
-        own = constant_as(joint, state.shapes[joint.tensor], values)
-        assert own is not None
-        sums.append(state.constant_tensor(node, own, state.shapes[joint.tensor]))
+        constant_values = constant_as(joint, state.shapes[joint.tensor], values)
+        assert constant_values is not None
+        sums.append(state.constant_tensor(node, constant_values, state.shapes[joint.tensor]))
     if q is not None:
         if len(views) < len(parts):
             state.tensors[sums[-1]], state.types[sums[-1]] = state.tensors[sums[-1]].astype(q.dtype), q
         total = sums[0]
-        for other in sums[1:]:
+        for addend in sums[1:]:
             name = state.name(node)
-            total = state.emit(QuantisedPair(name, total, other, name, "add", q, q, q))
+            total = state.emit(QuantisedPair(name, total, addend, name, "add", q, q, q))
         state.views[node.output[0]] = joint.of(total)
         return
     steps = tuple(Step("add", operand=i) for i in range(1, len(sums)))

@@ -63,7 +63,9 @@ class Translator:
         self.views: dict[str, View] = {}
         self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
         self.reflowed: dict[tuple[str, Shape], str] = {}  # the same pixels in rows of another width
-        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer} | dict(beside or {})
+        self.constants: dict[str, Array] = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer} | dict(
+            beside or {}
+        )
         self.known_shapes = known_shapes(model.graph)  # of ONNX tensors
         self.used_names: set[str] = set()
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
@@ -76,13 +78,13 @@ class Translator:
     def refuse(self, node: NodeProto, why: str) -> UnsupportedError:
         return UnsupportedError(f"{label(node)}: {why}")
 
-    def constant(self, node: NodeProto, index: int, what: str) -> Array:
+    def constant(self, node: NodeProto, index: int, description: str) -> Array:
         """The value of an input that has to be known at compile time."""
         if not self.has(node, index):
-            raise self.refuse(node, f"{what} is missing; opset {self.opset} is too old a form of this operator")
+            raise self.refuse(node, f"{description} is missing; opset {self.opset} is too old a form of this operator")
         name = node.input[index]
         if name not in self.constants:
-            raise self.refuse(node, f"{what} {name!r} is computed at run time; only a constant one is supported")
+            raise self.refuse(node, f"{description} {name!r} is computed at run time; only a constant one is supported")
         return self.constants[name]
 
     def view(self, node: NodeProto, index: int = 0) -> View:
@@ -98,11 +100,11 @@ class Translator:
     def image(self, node: NodeProto, index: int = 0) -> str:
         """The input as a graph tensor whose (n, c, h, w) is ONNX's own shape."""
         view = self.view(node, index)
-        shape, wanted = self.shapes[view.tensor], graph_shape(view.shape)
-        if (*wanted[:2], wanted[2] * wanted[3]) == (*shape[:2], shape[2] * shape[3]):
-            found = self.in_order(view)
-            if found.atoms == whole(shape, N, C, P):
-                return self.in_rows(found.tensor, wanted)
+        shape, image_shape = self.shapes[view.tensor], graph_shape(view.shape)
+        if (*image_shape[:2], image_shape[2] * image_shape[3]) == (*shape[:2], shape[2] * shape[3]):
+            ordered = self.in_order(view)
+            if ordered.atoms == whole(shape, N, C, P):
+                return self.in_rows(ordered.tensor, image_shape)
         raise self.refuse(
             node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
         )
@@ -116,10 +118,10 @@ class Translator:
             self.reflowed[tensor, shape] = self.emit(Reflow(name, tensor, name, self.shapes[tensor][2:], shape[2:]))
         return self.reflowed[tensor, shape]
 
-    def in_rows_of(self, tensor: str, other: str) -> str:
+    def in_rows_of(self, tensor: str, reference: str) -> str:
         """The tensor with its pixels in rows as those of another one, which has as many."""
         n, c, h, w = self.shapes[tensor]
-        rows = self.shapes[other][2:]
+        rows = self.shapes[reference][2:]
         return self.in_rows(tensor, (n, c, *rows)) if math.prod(rows) == h * w else tensor
 
     def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
@@ -174,11 +176,11 @@ class Translator:
         if any(q is not None and q.dtype == SUMS for name, q in zip(op.inputs, types, strict=True) if name not in op.of_columns):
             raise UnsupportedError(f"operator {op.name!r}: reads int32 sums, which are for the host; integers of 8 bits are supported")
         try:
-            made = op.output_type(types)
+            output_type = op.output_type(types)
         except ValueError as error:
             raise UnsupportedError(f"operator {op.name!r}: {error}") from None
-        if made is not None:
-            self.types[op.y] = made
+        if output_type is not None:
+            self.types[op.y] = output_type
         self.shapes[op.y] = shape
         self.operators.append(op)
         return op.y
@@ -194,8 +196,8 @@ class Translator:
     def finish(self, node: NodeProto, op: Operator, shape: tuple[int, ...] | None = None) -> None:
         """Append the operator that produces the node's first output, (n, c, h, w) in this order; ONNX's shape is its own unless given."""
         self.emit(op)
-        own = self.shapes[op.y]
-        self.views[node.output[0]] = row_major(op.y, own, own if shape is None else shape)
+        tensor_shape = self.shapes[op.y]
+        self.views[node.output[0]] = row_major(op.y, tensor_shape, tensor_shape if shape is None else shape)
 
     def finish_as(self, node: NodeProto, op: Operator, axes: tuple[tuple[Atom, ...], ...]) -> None:
         """Append the operator that produces the node's first output, whose ONNX axes run over it as given."""
@@ -208,46 +210,46 @@ class Translator:
             if name not in self.views:
                 continue
             view = self.views[name]
-            known = self.known_shapes.get(name, view.shape)
-            if view.shape != known or not view.covers(self.shapes[view.tensor]):
-                seen = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
-                raise ValueError(f"{label(node)}: {name!r} of shape {list(known)} was lowered to {seen}")
+            onnx_shape = self.known_shapes.get(name, view.shape)
+            if view.shape != onnx_shape or not view.covers(self.shapes[view.tensor]):
+                lowered = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
+                raise ValueError(f"{label(node)}: {name!r} of shape {list(onnx_shape)} was lowered to {lowered}")
 
     # -- the walk ---------------------------------------------------------------------------------------------------
 
     def inputs(self) -> tuple[Port, ...]:
         ports = []
-        for item in self.model.graph.input:
-            if item.name in self.constants:
+        for tensor in self.model.graph.input:
+            if tensor.name in self.constants:
                 continue
-            if what := self.strange(item):
-                raise UnsupportedError(f"input {item.name!r} is {what}; {TAKEN} is supported")
-            ports.append(self.receive(item))
+            if reason := self.strange(tensor):
+                raise UnsupportedError(f"input {tensor.name!r} is {reason}; {TAKEN} is supported")
+            ports.append(self.receive(tensor))
         return tuple(ports)
 
-    def strange(self, item: ValueInfoProto) -> str:
+    def strange(self, tensor: ValueInfoProto) -> str:
         """What keeps a tensor from being taken from the host, or ''."""
-        kind = item.type.tensor_type.elem_type
-        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU) and (kind != TensorProto.INT32 or item.name not in self.columns):
+        kind = tensor.type.tensor_type.elem_type
+        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU) and (kind != TensorProto.INT32 or tensor.name not in self.columns):
             return kind_name(kind)
-        return "" if has_shape(item) else "of unknown shape"
+        return "" if has_shape(tensor) else "of unknown shape"
 
-    def stands_for(self, item: ValueInfoProto) -> Quantisation | None:
+    def stands_for(self, tensor: ValueInfoProto) -> Quantisation | None:
         """What a tensor's integers stand for; themselves where no operator says it, which then only move.  None of one of floats."""
-        kind = item.type.tensor_type.elem_type
+        kind = tensor.type.tensor_type.elem_type
         if kind == TensorProto.INT32:
             return ALONE
         if kind not in INTEGERS_ON_NPU:
             return None
         dtype = helper.tensor_dtype_to_np_dtype(kind)
-        return quantisation_of(item.name, dtype, self.model.graph, self.constants) or Quantisation.of(np.float32(1), None, dtype)
+        return quantisation_of(tensor.name, dtype, self.model.graph, self.constants) or Quantisation.of(np.float32(1), None, dtype)
 
-    def receive(self, item: ValueInfoProto) -> Port:
+    def receive(self, tensor: ValueInfoProto) -> Port:
         """A tensor that comes from the host."""
-        name, shape = item.name, tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim)
-        found = self.stands_for(item)
-        if found is not None:
-            self.types[name] = found
+        name, shape = tensor.name, tuple(int(d.dim_value) for d in tensor.type.tensor_type.shape.dim)
+        quantisation = self.stands_for(tensor)
+        if quantisation is not None:
+            self.types[name] = quantisation
         if len(shape) == 3 and channels_last(self.model, name):
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)
@@ -264,26 +266,26 @@ class Translator:
         return Port(name, name, shape, self._order(name))
 
     def outputs(self) -> tuple[Port, ...]:
-        given = {item.name for item in self.model.graph.input}
-        for item in self.model.graph.output:
-            if item.name in given:
-                raise UnsupportedError(f"output {item.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
-            given.add(item.name)
-        ports = tuple(self.hand_over(item) for item in self.model.graph.output)
+        names = {tensor.name for tensor in self.model.graph.input}
+        for tensor in self.model.graph.output:
+            if tensor.name in names:
+                raise UnsupportedError(f"output {tensor.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
+            names.add(tensor.name)
+        ports = tuple(self.hand_over(tensor) for tensor in self.model.graph.output)
         batches = {self.shapes[name][0] for name in (*(op.y for op in self.operators), *(port.tensor for port in ports))}
         if len(batches) > 1:  # an output that is an input is copied, beside what is computed
             raise UnsupportedError(f"outputs of {' and '.join(map(str, sorted(batches)))} images; one number for all is supported")
         return ports
 
-    def hand_over(self, item: ValueInfoProto) -> Port:
+    def hand_over(self, tensor: ValueInfoProto) -> Port:
         """A tensor that goes to the host."""
-        name = item.name
+        name = tensor.name
         if name not in self.views:
             raise UnsupportedError(f"output {name!r} does not depend on any input; nothing to run on the NPU")
         view = self.views[name]
-        kind = item.type.tensor_type.elem_type
-        held = self.types.get(view.tensor)
-        if kind not in (ON_NPU if held is None else (helper.np_dtype_to_tensor_dtype(held.dtype),)):
+        kind = tensor.type.tensor_type.elem_type
+        quantisation = self.types.get(view.tensor)
+        if kind not in (ON_NPU if quantisation is None else (helper.np_dtype_to_tensor_dtype(quantisation.dtype),)):
             raise UnsupportedError(f"output {name!r} is {kind_name(kind)}; {TAKEN} is supported")
         if host_order(view, self.shapes[view.tensor]) is None:
             view = self.views[name] = self.in_order(view)
@@ -297,10 +299,10 @@ class Translator:
         return order
 
 
-def has_shape(item: ValueInfoProto) -> bool:
+def has_shape(tensor: ValueInfoProto) -> bool:
     """Whether it is a tensor of which every dimension is known."""
-    kind = item.type.tensor_type
-    return item.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
+    kind = tensor.type.tensor_type
+    return tensor.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
 
 
 # what these contract or normalise is the last axis
@@ -316,19 +318,19 @@ def channels_last(model: ModelProto, name: str) -> bool:
 
     Of those behind a tensor; where nobody there does, as in a piece that ends in a sum, of those that are connected with it.
     """
-    constants = {item.name for item in model.graph.initializer}  # a scale connects nothing
+    constants = {tensor.name for tensor in model.graph.initializer}  # a scale connects nothing
     for around in (False, True):
-        todo, seen = [name], {name, "", *constants}
-        while todo:
-            current = todo.pop(0)
+        pending, seen = [name], {name, "", *constants}
+        while pending:
+            current = pending.pop(0)
             for node in model.graph.node:
                 if current not in node.input and not (around and current in node.output):
                     continue
                 if node.op_type in _SEQUENCE or node.op_type in _IMAGE:
                     return node.op_type in _SEQUENCE
-                near = [other for other in (*(node.input if around else ()), *node.output) if other not in seen]
-                todo += near
-                seen.update(near)
+                neighbours = [neighbour for neighbour in (*(node.input if around else ()), *node.output) if neighbour not in seen]
+                pending += neighbours
+                seen.update(neighbours)
     return False
 
 
@@ -338,12 +340,12 @@ def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
     Samples a stride apart are then one channel, so that a first layer fills the lanes of a block instead of one lane of each
     (`handlers.conv` has its weights to match).  The host puts them there; more channels than one would be in no order of whole axes.
     """
-    if len(shape) != 3 or shape[1] != 1 or any(item.name == name for item in model.graph.output):
+    if len(shape) != 3 or shape[1] != 1 or any(entry.name == name for entry in model.graph.output):
         return 1
     strides = set()
     for node in model.graph.node:
-        for i, item in enumerate(node.input):
-            if item == name:
+        for i, entry in enumerate(node.input):
+            if entry == name:
                 values = attributes(node) if node.op_type == "Conv" and i == 0 else {}
                 plain = set(values.get("dilations", [1])) == {1} and values.get("auto_pad", "NOTSET") == "NOTSET"
                 strides.add(int(values.get("strides", [1])[0]) if plain else 1)
@@ -391,12 +393,12 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
 
     handlers: by the operator's name, behind its domain and a dot where that is not ONNX's own.
     """
-    own = node.domain in ("", "ai.onnx")
-    handler = handlers.get(node.op_type if own else f"{node.domain}.{node.op_type}")
-    if not own and handler is None:
+    is_onnx = node.domain in ("", "ai.onnx")
+    handler = handlers.get(node.op_type if is_onnx else f"{node.domain}.{node.op_type}")
+    if not is_onnx and handler is None:
         raise state.refuse(node, f"operators of domain {node.domain!r} are not supported")
     values = attributes(node)
-    if not own or not fold(state, node, values):
+    if not is_onnx or not fold(state, node, values):
         if handler is None:
             raise state.refuse(node, _FOR_HOST.get(node.op_type, f"not supported; supported are {', '.join(sorted(handlers))}"))
         try:

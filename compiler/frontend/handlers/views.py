@@ -75,13 +75,13 @@ class View:
 
     def resized(self, tensor: str, sizes: Mapping[Atom, int]) -> View:
         """The same axes over a tensor of which some atoms have other sizes; the strides of all follow."""
-        made: dict[Atom, Atom] = {}
+        new_atoms: dict[Atom, Atom] = {}
         for axis in (N, C, P):
             stride = 1
             for atom in self.digits(axis):
-                made[atom] = Atom(axis, sizes.get(atom, atom.size), stride)
-                stride *= made[atom].size
-        return View(tensor, tuple(joined(made[atom] for atom in atoms) for atoms in self.axes))
+                new_atoms[atom] = Atom(axis, sizes.get(atom, atom.size), stride)
+                stride *= new_atoms[atom].size
+        return View(tensor, tuple(joined(new_atoms[atom] for atom in atoms) for atoms in self.axes))
 
 
 def whole(shape: Shape, *axes: int) -> Atoms:
@@ -114,25 +114,25 @@ def row_major(tensor: str, shape: Shape, onnx_shape: Sequence[int]) -> View:
 
 def reshaped(view: View, onnx_shape: Sequence[int]) -> View | None:
     """The same values in the same order, in other axes; None where an axis would begin inside of a step."""
-    todo = list(reversed(view.atoms))
+    pending = list(reversed(view.atoms))
     axes = []
     for size in onnx_shape:
-        atoms, left = [], int(size)
-        while left > 1:
-            if not todo:
+        atoms, remaining = [], int(size)
+        while remaining > 1:
+            if not pending:
                 return None
-            axis, length, stride = todo.pop()
-            if left % length == 0:
+            axis, length, stride = pending.pop()
+            if remaining % length == 0:
                 atoms.append(Atom(axis, length, stride))
-                left //= length
-            elif length % left == 0:
-                atoms.append(Atom(axis, left, stride * (length // left)))
-                todo.append(Atom(axis, length // left, stride))
-                left = 1
+                remaining //= length
+            elif length % remaining == 0:
+                atoms.append(Atom(axis, remaining, stride * (length // remaining)))
+                pending.append(Atom(axis, length // remaining, stride))
+                remaining = 1
             else:
                 return None
         axes.append(joined(atoms))
-    return None if todo else View(view.tensor, tuple(axes))
+    return None if pending else View(view.tensor, tuple(axes))
 
 
 def transposed(view: View, perm: Sequence[int]) -> View:
@@ -178,8 +178,8 @@ def constant_as(view: View, shape: Shape, array: NDArray[Any]) -> NDArray[np.flo
     sizes: list[int] = []
     dims: list[int] = []
     for axis in (N, C, P):
-        mine = [places[i] for i in order if places[i][0].axis == axis]
-        varies = any(item[1] for item in mine)
-        sizes += [atom.size if varies else 1 for atom, _ in mine]
+        axis_places = [places[i] for i in order if places[i][0].axis == axis]
+        varies = any(place[1] for place in axis_places)
+        sizes += [atom.size if varies else 1 for atom, _ in axis_places]
         dims += (shape[2:] if varies else (1, 1)) if axis == P else [shape[axis] if varies else 1]
     return np.ascontiguousarray(np.broadcast_to(values, sizes).reshape(dims), np.float32)

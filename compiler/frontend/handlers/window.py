@@ -58,14 +58,14 @@ def within_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float =
         op = _in_rows(state, node, op, zero, no_weight)
     if why := beyond(replace(op, pads=(0, 0, 0, 0))):
         raise state.refuse(node, why)
-    top, left, bottom, right = op.pads
-    above, before = max(0, top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, left - MAX_WINDOW)
-    if not above and not before:
+    pad_top, pad_left, pad_bottom, pad_right = op.pads
+    extra_rows, extra_columns = max(0, pad_top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, pad_left - MAX_WINDOW)
+    if not extra_rows and not extra_columns:
         return op
     _, _, in_h, in_w = state.shapes[op.x]
-    rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((above, in_h), (before, in_w)))
+    rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((extra_rows, in_h), (extra_columns, in_w)))
     x = state.emit(Resample(state.name(node, ".padded"), op.x, state.fresh(f"{node.output[0]}.padded"), rows, columns, zero))
-    return replace(op, x=x, pads=(top - above, left - before, bottom, right))
+    return replace(op, x=x, pads=(pad_top - extra_rows, pad_left - extra_columns, pad_bottom, pad_right))
 
 
 def _without_idle(state: Translator, op: AnyConv) -> AnyConv:
@@ -84,8 +84,8 @@ def _without_idle(state: Translator, op: AnyConv) -> AnyConv:
 def _is_line(state: Translator, op: AnyConv) -> bool:
     """Whether the image and what windows see of it are one row, or one column."""
     _, _, h, w = state.shapes[op.x]
-    kernel, (top, left, bottom, right) = op.weights.shape[2:], op.pads
-    return (w == kernel[1] == 1 and left == right == 0) or (h == kernel[0] == 1 and top == bottom == 0)
+    kernel, (pad_top, pad_left, pad_bottom, pad_right) = op.weights.shape[2:], op.pads
+    return (w == kernel[1] == 1 and pad_left == pad_right == 0) or (h == kernel[0] == 1 and pad_top == pad_bottom == 0)
 
 
 def _in_rows(state: Translator, node: NodeProto, op: AnyConv, zero: float, no_weight: NDArray[Any] | float) -> AnyConv:
@@ -111,8 +111,8 @@ def padding(values: Attributes, size: tuple[int, int], kernel: tuple[int, int], 
     if auto == "VALID":
         return (0, 0, 0, 0)
     if auto == "NOTSET":
-        given = [int(pad) for pad in values.get("pads", [0, 0, 0, 0])]
-        return (given[0], given[1], given[2], given[3]) if len(given) == 4 else (given[0], 0, given[1], 0)
+        pads = [int(pad) for pad in values.get("pads", [0, 0, 0, 0])]
+        return (pads[0], pads[1], pads[2], pads[3]) if len(pads) == 4 else (pads[0], 0, pads[1], 0)
     before, after = [], []
     for axis in range(2):
         outputs = -(-size[axis] // stride[axis])

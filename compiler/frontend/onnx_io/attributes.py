@@ -22,11 +22,11 @@ Attributes = dict[str, Any]  # of a node, by name; what is not given is not in i
 
 def attributes(node: NodeProto) -> Attributes:
     """Strings are decoded."""
-    out: Attributes = {}
-    for item in node.attribute:
-        value = onnx.helper.get_attribute_value(item)
-        out[item.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return out
+    values: Attributes = {}
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return values
 
 
 def one_line(error: BaseException | str) -> str:
@@ -37,7 +37,7 @@ def one_line(error: BaseException | str) -> str:
 
 def opset_of(model: ModelProto) -> int:
     """Version of the default operator set."""
-    return max((int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
+    return max((int(opset.version) for opset in model.opset_import if opset.domain in ("", "ai.onnx")), default=1)
 
 
 def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
@@ -50,8 +50,8 @@ def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
 
 def known_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
     """Of every tensor whose dimensions are all known."""
-    shapes = {item.name: tuple(int(d) for d in item.dims) for item in graph.initializer}
-    typed = ((item.name, known_dims(item.type)) for item in (*graph.input, *graph.output, *graph.value_info))
+    shapes = {tensor.name: tuple(int(d) for d in tensor.dims) for tensor in graph.initializer}
+    typed = ((tensor.name, known_dims(tensor.type)) for tensor in (*graph.input, *graph.output, *graph.value_info))
     return shapes | {name: dims for name, dims in typed if dims is not None}
 
 
@@ -62,7 +62,7 @@ def label(node: NodeProto) -> str:
 
 def check_attributes(model: ModelProto, where: str) -> None:
     """Raise BadInputError where a window, a group or the channels of a convolution cannot be right."""
-    weights = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
+    weights = {tensor.name: tuple(int(d) for d in tensor.dims) for tensor in model.graph.initializer}
     for node in model.graph.node:
         values = attributes(node)
         for name, value in values.items():

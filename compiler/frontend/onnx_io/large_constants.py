@@ -44,9 +44,9 @@ class ModelWithoutWeights(NamedTuple):
 
     def filled(self) -> ModelProto:
         """The model with all its data, in place."""
-        for item in self.model.graph.initializer:
-            if item.name in self.data:
-                item.raw_data = bytes(self.data[item.name])
+        for tensor in self.model.graph.initializer:
+            if tensor.name in self.data:
+                tensor.raw_data = bytes(self.data[tensor.name])
         return self.model
 
 
@@ -64,27 +64,27 @@ def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, Tens
     skeleton = ModelProto()
     copy_fields(skeleton, model, "graph")
     copy_fields(skeleton.graph, model.graph, "initializer")
-    listed = {item.name for item in model.graph.input}
+    listed = {tensor.name for tensor in model.graph.input}
     large: dict[str, TensorProto] = {}
-    for item in model.graph.initializer:
-        if item.data_type in FLOATS and math.prod(item.dims) >= at_least and item.name not in large:
-            large[item.name] = item
-            if item.name not in listed:
-                skeleton.graph.input.append(helper.make_tensor_value_info(item.name, item.data_type, list(item.dims)))
+    for tensor in model.graph.initializer:
+        if tensor.data_type in FLOATS and math.prod(tensor.dims) >= at_least and tensor.name not in large:
+            large[tensor.name] = tensor
+            if tensor.name not in listed:
+                skeleton.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
         else:
-            skeleton.graph.initializer.append(item)
+            skeleton.graph.initializer.append(tensor)
     return skeleton, large
 
 
 def attach(model: ModelProto, large: Mapping[str, LargeConstant]) -> ModelWithoutWeights:
     """Put the initialisers back that are still read, in place but for their data."""
-    kept = _still_read(model, large)
-    model.graph.initializer.extend(tensor if data is None else without_data(tensor) for tensor, data in kept.values())
-    return ModelWithoutWeights(model, {name: data for name, (_, data) in kept.items() if data is not None})
+    read_constants = _still_read(model, large)
+    model.graph.initializer.extend(tensor if data is None else without_data(tensor) for tensor, data in read_constants.values())
+    return ModelWithoutWeights(model, {name: data for name, (_, data) in read_constants.items() if data is not None})
 
 
 def _still_read(model: ModelProto, large: Mapping[str, LargeConstant]) -> dict[str, LargeConstant]:
     """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
-    refill(model.graph.input, (item for item in model.graph.input if item.name not in large))
-    read = names_read(model.graph.node) | {item.name for item in model.graph.output}
-    return {name: item for name, item in large.items() if name in read}
+    refill(model.graph.input, (entry for entry in model.graph.input if entry.name not in large))
+    read = names_read(model.graph.node) | {entry.name for entry in model.graph.output}
+    return {name: entry for name, entry in large.items() if name in read}

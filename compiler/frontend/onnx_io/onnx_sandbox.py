@@ -119,50 +119,50 @@ class _Process:
                 pipe.close()
         child.wait()
 
-    def ask(self, what: str, model: ModelProto, model_bytes: int, where: str = "model", **options: Any) -> ModelProto:
+    def ask(self, command: str, model: ModelProto, model_bytes: int, where: str = "model", **options: Any) -> ModelProto:
         body = model.SerializeToString()
         limit_bytes = memory_limit(max(model_bytes, len(body)))
         limits = {"limit_bytes": limit_bytes, "cpu_s": CPU_LIMIT_S, "answer_bytes": len(body) + limit_bytes // ANSWER_TIMES}
-        head = {"what": what, "size_bytes": len(body), "options": options, **limits}
+        head = {"what": command, "size_bytes": len(body), "options": options, **limits}
         with self._lock:
             child = self.start()
             assert child.stdin is not None
             assert child.stdout is not None
             try:
-                told, answer = _exchanged(child.stdin, child.stdout, head, body)
+                reply, answer = _exchanged(child.stdin, child.stdout, head, body)
             except (OSError, EOFError):
                 code = child.wait()
                 self.stop()
-                raise BadInputError(f"{where}: {_death(what, code, limit_bytes)}") from None
+                raise BadInputError(f"{where}: {_death(command, code, limit_bytes)}") from None
             except BaseException:
                 self.stop()  # half a request, or half an answer
                 raise
-        if told["exhausted"]:
-            raise BadInputError(f"{where}: {_DOING[what]} takes more than {limit_bytes:,} bytes of memory")
-        if told["error"]:
-            raise LibraryError(told["error"].partition(": ")[2])
+        if reply["exhausted"]:
+            raise BadInputError(f"{where}: {_DOING[command]} takes more than {limit_bytes:,} bytes of memory")
+        if reply["error"]:
+            raise LibraryError(reply["error"].partition(": ")[2])
         return ModelProto.FromString(answer)
 
 
-def _exchanged(there: IO[bytes], back: IO[bytes], head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-    there.write(json.dumps(head).encode() + b"\n")
-    there.write(body)
-    there.flush()
-    line = back.readline()
+def _exchanged(requests: IO[bytes], answers: IO[bytes], head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    requests.write(json.dumps(head).encode() + b"\n")
+    requests.write(body)
+    requests.flush()
+    line = answers.readline()
     if not line.endswith(b"\n"):
         raise EOFError
-    told: dict[str, Any] = json.loads(line)
-    answer = back.read(told["size_bytes"])
-    if len(answer) != told["size_bytes"]:
+    reply: dict[str, Any] = json.loads(line)
+    answer = answers.read(reply["size_bytes"])
+    if len(answer) != reply["size_bytes"]:
         raise EOFError
-    return told, answer
+    return reply, answer
 
 
-def _death(what: str, code: int, limit_bytes: int) -> str:
+def _death(command: str, code: int, limit_bytes: int) -> str:
     if code == -signal.SIGXCPU:
-        return f"{_DOING[what]} takes longer than {CPU_LIMIT_S} s"
+        return f"{_DOING[command]} takes longer than {CPU_LIMIT_S} s"
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return f"{_DOING[what]} killed the process that does it ({how}, {limit_bytes:,} bytes of memory at most)"
+    return f"{_DOING[command]} killed the process that does it ({how}, {limit_bytes:,} bytes of memory at most)"
 
 
 _PROCESS = _Process()

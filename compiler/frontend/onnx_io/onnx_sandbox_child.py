@@ -66,10 +66,10 @@ def evaluate(body: bytes) -> bytes:
     from onnx.reference import ReferenceEvaluator  # 0.6 s: only models that are not supported as a whole pay for it
 
     model = onnx.load_from_string(body)
-    names = [item.name for item in model.graph.output]
-    found = ReferenceEvaluator(model).run(names, {})
+    names = [output.name for output in model.graph.output]
+    outputs = ReferenceEvaluator(model).run(names, {})
     answer = onnx.ModelProto()
-    tensors = (onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in zip(names, found, strict=True))
+    tensors = (onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in zip(names, outputs, strict=True))
     answer.graph.initializer.extend(tensors)
     return answer.SerializeToString()
 

@@ -14,16 +14,16 @@ _RAW = "raw_data"
 Data = bytes | memoryview  # uint8
 
 
-def tensor_pieces(tensor: TensorProto, beside: Data | None = None) -> list[Data]:
+def tensor_pieces(tensor: TensorProto, external: Data | None = None) -> list[Data]:
     """What a tensor is serialised to, its fields in the order of their numbers.  beside: its raw data, where it has none of its own."""
-    if beside is None and not tensor.HasField(_RAW):
+    if external is None and not tensor.HasField(_RAW):
         return [tensor.SerializeToString(deterministic=True)]
-    data, before, behind = tensor.raw_data if beside is None else beside, TensorProto(), TensorProto()
+    data, head_fields, tail_fields = tensor.raw_data if external is None else external, TensorProto(), TensorProto()
     for field in TensorProto.DESCRIPTOR.fields:  # `ListFields` would copy the data, too
         if field.name != _RAW:
-            _copy_field(before if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else behind, tensor, field.name)
+            _copy_field(head_fields if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else tail_fields, tensor, field.name)
     head = field_head(TensorProto, _RAW, len(data))
-    return [before.SerializeToString(deterministic=True) + head, data, behind.SerializeToString(deterministic=True)]
+    return [head_fields.SerializeToString(deterministic=True) + head, data, tail_fields.SerializeToString(deterministic=True)]
 
 
 def without_data(tensor: TensorProto) -> TensorProto:

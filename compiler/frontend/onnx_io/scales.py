@@ -67,37 +67,37 @@ def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping
     A zero point without a scale is heard where there is no scale.
     Raises BadInputError for a scale or zero point that cannot be right.
     """
-    todo, seen, less = [name], {name}, None
-    while todo:
-        current = todo.pop(0)
+    pending, seen, shift_only = [name], {name}, None
+    while pending:
+        current = pending.pop(0)
         for node in graph.node:
             domain = "" if node.domain == "ai.onnx" else node.domain
             scaled = SCALED.get((domain, node.op_type))
             if scaled is not None:
-                for at in _places(node, scaled, current):
-                    found = _said(node, at, dtype, constants)
-                    if found is not None:
-                        return found
+                for scale_index in _places(node, scaled, current):
+                    quantisation = _said(node, scale_index, dtype, constants)
+                    if quantisation is not None:
+                        return quantisation
             elif (domain, node.op_type) in SHIFTED:
-                for index, at in SHIFTED[domain, node.op_type].items():
-                    zero = [*node.input, "", ""][at]
-                    if less is None and node.input[index] == current and zero in constants and constants[zero].size == 1:
-                        less = Quantisation.of(np.float32(1), constants[zero].reshape(()), dtype, where=label(node))
+                for index, scale_index in SHIFTED[domain, node.op_type].items():
+                    zero = [*node.input, "", ""][scale_index]
+                    if shift_only is None and node.input[index] == current and zero in constants and constants[zero].size == 1:
+                        shift_only = Quantisation.of(np.float32(1), constants[zero].reshape(()), dtype, where=label(node))
             elif not domain and node.op_type in MOVES and node.output and current in (node.input[0], node.output[0]):
-                todo += [other for other in (node.input[0], node.output[0]) if other not in seen]
+                pending += [neighbour for neighbour in (node.input[0], node.output[0]) if neighbour not in seen]
                 seen |= {node.input[0], node.output[0]}
-    return less
+    return shift_only
 
 
 def _places(node: NodeProto, scaled: Scaled, name: str) -> list[int]:
     """Where the node has the tensor's scale."""
-    found = [i + 1 for i in range(len(node.input))[scaled.read] if node.input[i] == name]
-    return found + ([scaled.made] if scaled.made is not None and name in node.output else [])
+    indices = [i + 1 for i in range(len(node.input))[scaled.read] if node.input[i] == name]
+    return indices + ([scaled.made] if scaled.made is not None and name in node.output else [])
 
 
-def _said(node: NodeProto, at: int, dtype: Any, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
-    scale, zero = ([*node.input, "", ""][i] for i in (at, at + 1))
+def _said(node: NodeProto, scale_index: int, dtype: Any, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
+    scale, zero = ([*node.input, "", ""][i] for i in (scale_index, scale_index + 1))
     if scale not in constants or (zero and zero not in constants):
         return None
-    given = constants[zero] if zero else np.zeros((), dtype)
-    return Quantisation.of(constants[scale], given, dtype, where=label(node)) if constants[scale].size == 1 else None
+    zero_point = constants[zero] if zero else np.zeros((), dtype)
+    return Quantisation.of(constants[scale], zero_point, dtype, where=label(node)) if constants[scale].size == 1 else None

@@ -53,15 +53,15 @@ def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
 
     Raises `LibraryError` where shapes do not fit together, and BadInputError (see `libraries.check`).
     """
-    found = onnx_sandbox.infer(skeleton, model_bytes, where, values=False)
-    if can_follow(found.graph, ByteBudget(memory_limit(model_bytes) // 2)):
+    inferred = onnx_sandbox.infer(skeleton, model_bytes, where, values=False)
+    if can_follow(inferred.graph, ByteBudget(memory_limit(model_bytes) // 2)):
         # values that are followed as shapes and are none may not fit each other
         with suppress(onnx_sandbox.LibraryError):
-            found = onnx_sandbox.infer(skeleton, model_bytes, where, values=True)
-    return found
+            inferred = onnx_sandbox.infer(skeleton, model_bytes, where, values=True)
+    return inferred
 
 
-def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> ModelProto:
+def settle(skeleton: ModelProto, max_values: int, model_bytes: int, where: str) -> ModelProto:
     """The skeleton with every shape that follows from those of its inputs; nodes that only constants go into are initialisers,
     and nodes that stand for others are these (`compiler.frontend.onnx_io.inline`).
 
@@ -70,7 +70,7 @@ def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> Mod
     model, budget = skeleton, ByteBudget(memory_limit(model_bytes) // 2)
     while True:
         model = infer(model, model_bytes, where)
-        walk = _Walk(model, most, budget)
+        walk = _Walk(model, max_values, budget)
         for node in model.graph.node:
             walk.visit(node)
         if walk.computed or walk.typed:
@@ -78,12 +78,12 @@ def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> Mod
         elif (expanded := with_bodies(model, walk.constants, budget, model_bytes, where)) is not None:
             model = expanded
         else:
-            return _with_sizes_of_runtime(model, most, budget)
+            return _with_sizes_of_runtime(model, max_values, budget)
 
 
-def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> ModelProto:
+def _with_sizes_of_runtime(model: ModelProto, max_values: int, budget: ByteBudget) -> ModelProto:
     """In place: shapes that onnxruntime has otherwise than onnx's rule says, and those behind them."""
-    walk, changed = _Walk(model, most, budget), set[str]()
+    walk, changed = _Walk(model, max_values, budget), set[str]()
     for node in model.graph.node:
         rule, shape = SIZES.get(node.op_type), walk.shapes.get(node.input[0] if node.input else "")
         size = None if rule is None or shape is None else rule(node, shape, walk)
@@ -151,32 +151,32 @@ def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
 class _Walk:
     """constants: known values.  computed: those of them that a node makes.  typed: tensors whose shape the inference did not find."""
 
-    def __init__(self, model: ModelProto, most: int, budget: ByteBudget) -> None:
-        self.model, self.most, self.budget = model, most, budget
-        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+    def __init__(self, model: ModelProto, max_values: int, budget: ByteBudget) -> None:
+        self.model, self.most, self.budget = model, max_values, budget
+        self.constants: dict[str, Array] = {entry.name: numpy_helper.to_array(entry) for entry in model.graph.initializer}
         self.computed: dict[str, Array] = {}
         ports = (*model.graph.output, *model.graph.input, *model.graph.value_info)
-        self.types: dict[str, TypeProto] = {item.name: item.type for item in ports}
+        self.types: dict[str, TypeProto] = {entry.name: entry.type for entry in ports}
         self.types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in model.graph.initializer}
-        given = {item.name for item in (*model.graph.input, *model.graph.initializer)}
+        inputs = {entry.name for entry in (*model.graph.input, *model.graph.initializer)}
         # an output that no node makes is not inferred
         self.typed = {
-            item.name: self.types[item.name] for item in model.graph.output if item.name in given and known_dims(item.type) is None
+            entry.name: self.types[entry.name] for entry in model.graph.output if entry.name in inputs and known_dims(entry.type) is None
         }
         self.shapes = known_shapes(model.graph)
-        self.versions = {item.domain: item.version for item in model.opset_import}
-        self.outputs = {item.name for item in model.graph.output}
+        self.versions = {entry.domain: entry.version for entry in model.opset_import}
+        self.outputs = {entry.name for entry in model.graph.output}
 
     def visit(self, node: NodeProto) -> None:
         stand_in = STAND_INS.get((node.domain.removeprefix("ai.onnx"), node.op_type))
         standard = node.domain in ("", "ai.onnx")
         if stand_in is not None or (standard and any(name and name not in self.shapes for name in node.output)):
             self._type(node, stand_in)
-        found = self._values(node) if standard else {}
-        self.constants |= found
+        values = self._values(node) if standard else {}
+        self.constants |= values
         # an output of the model stays what a node makes
-        if node.op_type != "Constant" and found and self.outputs.isdisjoint(node.output):
-            self.computed |= found
+        if node.op_type != "Constant" and values and self.outputs.isdisjoint(node.output):
+            self.computed |= values
 
     def _values(self, node: NodeProto) -> dict[str, Array]:
         if not node.output or any(name and math.prod(self.shapes.get(name, (self.most,))) >= self.most for name in node.output):
@@ -199,21 +199,21 @@ class _Walk:
         if names_read([node]) - self.types.keys():
             return
         if stand_in is None:
-            found = self._inferred(node, self.types)
+            output_types = self._inferred(node, self.types)
         else:
             # the rule is for floats, and says no more than the shape
             op_type, inputs = stand_in
             plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output[:1])
-            known = onnx.defs.get_schema(op_type).attributes
-            plain.attribute.extend(item for item in node.attribute if item.name in known)
-            if not plain.input or any(value for key, value in attributes(node).items() if key in _OTHER_AXES and key not in known):
+            allowed = onnx.defs.get_schema(op_type).attributes
+            plain.attribute.extend(attribute for attribute in node.attribute if attribute.name in allowed)
+            if not plain.input or any(value for key, value in attributes(node).items() if key in _OTHER_AXES and key not in allowed):
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type
-            found = {}
+            output_types = {}
             with suppress(onnx.shape_inference.InferenceError):  # of the stand-in; who takes the operator says what does not fit it
-                found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
-            found = {name: _of_kind(kind, first) for name, kind in found.items()}
-        for name, kind in found.items():
+                output_types = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
+            output_types = {name: _of_kind(kind, first) for name, kind in output_types.items()}
+        for name, kind in output_types.items():
             if stand_in is not None and known_dims(kind) not in (None, self.shapes.get(name)):
                 self.shapes.pop(name, None)  # onnx holds what a file says against its own rules alone
             self.take(name, kind)
@@ -229,35 +229,35 @@ class _Walk:
             schema = onnx.defs.get_schema(node.op_type, max(self.versions.get("", 1), self.versions.get("ai.onnx", 1)), node.domain)
         except onnx.defs.SchemaError:
             return {}
-        known: dict[str, TensorProto] = {
+        constant_inputs: dict[str, TensorProto] = {
             name: numpy_helper.from_array(np.asarray(self.constants[name]), name) for name in node.input if name in self.constants
         }
-        found: dict[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
+        output_types: dict[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
             schema,
             node,
             {name: types[name] for name in names_read([node])},
-            known,
+            constant_inputs,
             opset_imports=list(self.model.opset_import),
             ir_version=self.model.ir_version,
         )
-        return found
+        return output_types
 
     def write(self) -> None:
         """In place."""
         graph = self.model.graph
         nodes = [node for node in graph.node if not all(name in self.computed for name in node.output)]
         read = names_read(nodes) | self.outputs
-        kept = [node for node in nodes if node.op_type != "Constant" or not read.isdisjoint(node.output)]
-        made = {name for node in kept for name in node.output}
+        live_nodes = [node for node in nodes if node.op_type != "Constant" or not read.isdisjoint(node.output)]
+        names = {name for node in live_nodes for name in node.output}
         graph.initializer.extend(
-            numpy_helper.from_array(np.asarray(value), name) for name, value in self.computed.items() if name in read and name not in made
+            numpy_helper.from_array(np.asarray(value), name) for name, value in self.computed.items() if name in read and name not in names
         )
-        infos = {item.name: item for item in graph.value_info if item.name in made}
-        for item in graph.output:
-            if item.name in self.typed:
-                item.type.CopyFrom(self.typed[item.name])
+        infos = {tensor.name: tensor for tensor in graph.value_info if tensor.name in names}
+        for tensor in graph.output:
+            if tensor.name in self.typed:
+                tensor.type.CopyFrom(self.typed[tensor.name])
         for name, kind in self.typed.items():
-            if name in made and name not in self.outputs:
+            if name in names and name not in self.outputs:
                 infos[name] = onnx.helper.make_value_info(name, kind)
-        refill(graph.node, kept)
+        refill(graph.node, live_nodes)
         refill(graph.value_info, infos.values())

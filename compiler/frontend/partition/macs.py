@@ -29,14 +29,14 @@ def node_macs(node: NodeProto, shapes: Shapes) -> int | None:
             return rule(node, shapes)
         except LookupError:
             return None
-    bodies = [item.g for item in node.attribute if item.HasField("g")]
+    bodies = [inner_node.g for inner_node in node.attribute if inner_node.HasField("g")]
     if domain or node.op_type not in _REPEATED or not bodies:
         return None
-    inside = [_total(node_macs(item, {**shapes, **known_shapes(g)}) for item in g.node) for g in bodies]
-    if len(set(inside)) > 1 or inside[0] is None:  # an If decides at run time
+    body_macs = [_total(node_macs(inner_node, {**shapes, **known_shapes(g)}) for inner_node in g.node) for g in bodies]
+    if len(set(body_macs)) > 1 or body_macs[0] is None:  # an If decides at run time
         return None
     try:
-        return inside[0] * _REPEATED[node.op_type](node, shapes) if inside[0] else 0
+        return body_macs[0] * _REPEATED[node.op_type](node, shapes) if body_macs[0] else 0
     except LookupError:
         return None
 
@@ -48,8 +48,8 @@ def model_macs(model: ModelProto) -> int | None:
 
 
 def _total(macs: Iterable[int | None]) -> int | None:
-    found = list(macs)
-    return None if None in found else sum(count for count in found if count is not None)
+    counts = list(macs)
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _conv(weights: int) -> Rule:
@@ -86,12 +86,12 @@ def _einsum(node: NodeProto, shapes: Shapes) -> int:
     if len(terms) != len(node.input):
         raise LookupError(node.op_type)
     for term, name in zip(terms, node.input, strict=True):
-        dims, (before, _, behind) = shapes[name], term.partition("...")
-        if len(before) + len(behind) > len(dims):
+        dims, (leading, _, trailing) = shapes[name], term.partition("...")
+        if len(leading) + len(trailing) > len(dims):
             raise LookupError(term)
-        middle = len(dims) - len(before) - len(behind)
+        middle = len(dims) - len(leading) - len(trailing)
         # the axes behind the dots are counted from the last one, as they are broadcast
-        indices = [*before, *(f".{k}" for k in reversed(range(middle))), *behind]
+        indices = [*leading, *(f".{k}" for k in reversed(range(middle))), *trailing]
         for index, size in zip(indices, dims, strict=True):
             sizes[index] = max(sizes.get(index, 1), size)
     return (len(terms) - 1) * math.prod(sizes.values())

@@ -100,10 +100,10 @@ class Partition:
         """Some pieces, by their numbers, left to the host, and why; the others keep their order."""
         parts = _Parts(self.model)
         why = {i: f"supported, but {reasons[k]}" for k in reasons for i in self.pieces[k].inside}
-        known = {node.name: node for node in self.host}
-        kept = [piece for k, piece in enumerate(self.pieces) if k not in reasons]
-        host = parts.host({i for piece in kept for i in piece.inside}, {}, why)
-        return Partition(self.model, _named(kept), tuple(known.get(node.name, node) for node in host))
+        host_nodes = {node.name: node for node in self.host}
+        pieces = [piece for k, piece in enumerate(self.pieces) if k not in reasons]
+        host = parts.host({i for piece in pieces for i in piece.inside}, {}, why)
+        return Partition(self.model, _named(pieces), tuple(host_nodes.get(node.name, node) for node in host))
 
 
 class AllOnHostError(UnsupportedError):
@@ -131,42 +131,42 @@ def partition(
     model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
     whether the machine can.  no_floats: why it can no other, or ''.  Raises `AllOnHostError` where nothing of it can run on the NPU.
     """
-    parts, asked = _Parts(model), None if able is None else Abilities(able, no_floats)
+    parts, abilities = _Parts(model), None if able is None else Abilities(able, no_floats)
     compared = names_read(node for node in model.graph.node if node.op_type == "Equal")
     maxima = {i for i, node in enumerate(parts.nodes) if node.op_type in ("ReduceMax", "ReduceMin")}
     refused: dict[int, str] = {i: _COMPARED for i in maxima if not compared.isdisjoint(parts.nodes[i].output)}
     declined: dict[int, str] = {}
-    found: list[Subgraph] = []
+    subgraphs: list[Subgraph] = []
     tries = 0
     while True:
-        taken = [piece.inside for piece in found]
-        if found and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken, offload)):
+        taken_sets = [piece.inside for piece in subgraphs]
+        if subgraphs and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken_sets, offload)):
             break
-        inside = parts.choose(refused.keys() | declined.keys(), taken)
+        inside = parts.choose(refused.keys() | declined.keys(), taken_sets)
         if ends := parts.ends(inside):
             declined |= {i: _ENDS[parts.nodes[i].op_type] for i in ends}
             continue
         npu = parts.extract(inside)
-        found_out = trial(npu, handlers, asked)
-        if found_out.refused:
-            blamed = _blamed(parts, npu, inside, found_out, handlers, asked)
-            refused |= {other: why for i, why in blamed.items() for other in parts.together(inside[i])}
-        elif not found_out.operators and not found:
+        check = trial(npu, handlers, abilities)
+        if check.refused:
+            blamed = _blamed(parts, npu, inside, check, handlers, abilities)
+            refused |= {member: why for i, why in blamed.items() for member in parts.together(inside[i])}
+        elif not check.operators and not subgraphs:
             first = min(refused, key=lambda i: (parts.nodes[i].op_type in _ENDS, -(parts.macs[i] or 0), i), default=None)
-            said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
-            raise AllOnHostError(said, Partition(model, (), parts.host(set(), refused, dict.fromkeys(parts.working, _VIEWS))))
+            reason = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
+            raise AllOnHostError(reason, Partition(model, (), parts.host(set(), refused, dict.fromkeys(parts.working, _VIEWS))))
         else:
-            why = _VIEWS if not found_out.operators else None
-            if found and offload is not None and why is None:
+            why = _VIEWS if not check.operators else None
+            if subgraphs and offload is not None and why is None:
                 why = offload.declined(parts.work(npu, inside))
             if why is None:
-                found.append(Subgraph("", npu, frozenset(inside)))
+                subgraphs.append(Subgraph("", npu, frozenset(inside)))
             else:
                 declined |= dict.fromkeys(inside, why)
                 tries += 1
-    every = {i for piece in found for i in piece.inside}
-    rest = dict.fromkeys(parts.working, _OUTSIDE if offload is None else _LITTLE) | declined
-    return Partition(model, _named(parts.ordered(found)), parts.host(every, refused, rest))
+    npu_nodes = {i for piece in subgraphs for i in piece.inside}
+    host_reasons = dict.fromkeys(parts.working, _OUTSIDE if offload is None else _LITTLE) | declined
+    return Partition(model, _named(parts.ordered(subgraphs)), parts.host(npu_nodes, refused, host_reasons))
 
 
 def without_ends(model: ModelProto) -> Partition | None:
@@ -177,8 +177,8 @@ def without_ends(model: ModelProto) -> Partition | None:
         inside = [i for i in inside if i not in ends]
     if not inside or len(inside) == len(parts.working):
         return None
-    rest = {i: _ENDS.get(parts.nodes[i].op_type, "") for i in parts.working}
-    return Partition(model, _named([Subgraph("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, rest))
+    host_reasons = {i: _ENDS.get(parts.nodes[i].op_type, "") for i in parts.working}
+    return Partition(model, _named([Subgraph("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, host_reasons))
 
 
 class _Parts:
@@ -203,13 +203,13 @@ class _Parts:
         """Of some nodes those that make integers of what the others do not make, or floats that they do not read."""
         inside = set(inside)
         single = {i: self.nodes[i] for i in inside if i not in self.groups}
-        made = {name for i in inside for name in self.nodes[i].output}
-        read = {name for i in inside for name in self.reads[i]}
+        written_names = {name for i in inside for name in self.nodes[i].output}
+        read_names = {name for i in inside for name in self.reads[i]}
         return {
             i
             for i, node in single.items()
-            if (node.op_type == "QuantizeLinear" and node.input[0] not in made and self._to_bytes(node))
-            or (node.op_type == "DequantizeLinear" and node.output[0] not in read)
+            if (node.op_type == "QuantizeLinear" and node.input[0] not in written_names and self._to_bytes(node))
+            or (node.op_type == "DequantizeLinear" and node.output[0] not in read_names)
         }
 
     def _to_bytes(self, node: NodeProto) -> bool:
@@ -217,9 +217,9 @@ class _Parts:
         zero = self.constants.get([*node.input, ""][2])
         return zero is None or zero.dtype in STORED
 
-    def together(self, i: int) -> frozenset[int]:
+    def together(self, node: int) -> frozenset[int]:
         """The nodes of its group."""
-        return self.groups.get(i, frozenset({i}))
+        return self.groups.get(node, frozenset({node}))
 
     def choose(self, avoided: Iterable[int], taken: Sequence[frozenset[int]] = ()) -> list[int]:
         """The heaviest convex set of nodes that avoids some, and does not close a cycle through pieces that are taken.
@@ -227,25 +227,25 @@ class _Parts:
         Of equal ones one whose nodes have less to wait for, so that what waits may be one piece too; then one with more nodes.
         """
         order = self.quotient(taken)
-        place = {i: k for k, members in enumerate(order) for i in members}
+        position = {i: k for k, members in enumerate(order) for i in members}
         edges = {
-            (place[self.producer[name]], place[i])
+            (position[self.producer[name]], position[i])
             for i in self.working
             for name in self.reads[i]
-            if name in self.producer and self.producer[name] in place
+            if name in self.producer and self.producer[name] in position
         }
-        barred = {place[i] for i in (*avoided, *(i for piece in taken for i in piece)) if i in place}
+        barred = {position[i] for i in (*avoided, *(i for piece in taken for i in piece)) if i in position}
         inner = sorted((a, b) for a, b in edges if a != b)
         before = [0] * len(order)  # bits of the barred ones
         for a, b in sorted(inner, key=lambda edge: edge[1]):
             before[b] |= before[a] | (1 << a if a in barred else 0)
-        most = len(barred) + 1
+        scale = len(barred) + 1
         weights = [
-            sum(self.macs[i] or 0 for i in members) * most * len(self.working) + most - before[k].bit_count()
+            sum(self.macs[i] or 0 for i in members) * scale * len(self.working) + scale - before[k].bit_count()
             for k, members in enumerate(order)
         ]
-        chosen = heaviest_convex(inner, weights, barred)
-        return sorted(i for k in chosen for i in order[k])
+        positions = heaviest_convex(inner, weights, barred)
+        return sorted(i for k in positions for i in order[k])
 
     def quotient(self, taken: Sequence[frozenset[int]]) -> list[list[int]]:
         """The working nodes in a topological order, those of a group, or of a piece that is taken, together in one place."""
@@ -255,33 +255,35 @@ class _Parts:
         before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}  # a group works as a whole
         members: dict[int, list[int]] = {key: [] for key in before}
         for i in self.working:
-            mine = owner.get(i, i)
-            members[mine].append(i)
+            owner_key = owner.get(i, i)
+            members[owner_key].append(i)
             sources = (owner.get(self.producer[name], self.producer[name]) for name in sorted(self.reads[i]) if name in self.producer)
-            before[mine].update(key for key in sources if key in before and key != mine)
+            before[owner_key].update(key for key in sources if key in before and key != owner_key)
         return [members[key] for key in TopologicalSorter({key: sorted(keys) for key, keys in before.items()}).static_order()]
 
-    def ordered(self, found: Sequence[Subgraph]) -> list[Subgraph]:
+    def ordered(self, pieces: Sequence[Subgraph]) -> list[Subgraph]:
         """Pieces as one can run after the other."""
-        by_first = {min(piece.inside): piece for piece in found}
-        return [by_first[key] for members in self.quotient([piece.inside for piece in found]) if (key := min(members)) in by_first]
+        by_first = {min(piece.inside): piece for piece in pieces}
+        return [by_first[key] for members in self.quotient([piece.inside for piece in pieces]) if (key := min(members)) in by_first]
 
     def too_little(self, avoided: Iterable[int], taken: Sequence[frozenset[int]], offload: Offload | None) -> bool:
         """Whether all that is left takes the host no longer than a launch, or nothing more is wanted."""
-        gone = set(avoided).union(*taken)
-        rest = [self.node_work(i) for i in self.working if i not in gone]
-        return not rest or offload is None or offload.host_s(rest) <= offload.launch_s
+        settled = set(avoided).union(*taken)
+        remaining_work = [self.node_work(i) for i in self.working if i not in settled]
+        return not remaining_work or offload is None or offload.host_s(remaining_work) <= offload.launch_s
 
-    def node_work(self, i: int) -> NodeWork:
-        names = {*self.reads[i], *(name for name in self.nodes[i].output if name)}
-        integers = i in self.groups or self.nodes[i].op_type in _ON_INTEGERS
-        return NodeWork(self.macs[i] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names), integers)
+    def node_work(self, node: int) -> NodeWork:
+        names = {*self.reads[node], *(name for name in self.nodes[node].output if name)}
+        integers = node in self.groups or self.nodes[node].op_type in _ON_INTEGERS
+        return NodeWork(self.macs[node] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names), integers)
 
     def work(self, npu: ModelProto, inside: Sequence[int]) -> PieceWork:
         """npu: the nodes `inside` as a model."""
-        border = [(item.type.tensor_type.elem_type, self.shapes[item.name]) for item in (*npu.graph.input, *npu.graph.output)]
-        weights = [(item.data_type, tuple(item.dims)) for item in npu.graph.initializer]
-        (floats, of_floats), (integers, of_integers) = ([_sized(each, whole) for each in (weights, border)] for whole in (False, True))
+        border = [(port.type.tensor_type.elem_type, self.shapes[port.name]) for port in (*npu.graph.input, *npu.graph.output)]
+        weights = [(port.data_type, tuple(port.dims)) for port in npu.graph.initializer]
+        (floats, of_floats), (integers, of_integers) = (
+            [_sized(tensors, integer) for tensors in (weights, border)] for integer in (False, True)
+        )
         return PieceWork(tuple(self.node_work(i) for i in inside), floats, of_floats, integers, of_integers)
 
     def extract(self, inside: list[int]) -> ModelProto:
@@ -314,9 +316,9 @@ class _Parts:
                 sub.graph.value_info.append(self.types[name])
         return sub
 
-    def host(self, chosen: set[int], refused: Mapping[int, str], rest: Mapping[int, str]) -> tuple[HostNode, ...]:
+    def host(self, chosen: set[int], refused: Mapping[int, str], reasons: Mapping[int, str]) -> tuple[HostNode, ...]:
         """Every working node that is not chosen, and why: it is refused, or as `rest` says."""
-        why = {i: (refused.get(i) or rest.get(i, "")).partition("; supported are ")[0] for i in self.working}  # without the list
+        why = {i: (refused.get(i) or reasons.get(i, "")).partition("; supported are ")[0] for i in self.working}  # without the list
         return tuple(
             HostNode(node.name or node.output[0], node.op_type, why[i], self.macs[i], i in refused)
             for i, node in enumerate(self.nodes)
@@ -335,19 +337,19 @@ def _sized(tensors: Iterable[tuple[int, tuple[int, ...]]], integers: bool) -> in
 def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[str]) -> set[int]:
     """Nodes that an output depends on."""
     live: set[int] = set()
-    todo = [producer[name] for name in outputs if name in producer]
-    while todo:
-        i = todo.pop()
+    pending = [producer[name] for name in outputs if name in producer]
+    while pending:
+        i = pending.pop()
         if i not in live:
             live.add(i)
-            todo += [producer[name] for name in reads[i] if name in producer]
+            pending += [producer[name] for name in reads[i] if name in producer]
     return live
 
 
-def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], found: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
+def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], check: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
     """Which nodes of a trial go to the host: those that are refused, or the views before them where these are what is wrong."""
     blamed: dict[int, str] = {}
-    view_of = {number: i for i in found.views for number in parts.together(numbers[i])}
+    view_of = {number: i for i in check.views for number in parts.together(numbers[i])}
     maker = {name: number for number in numbers for name in parts.nodes[number].output}
 
     def lies(name: str) -> int | None:
@@ -358,20 +360,20 @@ def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], found: Trial, ha
             name = parts.nodes[number].input[0]
         return None
 
-    for i, why in found.refused.items():
-        alone = sorted(parts.together(numbers[i]))
-        views = {view for other in alone for name in parts.nodes[other].input if (view := lies(name)) is not None}
-        if views and not trial(parts.extract(alone), handlers, able).refused:
+    for i, why in check.refused.items():
+        members = sorted(parts.together(numbers[i]))
+        views = {view for member in members for name in parts.nodes[member].input if (view := lies(name)) is not None}
+        if views and not trial(parts.extract(members), handlers, able).refused:
             blamed |= dict.fromkeys(views, f"{label(npu.graph.node[i])} cannot read its result where it lies on the NPU")
         else:
             blamed[i] = why
     return blamed
 
 
-def _constants(model: ModelProto, kept: Collection[int]) -> dict[str, Array]:
+def _constants(model: ModelProto, excluded: Collection[int]) -> dict[str, Array]:
     """Every tensor that is known: initialisers, and what nodes make of them, but for those of some numbers."""
     state = Translator(model)
     for i, node in enumerate(model.graph.node):
-        if node.domain in ("", "ai.onnx") and i not in kept:
+        if node.domain in ("", "ai.onnx") and i not in excluded:
             fold(state, node, attributes(node))
     return state.constants

@@ -72,8 +72,8 @@ class Operator(ABC):
         Raises ValueError where it cannot read these.
         """
         first = inputs[0] if self.moves else None
-        for found in inputs:
-            integers_of(found, first)
+        for input_type in inputs:
+            integers_of(input_type, first)
         return first
 
     @abstractmethod

@@ -52,10 +52,10 @@ class Convolution(Operator):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, _, h, w = inputs[0]
-        top, left, bottom, right = self.pads
+        pad_top, pad_left, pad_bottom, pad_right = self.pads
         channels, _, high, wide = self.weights.shape
-        rows = window_size(h, high, self.stride[0], self.dilation[0], top, bottom)
-        return n, channels, rows, window_size(w, wide, self.stride[1], self.dilation[1], left, right)
+        rows = window_size(h, high, self.stride[0], self.dilation[0], pad_top, pad_bottom)
+        return n, channels, rows, window_size(w, wide, self.stride[1], self.dilation[1], pad_left, pad_right)
 
     def without_values(self) -> Self:
         return cast("Self", replace(cast("Any", self), weights=Shaped(self.weights.shape)))

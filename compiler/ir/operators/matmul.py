@@ -87,8 +87,8 @@ class MatMul(HeadedProduct):
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         a, b = inputs
         n, _, h, w = a.shape
-        left = a.reshape(n, self.heads, -1, h * w)
-        right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
-        y = (right.swapaxes(2, 3) if self.transposed else right) @ left  # [n, heads, channels of y, pixels]
+        a_heads = a.reshape(n, self.heads, -1, h * w)
+        b_heads = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
+        y = (b_heads.swapaxes(2, 3) if self.transposed else b_heads) @ a_heads  # [n, heads, channels of y, pixels]
         y = np.ascontiguousarray(y.reshape(n, -1, h, w))
         return y if self.bias is None else y + self.bias[:, None, None]

@@ -21,11 +21,11 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BYTES, DataType
 
 
-def anything(q: Quantisation) -> Values:
+def anything(quantisation: Quantisation) -> Values:
     """Every integer: what lanes without a channel may hold where nobody looks closer.  Of int32 the ends stand for all."""
-    if q.dtype == SUMS:
-        return frozenset(map(float, (*q.limits, 0)))
-    return frozenset(every_integer(q).astype(float).tolist())
+    if quantisation.dtype == SUMS:
+        return frozenset(map(float, (*quantisation.limits, 0)))
+    return frozenset(every_integer(quantisation).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +89,16 @@ class QuantisedConv(Convolution):
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         integers_of(inputs[0], self.x_q)
-        for found, expected in zip(inputs[1:], (ALONE, None) if self.of_columns else (), strict=False):
-            integers_of(found, expected)
+        for actual, expected in zip(inputs[1:], (ALONE, None) if self.of_columns else (), strict=False):
+            integers_of(actual, expected)
         if self.added is None:
             return self.y_q
         integers_of(inputs[1], self.added.q)
         return self.added.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
-        weights, bias, *others = super().attributes(spell)
-        return [weights, bias, f"scale={spell(self.scale)}", *others, *([] if self.added is None else [f"sum of {self.y_q}"])]
+        weights, bias, *window_texts = super().attributes(spell)
+        return [weights, bias, f"scale={spell(self.scale)}", *window_texts, *([] if self.added is None else [f"sum of {self.y_q}"])]
 
     def multiplied(self) -> tuple[Integers, DataType, int]:
         """Weights less their zero points, and the type of 8 bits that holds them; or less a part of it, and what is left of the zero point.
@@ -106,12 +106,12 @@ class QuantisedConv(Convolution):
         Raises `UnsupportedError` where that is not the same for all channels.
         """
         zeros = self.w_q.of_channels(0, self.name).along(self.weights.ndim)[1]
-        found = self.weights.astype(np.int64) - zeros
-        least, greatest = int(found.min(initial=0)), int(found.max(initial=0))
+        centred_weights = self.weights.astype(np.int64) - zeros
+        least, greatest = int(centred_weights.min(initial=0)), int(centred_weights.max(initial=0))
         for dtype in BYTES:
             limits = np.iinfo(dtype.name)
             if limits.min <= least and greatest <= limits.max:
-                return found.astype(dtype.storage), dtype, 0
+                return centred_weights.astype(dtype.storage), dtype, 0
         if zeros.min() < zeros.max():
             raise UnsupportedError(
                 f"operator {self.name!r}: weights of {least} to {greatest} around several zero points; "
@@ -121,12 +121,12 @@ class QuantisedConv(Convolution):
         return (self.weights.astype(np.int64) - middle).astype(np.int8), DataType.int8, int(zeros.min()) - middle
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        own = 0.0 if self.y_q is None else float(self.y_q.zero_point[0])  # weights, offset and scale are zero there
+        zero_point = 0.0 if self.y_q is None else float(self.y_q.zero_point[0])  # weights, offset and scale are zero there
         if self.added is None:
-            return frozenset({own})
-        others = np.array(sorted(inputs[1]))
-        found = self._sum(np.full(others.shape, own), others)
-        return frozenset(found.astype(float).tolist())
+            return frozenset({zero_point})
+        addends = np.array(sorted(inputs[1]))
+        sums = self._sum(np.full(addends.shape, zero_point), addends)
+        return frozenset(sums.astype(float).tolist())
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         kernel = (self.weights.shape[2], self.weights.shape[3])
@@ -138,23 +138,23 @@ class QuantisedConv(Convolution):
             return linear.scaled(sums, inputs[2]) if self.y_q is None else sums
         if self.y_q is None:
             return linear.scaled(sums, scale)
-        made = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)
-        return made if self.added is None else self._sum(made, inputs[1])
+        integers = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)
+        return integers if self.added is None else self._sum(integers, inputs[1])
 
-    def _sum(self, own: Any, other: Any) -> Any:
+    def _sum(self, integers: Any, addend: Any) -> Any:
         """Of integers of y_q and what is added to them."""
         assert self.added is not None
         assert self.y_q is not None
-        pair = (own, self.y_q), (other, self.added.q)
+        pair = (integers, self.y_q), (addend, self.added.q)
         (a, a_q), (b, b_q) = pair[::-1] if self.added.last else pair
         return elementwise.add(a, a_q, b, b_q, self.added.y_q)
 
 
-def kept(name: str, x: str, y: str, q: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:
+def kept(name: str, x: str, y: str, quantisation: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:
     """Channels `order` of x, each as it is: of the same scale, weights of 1 keep every integer."""
     weights = np.eye(channels, dtype=np.int8)[list(order)][:, :, None, None]
     one = Quantisation.of(np.float32(1), None, np.int8)
-    return QuantisedConv(name, x, y, weights, np.zeros(len(weights), np.int32), q, one, q)
+    return QuantisedConv(name, x, y, weights, np.zeros(len(weights), np.int32), quantisation, one, quantisation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +208,8 @@ class QuantisedMatMul(HeadedProduct):
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = inputs
         n, _, h, w = a.shape
-        left = a.reshape(n, self.heads, -1, h * w).swapaxes(2, 3)  # [pixels, k]
-        right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
-        sums = products.matmul_sums(left, self.a_q, right if self.transposed else right.swapaxes(2, 3), self.b_q)
+        a_heads = a.reshape(n, self.heads, -1, h * w).swapaxes(2, 3)  # [pixels, k]
+        b_heads = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
+        sums = products.matmul_sums(a_heads, self.a_q, b_heads if self.transposed else b_heads.swapaxes(2, 3), self.b_q)
         y = (fixed_point if self.fixed_point else linear).requantize(sums, self.scale, self.y_q)  # [n, heads, pixels, channels of y]
         return y.swapaxes(2, 3).reshape(n, -1, h, w)

@@ -34,11 +34,11 @@ class _Pointwise(Operator):
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         types = [np.float32 if q is None else q.dtype for q in self.read]
-        cases = np.array(list(product(*(sorted(each) for each in inputs))))  # of every lane a case of its own
+        cases = np.array(list(product(*(sorted(values) for values in inputs))))  # of every lane a case of its own
         if not cases.size:
             return frozenset()
-        made = self.apply([cases[:, i].astype(dtype).reshape(1, -1, 1, 1) for i, dtype in enumerate(types)])
-        return frozenset(np.unique(made.astype(rounding)).astype(float).tolist())
+        outputs = self.apply([cases[:, i].astype(dtype).reshape(1, -1, 1, 1) for i, dtype in enumerate(types)])
+        return frozenset(np.unique(outputs.astype(rounding)).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,5 +251,5 @@ class QuantisedSoftmax(OfOne):
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         x = inputs[0]
-        grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
-        return tables.softmax(grouped, self.x_q, self.y_q, 2).reshape(x.shape)
+        group_values = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
+        return tables.softmax(group_values, self.x_q, self.y_q, 2).reshape(x.shape)

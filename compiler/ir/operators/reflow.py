@@ -50,6 +50,6 @@ class Reflow(OfOne):
         x = inputs[0]
         n, c, h, w = x.shape
         out = np.full((n, c, self.size[0] * self.size[1]), self.fill, x.dtype)
-        inside = out[:, :, self.before : self.before + h * w]
-        inside[...] = x.reshape(n, c, -1)[:, :, : inside.shape[2]]
+        pixels = out[:, :, self.before : self.before + h * w]
+        pixels[...] = x.reshape(n, c, -1)[:, :, : pixels.shape[2]]
         return out.reshape(n, c, *self.size)

@@ -31,7 +31,7 @@ class Resample(OfOne):
     @property
     def moves(self) -> bool:
         taps = (*self.rows.taps, *self.columns.taps)
-        return all(len(each) <= 1 and all(weight == 1 for _, weight in each) for each in taps)
+        return all(len(place_taps) <= 1 and all(weight == 1 for _, weight in place_taps) for place_taps in taps)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], len(self.rows), len(self.columns)
@@ -52,9 +52,9 @@ class Resample(OfOne):
         return bool((bounds[1:, 0] < bounds[:-1, 1]).any())
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        filled = {self.fill} if self.rows.has_empty or self.columns.has_empty else set()
+        fill_values = {self.fill} if self.rows.has_empty or self.columns.has_empty else set()
         sums = [a * b for a in self.rows.sums or (1.0,) for b in self.columns.sums or (1.0,)]
-        return frozenset({float(rounding(value * total)) for value in inputs[0] for total in sums} | filled)
+        return frozenset({float(rounding(value * total)) for value in inputs[0] for total in sums} | fill_values)
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]

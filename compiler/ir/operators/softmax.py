@@ -39,6 +39,6 @@ class Softmax(OfOne):
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
-        grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
-        e = np.exp(grouped - grouped.max(axis=2, keepdims=True))
-        return np.asarray(e / e.sum(axis=2, keepdims=True), np.float32).reshape(x.shape)
+        group_values = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
+        exponentials = np.exp(group_values - group_values.max(axis=2, keepdims=True))
+        return np.asarray(exponentials / exponentials.sum(axis=2, keepdims=True), np.float32).reshape(x.shape)

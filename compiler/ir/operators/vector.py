@@ -95,16 +95,16 @@ class Vector(Operator):
 
     def unfit(self, inputs: Sequence[Shape]) -> str:
         n, c, h, w = inputs[0]
-        others = [shape for shape in inputs[1:] if shape not in ((n, c, h, w), (n, c, 1, 1))]
-        return f"an input of shape {others[0]} beside {(n, c, h, w)}" if others else ""
+        mismatches = [shape for shape in inputs[1:] if shape not in ((n, c, h, w), (n, c, 1, 1))]
+        return f"an input of shape {mismatches[0]} beside {(n, c, h, w)}" if mismatches else ""
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         return chain(self.steps, inputs[0], inputs)
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         """As `guarded` leaves it."""
-        found = _on_padding(self.guarded(inputs, rounding), _combinations(inputs), rounding)
-        return frozenset(np.unique(found).astype(float).tolist())
+        outputs = _on_padding(self.guarded(inputs, rounding), _combinations(inputs), rounding)
+        return frozenset(np.unique(outputs).astype(float).tolist())
 
     def guarded(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[Step, ...]:
         """Steps that keep lanes without a channel finite: its own where they do anyway.
@@ -118,13 +118,13 @@ class Vector(Operator):
 
     def _guards(self, rounding: type[np.floating]) -> Iterator[tuple[Step, ...]]:
         """Cheapest first.  The last is finite on any finite inputs."""
-        for bounded in ((), *_BEYOND):  # what is beyond the largest number becomes that, in channels too
-            steps = _bounded(self.steps, bounded, rounding) if bounded else self.steps
-            if not bounded:
+        for limited_ops in ((), *_BEYOND):  # what is beyond the largest number becomes that, in channels too
+            steps = _bounded(self.steps, limited_ops, rounding) if limited_ops else self.steps
+            if not limited_ops:
                 yield steps
             yield from ((_guard(value), *steps) for value in GUARDS)
         steps = _bounded(self.steps, _BEYOND[-1], rounding)
-        yield tuple(each for step in steps for each in ((_guard(GUARDS[0]), step) if step.op in _UNDEFINED else (step,)))
+        yield tuple(guarded_step for step in steps for guarded_step in ((_guard(GUARDS[0]), step) if step.op in _UNDEFINED else (step,)))
 
     def with_mask(self, channels: int) -> Self:
         """The chain with zeros in lanes without a channel: its last step has a value for every lane where it is a sum or a product with
@@ -141,17 +141,17 @@ class Vector(Operator):
 
 def _combinations(inputs: Sequence[Values]) -> Floats:
     """float32 [inputs, cases]: what a lane without a channel may hold in each."""
-    most = max(2, int(_CASES ** (1 / len(inputs))))
-    every = [np.array(sorted(values), np.float32) for values in inputs]
-    some = [values[np.linspace(0, len(values) - 1, min(len(values), most), dtype=np.int64)] for values in every]
-    return np.array(list(product(*some)), np.float32).reshape(-1, len(inputs)).T
+    max_values = max(2, int(_CASES ** (1 / len(inputs))))
+    operand_values = [np.array(sorted(values), np.float32) for values in inputs]
+    samples = [values[np.linspace(0, len(values) - 1, min(len(values), max_values), dtype=np.int64)] for values in operand_values]
+    return np.array(list(product(*samples)), np.float32).reshape(-1, len(inputs)).T
 
 
 def _bounded(steps: tuple[Step, ...], ops: Sequence[str], rounding: type[np.floating]) -> tuple[Step, ...]:
     """Steps with limits behind those that may be infinite."""
     largest = float(np.finfo(rounding).max)
     limits = Step("mins", largest), Step("maxs", -largest)
-    return tuple(each for step in steps for each in ((step, *limits) if step.op in ops else (step,)))
+    return tuple(bounded_step for step in steps for bounded_step in ((step, *limits) if step.op in ops else (step,)))
 
 
 def _guard(value: float) -> Step:
@@ -161,10 +161,10 @@ def _guard(value: float) -> Step:
 
 def _on_padding(steps: tuple[Step, ...], cases: Floats, rounding: type[np.floating]) -> Floats:
     """[cases]: the chain where inputs have no channel, rounded after every step."""
-    there = [_of_one_lane(step) if step.op == "scale_shift" else step for step in steps]
+    lane_steps = [_of_one_lane(step) if step.op == "scale_shift" else step for step in steps]
     tensors = list(cases[:, None, None, None])
     with np.errstate(all="ignore"):
-        return chain(there, tensors[0], tensors, lambda made: made.astype(rounding).astype(np.float32)).reshape(-1)
+        return chain(lane_steps, tensors[0], tensors, lambda values: values.astype(rounding).astype(np.float32)).reshape(-1)
 
 
 def _of_one_lane(step: Step) -> Step:
@@ -181,19 +181,19 @@ def erf(x: Floats) -> Floats:
 
 def chain(steps: Sequence[Step], v: Floats, inputs: Sequence[Floats], rounded: Callable[[Floats], Floats] = np.asarray) -> Floats:
     """An element-wise chain that starts as v; `rounded` is applied to what every step makes."""
-    kept: dict[int, Floats] = {}
+    registers: dict[int, Floats] = {}
     for step in steps:
         if step.op == "keep":
-            kept[step.kept] = v
+            registers[step.kept] = v
         elif step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
             v = rounded(v * step.scale[:, None, None] + step.shift[:, None, None])
         elif step.op == "multiply_add":
-            v = rounded(v * kept.get(step.kept, np.float32(step.value)) + kept.get(step.added, np.float32(step.value)))
+            v = rounded(v * registers.get(step.kept, np.float32(step.value)) + registers.get(step.added, np.float32(step.value)))
         else:
-            other = inputs[step.operand] if step.operand >= 0 else kept.get(step.kept, v)
-            v = rounded(_STEPS[step.op](v, np.float32(step.value), other))
+            operand = inputs[step.operand] if step.operand >= 0 else registers.get(step.kept, v)
+            v = rounded(_STEPS[step.op](v, np.float32(step.value), operand))
     return v
 
 

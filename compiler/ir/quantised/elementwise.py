@@ -36,13 +36,13 @@ def mul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Qua
         return saturated(to_int32(product.astype(np.float32) * (sa * sb / sy) + np.float32(zy)), y_q)
 
 
-def _floats(x: Integers) -> Floats:
-    return x.astype(np.float32)
+def _floats(integers: Integers) -> Floats:
+    return integers.astype(np.float32)
 
 
-def repeats(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+def repeats(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
     """Whether a is one value along the innermost axis that is longer than 1 in either."""
-    rank = max(len(a), len(b))
-    pairs = zip(*((1,) * (rank - len(shape)) + shape for shape in (a, b)), strict=True)
-    differing = [pair for pair in pairs if pair != (1, 1)]
-    return bool(differing) and differing[-1][0] == 1
+    rank = max(len(a_shape), len(b_shape))
+    pairs = zip(*((1,) * (rank - len(shape)) + shape for shape in (a_shape, b_shape)), strict=True)
+    unequal_to_one = [pair for pair in pairs if pair != (1, 1)]
+    return bool(unequal_to_one) and unequal_to_one[-1][0] == 1

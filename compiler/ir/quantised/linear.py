@@ -11,16 +11,16 @@ from compiler.ir.quantised.parameters import SUMS, Floats, Integers, Quantisatio
 from compiler.ir.quantised.rounding import clamped
 
 
-def quantize(x: Floats, q: Quantisation) -> Integers:
+def quantize(x: Floats, quantisation: Quantisation) -> Integers:
     """x / scale in float32, then `clamped`."""
-    scale, _ = q.along(x.ndim)
+    scale, _ = quantisation.along(x.ndim)
     with np.errstate(over="ignore", invalid="ignore"):
-        return clamped(np.asarray(x, np.float32) / scale, q)
+        return clamped(np.asarray(x, np.float32) / scale, quantisation)
 
 
-def dequantize(x: NDArray[Any], q: Quantisation) -> Floats:
+def dequantize(x: NDArray[Any], quantisation: Quantisation) -> Floats:
     """(x - zero_point) * scale: an exact difference, one product in float32."""
-    scale, zero = q.along(x.ndim)
+    scale, zero = quantisation.along(x.ndim)
     return np.asarray((x.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
 
 
@@ -30,15 +30,15 @@ def output_scale(x: Quantisation, w: Quantisation, y: Quantisation | None, alpha
     return np.asarray(scale if y is None else scale / y.single("y")[0], np.float32)
 
 
-def requantize(sums: NDArray[np.int32], scale: Floats, q: Quantisation) -> Integers:
+def requantize(sums: NDArray[np.int32], scale: Floats, quantisation: Quantisation) -> Integers:
     """float32(sums) * scale, then `clamped`; no sum of the two is fused.  scale: in a shape that broadcasts over the sums.
 
     Sums that are asked for as int32 are what they are.
     """
-    if q.dtype == SUMS:
+    if quantisation.dtype == SUMS:
         return sums
     with np.errstate(over="ignore"):
-        return clamped(sums.astype(np.float32) * scale, q)
+        return clamped(sums.astype(np.float32) * scale, quantisation)
 
 
 def scaled(sums: NDArray[np.int32], scale: Floats, bias: Floats | None = None) -> Floats:

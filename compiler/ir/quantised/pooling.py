@@ -50,13 +50,13 @@ def means_of_sums(x_q: Quantisation, y_q: Quantisation, taps: int, number: int) 
     """
     (sx, zx), (sy, zy) = x_q.single("x"), y_q.single("y")
     (low, high), scale = x_q.limits, float(sx) / (number * float(sy))
-    if not all(_NORMAL < float(each) < 1 / _NORMAL for each in (sx, sy)):
+    if not all(_NORMAL < float(factor) < 1 / _NORMAL for factor in (sx, sy)):
         return None  # products may be no normal numbers
     sums = np.arange(taps * low, taps * high + 1, dtype=np.float64) - taps * zx
     magnitudes = np.abs(sums) if zx in (low, high) else np.full(sums.shape, float(taps * max(high - zx, zx - low)))
     exact = sums * scale + zy
-    off = ((taps + 4) * magnitudes * scale + 2 * np.abs(exact)) * 2.0**-24
-    first, last = (saturated(np.rint(np.clip(exact + by, -(2.0**30), 2.0**30)).astype(np.int64), y_q) for by in (-off, off))
+    error_bound = ((taps + 4) * magnitudes * scale + 2 * np.abs(exact)) * 2.0**-24
+    first, last = (saturated(np.rint(np.clip(exact + by, -(2.0**30), 2.0**30)).astype(np.int64), y_q) for by in (-error_bound, error_bound))
     return first if np.array_equal(first, last) else None
 
 

@@ -40,9 +40,9 @@ class SlidingWindow:
         return windows[(slice(None), slice(None), *steps)]
 
 
-def centred(x: Integers, q: Quantisation) -> NDArray[np.float64]:
+def centred(x: Integers, quantisation: Quantisation) -> NDArray[np.float64]:
     """x - zero_point, in a type in which sums of products below 2^53 are exact and fast."""
-    return (x.astype(np.int64) - q.along(x.ndim)[1]).astype(np.float64)
+    return (x.astype(np.int64) - quantisation.along(x.ndim)[1]).astype(np.float64)
 
 
 def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: int, bias: Sums | None, where: str) -> int:
@@ -52,11 +52,11 @@ def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: i
     """
     zero = x.single(where)[1]
     reach = max(abs(limit - zero) for limit in x.limits)
-    others = tuple(axis for axis in range(w.ndim) if axis != channel_axis % w.ndim)
-    most = np.abs(centred(w, w_q)).sum(axis=others) * reach
+    reduced_axes = tuple(axis for axis in range(w.ndim) if axis != channel_axis % w.ndim)
+    bounds = np.abs(centred(w, w_q)).sum(axis=reduced_axes) * reach
     if bias is not None:
-        most = most + np.abs(bias.astype(np.float64))
-    largest = int(most.max(initial=0))
+        bounds = bounds + np.abs(bias.astype(np.float64))
+    largest = int(bounds.max(initial=0))
     if largest > MOST:
         raise UnsupportedError(f"{where}: sums of up to {largest:,}; expected at most {MOST:,}, what int32 holds")
     return largest

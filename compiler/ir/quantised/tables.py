@@ -22,9 +22,9 @@ _BETA = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.701
 _FAR = np.float32(18)  # beyond it the logistic function is its value there
 
 
-def every_integer(q: Quantisation) -> Integers:
+def every_integer(quantisation: Quantisation) -> Integers:
     """All 256 integers of the type, the least first."""
-    return integers_of_type(q.dtype)
+    return integers_of_type(quantisation.dtype)
 
 
 def integers_of_type(dtype: np.dtype[Any]) -> Integers:
@@ -51,14 +51,14 @@ def line(entries: Integers, x_q: Quantisation, y_q: Quantisation) -> Line | None
     """Of a table for which there is one: another scale, a number times, a limit.  All 256 entries are compared."""
     (scale, zero), (y_scale, y_zero) = x_q.single("x"), y_q.single("y")
     steps = every_integer(x_q).astype(np.float64) - zero
-    made = entries.astype(np.float64) - y_zero
-    low, high = float(made.min()), float(made.max())
-    inner = (made > low) & (made < high) & (steps != 0)
-    slopes = np.sort((made[inner] + np.array([[-0.5], [0.5]])) / steps[inner], axis=0)  # between which a slope rounds to the entry
-    for found in (scale, *(np.float32((slopes[0].max() + slopes[1].min()) / 2 * y_scale) for _ in range(bool(inner.any())))):
-        again = np.rint(np.clip(steps.astype(np.float32) * found / y_scale, np.float32(low), np.float32(high)))
-        if np.array_equal(again, made):
-            return Line(found, int(low), int(high))
+    targets = entries.astype(np.float64) - y_zero
+    low, high = float(targets.min()), float(targets.max())
+    inner = (targets > low) & (targets < high) & (steps != 0)
+    slopes = np.sort((targets[inner] + np.array([[-0.5], [0.5]])) / steps[inner], axis=0)  # between which a slope rounds to the entry
+    for slope in (scale, *(np.float32((slopes[0].max() + slopes[1].min()) / 2 * y_scale) for _ in range(bool(inner.any())))):
+        line_values = np.rint(np.clip(steps.astype(np.float32) * slope / y_scale, np.float32(low), np.float32(high)))
+        if np.array_equal(line_values, targets):
+            return Line(slope, int(low), int(high))
     return None
 
 
@@ -118,18 +118,18 @@ def softmax(x: Integers, x_q: Quantisation, y_q: Quantisation, axis: int) -> Int
     """
     (sx, _), (sy, zy) = x_q.single("x"), y_q.single("y")
     rows = np.moveaxis(x.astype(np.int64), axis, -1)
-    e = exponentials(float(sx), rows.shape[-1])[rows - rows.max(axis=-1, keepdims=True) + 255]
+    exponential_values = exponentials(float(sx), rows.shape[-1])[rows - rows.max(axis=-1, keepdims=True) + 255]
     total = np.zeros(rows.shape[:-1], np.float32)
     for i in range(rows.shape[-1]):
-        total = total + e[..., i]
+        total = total + exponential_values[..., i]
     with np.errstate(over="ignore"):
-        whole = to_int32(e * np.floor(np.float32(1) / sy) / total[..., None])
-    whole = np.where(whole == INDEFINITE, 0, whole) if y_q.dtype == np.uint8 else whole
-    return np.moveaxis(saturated((whole + zy).astype(np.int32), y_q), -1, axis)
+        quotients = to_int32(exponential_values * np.floor(np.float32(1) / sy) / total[..., None])
+    quotients = np.where(quotients == INDEFINITE, 0, quotients) if y_q.dtype == np.uint8 else quotients
+    return np.moveaxis(saturated((quotients + zy).astype(np.int32), y_q), -1, axis)
 
 
 def exponentials(scale: float, length: int) -> Floats:
     """exp((i - 255) * scale) times a factor that keeps sums of `length` of them far from the ends of float32."""
-    most = np.float32(np.finfo(np.float32).max) / np.float32(length)
-    shift = max(0.0, float(np.float32(math.log(most))) - 5) / scale  # LOGF: in float32
+    max_term = np.float32(np.finfo(np.float32).max) / np.float32(length)
+    shift = max(0.0, float(np.float32(math.log(max_term))) - 5) / scale  # LOGF: in float32
     return np.array([math.exp((i - 255 + shift) * scale) for i in range(256)], np.float32)
