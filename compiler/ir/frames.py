@@ -1,7 +1,7 @@
-"""Several frames of a model side by side: its graph, with as many images of every tensor.
+"""Graph of several frames of a model: the graph of one frame with one image per frame in every tensor.
 
-Operators are those of one frame, and so are constants, which all images read.  An image needs nothing of another, so any order of the
-work is right, and a program may load a weight once for all of them.
+Operators and constants are those of one frame; all images read the same constants.  No image depends on another, so any order of the
+work is right, and a program may load a weight once for all images.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from simulator.npu.errors import BadInputError
 
 
 def with_frames(graph: Graph, frames: int) -> Graph:
-    """graph: of one frame.  The host has the frames one after the other along the first axis.
+    """Graph of `frames` frames.  graph: of one frame.  The host passes the frames one after the other along the first axis.
 
-    Raises `BadInputError` for a graph that has several images already: nobody could tell frames from them.
+    Raises `BadInputError` for a graph of several images: frames and images could not be told apart.
     """
     if frames == 1:
         return graph
@@ -34,7 +34,7 @@ def with_frames(graph: Graph, frames: int) -> Graph:
 
 
 def _port(port: Port, frames: int) -> Port:
-    """Of one image the place of n in the order says nothing; of several it is the slowest."""
+    """Port of all frames.  With several images n has to be the slowest axis; with one image its position does not matter."""
     if not port.onnx_shape:
         raise BadInputError(f"{port.onnx_name!r} of shape []: has no first axis for frames; 1 or more axes are supported")
     inner = tuple(axis for axis in port.order if axis != 0)

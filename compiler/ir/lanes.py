@@ -1,7 +1,7 @@
 """Lane orders as classes of tensors that must agree.
 
-A class is free (channel i in lane i), or defined by a Concat or a Shuffle of other tensors, or by heads.  Uniting a free class with a
-defined one makes the free one follow; two defined ones agree only if they are built alike.
+A class is free (channel i in lane i), or defined by a Concat or a Shuffle of other tensors, or by heads.  A free class united with a
+defined one takes its pattern; two defined classes agree only if their patterns are equal.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CHANNEL_BLOCK = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a tensor's lanes come from its inputs' lanes; heads: each of order[0] equal runs of channels begins on a whole plane.
-    groups: order is the lanes (`ir.group_order`).
+    """Rule for a tensor's lanes from the lanes of its inputs.  heads: each of order[0] equal runs of channels begins on a whole plane.
+    groups: `order` is the list of lanes (`ir.group_order`).
     """
 
     kind: Literal["concat", "shuffle", "heads", "groups"]
@@ -28,14 +28,14 @@ class Pattern:
 
 
 def heads_pattern(channels: int, heads: int, block: int = CHANNEL_BLOCK) -> Pattern:
-    """Lanes in which every head has planes of its own, the same for all counts of heads where their channels fill planes anyway."""
+    """Pattern in which every head has planes of its own; equal for all head counts whose heads fill whole planes anyway."""
     return Pattern("heads", (), (heads if channels // heads % block else 1,))
 
 
 def heads_lanes(channels: int, heads: int, c0: int, block: int = CHANNEL_BLOCK) -> tuple[tuple[int, ...], int]:
     """(lane of each channel, planes) where each of `heads` equal runs of channels has whole planes of its own.
 
-    whole: channels that tensors take whole multiples of (`Patterns`).
+    block: number of channels that every tensor is padded to a multiple of (`Patterns`).
     """
     size = channels // heads
     padded = -(-size // block) * block
@@ -43,14 +43,14 @@ def heads_lanes(channels: int, heads: int, c0: int, block: int = CHANNEL_BLOCK) 
 
 
 class Patterns:
-    """Union-find over tensors, with at most one Pattern for each class.  block: channels that every tensor takes whole multiples of."""
+    """Union-find over tensors, with at most one Pattern per class.  block: channels that every tensor is padded to a multiple of."""
 
     def __init__(self, channels: dict[str, int], block: int = CHANNEL_BLOCK) -> None:
         self.block = block
         self.channels = dict(channels)
         self.parent = {name: name for name in channels}
         self.pattern: dict[str, Pattern] = {}
-        self.known: dict[tuple[str, int], tuple[tuple[int, ...], int]] = {}
+        self.cache: dict[tuple[str, int], tuple[tuple[int, ...], int]] = {}
 
     def add(self, name: str, channels: int) -> None:
         self.channels[name] = channels
@@ -63,18 +63,18 @@ class Patterns:
         return name
 
     def define(self, name: str, pattern: Pattern) -> None:
-        """Say what a tensor that is in no class yet looks like."""
+        """Set the pattern of a tensor that has none."""
         self.pattern[self.find(name)] = pattern
 
     def require(self, name: str, pattern: Pattern) -> bool:
-        """Make a tensor look like `pattern`; False (and nothing changed) where it already looks otherwise."""
+        """Set the pattern of a tensor; False (and no change) where it has a different one."""
         current_pattern = self.pattern.get(self.find(name))
         if current_pattern is None:
             self.define(name, pattern)
         return current_pattern is None or self._alike(current_pattern, pattern)
 
     def unite(self, lhs: str, rhs: str) -> bool:
-        """Make two tensors agree; False (and nothing changed) where they cannot."""
+        """Merge the classes of two tensors; False (and no change) where their patterns contradict each other."""
         lhs_root, rhs_root = self.find(lhs), self.find(rhs)
         if lhs_root == rhs_root:
             return True
@@ -98,7 +98,7 @@ class Patterns:
         )
 
     def _depends(self, root: str, base: str) -> bool:
-        """Whether the class `root` is built, at any depth, from the class `on`."""
+        """Whether the pattern of class `root` uses class `base`, at any depth."""
         seen, pending = set(), [root]
         while pending:
             pattern = self.pattern.get(pending.pop())
@@ -112,10 +112,10 @@ class Patterns:
         return False
 
     def lanes(self, name: str, c0: int) -> tuple[tuple[int, ...], int]:
-        """(lane of each channel, planes of c0 lanes).  Only once nothing is united any more."""
+        """(lane of each channel, number of planes of c0 lanes).  Call it after the last `unite`: lanes are cached."""
         root = self.find(name)
-        if (root, c0) in self.known:
-            return self.known[root, c0]
+        if (root, c0) in self.cache:
+            return self.cache[root, c0]
         pattern = self.pattern.get(root)
         if pattern is None or pattern.kind == "groups":
             free = tuple(range(self.channels[root])) if pattern is None else pattern.order
@@ -133,5 +133,5 @@ class Patterns:
                 concat_lanes += [lane + planes * c0 for lane in lanes]
                 planes += count
             lanes_and_planes = (tuple(concat_lanes), planes)
-        self.known[root, c0] = lanes_and_planes
+        self.cache[root, c0] = lanes_and_planes
         return lanes_and_planes

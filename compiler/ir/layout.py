@@ -1,18 +1,18 @@
-"""Where values lie: storages, and the place of every tensor in one of them.
+"""Memory layout: storages, and the placement of every tensor in one of them.
 
 A storage is NC1HWC0 in blocks of 32 bytes: [n][planes][h][w] blocks of C0 lanes (a four-lane image: [n][h][w] pixels of 4 lanes).
-A tensor takes whole planes of one storage, and `lanes[i]` is the lane of its channel i counted from its first plane.  So
+A tensor takes whole planes of one storage; `lanes[i]` is the lane of its channel i, counted from its first plane.  So
 
-* Concat is addresses: its storage holds the inputs side by side, each from a whole plane on, and the gaps show in `lanes`;
-* Shuffle is labels: the same planes, `lanes` permuted; one that takes a run of channels out is some of the planes, a Concat backwards;
-* a Conv may write any lanes (its weights are packed to match), so it follows whoever reads it together with something else;
-* Pool, Vector, Softmax, LayerNorm, Reflow and depthwise Conv keep the lanes of what they read;
-* MatMul and Softmax in groups want every head in planes of its own;
+* Concat is addressing: its storage holds the inputs side by side, each from a whole plane on; gaps show in `lanes`;
+* Shuffle is relabelling: the same planes with permuted `lanes`; a Shuffle that selects a run of channels is some of the planes;
+* a Conv may write any lanes (its weights are packed to match), so it takes the lane order of the other operands of its readers;
+* Pool, Vector, Softmax, LayerNorm, Reflow and depthwise Conv keep the lanes of their input;
+* MatMul and grouped Softmax need every head in planes of its own;
 * channels between grouped convolutions lie in blocks that belong to few groups on either side (`ir.group_order`).
 
-Only where two of these contradict each other an operator is added to the graph (`Layout.graph`): a Vector without steps where a
-tensor is needed in two places (an output shares its storage with no other input or output), a 1x1 Conv with the identity as weights
-where it is needed in two lane orders, or where a run of channels cannot have planes of its own.
+An operator is added to the graph (`Layout.graph`) only where two of these contradict each other: a Vector without steps where a tensor
+is needed in two storages (an output shares its storage with no other input or output), a 1x1 Conv with identity weights where it is
+needed in two lane orders, or where a run of channels cannot have planes of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IMAGE_LANES = 4
 
 @dataclass(frozen=True)
 class Storage:
-    """[n][planes][h][w] pixels of `pixel_lanes` lanes: C0, or 4 for a four-lane image (then planes = 1 and a row is whole blocks)."""
+    """Array [n][planes][h][w] of pixels of `pixel_lanes` lanes: C0, or 4 for a four-lane image (planes = 1, rows of whole blocks)."""
 
     name: str
     n: int
@@ -62,24 +62,24 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """`graph` is the one to compile: the one that was given, and the copies that it needs.
+    """Storages and placements of a graph.  graph: the graph to compile, with the necessary copies.
 
-    padding: what lanes without a channel of every tensor may hold (`ir.padding`).
+    padding: values that lanes without a channel may hold, by tensor (`ir.padding`).
     """
 
     graph: Graph
     dtype: DataType
     storages: dict[str, Storage]
     placements: dict[str, Placement]
-    copies: tuple[str, ...] = ()  # names of the operators that were added
+    copies: tuple[str, ...] = ()  # names of the added operators
     padding: Mapping[str, Values] = field(default_factory=dict, repr=False)
 
     def type_of(self, tensor: str) -> DataType:
-        """Of a tensor's values: its own of integers, else the one that floats are computed in."""
+        """Data type of a tensor: its own for integers, else `dtype`."""
         return self.graph.type_of(tensor, self.dtype)
 
     def verify(self) -> None:
-        """Raise ValueError where a placement is outside its storage, lanes collide, or operands do not agree."""
+        """Raise ValueError where a placement exceeds its storage, lanes collide, or operands have different lane orders."""
         self.graph.verify()
         for tensor, (n, c, h, w) in self.graph.shapes.items():
             place = self.placements[tensor]
@@ -99,12 +99,14 @@ class Layout:
         self._verify_overlaps()
 
     def _verify_operator(self, op: Operator) -> None:
+        """Check the lanes of an operator's operands.  Raises ValueError."""
         places = self.placements
         y = places[op.y]
         for name, heads in op.headed:
             place = places[name]
             if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.type_of(name).lanes, block_of(self.graph)):
                 raise ValueError(f"{op.name}: {name} has not {heads} heads in planes of their own")
+        # operators without instructions: their output is addresses, so it has to be where the inputs are
         if isinstance(op, Concat):
             base = 0
             for name in op.inputs:
@@ -126,6 +128,7 @@ class Layout:
             if (x.storage, x.plane, x.planes) != (y.storage, y.plane, y.planes) or y.lanes != tuple(x.lanes[i] for i in op.order):
                 raise ValueError(f"{op.name}: {op.y} is not {op.x} in another order")
             return
+        # lane-wise operators: channel i in the same lane on both sides
         for name in op.follows:
             sizes = [place.planes * self.type_of(tensor).lanes for tensor, place in ((name, places[name]), (op.y, y))]
             if places[name].lanes != y.lanes or sizes[0] != sizes[1]:
@@ -135,7 +138,7 @@ class Layout:
                 raise ValueError(f"{op.name}: a four-lane image read by {type(op).__name__}")
 
     def _verify_overlaps(self) -> None:
-        """Two written tensors never share a plane: what shares one is a Concat or a Shuffle of the other."""
+        """Check that no two written tensors share a plane; only a Concat or a Shuffle may share planes with another tensor."""
         written: dict[tuple[str, int], str] = {}
         names = [*(port.tensor for port in self.graph.inputs), *self.graph.constants]
         names += [op.y for op in self.graph.operators if op.computes]
@@ -148,12 +151,12 @@ class Layout:
 
 
 def block_of(graph: Graph) -> int:
-    """Channels that tensors take whole multiples of: those of a plane of any type in the graph, so that lanes are the same in all types."""
+    """Number of channels that tensors are padded to a multiple of: whole planes of every type in the graph, so lanes agree in all types."""
     return max([CHANNEL_BLOCK, *(DataType[q.dtype.name].lanes for q in graph.types.values())])
 
 
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
-    """Places for every tensor.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
+    """Layout of a graph.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
     names = _Names(graph)
     parts = _parts(graph, names)
     graph, place_copies = _one_place(graph, names)
@@ -179,7 +182,7 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
 
 
 class _Names:
-    """Fresh names beside a graph's own."""
+    """Generator of names that a graph does not use."""
 
     def __init__(self, graph: Graph) -> None:
         self.taken = set(graph.shapes) | {op.name for op in graph.operators}
@@ -193,11 +196,11 @@ class _Names:
         return name
 
 
-Parts = dict[str, tuple[tuple[str, int], ...]]  # a tensor -> (name, channels) of the parts that it is made of
+Parts = dict[str, tuple[tuple[str, int], ...]]  # tensor -> (name, channels) of its parts in order
 
 
 def _parts(graph: Graph, names: _Names) -> Parts:
-    """Tensors of which runs of channels are taken out; what nobody takes is a part as well, under a name of its own."""
+    """Parts of tensors from which runs of channels are selected; unselected runs are parts with new names."""
     readers: dict[str, list[Shuffle]] = {}
     for op in graph.operators:
         if isinstance(op, Shuffle):
@@ -211,8 +214,8 @@ def _parts(graph: Graph, names: _Names) -> Parts:
 
 
 def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
-    """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
-    placed_roots: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots that have their place
+    """Copies before a Concat of inputs that already have a storage: of another Concat, of this one, or of a host input."""
+    placed_roots: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots with a storage
     root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
     shapes, types = dict(graph.shapes), dict(graph.types)
     operators: list[Operator] = []
@@ -220,7 +223,7 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     for op in graph.operators:
         if isinstance(op, Shuffle):
             root[op.y] = root.get(op.x, op.x)
-            if len(op.order) < shapes[op.x][1]:  # it lies where it was taken from
+            if len(op.order) < shapes[op.x][1]:  # it shares planes with its source
                 root[op.y] = op.y
                 placed_roots.add(op.y)
         if isinstance(op, Concat):
@@ -242,14 +245,14 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
 
 
 def _alike(new: str, old: str, shapes: dict[str, Shape], types: dict[str, Quantisation]) -> None:
-    """A copy of a tensor."""
+    """Register a copy of a tensor."""
     shapes[new] = shapes[old]
     if old in types:
         types[new] = types[old]
 
 
 def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list[str]]:
-    """Copies of outputs whose storage already belongs to an input or to another output: the host addresses each by itself."""
+    """Copies of outputs whose storage belongs to an input or another output: the host addresses each output separately."""
     containers = _containers(graph, parts)
 
     def root(name: str) -> str:
@@ -272,7 +275,7 @@ def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list
 
 
 def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patterns, list[str]]:
-    """Which tensors share a lane order; an identity convolution where an operand cannot have the order that it needs."""
+    """Lane patterns of all tensors; an identity convolution is added where an operand cannot have its required order."""
     channels = {name: shape[1] for name, shape in graph.shapes.items()}
     patterns = Patterns(channels | {name: size for tensor_parts in parts.values() for name, size in tensor_parts}, block_of(graph))
     shapes, types = dict(graph.shapes), dict(graph.types)
@@ -283,6 +286,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
             patterns.define(op.y, Pattern("concat", op.inputs))
         elif isinstance(op, Shuffle) and len(op.order) < shapes[op.x][1]:
             tensor_parts = parts.get(op.x, ())
+            # a run of channels needs planes of its own; else a convolution copies it
             if op.y not in dict(tensor_parts) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in tensor_parts))):
                 parts.pop(op.x, None)
                 op = identity_conv(op.name, op.x, op.y, shapes[op.x], types.get(op.x), op.order)
@@ -295,6 +299,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
             if op.y in wanted:
                 patterns.define(op.y, wanted[op.y])
             renamed = list(op.inputs)
+            # an operand whose class contradicts goes through an identity convolution, which can write any order
             for name in dict.fromkeys(op.inputs):
                 if patterns.unite(op.y, name) if name in follow else name not in wanted or patterns.require(name, wanted[name]):
                     continue
@@ -315,7 +320,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
 
 
 def identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | None, order: Sequence[int] | None = None) -> Convolution:
-    """q: of integers.  order: the channels of x that y has; all of them unless given."""
+    """Convolution that copies channels `order` of x (all by default) to y.  q: quantisation of x; None for floats."""
     channels = range(shape[1]) if order is None else order
     if q is not None:
         return kept(name, x, y, q, channels, shape[1])
@@ -324,7 +329,7 @@ def identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | Non
 
 
 def _containers(graph: Graph, parts: Parts) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Tensor -> (the tensor whose planes hold it, those of its inputs that lie before it)."""
+    """Tensor -> (tensor whose planes contain it, inputs of that tensor that precede it)."""
     containers: dict[str, tuple[str, tuple[str, ...]]] = {}
     shuffled: dict[str, str] = {}
     for op in graph.operators:
@@ -343,7 +348,7 @@ def _containers(graph: Graph, parts: Parts) -> dict[str, tuple[str, tuple[str, .
 
 
 def _images(graph: Graph, dtype: DataType) -> set[str]:
-    """Model inputs that can be four-lane images."""
+    """Names of model inputs that can be four-lane images."""
     consumers = graph.consumers()
     images = set()
     for port in graph.inputs:

@@ -1,5 +1,7 @@
-"""Minimum cuts that grow: the most that flows from one node to the drain, as arcs are added (Dinic's algorithm without levels would do;
-capacities are bytes, graphs have hundreds of nodes)."""
+"""Incremental minimum cut: the maximum flow from one node to the drain while arcs are added.
+
+Shortest augmenting paths suffice: capacities are bytes, graphs have hundreds of nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ ENDLESS = 1 << 62
 
 
 class GrowingCut:
-    """Nodes are numbers, `SOURCE` and `DRAIN` among them.  What flows stays when arcs are added: only what is new is looked for."""
+    """Flow network.  Nodes are numbers, `SOURCE` and `DRAIN` among them.  New arcs keep the flow, so `grow` finds only the increase."""
 
     def __init__(self) -> None:
-        self._arcs: list[list[int]] = [[], []]  # of a node: numbers of arcs
+        self._arcs: list[list[int]] = [[], []]  # node -> numbers of its arcs
         self._to: list[int] = []
-        self._left: list[int] = []  # capacity that is left; the arc back is the next number
+        self._residual: list[int] = []  # remaining capacity; the reverse arc has the number ^ 1
         self.value = 0
 
     def node(self) -> int:
@@ -27,27 +29,27 @@ class GrowingCut:
         for tail, head, residual in ((start, end, capacity), (end, start, 0)):
             self._arcs[tail].append(len(self._to))
             self._to.append(head)
-            self._left.append(residual)
+            self._residual.append(residual)
 
     def grow(self) -> int:
-        """The minimum cut of all arcs so far."""
+        """Value of the minimum cut of all arcs so far."""
         while path := self._path():
-            flow = min(self._left[arc] for arc in path)
+            flow = min(self._residual[arc] for arc in path)
             for arc in path:
-                self._left[arc] -= flow
-                self._left[arc ^ 1] += flow
+                self._residual[arc] -= flow
+                self._residual[arc ^ 1] += flow
             self.value += flow
         return self.value
 
     def _path(self) -> list[int]:
-        """Arcs of a shortest path with room, or none."""
+        """Arcs of a shortest path with residual capacity, from the drain back; [] without one."""
         incoming_arcs: dict[int, int] = {SOURCE: -1}
         queue = deque([SOURCE])
         while queue:
             node = queue.popleft()
             for arc in self._arcs[node]:
                 head = self._to[arc]
-                if self._left[arc] > 0 and head not in incoming_arcs:
+                if self._residual[arc] > 0 and head not in incoming_arcs:
                     incoming_arcs[head] = arc
                     if head == DRAIN:
                         return self._back(incoming_arcs)

@@ -1,4 +1,4 @@
-"""Runs of channels that are taken out of a tensor: a Shuffle of some channels, side by side, is a part of that tensor."""
+"""Runs of channels: a Shuffle that selects neighbouring channels is a part of its input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Run = tuple[int, int]  # first channel, one past the last
 
 
 def runs(shuffles: Iterable[Shuffle], channels: int) -> dict[str, Run]:
-    """y -> its run, for those shuffles of one tensor that take some channels side by side and share none with an earlier one."""
+    """Output -> run, for the shuffles of one tensor that select neighbouring channels and overlap no earlier run."""
     run_of_output: dict[str, Run] = {}
     for op in shuffles:
         first, stop = op.order[0], op.order[0] + len(op.order)
@@ -21,7 +21,7 @@ def runs(shuffles: Iterable[Shuffle], channels: int) -> dict[str, Run]:
 
 
 def covering(named_runs: dict[str, Run], channels: int) -> list[tuple[str | None, Run]]:
-    """All channels in order: runs with their names, and what lies between them without."""
+    """All channels as runs in order: named runs, and gaps between them with the name None."""
     parts: list[tuple[str | None, Run]] = []
     channel = 0
     for name, (first, stop) in sorted(named_runs.items(), key=lambda named_run: named_run[1]):

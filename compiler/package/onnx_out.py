@@ -1,9 +1,9 @@
-"""The compiled ONNX file: the model as it was, and the containers of its pieces inside it.
+"""Compiled ONNX file: the original model, with the containers of its subgraphs inside.
 
-Nodes that the NPU does not run stay what they were, before, between and after those that stand for pieces.
+Nodes of the host stay unchanged, before, between and after the nodes that replace subgraphs.
 
-The file is written field by field, as protobuf allows: a message given in several pieces is the pieces merged.  So neither the weights
-nor the containers are copied into a second model or serialised into one long string (VGG-19: 575 MB and 290 MB).
+The file is written field by field: protobuf merges parts of a message.  So neither the weights nor the containers are copied into a
+second model or serialised into one long string (VGG-19: 575 MB and 290 MB).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 
 class PackedPiece(NamedTuple):
-    """A piece and its container.  data: its bytes."""
+    """Subgraph with its container.  data: bytes of the container."""
 
     piece: Subgraph
     container: Container
@@ -48,11 +48,11 @@ class PackedPiece(NamedTuple):
 
 
 def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Path, style: Style = "function", origin: str = "") -> None:
-    """Write a model with the containers of its pieces to `out_path`, whole or not at all.  origin: file name of the model.
+    """Write a model with the containers of its subgraphs to `out_path`, atomically.  origin: file name of the model.
 
-    function: a node of the model-local function `tilefarm.Partition<k>` for every piece, whose body is the piece's graph and whose
-    attribute `container` no other runtime looks at.  Weights stay initialisers of the main graph and are inputs of the function.
-    epcontext: a node com.microsoft::EPContext for every piece, all containers inside the first one; no body, no weights but those of
+    function: a node of the model-local function `tilefarm.Partition<k>` per subgraph; the body is the subgraph, and the attribute
+    `container` is ignored by other runtimes.  Weights stay initialisers of the main graph and are inputs of the function.
+    epcontext: a node com.microsoft::EPContext per subgraph, all containers inside the first one; no body, no weights but those of
     host nodes.
     epcontext-external: the same, with the containers in `<name>_tilefarm.bin` beside the file, which is written first.
 
@@ -65,7 +65,7 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
 def write_packed(
     compiled: Sequence[PackedPiece], part: Partition, out_path: str | Path, style: Style = "function", origin: str = ""
 ) -> None:
-    """As `write_onnx`, of containers that their bytes were just made of."""
+    """Write a compiled file as `write_onnx`, from decoded containers."""
     for entry in compiled:
         _check_ports(entry.piece.npu.graph, entry.container)
     path = Path(out_path)
@@ -82,7 +82,7 @@ def write_packed(
 
 
 def write_body(part: Partition, out_path: str | Path) -> None:
-    """A file of style function without its containers: what stock onnxruntime runs of it, with the pieces marked.
+    """Write a file of style function without containers, which stock onnxruntime runs, with the subgraphs marked.
 
     Raises `BadInputError` where it would pass 2 GB, `UnsupportedError` as `write_onnx`.
     """
@@ -93,7 +93,7 @@ def write_body(part: Partition, out_path: str | Path) -> None:
 
 @contextmanager
 def file_with_body(part: Partition, compiled: Path, style: Style, folder: Path | None = None) -> Iterator[Path]:
-    """A file with the model of a compiled one: that file, or a temporary one where its style has none.  Raises as `write_body`."""
+    """Path of a file with the model of a compiled file: itself, or a temporary one for styles without it.  Raises as `write_body`."""
     if style == "function":
         yield compiled
         return
@@ -103,7 +103,7 @@ def file_with_body(part: Partition, compiled: Path, style: Style, folder: Path |
 
 
 def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
-    """The file that `write_onnx` writes by style function.  Raises as that."""
+    """Bytes of the file that `write_onnx` writes in style function.  Raises as `write_onnx`."""
     compiled = _compiled(part, containers)
     for entry in compiled:
         _check_ports(entry.piece.npu.graph, entry.container)
@@ -121,14 +121,14 @@ def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedPiece]
 
 
 def context_file(path: Path) -> str:
-    """Name of the file with the containers, in the folder of `path`: as onnxruntime's guidelines have it."""
+    """Name of the file of the containers, in the folder of `path`, by onnxruntime's guidelines."""
     return f"{path.stem}_{DOMAIN}.bin"
 
 
 def variant_table(container: Container) -> str:
-    """JSON for people and other tools: level -> what is left of DDR, plan, same_as, cycles at every level; the controller's table.
+    """JSON for people and other tools: level -> remaining DDR, plan, same_as, cycles at every level; the controller's table.
 
-    Nothing here reads it back.
+    This project does not read it.
     """
     rows = {
         v.level: {
@@ -144,7 +144,7 @@ def variant_table(container: Container) -> str:
 
 
 def _check_ports(graph: GraphProto, container: Container) -> None:
-    """By their positions too."""
+    """Raise `BadInputError` where names or positions of ports differ from the graph's."""
     weights = {tensor.name for tensor in graph.initializer}
     for kind, ports in (("input", graph.input), ("output", graph.output)):
         graph_ports = [port.name for port in ports if port.name not in weights]
@@ -161,7 +161,7 @@ def _with_containers(part: Partition, compiled: Sequence[PackedPiece]) -> list[C
 
 
 def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled: Sequence[PackedPiece] = ()) -> list[Chunk]:
-    """attributes: of each piece's node, as fields; compiled: the pieces whose containers are in them."""
+    """File of style function.  attributes: serialised fields of each subgraph's node.  compiled: the subgraphs with containers in them."""
     model = part.model
     if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
         raise UnsupportedError("model: it is compiled already (a node or function of domain tilefarm); compile the original")
@@ -182,7 +182,7 @@ def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled
 
 
 def _function(model: ModelProto, piece: Subgraph) -> tuple[FunctionProto, list[TensorProto]]:
-    """The piece's graph as a function, and the weights that it takes."""
+    """Graph of the subgraph as a function, and the weights among its inputs."""
     graph = piece.npu.graph
     if graph.sparse_initializer:
         raise UnsupportedError(f"model: sparse initialiser {graph.sparse_initializer[0].values.name!r}; make it dense")
@@ -215,7 +215,7 @@ def _container_attributes(entry: PackedPiece) -> list[Chunk]:
 
 
 def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: str, file: str | None) -> list[Chunk]:
-    """By onnxruntime's EP-context design (docs/run-folder.md): one context for all nodes, which the first one has."""
+    """File by onnxruntime's EP-context design (docs/run-folder.md): one context for all nodes, stored in the first one."""
     host = _Host(part)
     shell = _shell(part, host)
     if host.nodes:
@@ -228,7 +228,7 @@ def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: s
 
 
 def _epcontext_node(entry: PackedPiece, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
-    """payload: None where another node has it."""
+    """EPContext node of a subgraph.  payload: None where another node contains it."""
     container, name = entry.container, entry.piece.name
     node = helper.make_node(
         EP_OP,
@@ -257,7 +257,7 @@ def _epcontext_node(entry: PackedPiece, origin: str, embedded: bool, payload: li
 
 
 class _Host:
-    """Nodes around the pieces, in their order: stage s are those that depend on piece s - 1, and on none behind it."""
+    """Host nodes by stage: stage s depends on subgraph s - 1 and on no later one."""
 
     def __init__(self, part: Partition) -> None:
         graph = part.model.graph
@@ -265,7 +265,7 @@ class _Host:
         producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
         inside = {i for piece in part.pieces for i in piece.inside}
         pending = [port.name for port in (*graph.output, *(port for piece in part.pieces for port in piece.npu.graph.input))]
-        needed: set[int] = set()
+        needed: set[int] = set()  # host nodes that an output or a subgraph depends on
         while pending:
             i = producer.get(pending.pop())
             if i is not None and i not in needed and i not in inside:
@@ -289,7 +289,7 @@ class _Host:
 
 
 def _shell(part: Partition, host: _Host) -> ModelProto:
-    """The model up to the first piece's node, without weights, and without types of tensors that are not in this graph any more."""
+    """Model up to the node of the first subgraph, without weights and without types of tensors inside subgraphs."""
     model = part.model
     shell = ModelProto(
         ir_version=model.ir_version,
@@ -317,7 +317,7 @@ def _file(
     shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], data: ExternalData,
     compiled: Sequence[PackedPiece],
 ) -> list[Chunk]:  # fmt: skip
-    """All of it; fields that repeat are in the order in which they come.  data: of weights.  compiled: whose containers are not sealed."""
+    """All chunks of the file; repeated fields in order.  data: of weights.  compiled: containers excluded from the seal."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
     for body, stage_nodes in zip(bodies, host.stages[1:], strict=True):
         chunks += _field(ModelProto, "graph", body)
@@ -334,5 +334,5 @@ def _file(
 
 
 def _field(message: type, name: str, body: Sequence[Chunk]) -> list[Chunk]:
-    """A length-delimited field on the wire: its tag, its length and its body, the body in pieces."""
+    """Length-delimited field on the wire: tag, length, and the chunks of its body."""
     return [field_head(message, name, sum(len(piece) for piece in body)), *body]

@@ -1,4 +1,4 @@
-"""Channels that become pixels."""
+"""DepthToSpace: rearranges channels to pixels."""
 
 from __future__ import annotations
 

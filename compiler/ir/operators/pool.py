@@ -13,7 +13,7 @@ from compiler.ir.operators.windows import spelt_window, window_size, windows_of
 
 
 class Pooling(OfOne):
-    """Where the windows of a pool lie."""
+    """Window geometry of pools."""
 
     if TYPE_CHECKING:  # fields of dataclasses
 
@@ -62,7 +62,7 @@ class Pool(Pooling):
         return self.mode == "max"
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """Averages lie between what is there, and 0 where a window is counted beyond an end of the image."""
+        """Range of averages: between the padding values, and 0 where counted windows exceed the image."""
         counted = self.count_include_pad and any(self.pads)
         values = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
         return values if self.mode == "max" or len(values) < 2 else between(values, rounding)

@@ -1,4 +1,4 @@
-"""Rows and columns taken anew."""
+"""Resampling of rows and columns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from simulator.npu.isa import bits_float
 
 @dataclass(frozen=True, eq=False)
 class Resample(OfOne):
-    """Rows and columns taken anew: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
+    """Resampling of rows and columns: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
 
-    A row or a column without taps is `fill`.  Slices, padding of every kind, resizing and inserted zeros are this.
+    A row or a column without taps is `fill`.  Covers slices, all kinds of padding, resizing and inserted zeros.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Resample(OfOne):
 
 
 def _spelt(taps: Taps) -> str:
-    """Runs as place+step*count<-source+step, with a weight that is not 1."""
+    """Text of runs: place+step*count<-source+step, with weights other than 1."""
     runs = []
     for place, step, count, source, source_step, bits, _ in taps.runs.tolist():
         weight = bits_float(bits)

@@ -12,7 +12,7 @@ from compiler.ir.operators.base import ZERO, Floats, OfOne, Spell, Values
 
 @dataclass(frozen=True, eq=False)
 class Softmax(OfOne):
-    """Over the channels, or over each of `groups` equal runs of them, at every pixel."""
+    """Softmax over the channels, or over each of `groups` equal runs of channels, at every pixel."""
 
     name: str
     x: str
@@ -28,7 +28,7 @@ class Softmax(OfOne):
         return [f"groups={self.groups}"] if self.groups > 1 else []
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
-        """Its own mask is the least number, which is added: it has to stay that."""
+        """x, unless adding its values to the mask (the least finite number) leaves the mask unchanged."""
         least = np.finfo(rounding).min
         with np.errstate(over="ignore"):
             absorbed = all(rounding(value) + least <= least for value in inputs[0])

@@ -1,4 +1,4 @@
-"""Functions of integers as a multiply-add and a rounding, where one in float32 gives what is wanted for every input."""
+"""Functions of integers as a float32 multiply-add and a rounding, where these are exact for every input."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _NEAR = (0, 1, -1, 2, -2, 3, -3)  # slopes that are tried, in units of the last 
 
 
 class Affine(NamedTuple):
-    """x -> saturated(round(fma(x, scale, shift))).  scale, shift: float32 [] or [channels]."""
+    """Function x -> saturated(round(fma(x, scale, shift))).  scale, shift: float32 [] or [channels]."""
 
     scale: Floats
     shift: Floats
 
     def apply(self, x: NDArray[Any], dtype: np.dtype[Any]) -> Integers:
-        """x: [.., channels, n]."""
+        """Apply the function to x [.., channels, n]."""
         values = fma(x.astype(np.float32), self.scale[..., None], self.shift[..., None])
         limits = np.iinfo(dtype)
         return np.clip(to_int32(values), limits.min, limits.max).astype(dtype)
 
 
 def gated(x: Integers, gates: NDArray[Any], zero: int, targets: Integers, slope: NDArray[Any]) -> Affine | None:
-    """(scale, shift) with which fma(x, g, fma(g, -zero, shift)), g = float32(gate * scale), rounds to `wanted` [gates, n] of all x [n].
+    """Scale and shift with which fma(x, g, fma(g, -zero, shift)), g = float32(gate * scale), rounds to `targets` [gates, n] of x [n].
 
-    As `fitted`: one multiply-add for a product of x - zero and a gate; each gate has constants of its own.  None where there is none.
+    As `fitted`, for a product of x - zero and a gate: one multiply-add with constants per gate.  None without a solution.
     """
     limits = np.iinfo(targets.dtype)
     centres = targets.astype(np.float64)
@@ -47,9 +47,10 @@ def gated(x: Integers, gates: NDArray[Any], zero: int, targets: Integers, slope:
 
 
 def fitted(x: NDArray[Any], targets: Integers, slope: NDArray[Any]) -> Affine | None:
-    """The multiply-add that gives `wanted` [channels, n], or [n], of all x [n]; None where there is none near that slope.
+    """Multiply-add that gives `targets` [channels, n], or [n], of x [n]; None where there is none near that slope.
 
-    Every entry that is not at an end of the type leaves the shift a stretch of one; the middle of what all leave is furthest from ties.
+    Every target inside the range of the type limits the shift to an interval of length 1; the middle of the intersection is furthest
+    from ties.
     """
     limits = np.iinfo(targets.dtype)
     exact, centres = x.astype(np.float64), targets.astype(np.float64)

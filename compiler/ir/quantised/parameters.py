@@ -1,4 +1,4 @@
-"""Scale and zero point of a quantised tensor, checked once: value = (integer - zero_point) * scale."""
+"""Scale and zero point of a quantised tensor, validated once: value = (integer - zero_point) * scale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.npu.errors import BadInputError
 
-Integers = NDArray[Any]  # int8 or uint8, where not said otherwise
+Integers = NDArray[Any]  # int8 or uint8 unless stated otherwise
 Floats = NDArray[np.float32]
 STORED = (np.dtype(np.int8), np.dtype(np.uint8))
 SUMS = np.dtype(np.int32)  # of accumulators and biases
@@ -19,7 +19,7 @@ SUMS = np.dtype(np.int32)  # of accumulators and biases
 
 @dataclass(frozen=True, eq=False)
 class Quantisation:
-    """scale: float32 [1], or [channels] along `axis`.  zero_point: as many, in the type of the tensor.  axis: None for one of each."""
+    """Quantisation of a tensor.  scale: float32 [1], or [channels] along `axis`.  zero_point: as many, in the type of the tensor."""
 
     scale: Floats
     zero_point: Integers
@@ -29,10 +29,9 @@ class Quantisation:
     def of(
         cls, scale: ArrayLike, zero_point: ArrayLike | None, dtype: Any, shape: Sequence[int] = (), axis: int | None = None, where: str = ""
     ) -> Quantisation:
-        """Of what a model says about a tensor of that type and shape; a zero point of None is 0.
+        """Quantisation from a model's values, for a tensor of that type and shape; a zero point of None is 0.
 
-        axis: along which scales lie where there are several; negative counts from the end.
-        where: what errors call the tensor.  Raises BadInputError.
+        axis: of several scales; negative counts from the end.  where: name of the tensor in errors.  Raises BadInputError.
         """
         kind, prefix = np.dtype(dtype), f"{where}: " if where else ""
         if kind not in (*STORED, SUMS):
@@ -63,31 +62,31 @@ class Quantisation:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The least and the greatest integer of the type."""
+        """Least and greatest integer of the type."""
         info = np.iinfo(self.dtype)
         return int(info.min), int(info.max)
 
     def single(self, where: str) -> tuple[np.float32, int]:
-        """Scale and zero point of a tensor that has to have one of each.  Raises BadInputError."""
+        """Scale and zero point of a tensor with one of each.  Raises BadInputError for several."""
         if self.axis is not None:
             raise BadInputError(f"{where}: {self.scale.size} scales along axis {self.axis}; expected one for the whole tensor")
         return np.float32(self.scale[0]), int(self.zero_point[0])
 
     def of_channels(self, axis: int, where: str) -> Quantisation:
-        """Itself, where scales lie along the axis of output channels or there is one.  Raises BadInputError."""
+        """The quantisation itself.  Raises BadInputError where scales lie along another axis than that of output channels."""
         if self.axis not in (None, axis):
             raise BadInputError(f"{where}: scales along axis {self.axis}; expected the output channels, axis {axis}, or one scale")
         return self
 
     def along(self, rank: int) -> tuple[Floats, NDArray[np.int64]]:
-        """Scale and zero point in a shape that broadcasts over a tensor of that rank."""
+        """Scale and zero point, shaped to broadcast over a tensor of that rank."""
         shape = [1] * rank
         if self.axis is not None:
             shape[self.axis] = -1
         return self.scale.reshape(shape), self.zero_point.astype(np.int64).reshape(shape)
 
     def same_as(self, quantisation: Quantisation | None) -> bool:
-        """Whether it stands for the same numbers in the same type."""
+        """Whether both have the same type, axis, scales and zero points."""
         parts = ("scale", "zero_point")
         return (
             quantisation is not None
@@ -101,7 +100,7 @@ class Quantisation:
 
 
 def integers_of(actual: Quantisation | None, expected: Quantisation | None) -> None:
-    """Raises ValueError where a tensor has another type than an operator reads; None stands for floats."""
+    """Raise ValueError where a tensor has another type than an operator expects.  None stands for floats."""
     if not (actual is expected is None or (actual is not None and actual.same_as(expected))):
         raise ValueError(f"reads {expected or 'floats'}, and is given {actual or 'floats'}")
 
@@ -115,7 +114,7 @@ def _axis(axis: int | None, shape: Sequence[int], prefix: str) -> int:
 
 
 def _zeros(zeros: NDArray[Any], zero_point: ArrayLike | None, kind: np.dtype[Any], prefix: str) -> Integers:
-    """In the tensor's type; Python's integers have none of their own and are taken by value."""
+    """Zero points in the tensor's type.  Integers of Python are converted by value, arrays have to have the type."""
     typed = isinstance(zero_point, np.ndarray | np.generic)
     if zeros.dtype.kind not in "iu" or (typed and zeros.dtype != kind):
         raise BadInputError(f"{prefix}zero point of type {zeros.dtype}; expected that of the tensor, {kind}")
@@ -128,4 +127,4 @@ def _zeros(zeros: NDArray[Any], zero_point: ArrayLike | None, kind: np.dtype[Any
     return zeros.reshape(-1).astype(kind)
 
 
-ALONE = Quantisation.of(np.float32(1), None, SUMS)  # sums that stand for themselves
+ALONE = Quantisation.of(np.float32(1), None, SUMS)  # int32 sums, whose values are the integers
