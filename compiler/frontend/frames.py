@@ -1,11 +1,11 @@
-"""Several frames of a model side by side: its ONNX graph.
+"""ONNX graph of several frames of a model.
 
-Inputs have the frames one after the other along their first axis, and so do outputs and what pieces take and give.  A piece's body splits
-its inputs, has the nodes of one frame as often as there are frames, and joins what they make; so do nodes of the host around it.  Then no
-constant of the graph, as the shape of a Reshape, has to be another one.  Nodes that only constants go into are there once.
+Inputs, outputs and the ports of subgraphs have the frames one after the other along their first axis.  The body of a subgraph splits its
+inputs, contains the nodes of one frame once per frame, and concatenates their outputs; so do host nodes.  So constants of the graph, such
+as the shape of a Reshape, stay unchanged.  Nodes that depend on constants only are not copied.
 
-What is added has the prefix `OWNER.frame0/`, `OWNER.split/` or `OWNER.join/` before the name of a node or a tensor, the owner being a piece
-or `Host`, so that `of_one_frame` finds the model again.
+New nodes and tensors have the prefix `OWNER.frame0/`, `OWNER.split/` or `OWNER.join/`, the owner being a subgraph or `Host`, so that the
+original nodes can be restored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _HOST = "Host"
 _ADDED = re.compile(r"(?:Host|Partition\d+)\.(frame\d+|split|join)/(.*)", re.DOTALL)
-_COUNTED_SPLITS = 18  # the opset since which Split has to be told how many parts
+_COUNTED_SPLITS = 18  # the opset since which Split requires the number of parts
 
 
 def check_frames(model: ModelProto, frames: int) -> None:
-    """Raise `BadInputError` where inputs or outputs of a model have no axis for several frames, or all of them hold too many values."""
+    """Raise `BadInputError` where inputs or outputs have no axis for frames, or a tensor of all frames has too many values."""
     if frames == 1:
         return
     for tensor, least in (*((tensor, 2) for tensor in model.graph.input), *((tensor, 1) for tensor in model.graph.output)):
@@ -44,20 +44,20 @@ def check_frames(model: ModelProto, frames: int) -> None:
 
 
 def framed(part: Partition, frames: int) -> Partition:
-    """A model and its pieces with so many frames.  part: of one.
+    """Partition with `frames` frames.  part: of one frame.
 
-    Raises `BadInputError` where a tensor that is to hold several frames has no axis for them, or an output is the same in all.
+    Raises `BadInputError` where a tensor has no axis for frames, or an output depends on no input.
     """
     return part if frames == 1 else _Framing(part, frames).partition()
 
 
 def frames_in(model: ModelProto) -> int:
-    """How many a written model takes in a run."""
+    """Number of frames per run of a written model."""
     return next((int(entry.value) for entry in model.metadata_props if entry.key == FRAMES_KEY), 1)
 
 
 def of_one_frame(nodes: Iterable[NodeProto]) -> list[NodeProto]:
-    """Nodes of `framed` as they were."""
+    """Original nodes of a model with frames."""
     frame_nodes = []
     for node in nodes:
         frame_name = _ADDED.fullmatch(node.name)
@@ -72,7 +72,7 @@ def of_one_frame(nodes: Iterable[NodeProto]) -> list[NodeProto]:
 
 
 def with_ports_of_one(model: ModelProto, frames: int) -> None:
-    """Inputs and outputs of `framed` as they were, of a model with the nodes of one frame; it is changed."""
+    """Restore input and output shapes of one frame, in place, in a model with the nodes of one frame."""
     weights = {tensor.name for tensor in model.graph.initializer}
     for tensor in (*model.graph.input, *model.graph.output):
         dims = tensor.type.tensor_type.shape.dim
@@ -84,7 +84,7 @@ def with_ports_of_one(model: ModelProto, frames: int) -> None:
 class _Framing:
     def __init__(self, part: Partition, frames: int) -> None:
         self.part, self.frames, graph = part, frames, part.model.graph
-        self.live = {port.name for port in graph.input}  # what differs from frame to frame
+        self.live = {port.name for port in graph.input}  # tensors that differ between frames
         for node in graph.node:
             if names_read([node]) & self.live:
                 self.live.update(name for name in node.output if name)
@@ -93,7 +93,7 @@ class _Framing:
                 raise BadInputError(f"output {port.name!r} depends on no input, so it is the same in all frames; leave it out")
 
     def partition(self) -> Partition:
-        """Nodes of the host in their order, and behind them those of the pieces."""
+        """Framed partition: host nodes in order, then the nodes of the subgraphs."""
         model, pieces = self.part.model, [self._piece(piece) for piece in self.part.pieces]
         npu_nodes = {i for piece in self.part.pieces for i in piece.inside}
         read_names = {port.name for piece in pieces for port in piece.graph.input} | {port.name for port in model.graph.output}
@@ -115,7 +115,7 @@ class _Framing:
         return self._model(piece.npu, [copy for node in graph.node for copy in copies.of(node, outputs)])
 
     def _model(self, model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
-        """With other nodes, and with shapes of so many frames."""
+        """Copy of a model with other nodes, and with shapes of all frames."""
         framed_model = deepcopy(model)
         refill(framed_model.graph.node, nodes)
         for port in (*framed_model.graph.input, *framed_model.graph.output, *framed_model.graph.value_info):
@@ -127,20 +127,20 @@ class _Framing:
 
 
 class _Copies:
-    """Nodes of one owner, frame by frame."""
+    """Copies of the nodes of one owner, frame by frame."""
 
     def __init__(self, framing: _Framing, owner: str, opset: int) -> None:
         self.framing, self.owner, self.opset = framing, owner, opset
-        self.apart = set[str]()  # tensors that are there frame by frame
+        self.split_tensors = set[str]()  # tensors with a copy per frame
 
     def of(self, node: NodeProto, joined_names: set[str]) -> list[NodeProto]:
-        """The copies of a node, behind what splits the tensors that they read and in front of what joins those of `wanted`."""
+        """Copies of a node, after the splits of their inputs and before the concatenation of the tensors `joined_names`."""
         live, frames = self.framing.live, self.framing.frames
         inputs = sorted(names_read([node]) & live)
         if not inputs:
             return [node]
-        copies = [self._split(name) for name in inputs if name not in self.apart]
-        self.apart.update(inputs, (name for name in node.output if name))
+        copies = [self._split(name) for name in inputs if name not in self.split_tensors]
+        self.split_tensors.update(inputs, (name for name in node.output if name))
         names = [name for name in (*inputs, *node.output) if name]
         for frame in range(frames):
             copy = deepcopy(node)
@@ -169,7 +169,7 @@ def _check_axes(tensor: ValueInfoProto, least: int) -> None:
 
 
 def _rename(node: NodeProto, names: Mapping[str, str]) -> None:
-    """In graphs inside the node as well."""
+    """Rename tensors of a node, in place, also in its inner graphs."""
     node.input[:] = [names.get(name, name) for name in node.input]
     node.output[:] = [names.get(name, name) for name in node.output]
     for attribute in node.attribute:

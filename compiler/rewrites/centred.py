@@ -1,8 +1,8 @@
-"""Sums that layer normalisations alone read, with a mean of 0 over the channels.
+"""Centring of residual sums that only layer normalisations read: their mean over the channels becomes 0.
 
-A transformer that normalises first adds everything to one sum: convolutions with constant weights write it, and layer normalisations
-read it, which take the mean over the channels away.  Taken away from the weights, the biases and the constants instead, it is 0 all
-along, and no normalisation has to look for it (SliceGPT, Ashkboos et al., ICLR 2024, section 3.1).
+In a pre-norm transformer convolutions with constant weights add to one residual sum, and layer normalisations subtract its mean over the
+channels.  With the mean subtracted from weights, biases and constants instead, the mean of the sum is always 0, and no normalisation
+has to compute it (SliceGPT, Ashkboos et al., ICLR 2024, section 3.1).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compiler.ir.operators import Conv, LayerNorm, Operator, Pool, Reflow, Vecto
 
 
 def with_centred_sums(graph: Graph) -> Graph:
-    """The graph with such sums centred, and normalisations that know it."""
+    """Graph with centred sums, and normalisations marked as `centred`."""
     sums = frozenset[str]()
     for op in graph.operators:
         if isinstance(op, LayerNorm) and op.x not in sums:
@@ -34,7 +34,7 @@ def _centred(op: Operator, sums: frozenset[str]) -> Operator:
 
 
 def _sums(tensor: str, graph: Graph) -> frozenset[str]:
-    """A tensor and all that are added to it, or to which it is; empty where one of them is made or read in another way."""
+    """Tensors connected with `tensor` by additions; empty where one of them is produced or read in another way."""
     producers, consumers = graph.producers(), graph.consumers()
     sums, pending = set[str](), [tensor]
     while pending:
@@ -52,7 +52,7 @@ def _sums(tensor: str, graph: Graph) -> frozenset[str]:
 
 
 def _added(op: Operator) -> Sequence[str] | None:
-    """What a sum is made of besides products with constants; None where its mean is not that of these."""
+    """Summands of an operator besides products with constants; None where its mean does not follow from theirs."""
     if isinstance(op, Conv) and op.groups == 1 and op.activation == "none":
         return () if op.residual is None else (op.residual,)
     is_reflow = isinstance(op, Reflow) and not op.fill

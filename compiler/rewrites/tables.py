@@ -1,6 +1,6 @@
-"""Rewrites of tables: a function of one quantised tensor is one table, whatever its parts were, because it has 256 values.
+"""Rewrites of tables: every function of one quantised tensor is one table of 256 values.
 
-No rounding is dropped: entries are what the parts make of every integer, one after the other.
+No rounding is dropped: the entries are the results of the parts, one after the other, for every integer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from compiler.rewrites.engine import GraphView, Match
 
 
 def merge_tables(op: Operator, view: GraphView) -> Match | None:
-    """A table of what a table makes for it alone."""
+    """Table of a table without other readers: one table."""
     producer = view.producers.get(op.x) if isinstance(op, LookUp) else None
     if not isinstance(op, LookUp) or not isinstance(producer, LookUp) or not view.only_use(op.x):
         return None
@@ -22,7 +22,7 @@ def merge_tables(op: Operator, view: GraphView) -> Match | None:
 
 
 def merge_affine(op: Operator, view: GraphView) -> Match | None:
-    """Multiply-adds of what multiply-adds make for them alone: integers between stay on VECTOR."""
+    """Multiply-adds of multiply-adds without other readers: one chain, whose intermediate integers stay on VECTOR."""
     producer = view.producers.get(op.x) if isinstance(op, QuantisedAffine) else None
     if not isinstance(op, QuantisedAffine) or not isinstance(producer, QuantisedAffine) or not view.only_use(op.x):
         return None
@@ -30,7 +30,7 @@ def merge_affine(op: Operator, view: GraphView) -> Match | None:
 
 
 def table_of_pair(op: Operator, view: GraphView) -> Match | None:
-    """Sum or product of two that one tensor says, as x * sigmoid(x): itself, or a table of it."""
+    """Sum or product of two functions of one tensor, as x * sigmoid(x): one table."""
     if not isinstance(op, QuantisedPair) or view.shapes[op.a] != view.shapes[op.b]:
         return None
     parts = [view.producers.get(name) for name in op.inputs]
@@ -48,5 +48,5 @@ def table_of_pair(op: Operator, view: GraphView) -> Match | None:
 
 
 def _needs_no_more(merged: LookUp, *parts: LookUp) -> bool:
-    """Whether a machine that can run the parts can run the whole: one without look-up has straight lines alone."""
+    """Whether every machine that can run the parts can run the merged table: a machine without look-up only has straight lines."""
     return any(line(op.entries, op.x_q, op.y_q) is None for op in parts) or line(merged.entries, merged.x_q, merged.y_q) is not None

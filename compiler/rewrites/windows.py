@@ -1,4 +1,4 @@
-"""Rewrites of rows and columns: what is taken anew twice is taken once, and padding and skipping move into the window that follows."""
+"""Rewrites of resampling: two resamplings become one; padding and skipping move into the following window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compiler.rewrites.engine import GraphView, Match
 
 
 def _outer(op: Operator, view: GraphView) -> tuple[Taps, Taps, float] | None:
-    """Rows, columns and fill of an operator that only takes rows and columns; a pool of single pixels is one."""
+    """Rows, columns and fill of a resampling operator, also of a pool of single pixels; None for others."""
     if isinstance(op, Resample):
         return op.rows, op.columns, op.fill
     if isinstance(op, Pool) and op.kernel == (1, 1) and not any(op.pads):
@@ -25,7 +25,7 @@ def _is_plain(taps: Taps) -> bool:
 
 
 def _composed(outer: Taps, inner: Taps) -> Taps | None:
-    """Taps of one axis through both; None where that would multiply weights or mix filled places with others."""
+    """Composition of two resamplings of one axis; None where weights would multiply or fill values mix with others."""
     if not _is_plain(outer) and (not _is_plain(inner) or inner.has_empty):
         return None
     out: list[tuple[Tap, ...]] = []
@@ -35,7 +35,7 @@ def _composed(outer: Taps, inner: Taps) -> Taps | None:
 
 
 def merge_resamples(op: Operator, view: GraphView) -> Match | None:
-    """Rows and columns taken anew twice."""
+    """Resample of a Resample: one Resample."""
     outer = _outer(op, view)
     inner = view.producers.get(op.inputs[0]) if outer is not None else None
     if outer is None or not isinstance(inner, Resample) or not view.only_use(inner.y):
@@ -49,7 +49,7 @@ def merge_resamples(op: Operator, view: GraphView) -> Match | None:
 
 
 def _margins(taps: Taps, size: int) -> tuple[int, int] | None:
-    """(before, after) where an axis is all of its `size` places with filled ones around them."""
+    """(before, after) numbers of fill places of an axis that is otherwise its `size` places; None for others."""
     sources = [tap[0] if tap else None for tap in taps.taps]
     before = next((i for i, tap in enumerate(sources) if tap is not None), 0)
     after = len(sources) - size - before

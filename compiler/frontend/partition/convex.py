@@ -1,11 +1,11 @@
-"""The heaviest convex set of nodes that avoids some: what may run in one piece, when nothing of it may wait for what is left out.
+"""Heaviest convex set of nodes that avoids given nodes: the largest subgraph that never waits for nodes outside it.
 
-A set is convex if no path leaves it and comes back.  Label every node 0 (before the set), 1 (in it) or 2 (after it): labels never fall
+A set is convex if no path leaves it and returns.  Label every node 0 (before the set), 1 (in it) or 2 (after it): labels never fall
 along an edge, and a node to be avoided is 0 or 2.  With p = [label >= 1] and q = [label >= 2] every such rule is an implication
 (p_u -> p_v and q_u -> q_v along edges, q_v -> p_v, and p_v -> q_v for nodes to be avoided), and the weight of the set is the
 sum of w_v p_v - w_v q_v: the heaviest closure of a graph, which is a minimum cut (Picard, Management Science 22/11, 1976).  The cut is
-found by Dinic's algorithm (1970), exactly, in integers of any size.  Nodes with the same avoided nodes before and behind them have one
-fate, so the network is one of such classes: a dozen for a model of a thousand nodes with a few to avoid.
+found by Dinic's algorithm (1970), exactly, in integers of any size.  Nodes with the same avoided nodes before and after them get the same
+label, so the network has one node per such class: a dozen for a model of a thousand nodes with a few to avoid.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _UNLIMITED = None
 
 
 class _Flow:
-    """A network of arcs in pairs: arc i ^ 1 is arc i backwards."""
+    """Flow network with arcs in pairs: arc i ^ 1 is the reverse of arc i."""
 
     def __init__(self, nodes: int) -> None:
         self.arcs: list[list[int]] = [[] for _ in range(nodes)]
         self.head: list[int] = []
-        self.left: list[int | None] = []
+        self.room: list[int | None] = []  # residual capacity, None: unlimited
 
     def arc(self, start: int, end: int, capacity: int | None) -> None:
         for tail, head, room in ((start, end, capacity), (end, start, 0)):
             self.arcs[tail].append(len(self.head))
             self.head.append(head)
-            self.left.append(room)
+            self.room.append(room)
 
     def cut(self, source: int, sink: int) -> list[bool]:
-        """Which nodes are on the source's side of a minimum cut (of several the one with the fewest)."""
+        """Flags of nodes on the source's side of a minimum cut (of several cuts the one with the fewest nodes)."""
         while True:
             level = self._levels(source)
             if level[sink] < 0:
@@ -46,28 +46,28 @@ class _Flow:
             tail = queue.popleft()
             for arc in self.arcs[tail]:
                 head = self.head[arc]
-                if self.left[arc] != 0 and level[head] < 0:
+                if self.room[arc] != 0 and level[head] < 0:
                     level[head] = level[tail] + 1
                     queue.append(head)
         return level
 
     def _block(self, source: int, sink: int, level: list[int]) -> None:
         """Push flow along shortest paths until each of them has a full arc."""
-        next_arc = [0] * len(self.arcs)
+        next_arc = [0] * len(self.arcs)  # earlier arcs of a node lead nowhere any more: no arc is tried twice
         path: list[int] = []
         node = source
         while True:
             if node == sink:
-                push = min(room for arc in path if (room := self.left[arc]) is not None)
+                push = min(room for arc in path if (room := self.room[arc]) is not None)
                 for arc in path:
-                    room, back = self.left[arc], self.left[arc ^ 1]
-                    self.left[arc] = None if room is None else room - push
-                    self.left[arc ^ 1] = None if back is None else back + push
+                    room, back = self.room[arc], self.room[arc ^ 1]
+                    self.room[arc] = None if room is None else room - push
+                    self.room[arc ^ 1] = None if back is None else back + push
                 path, node = [], source
                 continue
             while next_arc[node] < len(self.arcs[node]):
                 arc = self.arcs[node][next_arc[node]]
-                if self.left[arc] != 0 and level[self.head[arc]] == level[node] + 1:
+                if self.room[arc] != 0 and level[self.head[arc]] == level[node] + 1:
                     break
                 next_arc[node] += 1
             else:
@@ -81,7 +81,7 @@ class _Flow:
 
 
 def heaviest_convex(edges: Sequence[tuple[int, int]], weights: Sequence[int], avoided: set[int]) -> set[int]:
-    """Numbers of the nodes in it.  edges: (from, to) with from < to.  weights: above 0 each, those of avoided nodes do not count."""
+    """Nodes of the heaviest convex set.  edges: (from, to), from < to.  weights: above 0; those of avoided nodes do not count."""
     count = len(weights)
     before, after = _masks(count, edges, avoided)
     classes: dict[tuple[int, int], list[int]] = {}
@@ -111,7 +111,7 @@ def heaviest_convex(edges: Sequence[tuple[int, int]], weights: Sequence[int], av
 
 
 def _masks(count: int, edges: Sequence[tuple[int, int]], avoided: set[int]) -> tuple[list[int], list[int]]:
-    """Bit sets of the avoided nodes before and behind every node, in the order of their numbers."""
+    """Bit sets of the avoided nodes before and after every node, in the order of their numbers."""
     bit = {v: 1 << i for i, v in enumerate(sorted(avoided))}
     before, after = [0] * count, [0] * count
     for u, v in sorted(edges, key=lambda edge: edge[1]):

@@ -1,4 +1,7 @@
-"""Which nodes of a model handlers and machine refuse: each is translated on its own, and behind a refused one its outputs are inputs."""
+"""Check of the nodes of a model for support by handlers and machine.
+
+Each node is translated separately; outputs of a refused node are treated as inputs of the next ones.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ Handlers = Mapping[str, Handler]
 
 
 class Trial(NamedTuple):
-    """refused: node -> why, without its name.  views: nodes that only say how a tensor lies.  operators: how many there are of the others.
+    """Result of a check.  refused: node -> reason, without its name.  views: nodes without an operator.  operators: number of operators.
 
-    Of a group its operator stands for all.
+    A group is represented by the node of its operator.
     """
 
     refused: dict[int, str]
@@ -31,16 +34,16 @@ class Trial(NamedTuple):
 
 
 class Abilities:
-    """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time.
+    """Cache of the machine's support for integer operators: trials repeat them, and packing weights is slow.
 
-    no_floats: why there are no others, or ''.
+    no_floats: reason why float operators are unsupported, or ''.
     """
 
     def __init__(self, able: Able, no_floats: str) -> None:
         self._able, self._no_floats, self._known = able, no_floats, dict[tuple[str, ...], str]()
 
     def __call__(self, op: Operator, state: Translator) -> str:
-        """Why the machine cannot run an operator that was just emitted, or ''."""
+        """Reason why the machine cannot run an emitted operator, or ''."""
         names = (*op.inputs, op.y)
         types = {name: state.types[name] for name in names if name in state.types}
         if not types:
@@ -60,7 +63,7 @@ class Abilities:
 
 
 def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Trial:
-    """Every node on its own: see the top.  Rows of matrices are pixels, or images where fewer nodes are refused with those."""
+    """Check every node of a model.  Rows of matrices are pixels, or images where that refuses fewer nodes."""
     groups = grouped(model)
     state = Translator(groups.model)
     row_trial = _trial(model, groups, state, handlers, able)
@@ -107,7 +110,7 @@ def _trial(model: ModelProto, groups: Grouped, state: Translator, handlers: Hand
             received.update(name for name in node.output if name in state.views)
     producer = {name: operator_node[i] for i, node in enumerate(nodes) for name in node.output}
     taken: set[str] = set()
-    # what makes a tensor before its views, in whatever order a model lists both
+    # the producer of a tensor before its views, independent of the order of the model's outputs
     for port in sorted((port for port in model.graph.output if port.name in producer), key=lambda port: producer[port.name]):
         if (i := producer[port.name]) in refused:
             continue
@@ -125,6 +128,6 @@ def _trial(model: ModelProto, groups: Grouped, state: Translator, handlers: Hand
 
 
 def _operator(model: ModelProto, members: Collection[int]) -> int:
-    """Of a group the node that computes."""
+    """Number of the node that computes in a group."""
     computing_nodes = [i for i in sorted(members) if model.graph.node[i].op_type not in ("DequantizeLinear", "QuantizeLinear")]
     return computing_nodes[0] if computing_nodes else max(members)
