@@ -1,4 +1,4 @@
-"""Nodes whose inputs are constants, computed here."""
+"""Constant folding of nodes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
 NO_ROOM = "what it makes of constants cannot be allocated here"
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})  # of constants they take no memory
-# another value each time, so no constant
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})  # views of constants take no memory
+# a new value in every run, so no constant
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
 def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array], budget: ByteBudget) -> Array | None:
-    """What a node's output is, by the few operators that models have between constants; None for others, and for inputs that are not known.
+    """Output of a node of constants, for operators that are common between constants; None for others, and for unknown inputs.
 
-    values: the node's attributes.  Raises BadInputError where the inputs do not fit the operator, or the output not the budget.
+    values: the node's attributes.  Raises BadInputError for inputs that do not fit the operator, or an output beyond the budget.
     """
     if node.op_type == "Constant":
         if "value" in values:
@@ -60,7 +60,7 @@ def evaluated(
     opsets: Sequence[OperatorSetIdProto],
     budget: ByteBudget,
 ) -> dict[str, Array]:
-    """The outputs of a node of constants by onnx's own evaluator; {} where that cannot, or they do not fit the budget by `shapes`."""
+    """Outputs of a node of constants by onnx's evaluator; {} where it fails, or the outputs, by `shapes`, exceed the budget."""
     names = [name for name in node.output if name]
     if not _known(node, constants) or node.op_type in RANDOM or any(entry.HasField("g") or entry.graphs for entry in node.attribute):
         return {}  # a loop may have no end
@@ -78,9 +78,9 @@ def evaluated(
 
 
 def foresee(model: ModelProto, external_names: Collection[str], shapes: Mapping[str, tuple[int, ...]], budget: ByteBudget) -> None:
-    """Raise `BadInputError` before anything is folded where all of it, by its shapes, does not fit a budget, which is spent.
+    """Raise `BadInputError` before folding where the folded constants, by their shapes, exceed the budget, which is spent.
 
-    given: names of constants beside the model's own.
+    external_names: constants beside the model's own.
     """
     kinds = {tensor.name: tensor.type.tensor_type.elem_type for tensor in (*model.graph.value_info, *model.graph.output)}
     constants = {tensor.name for tensor in model.graph.initializer} | set(external_names)
@@ -97,7 +97,7 @@ def _known(node: NodeProto, constants: Mapping[str, Array]) -> bool:
 
 
 def _folded_bytes(op_type: str, inputs: list[Array], values: Mapping[str, Any]) -> int:
-    """What `_FOLDS` makes of constants, before it does.  Views are counted where they may have to be copied later."""
+    """Bytes of the result of `_FOLDS`, before folding.  Views count where they may be copied later."""
     size = inputs[0].itemsize
     if op_type == "ConstantOfShape":
         return math.prod(int(d) for d in inputs[0]) * (item_bytes(values["value"].data_type) if "value" in values else 4)
@@ -126,7 +126,7 @@ def _filled(inputs: list[Array], values: Mapping[str, Any]) -> Array:
 
 
 def _is_plain(inputs: list[Array], values: Mapping[str, Any]) -> bool:
-    """Whether it is from or to integers of 8 bits, or of a bias, by scales of float32 above 0."""
+    """Whether a conversion is between float32 and integers of 8 bits, or int32 of a bias, by positive scales of float32."""
     kinds = {array.dtype.name for array in (inputs[0], *inputs[2:])} - {"float32"}
     has_float_scales = inputs[1].dtype == np.float32 and not (inputs[1] <= 0).any()
     return kinds <= {"int8", "uint8", "int32"} and has_float_scales and not values.get("block_size", 0)

@@ -1,7 +1,7 @@
-"""Nodes that stand for others, with these in their place.
+"""Inlining of nodes that abbreviate other nodes.
 
-Calls of the model's functions, `WRITTEN_OUT` and `BODIES`; `If` of a known condition, and `Loop` of a known count where the byte budget has
-room.  A branch or a body becomes a function first, with what it reads from outside as inputs; onnx's inliner does the rest.
+These are calls of the model's functions, `WRITTEN_OUT` and `BODIES`; `If` of a known condition, and `Loop` of a known count within the byte
+budget.  A branch or a body first becomes a function, with captured tensors as inputs; onnx's inliner does the rest.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from simulator.onnx_names import DOMAIN as COMPILED
 from simulator.onnx_names import names_read, refill
 
 Array = NDArray[Any]
-DOMAIN = "tilefarm.inline"  # of functions that are made here
-# no handler takes them, and handlers take most of their bodies; a body that is a loop or random numbers is no gain, nor is that of
-# DynamicQuantizeLinear, which the host has as one operator
+DOMAIN = "tilefarm.inline"  # of functions that this module creates
+# operators without a handler whose bodies mostly have handlers; not those whose body is a loop or random numbers, and not
+# DynamicQuantizeLinear, which the host runs as one operator
 WRITTEN_OUT = frozenset({
     "Attention", "CastLike", "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization", "ReduceLogSumExp", "RotaryEmbedding",
     "Shrink", "SwiGLU", "ThresholdedRelu",
 })  # fmt: skip
-# Bodies of onnxruntime's operators: of inputs A, B, ..., whose outputs they make, and what attributes are by default.  `$` is a number of
-# the type of A.  Add of an input that a node does not give is the other one.
+# Bodies of onnxruntime's operators: text with inputs A, B, ..., names of outputs, default attributes.  `$` is a number of the type of A.
+# Add of an absent input is the other operand.
 _HALVED = "F = Add(E, $1) G = Mul(S, F) Y = Mul(G, $0.5)"
 _GELU = f"S = Add(A, B) T = Mul(S, $0.70710678) E = Erf(T) {_HALVED}"
 _TANH = "S = Add(A, B) P = Mul(S, S) Q = Mul(P, S) R = Mul(Q, $0.044715) T = Add(S, R) U = Mul(T, $0.79788456) E = Tanh(U)"
@@ -47,21 +47,21 @@ BODIES: dict[str, tuple[str, tuple[str, ...], dict[str, float]]] = {
     "SkipSimplifiedLayerNormalization": (_RMS, ("Y", "", "", "Z"), {"epsilon": 1e-12}),
 }
 _NUMBER = r"\$([-+.e\d]+)"
-_VERSION = 17  # the first opset that has all of their operators
+_VERSION = 17  # the first opset with all operators of the bodies
 
 
 def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteBudget, model_bytes: int, where: str) -> ModelProto | None:
-    """The model with the bodies of such nodes in their place; None where there are none.
+    """Model with all such nodes inlined; None without such nodes.
 
-    constants: values that are known.  Loops that are unrolled are counted against the budget.  Raises as `libraries.check`.
+    constants: known values.  Unrolled loops count against the budget.  Raises as `onnx_sandbox.check`.
     """
     if any(function.domain == COMPILED for function in model.functions):
-        return None  # a compiled file, which is refused
+        return None  # a compiled file, which is refused later
     calls, operators = _Calls(model, constants, budget), _written_out(model)
     nodes = [new for node in model.graph.node for new in calls.of(node)]
     if not calls.functions and not operators and not model.functions:
         return None
-    # the inliner looks for types of what an operator reads there, and takes no notice of initialisers
+    # the inliner looks up operand types in value_info, and ignores initialisers
     constant = {info.name: helper.make_tensor_value_info(info.name, info.data_type, list(info.dims)) for info in model.graph.initializer}
     copy = deepcopy(model)
     del copy.graph.node[:]
@@ -70,7 +70,7 @@ def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteB
     try:
         inlined = onnx_sandbox.inline(copy, model_bytes, where, operators)
     except onnx_sandbox.LibraryError:
-        return None  # as they are, they are right too
+        return None  # the calls themselves are correct too
     refill(inlined.graph.value_info, (info for info in inlined.graph.value_info if info.name not in constant))
     refill(inlined.opset_import, (info for info in inlined.opset_import if info.domain != DOMAIN))
     before, after = ([node.op_type for node in graph_model.graph.node] for graph_model in (model, inlined))
@@ -78,7 +78,7 @@ def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteB
 
 
 def _written_out(model: ModelProto) -> list[str]:
-    """Of `WRITTEN_OUT` what the model has, where it is known what all of them read: a body may be of its inputs' types."""
+    """Operators of `WRITTEN_OUT` in the model whose inputs all have known types, on which a body may depend."""
     graph = model.graph
     typed_names = {"", *(tensor.name for tensor in (*graph.input, *graph.value_info, *graph.output, *graph.initializer))}
     nodes = [node for node in graph.node if node.domain in ("", "ai.onnx") and node.op_type in WRITTEN_OUT]
@@ -87,7 +87,7 @@ def _written_out(model: ModelProto) -> list[str]:
 
 
 class _Calls:
-    """Nodes as calls of functions, which are collected."""
+    """Conversion of nodes to calls of functions, with the collected functions."""
 
     def __init__(self, model: ModelProto, constants: Mapping[str, Array], budget: ByteBudget) -> None:
         self.opsets, self.opset = list(model.opset_import), opset_of(model)
@@ -115,7 +115,7 @@ class _Calls:
         return helper.make_node(function.name, list(inputs), list(outputs), domain=DOMAIN)
 
     def _times(self, node: NodeProto, body: GraphProto) -> int | None:
-        """How often a loop runs, where that is known and there is room for it."""
+        """Trip count of a loop; None where it is unknown or exceeds the budget."""
         trip_count, condition = (self.constants.get(name, np.array(not name)) for name in node.input[:2])
         if node.input[0] not in self.constants or not condition.all() or not _is_endless(body):
             return None
@@ -142,7 +142,7 @@ class _Calls:
 
 
 def _body(node: NodeProto, values: Mapping[str, Any], version: int) -> FunctionProto | None:
-    """What an operator of com.microsoft does with the inputs that it has; None of one that is not in `BODIES`, or does more than that."""
+    """Function of an operator of com.microsoft, for its present inputs; None for operators or features beyond `BODIES`."""
     text, outputs, defaults = BODIES.get(node.op_type, ("", (), {}))
     surplus = [name for name, body_name in zip(node.output, (*outputs, *[""] * len(node.output)), strict=False) if name and not body_name]
     if not text or surplus or any(value for key, value in values.items() if key not in defaults):
@@ -164,7 +164,7 @@ def _body(node: NodeProto, values: Mapping[str, Any], version: int) -> FunctionP
 
 
 def _function(graph: GraphProto) -> FunctionProto:
-    """A branch or a body; what it reads from outside is inputs behind its own."""
+    """Function of a branch or a body; captured tensors are inputs after its own."""
     constants = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
     constants += [helper.make_node("Constant", [], [tensor.values.name], sparse_value=tensor) for tensor in graph.sparse_initializer]
     inputs = [*(tensor.name for tensor in graph.input), *_read_outside(graph)]
@@ -176,14 +176,14 @@ def _read_outside(graph: GraphProto) -> list[str]:
 
 
 def _own(graph: GraphProto) -> set[str]:
-    """Every name that a graph, or one inside it, gives to something."""
+    """Names defined in a graph and its inner graphs."""
     names = {entry.name for entry in (*graph.input, *graph.initializer, *(entry.values for entry in graph.sparse_initializer))}
     inner = [g for node in graph.node for entry in node.attribute for g in (entry.g, *entry.graphs)]
     return names.union(*(node.output for node in graph.node), *map(_own, inner))
 
 
 def _is_endless(body: GraphProto) -> bool:
-    """Whether a loop's body never ends it: the condition is handed on, or true."""
+    """Whether the body of a loop never stops it: its condition is passed on, or constant true."""
     function = _function(body)
     makers, name = {name: node for node in function.node for name in node.output}, body.output[0].name
     while name in makers and makers[name].op_type == "Identity":

@@ -1,4 +1,4 @@
-"""Seeded random weights for a model that has none worth keeping.
+"""Seeded random weights for models without trained weights.
 
 The light networks that ship with onnx have constant weights: every channel computes the same.  `seed_weights` draws new ones
 such that values stay near 1 through the whole network in float16: moments (mean, variance) of each tensor are followed analytically, and
@@ -25,9 +25,9 @@ from compiler.frontend.onnx_io.protobuf_wire import Data
 from simulator.onnx_kinds import ON_NPU
 from simulator.onnx_names import refill
 
-LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
+LOGITS_STD = 2.0  # of the last product: then softmax covers tens of classes without saturating
 BIAS_STD = 0.05
-_IN_CACHE = 1 << 15  # values that are drawn, and then scaled and moved, before they leave it
+_IN_CACHE = 1 << 15  # values that are drawn, scaled and shifted while in the cache
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ _UNIT = _Moments(0.0, 1.0)
 
 
 def seed_weights(model: ModelProto, seed: int) -> ModelProto:
-    """As `seeded`, with all weights in the model."""
+    """Model from `seeded`, with all weights inside."""
     return seeded(ModelWithoutWeights(model, NOTHING), seed).filled()
 
 
 def seeded(original: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
-    """A copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
+    """Copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
 
-    Names, shapes and nodes stay, but for ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
-    Raises `BadInputError` where these would take more than the model's budget.
+    Names, shapes and nodes stay, except ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
+    Raises `BadInputError` where the weights exceed the model's budget.
     """
     copy = deepcopy(original.model)
     constants = {tensor.name: tuple(int(d) for d in tensor.dims) for tensor in copy.graph.initializer if tensor.data_type in ON_NPU}
@@ -78,7 +78,7 @@ def seeded(original: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
 
 
 class _Replacing:
-    """What is drawn takes the place of what the model had.  fillers: name -> type.  data: of what is large, beside the model."""
+    """Replacement of weights by drawn ones.  fillers: ConstantOfShape output -> type.  data: raw data of large weights."""
 
     def __init__(self, model: ModelProto, fillers: dict[str, int]) -> None:
         self.graph, self.fillers = model.graph, fillers
@@ -107,7 +107,7 @@ class _Replacing:
             self.data[name] = data.toreadonly()
 
     def finish(self) -> None:
-        """Fillers are initialisers behind the others, in the order of their names, and no nodes any more."""
+        """Turn drawn fillers from nodes into initialisers, after the others, in the order of their names."""
         names = self.fillers.keys() & self.names
         self.graph.initializer.sort(key=lambda tensor: tensor.name if tensor.name in names else "")
         refill(self.graph.node, (node for node in self.graph.node if node.op_type != "ConstantOfShape" or node.output[0] not in names))
@@ -115,7 +115,7 @@ class _Replacing:
 
 
 class _Drawer:
-    """Walks the nodes in order; `moments` of every tensor met, `drawn` takes the new weights."""
+    """Walk over the nodes in order, with the `moments` of visited tensors; `drawn` collects the new weights."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class _Drawer:
 
 
 def _with_number(op: str, moments: _Moments, number: float) -> _Moments:
-    """Moments of x op number, where the sign does not matter."""
+    """Moments of a tensor op number; the sign does not matter."""
     if op in ("Mul", "Div"):
         factor = number if op == "Mul" else 1 / number
         return _Moments(moments.mean * factor, moments.variance * factor**2)

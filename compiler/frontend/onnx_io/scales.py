@@ -1,4 +1,4 @@
-"""Which inputs of an operator say what its integers stand for, and so what those stand for that come from the host."""
+"""Positions of scales and zero points among the inputs of operators, and the quantisation of tensors from the host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from compiler.ir.quantised.parameters import Quantisation
 
 MS = "com.microsoft"
 UNARY = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")  # of one tensor; MS has QLinear of each
-OURS = "tilefarm.integers"  # operators that groups become for which onnxruntime has none
-# what only moves values, and keeps what they stand for
+OURS = "tilefarm.integers"  # domain of group operators that onnxruntime lacks
+# operators that only move values, and so keep the quantisation
 MOVES = frozenset({"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class Scaled(NamedTuple):
-    """read: where integers are among the inputs, each before its scale and zero point.  made: where those of the result begin, or None."""
+    """Input positions.  read: integers, each followed by its scale and zero point.  made: scale of the result, or None."""
 
     read: slice
     made: int | None
@@ -45,27 +45,26 @@ SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "ConvInteger"): {0: 2, 1: 3},
     ("", "MatMulInteger"): {0: 2, 1: 3},
 }
-"""Operators on integers less a zero point: where integers are among the inputs, and where their zero point."""
+"""Operators on integers minus a zero point: input position of integers -> that of their zero point."""
 
-_COLUMNS = 4  # inputs from there on are of the columns of a product
+_COLUMNS = 4  # first input with values per column of a product
 
 
 def columns_read(node: NodeProto) -> list[str]:
-    """What a product of `compiler.frontend.handlers.dynamic_zero_points` adds to its sums for each column, and what it multiplies them
-    with; [] of others."""
+    """Inputs of a product of `compiler.frontend.handlers.dynamic_zero_points` with its offsets and scales per column; [] for others."""
     return list(node.input[_COLUMNS:]) if node.domain == OURS and ("", node.op_type) in SHIFTED else []
 
 
 def shift_at(node: NodeProto, index: int) -> int:
-    """Which input is the zero point of another."""
+    """Position of the zero point of an input."""
     return SHIFTED["", node.op_type][index]
 
 
 def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
-    """What the integers of a tensor stand for, by who reads or makes it; None where nobody says, or says it with no constants.
+    """Quantisation of a tensor, from the constants of a producer or reader; None without any.
 
-    A zero point without a scale is heard where there is no scale.
-    Raises BadInputError for a scale or zero point that cannot be right.
+    A zero point without a scale is used only where no scale is found.
+    Raises BadInputError for an invalid scale or zero point.
     """
     pending, seen, shift_only = [name], {name}, None
     while pending:
@@ -90,7 +89,7 @@ def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping
 
 
 def _places(node: NodeProto, scaled: Scaled, name: str) -> list[int]:
-    """Where the node has the tensor's scale."""
+    """Input positions of the tensor's scale at a node."""
     indices = [i + 1 for i in range(len(node.input))[scaled.read] if node.input[i] == name]
     return indices + ([scaled.made] if scaled.made is not None and name in node.output else [])
 

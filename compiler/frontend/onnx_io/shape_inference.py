@@ -1,8 +1,8 @@
-"""Shapes and small values that are known before anything runs.
+"""Inference of shapes, and folding of small values, at compile time.
 
-Exporters write a dynamic dimension as Shape, Gather, Unsqueeze and Concat in front of a Reshape, a Slice or an Expand.  Once the inputs
-have a shape, all of that is constants.  onnx's inference follows some of these chains; here every node between constants is computed, and
-whatever is behind them is inferred anew, in one walk over the nodes.  All that is made counts against the budget of the model's constants.
+Exporters write a dynamic dimension as Shape, Gather, Unsqueeze and Concat before a Reshape, a Slice or an Expand.  With known input shapes
+all of these are constants.  onnx's inference propagates some of these chains; here every node of constants is folded, and the shapes after
+it are inferred again, in one walk over the nodes.  Folded values count against the budget of the model's constants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AS_THEIR_INPUT = (
     "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "Inverse", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization", "Trilu",
 )  # fmt: skip
-# operators that onnx has no rule for: whose shapes theirs are, and by which of their inputs
+# operators without a rule in onnx -> operator with the same output shapes, and its inputs among theirs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("", "GroupNormalization"): ("Identity", slice(1)),
     **{(MS, op): ("Identity", slice(1)) for op in _AS_THEIR_INPUT},
@@ -49,23 +49,22 @@ _OTHER_AXES = frozenset({"channels_last", "transA", "transB", "transBatchA", "tr
 
 
 def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
-    """A skeleton of a model of so many bytes, with the shape of every tensor that onnx's own inference finds.
+    """Skeleton with the shapes from onnx's inference.  model_bytes: size of the whole model.
 
-    Raises `LibraryError` where shapes do not fit together, and BadInputError (see `libraries.check`).
+    Raises `LibraryError` for contradictory shapes, and BadInputError (see `onnx_sandbox.check`).
     """
     inferred = onnx_sandbox.infer(skeleton, model_bytes, where, values=False)
     if can_follow(inferred.graph, ByteBudget(memory_limit(model_bytes) // 2)):
-        # values that are followed as shapes and are none may not fit each other
+        # vectors that are no shapes may contradict each other when propagated as shapes
         with suppress(onnx_sandbox.LibraryError):
             inferred = onnx_sandbox.infer(skeleton, model_bytes, where, values=True)
     return inferred
 
 
 def settle(skeleton: ModelProto, max_values: int, model_bytes: int, where: str) -> ModelProto:
-    """The skeleton with every shape that follows from those of its inputs; nodes that only constants go into are initialisers,
-    and nodes that stand for others are these (`compiler.frontend.onnx_io.inline`).
+    """Skeleton with all inferred shapes, folded constants as initialisers, and inlined nodes (`compiler.frontend.onnx_io.inline`).
 
-    most: values of such an initialiser; what is larger is left alone.  Raises as `infer`, and InferenceError.
+    max_values: size limit of a folded tensor.  Raises as `infer`, and InferenceError.
     """
     model, budget = skeleton, ByteBudget(memory_limit(model_bytes) // 2)
     while True:
@@ -82,7 +81,7 @@ def settle(skeleton: ModelProto, max_values: int, model_bytes: int, where: str) 
 
 
 def _with_sizes_of_runtime(model: ModelProto, max_values: int, budget: ByteBudget) -> ModelProto:
-    """In place: shapes that onnxruntime has otherwise than onnx's rule says, and those behind them."""
+    """Correct, in place, the shapes where onnxruntime deviates from onnx's rules, and those that follow from them."""
     walk, changed = _Walk(model, max_values, budget), set[str]()
     for node in model.graph.node:
         rule, shape = SIZES.get(node.op_type), walk.shapes.get(node.input[0] if node.input else "")
@@ -103,7 +102,7 @@ def _with_sizes_of_runtime(model: ModelProto, max_values: int, budget: ByteBudge
 
 
 def _size_of_windows(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
-    """With ceil_mode: a window that starts in the padding behind is dropped, and auto_pad counts as it does without."""
+    """Output shape with ceil_mode: windows that start in the trailing padding are dropped; auto_pad as without ceil_mode."""
     values, axes = attributes(node), len(shape) - 2
     kernel, (strides, dilations) = values.get("kernel_shape", ()), (values.get(key, [1] * axes) for key in ("strides", "dilations"))
     if not values.get("ceil_mode", 0) or len(kernel) != axes:
@@ -118,7 +117,7 @@ def _size_of_windows(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tu
 
 
 def _size_by_scales(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
-    """A product is rounded to float32 before it is rounded down."""
+    """Output shape of Resize by scales: floor of the float32 product."""
     scales = walk.constants.get([*node.input, "", ""][2], np.zeros(0))
     if scales.size != len(shape) or "axes" in attributes(node) or not np.isfinite(scales).all():
         return None
@@ -126,7 +125,7 @@ def _size_by_scales(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tup
 
 
 def _size_given(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
-    """Of a transposed convolution: onnx's rule leaves axes out behind one that is smaller than the input's."""
+    """Output shape of a transposed convolution by `output_shape`: onnx's rule drops axes after one smaller than the input's."""
     values, weights = attributes(node), walk.shapes.get(node.input[1])
     if weights is None or len(values.get("output_shape", ())) != len(shape) - 2:
         return None
@@ -149,7 +148,7 @@ def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
 
 
 class _Walk:
-    """constants: known values.  computed: those of them that a node makes.  typed: tensors whose shape the inference did not find."""
+    """Walk over the nodes.  constants: known values.  computed: constants from nodes.  typed: tensors with newly inferred shapes."""
 
     def __init__(self, model: ModelProto, max_values: int, budget: ByteBudget) -> None:
         self.model, self.most, self.budget = model, max_values, budget
@@ -159,7 +158,7 @@ class _Walk:
         self.types: dict[str, TypeProto] = {entry.name: entry.type for entry in ports}
         self.types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in model.graph.initializer}
         inputs = {entry.name for entry in (*model.graph.input, *model.graph.initializer)}
-        # an output that no node makes is not inferred
+        # onnx does not infer outputs that no node produces
         self.typed = {
             entry.name: self.types[entry.name] for entry in model.graph.output if entry.name in inputs and known_dims(entry.type) is None
         }
@@ -174,7 +173,7 @@ class _Walk:
             self._type(node, stand_in)
         values = self._values(node) if standard else {}
         self.constants |= values
-        # an output of the model stays what a node makes
+        # model outputs stay outputs of nodes
         if node.op_type != "Constant" and values and self.outputs.isdisjoint(node.output):
             self.computed |= values
 
@@ -182,7 +181,7 @@ class _Walk:
         if not node.output or any(name and math.prod(self.shapes.get(name, (self.most,))) >= self.most for name in node.output):
             return {}
         if node.op_type == "DequantizeLinear":
-            return {}  # a weight or a bias, which an operator on integers reads as it is (`compiler.frontend.handlers.qdq_fusion`)
+            return {}  # a weight or a bias, whose integers are read directly (`compiler.frontend.handlers.qdq_fusion`)
         values = attributes(node)
         if node.op_type == "Shape" and node.input[0] in self.shapes:
             dims = self.shapes[node.input[0]]
@@ -195,13 +194,13 @@ class _Walk:
         return evaluated(node, self.constants, self.shapes, self.model.opset_import, self.budget)
 
     def _type(self, node: NodeProto, stand_in: tuple[str, slice] | None) -> None:
-        """By onnx's rule for the operator, which is told the values that are known here."""
+        """Infer the output types of a node by onnx's rule, with the values that are known here."""
         if names_read([node]) - self.types.keys():
             return
         if stand_in is None:
             output_types = self._inferred(node, self.types)
         else:
-            # the rule is for floats, and says no more than the shape
+            # the rule is for floats, and only its shape is used
             op_type, inputs = stand_in
             plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output[:1])
             allowed = onnx.defs.get_schema(op_type).attributes
@@ -210,16 +209,16 @@ class _Walk:
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type
             output_types = {}
-            with suppress(onnx.shape_inference.InferenceError):  # of the stand-in; who takes the operator says what does not fit it
+            with suppress(onnx.shape_inference.InferenceError):  # of the stand-in; the operator's handler reports errors
                 output_types = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
             output_types = {name: _of_kind(kind, first) for name, kind in output_types.items()}
         for name, kind in output_types.items():
             if stand_in is not None and known_dims(kind) not in (None, self.shapes.get(name)):
-                self.shapes.pop(name, None)  # onnx holds what a file says against its own rules alone
+                self.shapes.pop(name, None)  # onnx checks recorded shapes only against its own rules
             self.take(name, kind)
 
     def take(self, name: str, kind: TypeProto) -> None:
-        """Take a tensor's type for what it is, unless its shape is known."""
+        """Set the type of a tensor, unless its shape is known."""
         self.types[name], dims = kind, known_dims(kind)
         if name not in self.shapes and dims is not None:
             self.shapes[name], self.typed[name] = dims, kind
@@ -243,7 +242,7 @@ class _Walk:
         return output_types
 
     def write(self) -> None:
-        """In place."""
+        """Write folded constants and new shapes to the model, in place."""
         graph = self.model.graph
         nodes = [node for node in graph.node if not all(name in self.computed for name in node.output)]
         read = names_read(nodes) | self.outputs
