@@ -1,7 +1,7 @@
-"""What is done along an ONNX axis, done to a digit of a tensor: an atom of its channels, or of its pixels.
+"""Operations along an ONNX axis, as operations on a digit of a tensor: an atom of its channels or of its pixels.
 
-A digit of the channels is taken anew by labels or by a 1x1 convolution.  One of the pixels is rows or columns of an image: of the tensor
-as it is, or with its pixels in rows as long as the digit's stride.
+A digit of the channels is resampled by relabelling or by a 1x1 convolution.  A digit of the pixels is rows or columns of an image: of the
+tensor itself, or with its pixels reflowed to rows as long as the digit's stride.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS, COLUMNS = 0, 1
 
 
 def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
-    """(image axis, stride along it) of a digit of the pixels; None where it is of neither rows nor columns."""
+    """(image axis, stride along it) of a digit of the pixels; None where it is neither rows nor columns."""
     w = shape[3]
     if atom.stride % w == 0:
         return ROWS, atom.stride // w
@@ -29,13 +29,13 @@ def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
 
 
 def in_lines(state: Translator, tensor: str, atom: Atom) -> str:
-    """The tensor with its pixels in rows of a digit's stride, so that the digit is of rows, one by one."""
+    """Tensor with its pixels in rows as long as a digit's stride, so that the digit is rows of stride 1."""
     n, c, h, w = state.shapes[tensor]
     return state.in_rows(tensor, (n, c, h * w // atom.stride, atom.stride))
 
 
 def taken_anew(state: Translator, node: NodeProto, view: View, axis_taps: Mapping[int, Taps], out: str, fill: float = 0.0) -> View:
-    """`view` with some of its ONNX axes taken anew, axis -> taps, as tensor `out`.  Raises UnsupportedError."""
+    """View with some ONNX axes resampled, by axis -> taps, as tensor `out`.  Raises UnsupportedError."""
     for axis in axis_taps:
         atoms = view.axes[axis]
         if any(atom.axis == N for atom in atoms):
@@ -61,7 +61,7 @@ def taken_anew(state: Translator, node: NodeProto, view: View, axis_taps: Mappin
 
 
 def _over_digit(digit_taps: Taps, digit: int, stride: int, size: int) -> Taps:
-    """Taps of all `size` places of an axis, one digit of which is taken anew."""
+    """Taps of all `size` places of an axis of which one digit is resampled."""
     taps = []
     for before in range(0, size, digit * stride):
         for place_taps in digit_taps.taps:
@@ -70,7 +70,7 @@ def _over_digit(digit_taps: Taps, digit: int, stride: int, size: int) -> Taps:
 
 
 def channels_anew(state: Translator, node: NodeProto, tensor: str, channel_taps: Taps, fill: float, out: str) -> str:
-    """Channels taken anew: labels where each is taken at most once, else a 1x1 convolution."""
+    """Tensor with resampled channels: by relabelling where each is read at most once, else by a 1x1 convolution."""
     name = state.name(node, ".channels")
     order = tuple(taps[0][0] for taps in channel_taps.taps if taps)
     if channel_taps == places(order) and len(set(order)) == len(channel_taps):
@@ -97,7 +97,7 @@ def all_pixels(state: Translator, view: View, axis: int) -> bool:
 
 
 def cut(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
-    """Entries [start, start + size) of an ONNX axis that is all pixels."""
+    """View of entries [start, start + size) of an ONNX axis that is all pixels."""
     _, _, h, w = state.shapes[view.tensor]
     tensor = view.tensor
     if w > 1:

@@ -1,11 +1,11 @@
-"""Products of integers whose zero point is computed at run time, as DynamicQuantizeLinear's is.
+"""Products of integers with a zero point computed at run time, as by DynamicQuantizeLinear.
 
-The sum of (x - z) * w over what a result reads is that of x * w, less z times the sum of w.  The latter is a number for each column of
-weights, which the host makes, as it makes the scales that sums are multiplied with: what FIXPIPE adds to a product and multiplies it with
-are then tensors (`QuantisedConv.columns`), and all of it is as exact as with constants.  A convolution pads with z, so the host does.
+The sum of (x - z) * w is the sum of x * w, minus z times the sum of w.  The latter is one offset per column of weights, which the host
+computes, as it computes the scales of the sums.  FIXPIPE adds and multiplies these tensors (`QuantisedConv.of_columns`), exactly as with
+constants.  A convolution pads with z, so the host pads.
 
-`unshifted` rewrites ONNX to ONNX: a product is then that of x itself, an Add of its columns, and as before a Cast and a Mul by scales, one
-for each column.  `column_groups` finds these again, as what is one operator.
+`unshifted` rewrites ONNX to ONNX: a product of x itself, an Add of the column offsets, then as before a Cast and a Mul by scales, one per
+column.  `column_groups` recognises these nodes as one operator.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from compiler.frontend.onnx_io.attributes import attributes, known_shapes
 from compiler.frontend.onnx_io.scales import OURS, SHIFTED, columns_read
 from simulator.onnx_names import fresh_name, refill
 
-SUMMED = ".sums"  # behind the name of a product's result: before what is added
+SUMMED = ".sums"  # suffix of a product's result before the offsets are added
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class ColumnGroup(NamedTuple):
-    """A node that stands for some of a model's, by their numbers."""
+    """Node that replaces several nodes of a model, with their numbers."""
 
     node: NodeProto
     members: frozenset[int]
 
 
 class _Links:
-    """Who makes and who reads the tensors of a model."""
+    """Producers and readers of the tensors of a model."""
 
     def __init__(self, model: ModelProto) -> None:
         self.nodes = list(model.graph.node)
@@ -50,14 +50,14 @@ class _Links:
                 self.reads.setdefault(name, []).append(i)
 
     def after(self, name: str, op_type: str) -> int | None:
-        """The node of that kind which alone reads a tensor."""
+        """Number of the only reader of a tensor, if it is of that kind; else None."""
         readers = self.reads.get(name, [])
         if name in self.outputs or len(readers) != 1 or self.nodes[readers[0]].op_type != op_type:
             return None
         return readers[0] if not _domain(self.nodes[readers[0]]) else None
 
     def scaled(self, sums: str) -> tuple[int, int, str] | None:
-        """Cast and Mul behind sums, and what they are multiplied with, which is no constant."""
+        """(Cast, Mul, scales) after sums, with computed scales; None for others."""
         cast = self.after(sums, "Cast")
         if cast is None or attributes(self.nodes[cast]).get("to") != TensorProto.FLOAT:
             return None
@@ -74,7 +74,7 @@ def _domain(node: NodeProto) -> str:
 
 
 def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
-    """By the number of the last node of each."""
+    """Groups of products, by the number of the last node of each group."""
     if all(node.op_type not in ("ConvInteger", "MatMulInteger") for node in model.graph.node):
         return {}
     links, groups = _Links(model), {}
@@ -97,7 +97,7 @@ def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
 
 
 def _of_zero(links: _Links, columns: str) -> bool:
-    """Whether a tensor is a product of constants and one number, or comes from where that is."""
+    """Whether a tensor is a product of constants with one number, or an input of this part of a model."""
     if columns in links.inputs:
         return True
     maker = links.nodes[links.makes[columns]] if columns in links.makes else None
@@ -105,9 +105,9 @@ def _of_zero(links: _Links, columns: str) -> bool:
 
 
 def makers(model: ModelProto) -> set[int]:
-    """Nodes of which nothing comes but columns and their scales, of a model in which each group is a node: these are for the host.
+    """Host nodes, used only for column offsets and scales, of a model with a node per group.
 
-    Only those that make a single value, or what a group reads.
+    Each produces a single value, or an input of a group.
     """
     shapes, links = known_shapes(model.graph), _Links(model)
     columns = {name for node in links.nodes for name in columns_read(node)}
@@ -126,9 +126,9 @@ def _only_for(links: _Links, name: str, columns: Collection[str], for_host: Coll
 
 
 def unshifted(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
-    """The model with such products in steps, but for those whose results are `kept`; itself without any.  The argument is left alone.
+    """Copy of the model with such products in steps, except those with results `excluded`; the model itself without any.
 
-    Products of two computed operands, and those with a zero point for each row, are left as they are.
+    Products of two computed operands, and products with a zero point per row, stay unchanged.
     """
     shapes, constants = known_shapes(model.graph), {item.name for item in model.graph.initializer}
     products = {i for i, node in enumerate(model.graph.node) if _is_one(node, shapes, constants) and node.output[0] not in excluded}
@@ -136,14 +136,14 @@ def unshifted(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
 
 
 def left_alone(model: ModelProto, pieces: Collection[ModelProto]) -> set[str]:
-    """Results of products that are in steps, and in none of some parts of the model."""
+    """Results of split products that are in none of the subgraphs."""
     outputs = {name for piece in pieces for node in piece.graph.node for name in node.output}
     names = {name for node in model.graph.node for name in node.output}
     return {name.removesuffix(SUMMED) for name in names - outputs if name.endswith(SUMMED) and name.removesuffix(SUMMED) in names}
 
 
 def _is_one(node: NodeProto, shapes: Shapes, constants: Collection[str]) -> bool:
-    """Whether it is a product by constants of something whose one zero point is none."""
+    """Whether a node is a product with constant weights and a single computed zero point."""
     if (_domain(node), node.op_type) not in SHIFTED:
         return False
     x, w, x_zero, w_zero = (*node.input, "", "")[:4]
@@ -155,14 +155,14 @@ def _is_one(node: NodeProto, shapes: Shapes, constants: Collection[str]) -> bool
 
 
 class _Steps:
-    """A copy of a model, node by node."""
+    """Copy of a model, node by node, with products in steps."""
 
     def __init__(self, model: ModelProto, shapes: Shapes) -> None:
         self.model = deepcopy(model)
         self.links, self.shapes = _Links(model), dict(shapes)
         self.types = {item.name: item.type.tensor_type.elem_type for item in (*model.graph.value_info, *model.graph.input)}
         self.taken = {*self.shapes, *(name for node in self.links.nodes for name in (*node.input, *node.output))}
-        self.known: dict[tuple[str, ...], str] = {}  # what was made already, by whom of what
+        self.results: dict[tuple[str, ...], str] = {}  # (operator, inputs) -> its result
 
     def of(self, products: Collection[int]) -> ModelProto:
         graph, shape_of_scale = self.model.graph, dict[int, tuple[str, tuple[int, ...]]]()
@@ -181,7 +181,7 @@ class _Steps:
         return self.model
 
     def _product(self, node: NodeProto) -> str:
-        """In two steps; returns what is added in the second."""
+        """Append a product as two steps; returns the offsets that the second step adds."""
         y, (x, w, zero, *of_weights) = node.output[0], node.input
         product = deepcopy(node)
         if node.op_type == "ConvInteger":
@@ -198,7 +198,7 @@ class _Steps:
         return offsets
 
     def _columns(self, node: NodeProto, weight_name: str, zero_name: str = "") -> NDArray[np.int32]:
-        """What a zero point of 1 adds, as it broadcasts over the result."""
+        """Offsets for a zero point of 1, shaped to broadcast over the result."""
         weights = numpy_helper.to_array(self.links.constants[weight_name]).astype(np.int64)
         shift = numpy_helper.to_array(self.links.constants[zero_name]).astype(np.int64) if zero_name else np.zeros((), np.int64)
         if node.op_type == "MatMulInteger":
@@ -208,14 +208,14 @@ class _Steps:
         return -sums.reshape(1, -1, *trailing_axes[1:]).astype(np.int32)
 
     def _spread(self, scale: str, shape: tuple[int, ...], of: str) -> str:
-        """A scale for each column, where there is one for all."""
+        """Scales per column, expanded where there is a single scale."""
         if math.prod(self.shapes.get(scale, (2,))) != 1:
             return scale
         sizes = self._constant(f"{of}.shape", np.array(shape, np.int64))
         return self._made("Expand", [scale, sizes], f"{of}.scales", TensorProto.FLOAT, shape)
 
     def _padded(self, node: NodeProto, name: str, zero: str) -> str:
-        """What a convolution reads, with its padding; its own attributes say none then, in place."""
+        """Padded input of a convolution, whose own padding is removed in place."""
         values, shape = attributes(node), self.shapes[name]
         axes = len(shape) - 2
         strides, dilations = (_pair(values.get(key, ())) for key in ("strides", "dilations"))
@@ -227,18 +227,18 @@ class _Steps:
         larger = (*shape[:2], *(sum(sizes) for sizes in zip(before, shape[2:], after, strict=True)))
         fill = self._made("Squeeze", [zero], f"{zero}.one", self.types.get(zero, 0), ()) if self.shapes[zero] else zero
         key = ("padded", name, fill, *map(str, pads))
-        if key not in self.known:
+        if key not in self.results:
             ends = self._constant(f"{name}.pads", np.array([0, 0, *before, 0, 0, *after], np.int64))
-            self.known[key] = self._made("Pad", [name, ends, fill], f"{name}.padded", self.types.get(name, 0), larger)
-        return self.known[key]
+            self.results[key] = self._made("Pad", [name, ends, fill], f"{name}.padded", self.types.get(name, 0), larger)
+        return self.results[key]
 
     def _made(self, op_type: str, inputs: list[str], name: str, kind: int, shape: tuple[int, ...], **values: int) -> str:
-        """The result of a node, which is made once."""
+        """Result of a node, created once."""
         key = (op_type, *inputs)
-        if key not in self.known:
-            self.known[key] = self._new(name, kind, shape)
-            self.model.graph.node.append(helper.make_node(op_type, inputs, [self.known[key]], name=self.known[key], **values))
-        return self.known[key]
+        if key not in self.results:
+            self.results[key] = self._new(name, kind, shape)
+            self.model.graph.node.append(helper.make_node(op_type, inputs, [self.results[key]], name=self.results[key], **values))
+        return self.results[key]
 
     def _constant(self, name: str, value: NDArray[np.generic]) -> str:
         name = self._fresh(name)
@@ -259,6 +259,6 @@ class _Steps:
 
 
 def _pair(numbers: Sequence[int]) -> tuple[int, int]:
-    """One for each axis of an image; 1 where there is none."""
+    """Numbers of the two axes of an image; 1 for missing ones."""
     first, second = [*numbers, 1, 1][:2]
     return int(first), int(second)

@@ -1,4 +1,4 @@
-"""Handlers of operators that work value by value: each becomes one Vector chain."""
+"""Handlers of element-wise operators: each becomes one Vector chain."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def clip(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _per_channel(state: Translator, node: NodeProto, view: View, array: NDArray[Any]) -> Floats | float:
-    """A constant operand as one value, or as one per channel of the view's tensor."""
+    """Constant operand as one value, or as one value per channel of the view's tensor."""
     if array.size == 1 and array.ndim <= len(view.shape):
         return float(array.reshape(-1)[0])
     values = constant_as(view, state.shapes[view.tensor], array)
@@ -117,7 +117,7 @@ def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tupl
 
 
 def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
-    """A tensor and a constant: one value, one per channel, or any other, which then is a tensor too."""
+    """Emit an operation of a tensor and a constant: one value, one per channel, or a constant tensor."""
     view, shape = view.of_rank(array.ndim), state.shapes[view.tensor]
     values, halved = constant_as(view, shape, array), (Step("muls", 0.5),) if node.op_type == "Mean" else ()
     if values is None or values.size in (1, values.shape[1]):
@@ -138,6 +138,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Tensors, left to right, where one has the shape of the result; or a tensor and a constant."""
     if values.get("broadcast", 0):
         raise state.refuse(node, "the broadcast attribute of opsets before 7; convert the model to a newer opset")
+    # a constant operand becomes steps with values
     constants = [i for i in range(len(node.input)) if node.input[i] in state.constants]
     tensors = [i for i in range(len(node.input)) if i not in constants]
     if not tensors:
@@ -163,6 +164,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     if node.op_type == "Mul" and len(views) == 2 and views[0] == views[1]:
         _chain(state, node, power(2.0), views[0])
         return
+    # the chain runs over the operand of the full shape; the others are broadcast to it
     shape = np.broadcast_shapes(*(tensor_view.shape for tensor_view in views))
     full_index = next((i for i, tensor_view in enumerate(views) if tensor_view.shape == shape), None)
     if full_index is None:
@@ -185,13 +187,13 @@ def _is_root(state: Translator, tensor: str) -> bool:
 
 
 def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool:
-    """Whether v op constant, or constant op v, is v: bodies and exporters write masks of zeros and scales of one."""
+    """Whether v op constant, or constant op v, is v: exporters and inlined bodies have masks of zeros and scales of one."""
     neutral = {"Add": 0, "Sum": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(op)
     return neutral is not None and not (constant_first and op in ("Sub", "Div")) and bool(np.all(array == neutral))
 
 
 def chosen(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Where of a constant condition that is the same everywhere, and Expand to the shape that a tensor has: that tensor."""
+    """Where with a uniform constant condition, and Expand to the same shape: a view of the selected input."""
     index = 0
     if node.op_type == "Where":
         condition = state.constant(node, 0, "the condition")
@@ -205,7 +207,7 @@ def chosen(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _with_tensors(op: str, operand_count: int, swapped: bool) -> tuple[Step, ...]:
-    """Steps of v op each of the others; of other op v where that is `swapped` (an other may be one pixel: it is never the left side)."""
+    """Steps of v op operand, for each operand; `swapped`: operand op v.  An operand may be one pixel, so v is always the left side."""
     step: Any = BINARY[op]
     if swapped and op == "Sub":
         return (Step("sub", operand=1), Step("muls", -1.0))
@@ -216,7 +218,7 @@ def _with_tensors(op: str, operand_count: int, swapped: bool) -> tuple[Step, ...
 
 
 def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) -> str:
-    """A tensor that can be an operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1) of its channels."""
+    """Operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1)."""
     axes = operand.of_rank(len(view.axes)).axes
     n, c, _, _ = state.shapes[view.tensor]
     tensor = state.in_rows_of(operand.tensor, view.tensor)
@@ -232,9 +234,9 @@ def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) ->
 
 
 def _spread_channels(state: Translator, tensor: str, atoms: Atoms, source_channels: int, channels: int) -> str:
-    """A tensor of k channels with each of c in its place: one for all, or one for the same channel of every head (`atoms` says which).
+    """Tensor broadcast to `channels` channels: one for all, or one for the same channel of every head, by `atoms`.
 
-    A product with zeros and ones, made once however many read it.
+    It is a product with zeros and ones, created once for all readers.
     """
     key = (tensor, atoms, channels)
     if key not in state.spread:

@@ -1,4 +1,4 @@
-"""One handler per ONNX operator: reads the node, emits operators of the graph.  `HANDLERS` is the list of what is supported."""
+"""Handlers of ONNX operators, one per operator: each reads a node and emits operators of the graph.  `HANDLERS` lists all of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: Floats, pads: Pads) -> None:
-    """A signal of one channel whose samples a stride apart are channels (`to_graph.strided_phases`): stride 1 over rows of them."""
+    """Emit a convolution of a one-channel signal whose phases are channels (`to_graph.strided_phases`): stride 1 over rows."""
     x = state.view(node).tensor
     _, stride, rows, _ = state.shapes[x]
     c_out, taps = len(weights), weights.shape[2]
@@ -114,13 +114,13 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _beside(state: Translator, view: View, reference: View, axis: int) -> bool:
-    """Whether an axis is all channels of both, and the others lie alike."""
+    """Whether an axis is all channels of both views, and the other axes are equal."""
     alike = view.axes[:axis] + view.axes[axis + 1 :] == reference.axes[:axis] + reference.axes[axis + 1 :]
     return alike and all(bool(part.axes[axis]) and part.axes[axis] == whole(state.shapes[part.tensor], C) for part in (view, reference))
 
 
 def _channels(state: Translator, node: NodeProto, index: int, reference: View) -> str:
-    """Of a Concat of channels an input, which may be a constant: a tensor in the type of the one `beside` it."""
+    """Input of a Concat of channels as a tensor; a constant gets the type of the `reference`."""
     if node.input[index] not in state.constants:
         return state.image(node, index)
     array = state.constants[node.input[index]]
@@ -134,7 +134,7 @@ def _channels(state: Translator, node: NodeProto, index: int, reference: View) -
 
 
 def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset: int) -> int:
-    """Of equal runs of channels, over each of which a Softmax goes."""
+    """Number of equal runs of channels that a Softmax covers separately."""
     view = state.view(node)
     rank = len(view.shape)
     axis = int(values.get("axis", -1 if opset >= 13 else 1)) % rank
@@ -155,6 +155,7 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze: the same values in the same order."""
     view = state.view(node)
     shape = list(view.shape)
+    # the output shape, by the rules of each operator
     if node.op_type == "Reshape":
         target = [int(d) for d in state.constant(node, 1, "the target shape").reshape(-1)]
         if 0 in target and not values.get("allowzero", 0):
@@ -186,13 +187,13 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Another view; who reads it says whether it can."""
+    """Transpose: another view; its readers decide whether they support it."""
     view = state.view(node)
     state.views[node.output[0]] = transposed(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
 
 
 def same(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Identity, Dropout at inference, and Cast from one kind of float to another: the NPU computes in its own."""
+    """Identity, Dropout at inference, and Cast between kinds of float: the NPU computes in its own type."""
     if node.op_type == "Cast" and values["to"] not in FLOATS:
         raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
     if node.op_type == "Dropout" and state.has(node, 2) and bool(state.constant(node, 2, "training_mode").reshape(-1)[0]):

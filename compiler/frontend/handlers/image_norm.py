@@ -1,10 +1,10 @@
-"""Handlers of normalisation over the pixels of an image: InstanceNormalization and GroupNormalization, as pools and chains.
+"""Handlers of InstanceNormalization and GroupNormalization (over the pixels of an image), as pools and chains.
 
     mean = average of x;  d = x - mean;  y = d / sqrt(average of d * d + epsilon) * scale + shift
 
-The averages are of all pixels of a channel, or of all channels of a group, and so one pixel (n, c, 1, 1).
-An operator of its own would want a whole image in UB; a pool needs a few rows of it.
-The variance is that of differences: E(x * x) - mean * mean would cancel in float16.
+The averages cover all pixels of a channel, or of all channels of a group, so each is one pixel (n, c, 1, 1).
+A separate operator would need a whole image in UB; a pool needs a few rows.
+The variance is computed from differences: E(x * x) - mean * mean would cancel in float16.
 There d * d must stay below 65504, hence |d| below 256.
 """
 
@@ -42,7 +42,7 @@ _CENTRED = Step("sub", operand=1)
 
 
 def _groups(state: Translator, node: NodeProto, values: Attributes, view: View) -> int:
-    """How many groups of channels beside each other are normalised.
+    """Number of groups of neighbouring channels that are normalised together.
 
     A group of InstanceNormalization is an entry of axis 1: a channel, or several where an exporter writes a GroupNormalization as
     Reshape to [n, groups, -1], InstanceNormalization, Reshape.
@@ -60,7 +60,7 @@ def _groups(state: Translator, node: NodeProto, values: Attributes, view: View) 
 
 
 def _per_channel(state: Translator, node: NodeProto, index: int, role: str, entries: int, channels: int) -> Floats:
-    """A constant of one value per entry of axis 1, for every channel."""
+    """Constant with one value per entry of axis 1, repeated for every channel."""
     values = state.constant(node, index, role)
     if values.shape != (entries,):
         raise state.refuse(node, f"{role} of shape {list(values.shape)}; [{entries}] is expected")
@@ -68,7 +68,7 @@ def _per_channel(state: Translator, node: NodeProto, index: int, role: str, entr
 
 
 def _average(state: Translator, node: NodeProto, tensor: str, groups: int, suffix: str) -> str:
-    """[n, c, 1, 1]: the average of every channel's group, by a pool and, where a group has several channels, a product."""
+    """Average of every channel's group, [n, c, 1, 1], by a pool and, for groups of several channels, a product."""
     _, channels, h, w = state.shapes[tensor]
     if h * w > 1:
         name = state.name(node, suffix)

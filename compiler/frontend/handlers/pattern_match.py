@@ -1,4 +1,4 @@
-"""Operators that an exporter wrote out in smaller ones: LayerNormalization and GELU, put together again before the translation.
+"""Recognition of operators that exporters decompose: LayerNormalization and GELU.
 
 | operator           | written as                                                                            |
 |--------------------|---------------------------------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | Gelu               | x * 0.5 * (1 + erf(x * sqrt(1/2))), factors in any order                              |
 | Gelu (tanh)        | x * 0.5 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), factors in any order         |
 
-A scale and a shift behind the first fold into it later.  Nodes that nobody reads any more are dropped.
+Rewrites fold a following scale and shift into LayerNormalization later.  Nodes without readers are dropped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from compiler.frontend.onnx_io.attributes import attributes, opset_of
 from simulator.onnx_names import names_read, refill
 
-ONE = "tilefarm.one"  # a scale of one value, which the translation broadcasts
+ONE = "tilefarm.one"  # a scale of one value, broadcast by the translation
 Factors = tuple[float, tuple[str, ...]]  # a number and tensors, in order of their names
 _TAKEN_IN = frozenset({"BatchNormalization", "Dropout", "Identity"})
 _CLOSE = 2e-3  # exporters write 1.4142, some in float16
 
 
 def recognise(model: ModelProto) -> ModelProto:
-    """The model with known groups of nodes as single ones; itself where there are none, and every node is read."""
-    seen = _Seen(model)
+    """Model with recognised groups as single nodes and without unused nodes; the model itself where nothing changes."""
+    seen = _Producers(model)
     replacements = {}
     for index, node in enumerate(model.graph.node):
         new = _layer_norm(seen, node) if node.op_type in ("Div", "Mul") else None
@@ -56,7 +56,7 @@ def recognise(model: ModelProto) -> ModelProto:
 
 
 def _by_level(nodes: list[NodeProto]) -> list[NodeProto]:
-    """By the number of nodes from the inputs on, those that the one before takes in aside: plans do not depend on an exporter's order."""
+    """Nodes sorted by depth, so that plans do not depend on an exporter's order; nodes that fuse with their producer add 0 to it."""
     level: dict[str, int] = {}
     levels = []
     for node in nodes:
@@ -66,8 +66,8 @@ def _by_level(nodes: list[NodeProto]) -> list[NodeProto]:
     return [nodes[i] for i in sorted(range(len(nodes)), key=levels.__getitem__)]
 
 
-class _Seen:
-    """Who makes what, and the constants of one value."""
+class _Producers:
+    """Producers of tensors, and small constants."""
 
     def __init__(self, model: ModelProto) -> None:
         self.opset = opset_of(model)
@@ -78,16 +78,17 @@ class _Seen:
                 self.small[node.output[0]] = numpy_helper.to_array(attributes(node)["value"])
 
     def number(self, name: str) -> float | None:
-        """The value of a constant of one value."""
+        """Value of a constant of one value; None for other tensors."""
         array = self.small.get(name)
         return float(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "fi" else None
 
-    def made(self, name: str, *op_types: str) -> NodeProto | None:
+    def producer(self, name: str, *op_types: str) -> NodeProto | None:
+        """Producer of a tensor, if it is of one of these kinds; else None."""
         node = self.maker.get(name)
         return node if node is not None and node.op_type in op_types else None
 
     def with_number(self, node: NodeProto | None) -> tuple[str, float] | None:
-        """(tensor, number) of an operator on one of each."""
+        """(tensor, number) of an operator with these two inputs; None for others."""
         if node is None or len(node.input) != 2:
             return None
         for tensor, constant in (node.input, reversed(node.input)):
@@ -97,7 +98,7 @@ class _Seen:
         return None
 
     def factors(self, name: str, depth: int = 4) -> Factors:
-        """What a tensor is the product of, through Mul, Div by a number and Pow with a small exponent."""
+        """Factors of a tensor, through Mul, Div by a number and Pow with a small exponent."""
         value = self.number(name)
         if value is not None:
             return value, ()
@@ -121,9 +122,9 @@ def _near(value: float, target: float) -> bool:
     return abs(value - target) <= _CLOSE * abs(target)
 
 
-def _mean(seen: _Seen, name: str) -> str | None:
-    """x, where a tensor is its mean over the last axis."""
-    node = seen.made(name, "ReduceMean")
+def _mean(seen: _Producers, name: str) -> str | None:
+    """Tensor x whose mean over the last axis is `name`; None for others."""
+    node = seen.producer(name, "ReduceMean")
     if node is None:
         return None
     values = attributes(node)
@@ -133,24 +134,24 @@ def _mean(seen: _Seen, name: str) -> str | None:
     return node.input[0] if [int(a) for a in axes] == [-1] and values.get("keepdims", 1) else None
 
 
-def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
-    """At d / sqrt(...), or at d * (1 / sqrt(...))."""
+def _layer_norm(seen: _Producers, node: NodeProto) -> NodeProto | None:
+    """LayerNormalization for a node d / sqrt(...) or d * (1 / sqrt(...)); None for others."""
     if node.op_type == "Div":
         pairs = [(node.input[0], node.input[1])]
     else:
         pairs = []
         for d, operand in (node.input, reversed(node.input)):
-            inverse = seen.made(operand, "Reciprocal")
+            inverse = seen.producer(operand, "Reciprocal")
             if inverse is not None:
                 pairs.append((d, inverse.input[0]))
-            inverse = seen.made(operand, "Div")
+            inverse = seen.producer(operand, "Div")
             if inverse is not None and seen.number(inverse.input[0]) == 1:
                 pairs.append((d, inverse.input[1]))
     for d, root in pairs:
-        difference, square_root = seen.made(d, "Sub"), seen.made(root, "Sqrt")
+        difference, square_root = seen.producer(d, "Sub"), seen.producer(root, "Sqrt")
         if difference is None or square_root is None:
             continue
-        variance = seen.with_number(seen.made(square_root.input[0], "Add"))
+        variance = seen.with_number(seen.producer(square_root.input[0], "Add"))
         squares = _mean(seen, variance[0]) if variance is not None else None
         x = difference.input[0]
         # an exporter may compute the same difference twice
@@ -165,18 +166,18 @@ def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
     return None
 
 
-def _is_difference(seen: _Seen, name: str, source: str) -> bool:
-    node = seen.made(name, "Sub")
+def _is_difference(seen: _Producers, name: str, source: str) -> bool:
+    node = seen.producer(name, "Sub")
     return node is not None and node.input[0] == source and _mean(seen, node.input[1]) == source
 
 
-def _gelu(seen: _Seen, node: NodeProto) -> NodeProto | None:
+def _gelu(seen: _Producers, node: NodeProto) -> NodeProto | None:
     factor, tensors = seen.factors(node.output[0])
     if len(tensors) != 2 or not _near(factor, 0.5):
         return None
     for x, operand in (tensors, reversed(tensors)):
-        plus = seen.with_number(seen.made(operand, "Add"))
-        inner = seen.made(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
+        plus = seen.with_number(seen.producer(operand, "Add"))
+        inner = seen.producer(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
         if inner is None:
             continue
         scale, argument = seen.factors(inner.input[0])
@@ -188,9 +189,9 @@ def _gelu(seen: _Seen, node: NodeProto) -> NodeProto | None:
     return None
 
 
-def _cubic(seen: _Seen, name: str, x: str) -> bool:
-    """x + 0.044715 * x^3, or x * (1 + 0.044715 * x^2) with its factors apart."""
-    node = seen.made(name, "Add")
+def _cubic(seen: _Producers, name: str, x: str) -> bool:
+    """Whether a tensor is x + 0.044715 * x^3, the cubic term in any order of factors."""
+    node = seen.producer(name, "Add")
     if node is None:
         return False
     for first, cubic_term in (node.input, reversed(node.input)):

@@ -1,7 +1,7 @@
-"""Handlers of pooling.  Windows of many pixels are pooled in stages: columns first, then rows; whole images in strips of whole rows.
+"""Handlers of pooling.  Large windows are pooled in stages: columns first, then rows; whole images in strips of whole rows.
 
-UB has to hold what one output sees: a whole window in one stage, a column of it and then a row in two.  Maxima of maxima are exact; so are
-means of means, since every column of a window has as many pixels, or, at a border of the image, every one that counts.
+UB has to hold the window of one output: a whole window in one stage; a column, then a row, in two.  Maxima of maxima are exact.  So are
+means of means, since all columns of a window have equally many counted pixels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from compiler.ir.operators import Pool, Step, Vector
 
 Mode = Literal["max", "average"]
 
-# Pixels of a window above which it is pooled in stages: below, that saves less than one more operator costs, some 1,500 cycles on `edge`
+# Window size in pixels above which it is pooled in stages: below, a second operator costs more than it saves, some 1,500 cycles on `edge`
 WIDE_WINDOW = 256
-MOST_POOLED = 2048  # pixels of an image that are pooled at once: 64 KiB for each block of channels, twice in UB
+MOST_POOLED = 2048  # limit of pixels of an image that are pooled at once: 64 KiB per block of channels, twice in UB
 
 
 class PoolWindow(NamedTuple):
-    """pads: ceil_mode is resolved."""
+    """Geometry of a pooling window.  pads: with ceil_mode resolved."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -33,7 +33,7 @@ class PoolWindow(NamedTuple):
 
 
 def pool_window(state: Translator, node: NodeProto, values: Attributes, image: tuple[int, int]) -> PoolWindow:
-    """Over an image of that size.  Raises UnsupportedError."""
+    """Window of a pooling node over an image of that size.  Raises UnsupportedError."""
     h, w = image
     kernel, stride = pair(state, node, values, "kernel_shape"), pair(state, node, values, "strides")
     if pair(state, node, values, "dilations") != (1, 1):
@@ -46,7 +46,7 @@ def pool_window(state: Translator, node: NodeProto, values: Attributes, image: t
         for axis, size in enumerate((h, w)):
             before, after = pads[axis], pads[axis + 2]
             outputs = -(-(size + before + after - kernel[axis]) // stride[axis]) + 1
-            if (outputs - 1) * stride[axis] >= size + before:  # a window that starts in the padding behind is dropped
+            if (outputs - 1) * stride[axis] >= size + before:  # a window that starts in the trailing padding is dropped
                 outputs -= 1
             needed = (outputs - 1) * stride[axis] + kernel[axis] - size - before
             if needed > after and include_pad:
@@ -90,7 +90,7 @@ def _finish_pixel(state: Translator, node: NodeProto, tensor: str, mode: Mode) -
 
 
 def whole_image(state: Translator, node: NodeProto, tensor: str, mode: Mode, name: str, output: str) -> Pool | Vector:
-    """All pixels of an image: emits all operators but the last, and returns that, with the name and the tensor that are given."""
+    """Pool over all pixels of an image: emits all operators except the last, which is returned with the given name and output."""
     _, _, h, w = state.shapes[tensor]
     scale = 1.0
     while h * w > MOST_POOLED and (rows := _rows_at_once(h, w)) > 1:
@@ -107,10 +107,10 @@ def whole_image(state: Translator, node: NodeProto, tensor: str, mode: Mode, nam
 
 
 def _rows_at_once(height: int, width: int) -> int:
-    """How many rows of an image are pooled at once, with h over that many left.
+    """Number of rows that a stage pools at once; a stage leaves height / rows rows.
 
-    Of an image, the most that are few enough, and if there is such a number, one that divides its height.  A signal has nothing to pool
-    beside: as many rows as are left.
+    For an image, the largest allowed number, preferably a divisor of the height.  For a signal of one column, about the square root, so
+    that both stages are equal.
     """
     if width == 1:
         return _nearest_divisor(height, math.isqrt(height))
@@ -120,7 +120,7 @@ def _rows_at_once(height: int, width: int) -> int:
 
 
 def _nearest_divisor(height: int, rows: int) -> int:
-    """A divisor of h between `rows` and four times as many, the smallest; `rows` without one."""
+    """Smallest divisor of the height between `rows` and 4 * `rows`; `rows` without one."""
     return next((d for d in range(rows, min(4 * rows, height)) if height % d == 0), rows)
 
 

@@ -1,13 +1,13 @@
-"""Operators between DequantizeLinear and QuantizeLinear as operators on integers, as onnxruntime groups them.
+"""QDQ fusion: operators between DequantizeLinear and QuantizeLinear become operators on integers, grouped as in onnxruntime.
 
-`grouped` rewrites ONNX to ONNX: what comes out has the operators of the QOperator form, so that both forms are translated by the same
-handlers (`compiler.frontend.handlers.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only
-one QuantizeLinear reads, with activations of one type.  Operators that only move values do so with integers where scale and zero point are
-the same on both sides.  What computes value by value from one tensor alone is a table (`compiler.frontend.handlers.lookup_tables`).
-Everything else stays in floating point, between DequantizeLinear and QuantizeLinear.
+`grouped` rewrites ONNX to ONNX: its output has the operators of the QOperator form, so that the same handlers translate both forms
+(`compiler.frontend.handlers.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only one
+QuantizeLinear reads, with activations of one type.  Operators that only move values move integers where scale and zero point are equal on
+both sides.  Element-wise functions of one tensor become a table (`compiler.frontend.handlers.lookup_tables`).  All other operators stay in
+floating point, between DequantizeLinear and QuantizeLinear.
 
-A group is run as a whole or not at all, so a partition has to know which nodes it is made of.  Before that every group gets
-DequantizeLinear nodes of its own (`apart`), as onnxruntime does it too.
+A group runs as a whole or not at all, so a partition needs the nodes of every group.  Before partitioning every group gets its own
+DequantizeLinear nodes (`apart`), as in onnxruntime.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import fresh_name, names_read, refill
 
-NOT_HERE: Mapping[str, LargeConstant] = {}  # nothing is
+NOT_HERE: Mapping[str, LargeConstant] = {}  # no external constants
 PRODUCTS = ("Conv", "Gemm", "MatMul")
-# a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
+# operator -> operator on integers, and its domain; inputs: (x, scale, zero point) of each operand, then scale and zero point of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
 
 
 class Grouped(NamedTuple):
-    """A model with every group as one node.  members: of each node, the numbers of those that it stands for in the model before."""
+    """Model with every group as one node.  members: for each node, the numbers of the original nodes that it replaces."""
 
     model: ModelProto
     members: tuple[frozenset[int], ...]
 
 
 def grouped(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> Grouped:
-    """The argument is left alone.  beside: constants that it lacks."""
+    """Copy of a model with every group as one node.  beside: external constants."""
     return _with_columns(_of_scales(model, beside))
 
 
 def _with_columns(grouping: Grouped) -> Grouped:
-    """Products whose columns are computed, and what is made of their sums, are one node each too."""
+    """Fuse products with computed column offsets, and the operators on their sums, to one node each."""
     groups = column_groups(grouping.model)
     if not groups:
         return grouping
@@ -68,7 +68,7 @@ def _with_columns(grouping: Grouped) -> Grouped:
 
 
 def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> Grouped:
-    """What lies between DequantizeLinear and QuantizeLinear."""
+    """Fuse the groups between DequantizeLinear and QuantizeLinear."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
     copy = deepcopy(model)
@@ -87,7 +87,7 @@ def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> Groupe
 
 
 def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> ModelProto:
-    """The model, in which no group reads a DequantizeLinear that somebody else reads, but one of its own.  The argument is left alone."""
+    """Copy of the model in which every group has DequantizeLinear nodes of its own; the model itself where nothing is shared."""
     read_counts = Counter(entry.name for entry in model.graph.output)
     for node in model.graph.node:
         read_counts.update([*node.input, *(names_read([node]) - set(node.input))])
@@ -96,6 +96,7 @@ def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> 
     copy = deepcopy(model)
     groups = Groups(copy, beside)
     groups.drop_limits()
+    # duplicate a DequantizeLinear for every group that shares it
     in_group = {groups.number[id(node)] for node in groups.nodes if groups.of(node) is not None}
     del copy.graph.node[:]
     types = {entry.name: entry for entry in model.graph.value_info}
@@ -111,7 +112,7 @@ def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> 
         for i, name in enumerate(node_copy.input):
             if name not in shared or read_counts[name] < 2:
                 continue
-            read_counts[name] -= 1  # the last one that reads it keeps it
+            read_counts[name] -= 1  # the last reader keeps the original
             fresh = fresh_name(f"{name}.{read_counts[name]}", read_counts, output_names)
             output_names.add(fresh)
             dequantise = deepcopy(shared[name])
@@ -125,14 +126,14 @@ def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> 
 
 
 class _Made(NamedTuple):
-    """A node, and which ones of the model before it stands for."""
+    """Node of a group, with the numbers of the original nodes that it replaces."""
 
     node: NodeProto
     members: frozenset[int]
 
 
 def _read(nodes: Iterable[_Made], read_names: set[str]) -> list[_Made]:
-    """Without those that nothing is left of to read, and in the order in which they can run."""
+    """Nodes with a reader, in execution order."""
     live_nodes: list[_Made] = []
     for entry in reversed(list(nodes)):
         if not read_names.isdisjoint(entry.node.output):
@@ -147,7 +148,7 @@ class Groups:
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
         self.opsets, self.ir_version = list(model.opset_import), model.ir_version
         self.tables: dict[str, NDArray[Any]] = {}
-        self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the limit before it, which it does itself
+        self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the redundant limit before it
         self.beside = beside
         self.opset = max((tensor.version for tensor in model.opset_import if tensor.domain in ("", "ai.onnx")), default=1)
         self.outputs = {tensor.name for tensor in model.graph.output}
@@ -170,7 +171,7 @@ class Groups:
                 self.readers.setdefault(name, []).append(node)
 
     def drop_limits(self) -> None:
-        """Without Relu and Clip in front of a QuantizeLinear whose range has the same ends or nearer ones: it saturates there itself."""
+        """Drop Relu and Clip before a QuantizeLinear whose own saturation is equal or tighter."""
         limit_ids = []
         for node in self.nodes:
             after = self.quantised(node) if node.op_type in ("Relu", "Clip") else None
@@ -196,28 +197,28 @@ class Groups:
         return bool((lower_limit is None or low >= lower_limit) and (upper_limit is None or high <= upper_limit))
 
     def dequantised(self, name: str) -> NodeProto | None:
-        """The DequantizeLinear that makes a tensor."""
+        """DequantizeLinear that produces a tensor; None for other producers."""
         node = self.producer.get(name)
         return node if node is not None and node.op_type == "DequantizeLinear" and self.plain(node) else None
 
     def quantised(self, node: NodeProto) -> NodeProto | None:
-        """The QuantizeLinear that alone reads what a node makes."""
+        """QuantizeLinear that is the only reader of a node's output; None without it."""
         readers = self.readers.get(node.output[0], [])
         if len(readers) != 1 or readers[0].op_type != "QuantizeLinear" or node.output[0] in self.outputs or any(node.output[1:]):
             return None
         return readers[0] if self.plain(readers[0]) and readers[0].input[0] == node.output[0] else None
 
     def plain(self, node: NodeProto) -> bool:
-        """Scale and zero point are constants, and nothing is in blocks."""
+        """Whether scale and zero point are constants without blocks."""
         has_constants = all(name in self.constants or name in self.beside or not name for name in node.input[1:])
         return has_constants and not attributes(node).get("block_size", 0)
 
     def type_of(self, node: NodeProto) -> int:
-        """That of the integers of a QuantizeLinear or DequantizeLinear."""
+        """Type of the integers of a QuantizeLinear or DequantizeLinear."""
         if len(node.input) > 2 and node.input[2]:
             return self.types[node.input[2]]
         if node.op_type == "QuantizeLinear":
-            return TensorProto.UINT8  # another type has a zero point here (`compiler.frontend.onnx_io.load`)
+            return TensorProto.UINT8  # other types have a zero point (`compiler.frontend.onnx_io.load`)
         x = node.input[0]
         source = self.producer.get(x)
         if source is not None and source.op_type == "QuantizeLinear":
@@ -230,7 +231,7 @@ class Groups:
         return frozenset({self.number[id(node)] for node in nodes} | limits)
 
     def of(self, node: NodeProto) -> _Made | None:
-        """What takes the node's place, and that of the QuantizeLinear behind it."""
+        """Fused node for a node and its QuantizeLinear; None where it stays in floats."""
         if node.domain not in ("", "ai.onnx"):
             return None
         after = self.quantised(node)
@@ -239,7 +240,7 @@ class Groups:
         return self._on_integers(node, after) or self._by_channels(node, after) or self._enumerated(node, after)
 
     def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
-        """Where onnxruntime has a kernel for the group."""
+        """Fused node for which onnxruntime has a kernel, or None."""
         before = [self.dequantised(name) for name in node.input]
         if not before or before[0] is None:
             return None
@@ -255,7 +256,7 @@ class Groups:
         return None if replacement is None else _Made(replacement, self.numbers([*sources, node, after]))
 
     def _enumerated(self, node: NodeProto, after: NodeProto) -> _Made | None:
-        """What leads from a DequantizeLinear here, value by value, as a table."""
+        """Table for an element-wise chain from a DequantizeLinear to this node, or None."""
         chain, first = [node], None
         while first is None:
             last = chain[-1]
@@ -284,7 +285,7 @@ class Groups:
         return _Made(lookup, self.numbers(nodes))
 
     def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
-        """A batch normalisation as a multiply-add per channel, where that gives every integer that onnxruntime makes of its 256."""
+        """Multiply-add per channel for a batch normalisation, where it is exact for all 256 integers; else None."""
         before = self.dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
         values, names = attributes(node), node.input[1:]
         if before is None or len(names) != 4 or values.get("training_mode", 0):
@@ -296,6 +297,7 @@ class Groups:
         types = self.type_of(before), self.type_of(after)
         if before.input[0] in self.types or not {*types} <= {*INTEGERS_ON_NPU} or self.several(before) or self.several(after):
             return None
+        # fit the multiply-add to onnxruntime's results, near the slope by the formula
         scale, _, _, variance = (constants[name].astype(np.float64) for name in names)
         with np.errstate(invalid="ignore", divide="ignore"):
             factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
@@ -330,7 +332,7 @@ class Groups:
             )
         if node.op_type == "Gemm":
             if len(before) > 2 and (values.get("alpha", 1.0), values.get("beta", 1.0)) != (1.0, 1.0):
-                return None  # QGemm's factor is of its scale, and so of the bias too
+                return None  # QGemm's alpha scales the bias too
             gemm_values = {key: value for key, value in values.items() if key != "beta"}
             addend = before[2].input[0] if len(before) > 2 else ""
             return self._node("QGemm", MS, node, after, [*inputs[:6], addend, *self._two(after)], gemm_values)
@@ -345,14 +347,14 @@ class Groups:
         return None
 
     def scale(self, node: NodeProto) -> NDArray[Any]:
-        """Of a QuantizeLinear or DequantizeLinear whose scale is a constant."""
+        """Constant scale of a QuantizeLinear or DequantizeLinear."""
         name = node.input[1]
         return self.constants[name] if name in self.constants else self.beside[name].array()
 
     def has_channels(self, node: NodeProto, weights: NodeProto) -> bool:
-        """Whether scales of a product's weights are above 0, and one for all of them or those of its output channels.
+        """Whether scales of a product's weights are above 0, and a single one or one per output channel.
 
-        Raises BadInputError for those of a convolution along another axis: onnxruntime takes them for its output channels, unseen.
+        Raises BadInputError for scales of a convolution along another axis: onnxruntime applies them to output channels without a check.
         """
         scale, rank = self.scale(weights), self.ranks.get(weights.input[0])
         above = not (scale <= 0).any()
@@ -365,19 +367,19 @@ class Groups:
         return axis % rank == channels
 
     def _suits_products(self, node: NodeProto, before: list[NodeProto]) -> bool:
-        """Whether what a product reads can be that of integers, where a node is one: as onnxruntime asks it, or has to."""
+        """Whether the inputs of a product meet the conditions of onnxruntime's integer products; true for other nodes."""
         if node.op_type not in PRODUCTS or len(before) < 2:
             return True
         in_floats = node.op_type == "Gemm" and self.several(before[0])
         return not in_floats and self.has_channels(node, before[1]) and all(self.type_of(bias) == TensorProto.INT32 for bias in before[2:])
 
     def _counts_in_products(self, before: list[NodeProto]) -> bool:
-        """Whether a bias, where there is one, has the scale of the products, as onnxruntime asks of convolutions alone, this nearly.
+        """Whether the bias has the scale of the products, within onnxruntime's tolerance, which it requires of convolutions only.
 
-        Otherwise its integers are no sums: the convolution is one on floats.
+        Otherwise its integers are no sums, and the convolution stays in floats.
         """
         if len(before) < 3 or self.several(before[0]):
-            return True  # what several scales of an activation are, who reads the node says
+            return True  # several scales of an activation are reported by the reader
         x, w, bias = map(self.scale, before)
         if len({w.size, bias.size} - {1}) > 1:
             return False
@@ -385,7 +387,7 @@ class Groups:
             return bool(np.isclose(bias.reshape(-1), x.reshape(-1) * w.reshape(-1), rtol=1e-2, atol=1e-6).all())
 
     def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
-        """On integers, where scale and zero point are the same before and after."""
+        """Node that moves integers, where scale and zero point are equal before and after; else None."""
         for input_name, output_name in zip(self._two(before), self._two(after), strict=True):
             are_constant = input_name in self.constants and output_name in self.constants
             if input_name != output_name and not (are_constant and np.array_equal(self.constants[input_name], self.constants[output_name])):
@@ -397,7 +399,7 @@ class Groups:
         return out
 
     def _two(self, node: NodeProto) -> list[str]:
-        """Scale and zero point."""
+        """Names of scale and zero point."""
         return [node.input[1], node.input[2] if len(node.input) > 2 else ""]
 
     def _three(self, node: NodeProto) -> list[str]:

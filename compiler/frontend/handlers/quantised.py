@@ -1,11 +1,9 @@
-"""Handlers of operators on integers, as `grouped` leaves them (`compiler.frontend.handlers.qdq_fusion`) and as QOperator models have them.
+"""Handlers of operators on integers, from QDQ fusion (`compiler.frontend.handlers.qdq_fusion`) and of QOperator models.
 
-Scales and zero points are constants, so that what integers an operator reads is known when it is translated; a tensor of the graph has
-that with it (`Graph.types`).
+Scales and zero points are constants, so the quantisation of every tensor is known at compile time (`Graph.types`).
 
-Handlers of sums and products of two tensors of integers: of one shape, one of them a constant, or spread over the other.
-
-A pixel of every channel stays one.  What is one value along rows, columns or channels is spread there, which moves integers.
+Operands of element-wise sums and products have one shape, or one is a constant or broadcast to the other.  An operand of one pixel stays
+one pixel; an operand with size 1 along rows, columns or channels is expanded there, which moves integers.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from simulator.npu.errors import BadInputError
 
 
 def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Sum or product, whose operands are in the order in which onnxruntime counts them."""
+    """Emit a sum or product, with operands in the order of onnxruntime's rounding."""
     del values
     constant = [i for i in (0, 3) if node.input[i] in state.constants]
     computed = [i for i in (0, 3) if i not in constant]
@@ -62,6 +60,7 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         mode = "radd"
     views = {i: integers_read(state, node, i) for i in computed}
     largest = max(computed, key=lambda i: math.prod(shapes[i]), default=0)
+    # the larger computed operand defines the view; constants become a table, multiply-adds, or a tensor
     view, x_q = views[largest] if views else integers_read(state, node)
     y_q = parameters(state, node, 6, x_q.dtype)
     rank = max(map(len, shapes.values()))
@@ -91,12 +90,12 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         raise state.refuse(node, f"{list(shapes[0])} and {list(shapes[3])}; one of the two has to have the shape of the result")
     if same:
         state.finish_as(node, op, view.axes)
-    else:  # both as images, whose channels are in order
+    else:  # both are images with channels in order
         state.finish(node, op, view.shape)
 
 
 def _aligned(state: Translator, node: NodeProto, index: int, rank: int) -> str:
-    """An operand as an image.  Raises UnsupportedError where its axes, of which the last ones belong together, are others there."""
+    """Operand as an image.  Raises UnsupportedError where its axes, aligned at the last one, differ from those of the image."""
     shape, tensor = state.view(node, index).shape, state.image(node, index)
     if state.shapes[tensor] != graph_shape((1,) * (rank - len(shape)) + shape):
         raise state.refuse(node, f"input {node.input[index]!r} of shape {list(shape)} beside {rank} axes; one of as many axes is supported")
@@ -106,7 +105,7 @@ def _aligned(state: Translator, node: NodeProto, index: int, rank: int) -> str:
 def _with_one_value(
     mode: PairMode, state: Translator, node: NodeProto, view: View, constant: int, x_q: Quantisation, y_q: Quantisation
 ) -> None:
-    """A constant of one value: a table."""
+    """Emit an operation with a constant of one value as a table."""
     value = state.constants[node.input[constant]].reshape(1, 1, 1, 1)
     q, integers = parameters(state, node, constant + 1, value.dtype), every_integer(x_q).reshape(1, -1, 1, 1)
     (first, a_q), (second, b_q) = ((value, q), (integers, x_q)) if constant == 0 else ((integers, x_q), (value, q))
@@ -117,7 +116,7 @@ def _with_one_value(
 def _per_channel(
     mode: PairMode, state: Translator, node: NodeProto, view: View, constant: int, x_q: Quantisation, y_q: Quantisation
 ) -> QuantisedAffine | None:
-    """A constant of a value for every channel: a multiply-add, where one is equal to it for every integer in every channel."""
+    """Multiply-add for a constant with one value per channel, where it is exact for every integer; else None."""
     array = state.constants[node.input[constant]]
     values = constant_as(view, state.shapes[view.tensor], array)
     if values is None or values.shape[0] > 1 or values.shape[2:] != (1, 1):
@@ -134,7 +133,7 @@ def _per_channel(
 
 
 def _spread(state: Translator, node: NodeProto, tensor: str, quantisation: Quantisation, shape: Shape) -> str:
-    """A tensor with as many channels as another one and its rows and columns, or one pixel."""
+    """Tensor expanded to the channels, rows and columns of `shape`; one pixel stays one pixel."""
     n, c, h, w = state.shapes[tensor]
     if n != shape[0] or any(own_size not in (1, other_size) for own_size, other_size in zip((c, h, w), shape[1:], strict=True)):
         return tensor
@@ -149,7 +148,7 @@ def _spread(state: Translator, node: NodeProto, tensor: str, quantisation: Quant
 
 
 def _constant(state: Translator, node: NodeProto, index: int, reference: View) -> tuple[str, Quantisation]:
-    """A constant of integers as a tensor of another one's channels: its pixels, or one of them."""
+    """Constant of integers as a tensor with the channels of the reference: all pixels, or one."""
     array = state.constants[node.input[index]]
     shape = state.shapes[reference.tensor]
     values = constant_as(reference, shape, array)
@@ -165,7 +164,7 @@ Array = NDArray[Any]
 
 
 def _bias(state: Translator, node: NodeProto, index: int, size: int) -> products.Sums:
-    """int32 [size] of an input that may be missing."""
+    """Bias int32 [size] from an optional input."""
     if not state.has(node, index):
         return np.zeros(size, np.int32)
     array = state.constant(node, index, "the bias")
@@ -187,7 +186,7 @@ def quantize(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _for_all(state: Translator, node: NodeProto) -> None:
-    """Raises UnsupportedError for scales that differ along an axis of a computed tensor."""
+    """Raise UnsupportedError for several scales along an axis of a computed tensor."""
     if (count := max(state.constant(node, i, "the scale").size for i in (1, 2) if state.has(node, i))) > 1:
         raise state.refuse(node, f"{count} scales along an axis of a computed tensor; one for all of it is supported")
 
@@ -217,7 +216,7 @@ def _convolution(
     state: Translator, node: NodeProto, values: Attributes, weights: Integers, w_q: Quantisation, x_q: Quantisation, y_q: Quantisation,
     bias: products.Sums,
 ) -> None:  # fmt: skip
-    """Input 0 by weights [c_out, c_in / groups, kernel..]."""
+    """Emit a convolution of input 0 with weights [c_out, c_in / groups, kernel..]."""
     if weights.ndim not in (3, 4):
         raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over one or two axes are supported")
     weights = weights[..., None] if weights.ndim == 3 else weights
@@ -241,7 +240,7 @@ def _product(
     state: Translator, node: NodeProto, weights: Integers, w_q: Quantisation, x_q: Quantisation, y_q: Quantisation | None,
     bias: products.Sums, axis: int, alpha: float = 1.0,
 ) -> None:  # fmt: skip
-    """Input 0 times weights [m, k] along one of its axes."""
+    """Emit a product of input 0 with weights [m, k] along one of its axes."""
     products.check_bound(x_q, weights, w_q, 0, bias, label(node))
     axis_product = over_axis(state, node, axis, weights)
     op = QuantisedConv(state.name(node), axis_product.tensor, node.output[0], axis_product.kernel, bias, x_q, w_q, y_q, alpha=alpha)
@@ -249,7 +248,7 @@ def _product(
 
 
 def _with_columns(state: Translator, node: NodeProto, op: QuantisedConv) -> QuantisedConv:
-    """What has scales among its columns makes floats of its sums."""
+    """Operator with its column tensors; with scales among them its results are floats."""
     column_tensors = columns(state, node, len(op.weights))
     return replace(op, of_columns=column_tensors, y_q=None if len(column_tensors) > 1 else op.y_q) if column_tensors else op
 
@@ -290,7 +289,7 @@ def matmul_integer(state: Translator, node: NodeProto, values: Attributes) -> No
 
 
 def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
-    """Input 0 [.., s, k] by input `right`: a constant matrix [k, m], or a computed tensor, head by head."""
+    """Emit a product of input 0 [.., s, k] with input `right`: a constant matrix [k, m], or a computed tensor, head by head."""
     a = state.view(node)
     if node.input[right] not in state.constants:
         heads = heads_of(state, node, (0, right))
@@ -307,7 +306,7 @@ def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation,
 
 
 def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Inputs of another scale or zero point by tables, then side by side."""
+    """Emit a Concat; inputs of another scale or zero point go through tables."""
     parts: list[str] = []
     y_q: Quantisation | None = None
     for i in range(2, len(node.input), 3):
@@ -348,7 +347,7 @@ def of_table(function: tables.Function, state: Translator, node: NodeProto, valu
 
 
 def table(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Of `quantised_groups`: its entries are a constant."""
+    """Emit a table of `qdq_fusion`, whose entries are a constant."""
     del values
     view, x_q = integers_read(state, node)
     entries = state.constant(node, 5, "the table")
@@ -357,7 +356,7 @@ def table(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def affine(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Of `quantised_groups`: a multiply-add for every channel."""
+    """Emit a multiply-add per channel of `qdq_fusion`."""
     del values
     _, x_q = integers_read(state, node)
     x, shape = state.image(node), state.view(node).shape

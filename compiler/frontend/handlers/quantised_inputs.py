@@ -1,4 +1,4 @@
-"""What integers a node reads: a tensor of them, and what two inputs behind it say that they stand for, or one, which has no scale."""
+"""Integer inputs of nodes: a tensor, followed by its scale and zero point, or with a zero point only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from compiler.ir.quantised.parameters import Quantisation
 def parameters(
     state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None
 ) -> Quantisation:
-    """Scale and zero point from two inputs of a node, of integers of that type."""
+    """Quantisation from two inputs of a node (scale, zero point), for integers of that type."""
     zero = state.constant(node, index + 1, "the zero point") if state.has(node, index + 1) else None
     return Quantisation.of(state.constant(node, index, "the scale"), zero, dtype, shape, axis, label(node))
 
 
 def columns(state: Translator, node: NodeProto, count: int) -> tuple[str, ...]:
-    """Tensors that say what is added to the sums of each of so many columns, and what these are multiplied with; () where all is known."""
+    """Tensors with the offset and scale of the sums of each of `count` columns; () for constant quantisation."""
     tensors = []
     for name in columns_read(node):
         view = state.views[name]
@@ -37,7 +37,7 @@ def columns(state: Translator, node: NodeProto, count: int) -> tuple[str, ...]:
 
 
 def integers_read(state: Translator, node: NodeProto, index: int = 0) -> tuple[View, Quantisation]:
-    """A computed input, and what its integers stand for by the two inputs behind it."""
+    """Computed input, and its quantisation from the two inputs after it."""
     view = state.view(node, index)
     tensor_q = state.types.get(view.tensor)
     if tensor_q is None:
@@ -46,14 +46,14 @@ def integers_read(state: Translator, node: NodeProto, index: int = 0) -> tuple[V
 
 
 def shift_of(state: Translator, node: NodeProto, index: int, values: NDArray[Any], axis: int | None) -> Quantisation:
-    """What a constant input's integers stand for: themselves less the zero point of `scales.SHIFTED`, one or as many as along an axis."""
+    """Quantisation of a constant input with scale 1 and the zero points of `scales.SHIFTED`, one or one per entry of an axis."""
     zero_index = shift_at(node, index)
     zero = state.constant(node, zero_index, "the zero point") if state.has(node, zero_index) else None
     return Quantisation.of(np.float32(1), zero, values.dtype, values.shape, axis, label(node))
 
 
 def shifted(state: Translator, node: NodeProto, index: int) -> tuple[View, Quantisation]:
-    """The same of a computed input, which has one zero point; whatever its scale is, sums do not have it."""
+    """Computed input with a single zero point, and its quantisation; sums ignore its scale."""
     view, zero_index = state.view(node, index), shift_at(node, index)
     tensor_q = state.types.get(view.tensor)
     if tensor_q is None:

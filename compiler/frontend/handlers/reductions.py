@@ -1,6 +1,6 @@
-"""Reduce* over digits of a tensor: pooling over those of its pixels, a 1x1 convolution with an output for what is left over channels.
+"""Handlers of Reduce*: pooling over digits of the pixels, a 1x1 convolution over digits of the channels.
 
-The convolution adds in float32.  A sum over pixels is the mean times their number, so that what float16 holds in between stays in range.
+The convolution adds in float32.  A sum over pixels is the mean times their number, so that float16 intermediates stay in range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.ir.operators import Conv, Pool, Step, Vector
 
 
 class Reduction(NamedTuple):
-    """before: steps on every value; core: how they are reduced; after: steps on what is left."""
+    """Reduction as steps `before` on every value, a `core` reduction, and steps `after` on the results."""
 
     before: tuple[Step, ...]
     core: Literal["mean", "sum", "max"]
@@ -46,7 +46,7 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
     rank = len(view.shape)
     axes = [int(a) % rank for a in _axes(state, node, values, rank)]
     reduced_atoms = dict.fromkeys((atom for axis in axes for atom in view.axes[axis]), 1)
-    # the outermost first, so that the strides of the others stay
+    # the outermost first, so that inner strides stay valid
     batch, channels, pixels = (
         joined(sorted((atom for atom in reduced_atoms if atom.axis == kind), key=lambda atom: -atom.stride)) for kind in (N, C, P)
     )
@@ -69,7 +69,7 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mode: Mode) -> str:
-    """One value for all entries of a digit of the pixels: a window over rows or columns, or the whole image."""
+    """Tensor reduced over a digit of the pixels, by a window over rows or columns, or over the whole image."""
     _, _, h, w = state.shapes[tensor]
     name = state.name(node, ".pixels")
     if atom.size == h * w:
@@ -83,7 +83,7 @@ def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mo
 
 
 def _over_channels(state: Translator, node: NodeProto, tensor: str, digits: Atoms, core: str) -> str:
-    """One value for all entries of digits of the channels: a product with zeros and ones."""
+    """Tensor reduced over digits of the channels, by a product with zeros and ones."""
     _, size, _, _ = state.shapes[tensor]
     index = np.arange(size)
     for _, digit, stride in digits:

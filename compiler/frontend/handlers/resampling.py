@@ -1,6 +1,6 @@
-"""Handlers that take rows, columns and channels anew: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
+"""Handlers that resample rows, columns and channels: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
 
-Rows and columns become a Resample, channels a Shuffle, or pixels (DepthToSpace); where some are filled or taken twice, a 1x1 convolution.
+Rows and columns become a Resample, channels a Shuffle (or DepthToSpace); channels with fill values or duplicates become a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
 
-Places = list[int | None]  # source of every place along an axis, None where it is filled
+Places = list[int | None]  # source of every place along an axis, None for fill values
 
 
 def _numbers(state: Translator, node: NodeProto, index: int, description: str) -> list[int]:
@@ -28,7 +28,7 @@ def _numbers(state: Translator, node: NodeProto, index: int, description: str) -
 
 
 def _finish(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], index: int = 0) -> None:
-    """The node's output `index`: axes that stay as they are are left alone."""
+    """Set the view of output `index`; identity taps are dropped, ranges of all-pixel axes are sliced."""
     changed = {axis: taps for axis, taps in axis_taps.items() if not taps.is_identity(view.shape[axis])}
     for axis in changed.keys() & {axis for axis in changed if all_pixels(state, view, axis)}:
         start = changed[axis].taps[0][0][0]
@@ -85,7 +85,7 @@ def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _mirrored(place: int, size: int) -> int:
-    """A place outside [0, size), reflected at the first and the last one."""
+    """Source of a place outside [0, size), reflected at the first and the last place."""
     period = 2 * (size - 1)
     place = abs(place) % period if period else 0
     return min(place, period - place)
@@ -119,7 +119,7 @@ def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _grown(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], fill: float = 0.0) -> None:
-    """As `_finish`, for axes that may grow from one row, column or channel of an image."""
+    """Set the view of output 0 as `_finish`, also for axes of size 1, which no atom represents."""
     if all(view.axes[axis] for axis in axis_taps):
         state.views[node.output[0]] = taken_anew(state, node, view, axis_taps, node.output[0], fill)
         return
@@ -161,7 +161,7 @@ def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
     _grown(state, node, view, axis_taps)
 
 
-# in float32, as onnxruntime has them: ties between places are decided by it
+# in float32 as in onnxruntime, which decides ties between places
 Number = np.float32
 _HALF = Number(0.5)
 _COORDINATES: dict[str, Callable[[Number, Number, Number, Number], Number]] = {
@@ -180,7 +180,7 @@ _ROUNDED: dict[str, Callable[[float], int]] = {
 
 
 def _resized_axis(state: Translator, node: NodeProto, values: Attributes, size: int, out_size: int, scale: float) -> Taps:
-    """Taps of one axis of `size` places as `out` places (ONNX's Resize: coordinate, then nearest, linear or cubic)."""
+    """Taps of one axis of `size` places resized to `out_size` (ONNX's Resize: coordinate, then nearest, linear or cubic)."""
     transformation = str(values.get("coordinate_transformation_mode", "half_pixel"))
     mode, rounding = str(values.get("mode", "nearest")), str(values.get("nearest_mode", "round_prefer_floor"))
     if transformation not in _COORDINATES or rounding not in _ROUNDED:
@@ -203,7 +203,7 @@ def _linear(coordinate: float, size: int) -> Iterable[Tap]:
 
 
 def _cubic(coordinate: float, size: int, coeff_a: float, exclude_outside: bool) -> Iterable[Tap]:
-    """Keys 1981: four places around x, those outside taken from the border or left out."""
+    """Taps of cubic interpolation (Keys 1981): four places around the coordinate, outer ones clamped to the border or dropped."""
     first = math.floor(coordinate)
     t = coordinate - first
     weights = [
@@ -221,9 +221,9 @@ def _cubic(coordinate: float, size: int, coeff_a: float, exclude_outside: bool) 
 
 
 def conv_transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """A convolution of the input with stride - 1 zeros between its pixels, the kernel turned around."""
+    """Emit a convolution of the input with stride - 1 zeros between its pixels, with the flipped kernel."""
     weights = np.asarray(state.constant(node, 1, "the weight"), np.float32)
-    if weights.ndim == 3:  # over a signal, an image of one column
+    if weights.ndim == 3:  # a signal is an image of one column
         weights, values = weights[..., None], _of_columns(values)
     x = state.image(node)
     _, c, h, w = state.shapes[x]
@@ -238,11 +238,11 @@ def conv_transpose(state: Translator, node: NodeProto, values: Attributes) -> No
     if state.has(node, 2):
         bias = np.asarray(state.constant(node, 2, "the bias"), np.float32)
     spread, pads = [], []
+    # the padding of the convolution is the reach of the kernel minus the node's pads; negative padding crops the taps
     dilations = tuple(int(d) for d in values.get("dilations", (1, 1)))
     for axis, size in enumerate((h, w)):
         stride, reach = int(values.get("strides", (1, 1))[axis]), (kernel[axis] - 1) * dilations[axis]
         before, after = _transposed_pads(state, node, values, axis, size, stride, reach)
-        # what is left of the padding of the convolution; less than none: cut off
         begin, end = reach - before, reach - after
         taps: Places = [i // stride if i % stride == 0 else None for i in range((size - 1) * stride + 1)]
         taps = taps[max(0, -begin) : len(taps) - max(0, -end)]
@@ -261,7 +261,7 @@ _SECOND_AXIS = {"strides": [1], "dilations": [1], "output_padding": [0], "output
 
 
 def _of_columns(values: Attributes) -> Attributes:
-    """Attributes of a window over one axis, as those of a window one column wide."""
+    """Attributes of a one-axis window, as those of a window one column wide."""
     out = {key: [*value, *_SECOND_AXIS[key]] if key in _SECOND_AXIS else value for key, value in values.items()}
     return out | {"pads": [values["pads"][0], 0, values["pads"][1], 0]} if "pads" in values else out
 
@@ -269,7 +269,7 @@ def _of_columns(values: Attributes) -> Attributes:
 def _transposed_pads(
     state: Translator, node: NodeProto, values: Attributes, axis: int, size: int, stride: int, reach: int
 ) -> tuple[int, int]:
-    """(before, after) along one axis; output_padding makes the one behind smaller."""
+    """Pads (before, after) of a transposed convolution along one axis; output_padding reduces the second."""
     extra = int(values.get("output_padding", (0, 0))[axis])
     auto = values.get("auto_pad", "NOTSET")
     if "output_shape" in values or auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -289,7 +289,7 @@ def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> No
     _, channels, *_ = state.shapes[x]
     if block < 1 or channels % block**2:
         raise BadInputError(f"{label(node)}: blocksize {block} of {channels} channels; they are expected to be a multiple of its square")
-    if mode == "CRD":  # the pixels of a channel are side by side; the other way round is only labels
+    if mode == "CRD":  # the pixels of an output channel are adjacent input channels; a Shuffle gives the other order
         order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
         x = state.emit(Shuffle(state.name(node, ".channels"), x, state.fresh(f"{x}.channels"), tuple(order.tolist())))
     state.finish(node, DepthToSpace(state.name(node), x, node.output[0], block))

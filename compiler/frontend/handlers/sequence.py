@@ -1,4 +1,4 @@
-"""Handlers of what transformers are made of: sequences [b, s, d] of s pixels with d channels, heads, normalisation over channels."""
+"""Handlers of transformer operators: products on sequences [b, s, d] (s pixels with d channels), heads, LayerNormalization, GELU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def floats(array: NDArray[Any]) -> Floats:
 
 
 class OverAxis(NamedTuple):
-    """Weights as a kernel [m, c, kh, kw] of a convolution of `tensor`.  axes: of what it makes, whose channels are the m."""
+    """Product as a convolution of `tensor` with kernel [m, c, kh, kw].  axes: of its result, whose channels are the m."""
 
     tensor: str
     kernel: NDArray[Any]
@@ -29,7 +29,7 @@ class OverAxis(NamedTuple):
 
 
 def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0, rank: int = 0) -> OverAxis:
-    """What sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
+    """Convolution that sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
 
     The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
     the image).  rank: of the result, where the input has fewer axes; `axis` is counted with it.
@@ -50,13 +50,13 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
 
 
 def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0) -> None:
-    """`over_axis`: a convolution."""
+    """Emit a product of input `index` with weights along an axis, as a convolution (`over_axis`)."""
     axis_product = over_axis(state, node, axis, weights, index, rank)
     state.finish_as(node, Conv(state.name(node), axis_product.tensor, node.output[0], floats(axis_product.kernel), bias), axis_product.axes)
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
+    """Emit [.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix, or a product of two computed tensors, head by head."""
     constant = [i for i in (0, 1) if node.input[i] in state.constants]
     if not constant:
         heads = heads_of(state, node)
@@ -74,7 +74,7 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 class Heads(NamedTuple):
-    """How a product of two computed tensors lies; see `MatMul`.  axes: of what it makes."""
+    """Operands and layout of a product of two computed tensors; see `MatMul`.  axes: of its result."""
 
     a: str
     b: str
@@ -84,8 +84,8 @@ class Heads(NamedTuple):
 
 
 def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 1)) -> Heads:
-    """[.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels of a head and
-    pixels of b, in either order."""
+    """Heads of a product [.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels
+    of a head and the pixels of b, in either order."""
     a, b = (state.view(node, i) for i in indices)
     if len(a.axes) != len(b.axes) or len(a.axes) < 2:
         raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; equal leading axes are supported")
@@ -96,9 +96,10 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
     size = shape_a[1] // heads
 
     def per_head(atoms: Atoms, channels: int) -> bool:
-        """All channels of a head, which lie side by side."""
+        """Whether atoms are all channels of a head, side by side."""
         return atoms == joined([Atom(C, channels, 1)])
 
+    # b has its head's channels along k (transposed), or along n
     transposed = per_head(k_b, size) and n == whole(shape_b, P)
     plain = k_b == whole(shape_b, P) and per_head(n, shape_b[1] // heads)
     leads = [joined((*whole(shape, N), Atom(C, heads, shape[1] // heads))) for shape in (shape_a, shape_b)]
@@ -131,7 +132,7 @@ def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Erf; Gelu by erf, or by tanh, where x (1 + tanh z) / 2 = x / (1 + exp(-2 z))."""
+    """Emit Erf, Gelu by erf, or Gelu by tanh, where x (1 + tanh z) / 2 = x / (1 + exp(-2 z))."""
     view = state.view(node)
     steps: tuple[Step, ...] = (Step("gelu" if node.op_type == "Gelu" else "erf"),)
     if values.get("approximate", "none") == "tanh":
@@ -142,9 +143,9 @@ def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
-    """Sequences one after the other, constants among them: each goes to its place in a column of zeros, and these are added.
+    """Emit a concatenation of sequences and constants: each part moves to its offset in a column of zeros, and the columns are added.
 
-    Of integers in one scale, zeros are zero points, which add nothing.
+    For integers of one scale the zeros are zero points, which add nothing.
     """
     parts: list[tuple[int, View | NDArray[Any]]] = []
     size = 0
@@ -168,6 +169,7 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
         name = state.name(node, f".{i}")
         sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (size, 1), offset, zero)))
     joint = View(sums[0], tuple((Atom(P, size, 1),) if i == axis else atoms for i, atoms in enumerate(first.axes)))
+    # all constant parts together are one more column
     values = np.full([d if i == axis else 1 for i, d in enumerate(shape)], zero, np.float32)
     for offset, part in parts:
         if not isinstance(part, View):
