@@ -1,6 +1,6 @@
-"""Weights that the data type does not hold: infinite as soon as they are packed, or all of them 0, whatever goes in.
+"""Weights outside the range of the data type: infinite after packing, or all 0.
 
-Looked at is what is packed, after batch normalisations and scales have been multiplied in.
+The packed weights are tested, after batch normalisations and scales have been folded in.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ MOST_LINES = 12
 
 
 def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
-    """In the graphs' order.  Named as in the model where that has them; else after the operator that they were made for."""
-    found: list[Beyond] = []
-    given: dict[str, list[LargeConstant]] = {}
+    """Weights out of range, in the graphs' order, by their names in the model, else by the operator."""
+    violations: list[Beyond] = []
+    weights_of_node: dict[str, list[LargeConstant]] = {}
     for graph in graphs:
         for operator, name, values in _weights(graph):
             largest = _largest(values)
             if holds(dtype, largest):
                 continue
-            given = given or _given(part)
-            theirs = [each.tensor.name for each in given.get(operator, ()) if not holds(dtype, _largest(each.array()))]
-            found.append(Beyond(theirs[0] if theirs else name, largest))
-    return tuple(found)
+            weights_of_node = weights_of_node or _given(part)
+            names = [constant.tensor.name for constant in weights_of_node.get(operator, ()) if not holds(dtype, _largest(constant.array()))]
+            violations.append(Beyond(names[0] if names else name, largest))
+    return tuple(violations)
 
 
-def beyond_lines(beyond: Sequence[Beyond], dtype: DataType) -> list[str]:
-    """A line for each of the first ones, and one for the others."""
-    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in beyond[:MOST_LINES]]
-    return lines + ([f"weights that {dtype.name} does not hold: {len(beyond) - MOST_LINES} more"] if len(beyond) > MOST_LINES else [])
+def beyond_lines(weights: Sequence[Beyond], dtype: DataType) -> list[str]:
+    """Lines of a report: one per weight for the first `MOST_LINES`, one for the rest."""
+    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in weights[:MOST_LINES]]
+    return lines + ([f"weights that {dtype.name} does not hold: {len(weights) - MOST_LINES} more"] if len(weights) > MOST_LINES else [])
 
 
 def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
-    """(operator, name, values) of what is packed in the data type; biases are not."""
+    """(operator, name, values) of constants packed in the data type; biases are not."""
     for op in graph.operators:
         if isinstance(op, Conv):
             yield op.name, f"{op.name}/weights", op.weights
@@ -60,7 +60,7 @@ def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
 
 
 def _given(part: Partition) -> dict[str, list[LargeConstant]]:
-    """Name of a node, or of what it makes where it has none -> its weights."""
+    """Name of a node, or of its first output -> its float weights."""
     graph = part.model.graph
     tensors = {
         each.name: LargeConstant(each, part.data.get(each.name)) for each in graph.initializer if each.data_type == TensorProto.FLOAT

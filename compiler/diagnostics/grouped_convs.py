@@ -1,7 +1,7 @@
-"""Convolutions whose groups are no whole planes: products of CUBE are dense, so some of what it multiplies beside weights are zeros.
+"""Overhead of grouped convolutions whose groups do not fill planes: CUBE multiplies dense blocks, so also zeros between groups.
 
-Counted are the blocks of weights that are multiplied whatever the plan (`target.zero_blocks`); a tiling adds those that lie between them.
-Depthwise convolutions are left to the text of a unit: they are as dense as a block of channels everywhere.
+The count covers the blocks of weights that every plan multiplies (`target.zero_blocks`); a tiling may add blocks between them.
+Depthwise convolutions are excluded: their blocks are equally dense everywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compiler.target.target_graph import TargetGraph
 
 
 class GroupStructure(NamedTuple):
-    """Of a model: convolutions that multiply more than their weights, their MACs, and those that CUBE does for them, at least."""
+    """Convolutions of a model with multiplications by zero blocks: number, MACs, and minimum MACs of CUBE."""
 
     convolutions: int
     macs: int
@@ -28,7 +28,7 @@ class GroupStructure(NamedTuple):
 
 
 def weights_multiplied(spec: ConvSpec) -> int | None:
-    """Values of weights that every pixel is multiplied with, zeros among them; None for a convolution without groups."""
+    """Number of weights, with zeros, that CUBE multiplies per pixel; None for a convolution without groups."""
     if not isinstance(spec.operator, Convolution) or spec.operator.groups == 1:
         return None
     blocks = int(spec.needed.sum()) if spec.needed.size else spec.n1 * spec.k1
@@ -36,13 +36,13 @@ def weights_multiplied(spec: ConvSpec) -> int | None:
 
 
 def grouped(target_graphs: Iterable[TargetGraph]) -> GroupStructure | None:
-    """Of a model's pieces; None where no convolution in groups multiplies more than its weights."""
-    found = GroupStructure(0, 0, 0)
+    """Group structure of a model's subgraphs; None without such convolutions."""
+    structure = GroupStructure(0, 0, 0)
     for target_graph in target_graphs:
         for spec in target_graph.operators:
             op, multiplied = spec.operator, weights_multiplied(spec) if isinstance(spec, ConvSpec) else None
             if multiplied is None or not isinstance(op, Convolution) or op.weights.shape[1] == 1 or multiplied == op.weights.size:
                 continue
             macs, pixels = spec.macs * target_graph.images, spec.out_h * spec.out_w * target_graph.images
-            found = GroupStructure(found.convolutions + 1, found.macs + macs, found.multiplied_macs + pixels * multiplied)
-    return found if found.convolutions else None
+            structure = GroupStructure(structure.convolutions + 1, structure.macs + macs, structure.multiplied_macs + pixels * multiplied)
+    return structure if structure.convolutions else None

@@ -1,4 +1,4 @@
-"""ONNX -> Graph: load safely, clean, translate, rewrite."""
+"""Frontend from ONNX to Graph: safe loading, cleaning, translation, rewrites."""
 
 from compiler.frontend.lower import lower, lower_with_report
 from compiler.frontend.onnx_io.load import load, load_model, model_digest

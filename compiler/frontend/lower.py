@@ -1,4 +1,4 @@
-"""ONNX -> Graph, the whole way: recognise, translate, rewrite."""
+"""Lowering from ONNX to Graph: pattern recognition, translation, rewrites."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ SUPPORTED: Mapping[str, Handler] = {**HANDLERS, **QUANTISED}
 
 
 def lower(model: ModelProto, digest: str | None = None, data: ExternalData = NOTHING) -> Graph:
-    """A model from `load` as a rewritten Graph.  data: of a hollow one.
+    """Graph of a model from `load`, rewritten.  data: weights of a hollow model.
 
-    Raises UnsupportedError naming the node, its operator and why.
+    Raises UnsupportedError with the node, its operator and the reason.
     """
     return lower_with_report(model, digest, data)[0]
 
 
 def lower_with_report(model: ModelProto, digest: str | None = None, data: ExternalData = NOTHING) -> tuple[Graph, RewriteReport]:
-    """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
+    """Graph as from `lower`, and the number of matches of each rewrite.  digest: of the file; by default of `model`."""
     return rewritten(translated(model, digest, data))
 
 
 def translated(model: ModelProto, digest: str | None = None, data: ExternalData = NOTHING) -> Graph:
-    """Not rewritten."""
+    """Graph of a model before rewrites."""
     skeleton, tensors = detach(model, LARGE)
     large = taken_out(tensors, data)
     digest = digest_of(skeleton, large) if digest is None else digest
     skeleton = grouped(skeleton, large).model
     foresee(skeleton, large, known_shapes(skeleton.graph), ByteBudget.of(model))
-    beside = {name: each.array() for name, each in large.items()}
+    beside = {name: constant.array() for name, constant in large.items()}
     return translate(recognise(skeleton), SUPPORTED, digest, ByteBudget.of(model), beside)
 
 
 def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, RewriteReport]:
-    """A translated graph after all rewrites but those named in `without`."""
+    """Translated graph after all rewrites except those named in `without`."""
     graph, first = rewrite(graph, [rule for rule in RULES if rule.name not in without])
     graph, last = rewrite(graph, [rule for rule in LAST_RULES if rule.name not in without])
     graph = graph if "centred-sums" in without else with_centred_sums(graph)
@@ -67,47 +67,48 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
 def lower_partition(
     model: ModelProto, offload: Offload | None = None, data: ExternalData = NOTHING, able: Able | None = None, no_floats: str = ""
 ) -> tuple[tuple[Graph, ...], Partition]:
-    """As `lower`, but what is not supported stays with the host: a graph for every piece.  A hollow model is filled then.
+    """Graphs of the subgraphs for the NPU, and the partition; unsupported nodes stay on the host.  A hollow model is filled then.
 
-    offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  able: of a graph with integers, whether
-    the machine can.  no_floats: why it can no other.  Raises AllOnHostError where nothing can run on the NPU, and BadInputError where
-    memory does not do.
+    offload: cost model for subgraphs beside the heaviest; None: only that one.  able: raises for integer graphs that the machine cannot
+    run.  no_floats: reason why it runs no float graph.  Raises AllOnHostError where nothing can run on the NPU, and BadInputError where
+    memory is exhausted.
     """
-    given = model
+    original = model
     try:
-        large = taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data)
+        # first choice: the whole model, or a quantised model without conversions at its ends, as one subgraph
+        large = taken_out({tensor.name: tensor for tensor in model.graph.initializer if tensor.name in data}, data)
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
-        model = apart(given := inward(model, large) if quantised else model, large)
-        part = without_ends(ModelWithoutWeights(model, data).filled()) if quantised else None
-        if part is None and (graph := _able(model, None, data, able)) is not None:
+        model = apart(original := inward(model, large) if quantised else model, large)
+        split = without_ends(ModelWithoutWeights(model, data).filled()) if quantised else None
+        if split is None and (graph := _able(model, None, data, able)) is not None:
             return (graph,), whole(model, data)
-        if part is not None and (graph := _able(part.pieces[0].npu, _digest(part), NOTHING, able)) is not None:
-            return (graph,), part
+        if split is not None and (graph := _able(split.pieces[0].npu, _digest(split), NOTHING, able)) is not None:
+            return (graph,), split
         parted = unshifted(model)
-        part = partition(ModelWithoutWeights(parted, data).filled(), SUPPORTED, offload, able, no_floats)
-        if parted is not model and (left := left_alone(parted, [piece.npu for piece in part.pieces])):
-            # what the host has of it is one node, as it was, for the reason that it had in steps
-            why = {node.name.removesuffix(SUMMED): node for node in part.host}
-            part = partition(ModelWithoutWeights(unshifted(model, left), data).filled(), SUPPORTED, offload, able, no_floats)
-            products = {node.name or node.output[0] for node in part.model.graph.node if node.output[0] in left}
-            host = tuple(replace(why[node.name], name=node.name) if node.name in products & why.keys() else node for node in part.host)
-            part = replace(part, host=host)
-        return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
+        split = partition(ModelWithoutWeights(parted, data).filled(), SUPPORTED, offload, able, no_floats)
+        if parted is not model and (unsplit := left_alone(parted, [piece.npu for piece in split.pieces])):
+            # a product whose steps all stay on the host becomes one node again, with the reason of its steps
+            why = {node.name.removesuffix(SUMMED): node for node in split.host}
+            split = partition(ModelWithoutWeights(unshifted(model, unsplit), data).filled(), SUPPORTED, offload, able, no_floats)
+            products = {node.name or node.output[0] for node in split.model.graph.node if node.output[0] in unsplit}
+            host = tuple(replace(why[node.name], name=node.name) if node.name in products & why.keys() else node for node in split.host)
+            split = replace(split, host=host)
+        return tuple(lower(piece.npu, _digest(split)) for piece in split.pieces), split
     except AllOnHostError as error:
-        error.part = replace(error.part, model=ModelWithoutWeights(given, data).filled())
+        error.part = replace(error.part, model=ModelWithoutWeights(original, data).filled())
         raise
-    except MemoryError:  # within the budget, and yet more than there is
+    except MemoryError:  # within the budget, but not available
         raise BadInputError(f"model: {NO_ROOM}") from None
 
 
 def _digest(part: Partition) -> str:
-    """Host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model."""
+    """Digest of the whole model with its subgraphs: a plan, a run and a file belong to the whole model, host nodes included."""
     text = " ".join([model_digest(part.model), *(model_digest(piece.npu) for piece in part.pieces)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _able(model: ModelProto, digest: str | None, data: ExternalData, able: Able | None) -> Graph | None:
-    """All of it as one graph; None where some of it is not supported.  Behind it, nobody holds the constants that were made in vain."""
+    """Whole model as one graph; None where a part is unsupported.  After None the folded constants are released."""
     try:
         graph = lower(model, digest, data)
         if able is not None and graph.types:

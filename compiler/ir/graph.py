@@ -1,7 +1,7 @@
-"""The graph after the frontend and the rewrites: few operators, logical shapes, float32 constants.
+"""Graph of operators: the result of the frontend, with few kinds of operators, logical shapes and float32 constants.
 
-Every tensor is (n, c, h, w): a vector [n, c] is (n, c, 1, 1).  Where values lie (planes, lanes, concatenation as addresses) is the
-layout's business (`compiler.ir.layout`); in which data type they are computed is chosen later still.
+Every tensor is (n, c, h, w); a vector [n, c] is (n, c, 1, 1).  The layout (`compiler.ir.layout`) assigns addresses (planes, lanes,
+concatenation).  The data type of the computation is chosen after it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from simulator.npu.parts import DataType
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the model: the tensor, and the name and shape that the ONNX file gives it.
+    """Input or output of the model: the tensor, and its name and shape in the ONNX file.
 
-    order: the permutation of (n, c, h, w) in which ONNX has the values, row-major.
+    order: permutation of (n, c, h, w) in which ONNX stores the values, row-major.
     """
 
     tensor: str
@@ -31,12 +31,12 @@ class Port:
     order: tuple[int, int, int, int] = (0, 1, 2, 3)
 
     def from_onnx(self, array: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """The model's values as (n, c, h, w)."""
+        """Values in the model's shape as (n, c, h, w)."""
         inverse = np.argsort(self.order)
         return array.reshape([shape[axis] for axis in self.order]).transpose(inverse)
 
     def to_onnx(self, values: NDArray[Any]) -> NDArray[Any]:
-        """(n, c, h, w) as the model's values."""
+        """Values (n, c, h, w) in the model's shape."""
         return values.transpose(self.order).reshape(self.onnx_shape)
 
 
@@ -44,8 +44,8 @@ class Port:
 class Graph:
     """Operators in a topological order; `shapes` has every tensor.
 
-    constants: values [1 | n, c, h, w] of tensors that nobody computes; element-wise operators and residuals read them.
-    types: scale and zero point of tensors of integers; the others are floats.
+    constants: values [1 | n, c, h, w] of constant tensors; element-wise operators and residuals read them.
+    types: scale and zero point of integer tensors; the other tensors are floats.
     """
 
     name: str
@@ -61,20 +61,20 @@ class Graph:
         return {op.y: op for op in self.operators}
 
     def consumers(self) -> dict[str, list[Operator]]:
-        out: dict[str, list[Operator]] = {name: [] for name in self.shapes}
+        consumers: dict[str, list[Operator]] = {name: [] for name in self.shapes}
         for op in self.operators:
             for name in op.inputs:
-                out[name].append(op)
-        return out
+                consumers[name].append(op)
+        return consumers
 
     def verify(self) -> None:
-        """Raise ValueError where an input is not produced before its use, or a shape or type does not follow from its inputs'."""
-        known = {port.tensor for port in self.inputs} | set(self.constants)
+        """Raise ValueError where an input is used before it is produced, or a shape or type does not follow from those of the inputs."""
+        defined_tensors = {port.tensor for port in self.inputs} | set(self.constants)
         for op in self.operators:
             for name in op.inputs:
-                if name not in known:
+                if name not in defined_tensors:
                     raise ValueError(f"{op.name}: input {name!r} is not produced before it")
-            if op.y in known:
+            if op.y in defined_tensors:
                 raise ValueError(f"{op.name}: output {op.y!r} is produced twice")
             shapes = [self.shapes[name] for name in op.inputs]
             if why := op.unfit(shapes):
@@ -83,28 +83,32 @@ class Graph:
             if self.shapes.get(op.y) != expected:
                 raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")
             try:
-                made = op.output_type([self.types.get(name) for name in op.inputs])
-                integers_of(self.types.get(op.y), made)
+                output_type = op.output_type([self.types.get(name) for name in op.inputs])
+                integers_of(self.types.get(op.y), output_type)
             except ValueError as error:
                 raise ValueError(f"{op.name}: {error}") from None
-            known.add(op.y)
+            defined_tensors.add(op.y)
         for port in self.outputs:
-            if port.tensor not in known:
+            if port.tensor not in defined_tensors:
                 raise ValueError(f"output {port.onnx_name!r}: tensor {port.tensor!r} is never produced")
 
     def type_of(self, tensor: str, floats: DataType) -> DataType:
-        """Of a tensor's values, where floats are of that type."""
+        """Data type of a tensor's values.  floats: the type of float tensors."""
         if tensor in self.types:
             return DataType[self.types[tensor].dtype.name]
         return DataType.float32 if tensor in self.exact else floats
 
     @cached_property
     def exact(self) -> frozenset[str]:
-        """Floats between the host and integers: of 11 bits some would become another integer, or be another number than they stand for."""
+        """Float tensors between the host and integers, which need float32: with 11 bits of mantissa some would round to another integer."""
         consumers = self.consumers()
-        given = [port.tensor for port in self.inputs if port.tensor not in self.types]
-        made = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]
+        floats = [port.tensor for port in self.inputs if port.tensor not in self.types]
+        results = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]
         return frozenset(
-            {name for name in given if consumers[name] and all(isinstance(op, Quantise) or name in op.of_columns for op in consumers[name])}
-            | {name for name in made if not consumers[name]}
+            {
+                name
+                for name in floats
+                if consumers[name] and all(isinstance(op, Quantise) or name in op.of_columns for op in consumers[name])
+            }
+            | {name for name in results if not consumers[name]}
         )

@@ -1,8 +1,8 @@
-"""Lane orders for tensors between grouped convolutions: a block of 16 channels belongs to one group of who writes it, and of who reads it.
+"""Lane orders of tensors between grouped convolutions: a block of 16 channels belongs to one group of its writer and of its reader.
 
-Behind a shuffle a group takes some channels of every group in front of it.  Channels that both have in the same groups come side by side,
-as many as fill blocks, then halves of blocks, two of which have a group in common, and what is left over behind them.
-So most blocks of weights on either side are zeros alone, which are not multiplied (`target.zero_blocks`).
+After a shuffle a group reads some channels of every group before it.  Channels with the same groups on both sides become neighbours:
+first full blocks, then half blocks, paired by a common group, then the remaining channels.
+So most blocks of weights on either side hold only zeros, which are not multiplied (`target.zero_blocks`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Ints = NDArray[np.int64]
 
 
 class Labels(NamedTuple):
-    """of: int64 [channels], the group of a convolution that each of a tensor's channels belongs to.
+    """of: int64 [channels], the group of a convolution that each channel of a tensor belongs to.
 
-    weight: channels of a group on the convolution's other side, times taps, which are multiplied with every block that has one of its own.
+    weight: channels of a group on the other side of the convolution, times taps: the cost of every block that has a channel of the group.
     """
 
     of: Ints
@@ -31,25 +31,25 @@ class Labels(NamedTuple):
 
 
 def order_by_groups(graph: Graph, patterns: Patterns) -> None:
-    """Define the order of free classes that grouped convolutions write and read, where fewer groups share a block so.
+    """Define the lane order of free classes between grouped convolutions, where this reduces the groups per block.
 
-    What the host sees keeps its order.  Only once nothing is united any more.
+    Tensors of the host keep their order.  Call it after the last `Patterns.unite`.
     """
-    found: dict[str, dict[bytes, Labels]] = {}
+    labels_of_root: dict[str, dict[bytes, Labels]] = {}
     for op in graph.operators:
         if isinstance(op, Convolution) and op.groups > 1 and not op.is_depthwise:
             taps = op.weights[0, 0].size
-            for name, others in ((op.x, len(op.weights) // op.groups), (op.y, op.weights.shape[1])):
+            for name, depth in ((op.x, len(op.weights) // op.groups), (op.y, op.weights.shape[1])):
                 root, of_root = _source(patterns, name)
-                mine = np.empty(len(of_root), np.int64)
-                mine[of_root] = np.arange(len(of_root)) * op.groups // len(of_root)
-                known, key = found.setdefault(root, {}), mine.tobytes()
-                known[key] = Labels(mine, others * taps + (known[key].weight if key in known else 0))
+                groups = np.empty(len(of_root), np.int64)
+                groups[of_root] = np.arange(len(of_root)) * op.groups // len(of_root)
+                by_groups, key = labels_of_root.setdefault(root, {}), groups.tobytes()
+                by_groups[key] = Labels(groups, depth * taps + (by_groups[key].weight if key in by_groups else 0))
     host = {patterns.find(name) for name in (*graph.constants, *(port.tensor for port in (*graph.inputs, *graph.outputs)))}
-    for root, known in found.items():
+    for root, by_groups in labels_of_root.items():
         if root in patterns.pattern or root in host:
             continue
-        labels = list(known.values())  # of who writes first
+        labels = list(by_groups.values())  # that of the writer comes first
         natural = np.arange(len(labels[0].of))
         order = min([natural, *_orders(labels, patterns.block)], key=lambda order: _multiplied(labels, order, patterns.block))
         if order is not natural:
@@ -59,7 +59,7 @@ def order_by_groups(graph: Graph, patterns: Patterns) -> None:
 
 
 def _source(patterns: Patterns, name: str) -> tuple[str, Ints]:
-    """The class that a tensor is a shuffle of, itself if it is none, and which channel of that each channel is."""
+    """Class that a tensor is a shuffle of (its own without a shuffle), and int64 [channels], the channel of that class."""
     root = patterns.find(name)
     pattern = patterns.pattern.get(root)
     if pattern is None or pattern.kind != "shuffle":
@@ -69,20 +69,20 @@ def _source(patterns: Patterns, name: str) -> tuple[str, Ints]:
 
 
 def _orders(labels: list[Labels], block: int) -> Iterator[Ints]:
-    """For each of the labels an order of channels: where no cell fills a block, half blocks of those that share this label do.
+    """Order of channels for each label: full blocks of one cell first, then half blocks of cells that share this label.
 
-    A *cell* has the channels that have all labels alike.
+    A *cell* is the set of channels whose labels are all equal.
     """
     for first in labels:
-        cells = np.unique([first.of, *(other.of for other in labels)], axis=1, return_inverse=True)[1].reshape(-1)
-        rests, filled = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)], []
+        cells = np.unique([first.of, *(label.of for label in labels)], axis=1, return_inverse=True)[1].reshape(-1)
+        remainders, full_blocks = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)], []
         for size in (block, block // 2):
-            filled += [rest[: len(rest) // size * size] for rest in rests]
-            rests = [rest[len(rest) // size * size :] for rest in rests]
-        yield np.concatenate([*filled, *rests])
+            full_blocks += [remainder[: len(remainder) // size * size] for remainder in remainders]
+            remainders = [remainder[len(remainder) // size * size :] for remainder in remainders]
+        yield np.concatenate([*full_blocks, *remainders])
 
 
 def _multiplied(labels: list[Labels], order: Ints, block: int) -> int:
-    """What all blocks of this order are multiplied with."""
+    """Multiplications of all blocks in this order of channels."""
     of_block = np.arange(len(order)) // block
-    return sum(mine.weight * np.unique([mine.of[order], of_block], axis=1).shape[1] for mine in labels)
+    return sum(label.weight * np.unique([label.of[order], of_block], axis=1).shape[1] for label in labels)

@@ -1,11 +1,11 @@
-"""Windows that are more than one IM2COL can name: in which parts several name them, and what no number of them can.
+"""Splitting of large windows into parts that one IM2COL instruction can encode, and the windows that no splitting can encode.
 
-An instruction has fields of `MAX_WINDOW` for the kernel, strides, dilations and the padding in front.  A kernel is cut into parts, runs of
-its rows or, where a row itself is too much, runs of the columns of one row; each is a window of its own, and its instruction writes its own
-blocks of the tile in L0A.  So the product is one as before, and nothing is rounded once more.
+An instruction has fields up to `MAX_WINDOW` for kernel, strides, dilations and leading padding.  A larger kernel is cut into parts: runs
+of its rows or, where one row is too long, runs of columns of a row.  Each part is a window of its own, whose instruction writes its own
+blocks of the tile in L0A.  So there is still one product, without additional rounding.
 
-Along k, in blocks, a part ends at every multiple of `length` from each multiple of `period` on, wherever a tile begins: what is
-counted here without looking at instructions is what `compiler.ops.conv_emitter` writes for tiles inside the image.
+Along k, in blocks, a part ends at every multiple of `length`, counted from each multiple of `period`, wherever a tile begins.  The counts
+of this module equal the number of instructions that `compiler.ops.conv_emitter` writes for tiles inside the image.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from compiler.ir.operators.conv import Convolution
 from simulator.npu.isa import MAX_WINDOW
 from simulator.npu.tiles import ROWS
 
-# Strides with padding above that no field holds: pixels that see nothing else are zeroed in fractals, and a field holds the rows of those
-# that are left, fewer than a fractal has
+# Limit of strides with top padding above MAX_WINDOW: pixels that see only padding are zeroed by fractals, and one field has to hold the
+# rows of the remaining pixels, fewer than a fractal has
 MOST_APART = MAX_WINDOW // (ROWS - 1)
 MOST_COLUMNS = 1 << 20  # of a result: IM2COL's field
 MOST_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
@@ -31,7 +31,7 @@ WHOLE: Cut = (_FAR, _FAR)
 
 
 class Parts(NamedTuple):
-    """Rows and columns of a part; columns are all of them where rows are more than one.  cut: where parts end along k."""
+    """Rows and columns of a part; a part of several rows has all columns.  cut: ends of parts along k."""
 
     rows: int
     columns: int
@@ -39,36 +39,36 @@ class Parts(NamedTuple):
 
 
 def parts_of(kernel: Sequence[int], dilation: Sequence[int], per_block: int) -> Parts:
-    """per_block: taps that share a block of k; several of a four-lane image (and `Convolution.takes_fours` holds)."""
+    """Parts of a kernel.  per_block: taps in a block of k, several for a four-lane image (where `Convolution.takes_fours` is true)."""
     (high, wide), (down, across) = kernel, dilation
-    most = MAX_WINDOW // per_block * per_block  # a part begins with a block
+    limit = MAX_WINDOW // per_block * per_block  # a part begins with a block
     if wide > MAX_WINDOW or (wide > 1 and across > MAX_WINDOW):
-        columns = 1 if across > MAX_WINDOW else most
+        columns = 1 if across > MAX_WINDOW else limit
         return Parts(1, columns, (-(-wide // per_block), -(-columns // per_block)))
     if high > MAX_WINDOW or (high > 1 and down > MAX_WINDOW):
-        rows = 1 if down > MAX_WINDOW else most
+        rows = 1 if down > MAX_WINDOW else limit
         return Parts(rows, wide, (-(-high * wide // per_block), rows * wide // per_block))
     return Parts(high, wide, WHOLE)
 
 
 def beyond(conv: Convolution) -> str:
-    """What of a window no number of instructions can name, and what they can; '' where there is nothing."""
-    top, left = conv.pads[:2]
-    kernel, most = conv.weights.shape[2:], f"at most {MAX_WINDOW} is supported"
+    """Reason why instructions cannot encode a window, with the limit; '' where they can."""
+    pad_top, pad_left = conv.pads[:2]
+    kernel, limit_text = conv.weights.shape[2:], f"at most {MAX_WINDOW} is supported"
     if max(conv.stride) > MAX_WINDOW:
-        return f"strides {list(conv.stride)}; {most} where an image has rows and columns"
-    if any(size == 1 and apart > MAX_WINDOW for size, apart in zip(kernel, conv.dilation, strict=True)):
-        return f"dilations {list(conv.dilation)} of a kernel {list(kernel)}; {most} where it has one place"
-    if left > MAX_WINDOW:
-        return f"{left} columns of padding in front; {most}"
-    if top > MAX_WINDOW and conv.stride[0] > MOST_APART:
-        return f"{top} rows of padding in front with stride {conv.stride[0]}; {most}, or a stride of at most {MOST_APART}"
+        return f"strides {list(conv.stride)}; {limit_text} where an image has rows and columns"
+    if any(size == 1 and dilation > MAX_WINDOW for size, dilation in zip(kernel, conv.dilation, strict=True)):
+        return f"dilations {list(conv.dilation)} of a kernel {list(kernel)}; {limit_text} where it has one place"
+    if pad_left > MAX_WINDOW:
+        return f"{pad_left} columns of padding in front; {limit_text}"
+    if pad_top > MAX_WINDOW and conv.stride[0] > MOST_APART:
+        return f"{pad_top} rows of padding in front with stride {conv.stride[0]}; {limit_text}, or a stride of at most {MOST_APART}"
     return ""
 
 
 @njit(cache=True)
 def _instructions(cut: Cut, start: int, stop: int) -> int:
-    """Of one tile, blocks [start, stop) of k."""
+    """Number of IM2COL of one tile, blocks [start, stop) of k."""
     period, length = cut
     parts, last = (period + length - 1) // length, stop - 1
     return last // period * parts + last % period // length - start // period * parts - start % period // length + 1
@@ -76,13 +76,13 @@ def _instructions(cut: Cut, start: int, stop: int) -> int:
 
 @njit(cache=True)
 def instructions(cut: Cut, start: int, stop: int, chunk: int, tile: int) -> int:
-    """IM2COL for blocks [start, stop) of k, once, in tiles of `tile` blocks of every chunk of `chunk`."""
-    whole, rest = (stop - start) // chunk, (stop - start) % chunk
+    """Number of IM2COL for blocks [start, stop) of k: chunks of `chunk` blocks, each in tiles of `tile` blocks."""
+    full_chunks, remaining_blocks = (stop - start) // chunk, (stop - start) % chunk
     if cut[1] >= stop:
-        return whole * ((chunk + tile - 1) // tile) + (rest + tile - 1) // tile
-    found = 0
+        return full_chunks * ((chunk + tile - 1) // tile) + (remaining_blocks + tile - 1) // tile
+    count = 0
     for begin in range(start, stop, chunk):
         end = min(begin + chunk, stop)
-        for at in range(begin, end, tile):
-            found += _instructions(cut, at, min(at + tile, end))
-    return found
+        for first_block in range(begin, end, tile):
+            count += _instructions(cut, first_block, min(first_block + tile, end))
+    return count

@@ -1,6 +1,6 @@
-"""What a Graph means: a numpy evaluator on logical (n, c, h, w) tensors, float32 or of the integers that they are.
+"""Reference evaluator of a Graph in numpy, on logical (n, c, h, w) tensors of float32 or integers.
 
-Plain, not fast; every rewrite is held to it.
+Plain, not fast; tests compare every rewrite with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compiler.ir.graph import Graph
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, NDArray[Any]], keep: bool = False) -> dict[str, NDArray[Any]]:
-    """ONNX input name -> array in, ONNX output name -> array out (both in ONNX's shapes); with `keep`, tensor name -> (n, c, h, w)."""
+    """Outputs by ONNX name, in ONNX's shapes.  feeds: inputs likewise.  keep: all tensors instead, name -> (n, c, h, w)."""
     values: dict[str, NDArray[Any]] = {}
     for port in graph.inputs:
         dtype = graph.types[port.tensor].dtype if port.tensor in graph.types else np.float32

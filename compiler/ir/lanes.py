@@ -1,7 +1,7 @@
 """Lane orders as classes of tensors that must agree.
 
-A class is free (channel i in lane i), or defined by a Concat or a Shuffle of other tensors, or by heads.  Uniting a free class with a
-defined one makes the free one follow; two defined ones agree only if they are built alike.
+A class is free (channel i in lane i), or defined by a Concat or a Shuffle of other tensors, or by heads.  A free class united with a
+defined one takes its pattern; two defined classes agree only if their patterns are equal.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CHANNEL_BLOCK = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a tensor's lanes come from its inputs' lanes; heads: each of order[0] equal runs of channels begins on a whole plane.
-    groups: order is the lanes (`ir.group_order`).
+    """Rule for a tensor's lanes from the lanes of its inputs.  heads: each of order[0] equal runs of channels begins on a whole plane.
+    groups: `order` is the list of lanes (`ir.group_order`).
     """
 
     kind: Literal["concat", "shuffle", "heads", "groups"]
@@ -27,30 +27,30 @@ class Pattern:
     order: tuple[int, ...] = ()
 
 
-def heads_pattern(channels: int, heads: int, whole: int = CHANNEL_BLOCK) -> Pattern:
-    """Lanes in which every head has planes of its own, the same for all counts of heads where their channels fill planes anyway."""
-    return Pattern("heads", (), (heads if channels // heads % whole else 1,))
+def heads_pattern(channels: int, heads: int, block: int = CHANNEL_BLOCK) -> Pattern:
+    """Pattern in which every head has planes of its own; equal for all head counts whose heads fill whole planes anyway."""
+    return Pattern("heads", (), (heads if channels // heads % block else 1,))
 
 
-def heads_lanes(channels: int, heads: int, c0: int, whole: int = CHANNEL_BLOCK) -> tuple[tuple[int, ...], int]:
+def heads_lanes(channels: int, heads: int, c0: int, block: int = CHANNEL_BLOCK) -> tuple[tuple[int, ...], int]:
     """(lane of each channel, planes) where each of `heads` equal runs of channels has whole planes of its own.
 
-    whole: channels that tensors take whole multiples of (`Patterns`).
+    block: number of channels that every tensor is padded to a multiple of (`Patterns`).
     """
     size = channels // heads
-    padded = -(-size // whole) * whole
+    padded = -(-size // block) * block
     return tuple(g * padded + i for g in range(heads) for i in range(size)), heads * padded // c0
 
 
 class Patterns:
-    """Union-find over tensors, with at most one Pattern for each class.  block: channels that every tensor takes whole multiples of."""
+    """Union-find over tensors, with at most one Pattern per class.  block: channels that every tensor is padded to a multiple of."""
 
     def __init__(self, channels: dict[str, int], block: int = CHANNEL_BLOCK) -> None:
         self.block = block
         self.channels = dict(channels)
         self.parent = {name: name for name in channels}
         self.pattern: dict[str, Pattern] = {}
-        self.known: dict[tuple[str, int], tuple[tuple[int, ...], int]] = {}
+        self.cache: dict[tuple[str, int], tuple[tuple[int, ...], int]] = {}
 
     def add(self, name: str, channels: int) -> None:
         self.channels[name] = channels
@@ -63,71 +63,75 @@ class Patterns:
         return name
 
     def define(self, name: str, pattern: Pattern) -> None:
-        """Say what a tensor that is in no class yet looks like."""
+        """Set the pattern of a tensor that has none."""
         self.pattern[self.find(name)] = pattern
 
     def require(self, name: str, pattern: Pattern) -> bool:
-        """Make a tensor look like `pattern`; False (and nothing changed) where it already looks otherwise."""
-        known = self.pattern.get(self.find(name))
-        if known is None:
+        """Set the pattern of a tensor; False (and no change) where it has a different one."""
+        current_pattern = self.pattern.get(self.find(name))
+        if current_pattern is None:
             self.define(name, pattern)
-        return known is None or self._alike(known, pattern)
+        return current_pattern is None or self._alike(current_pattern, pattern)
 
-    def unite(self, a: str, b: str) -> bool:
-        """Make two tensors agree; False (and nothing changed) where they cannot."""
-        ra, rb = self.find(a), self.find(b)
-        if ra == rb:
+    def unite(self, lhs: str, rhs: str) -> bool:
+        """Merge the classes of two tensors; False (and no change) where their patterns contradict each other."""
+        lhs_root, rhs_root = self.find(lhs), self.find(rhs)
+        if lhs_root == rhs_root:
             return True
-        pa, pb = self.pattern.get(ra), self.pattern.get(rb)
-        if pa is not None and pb is not None and not self._alike(pa, pb):
+        lhs_pattern, rhs_pattern = self.pattern.get(lhs_root), self.pattern.get(rhs_root)
+        if lhs_pattern is not None and rhs_pattern is not None and not self._alike(lhs_pattern, rhs_pattern):
             return False
-        if self._depends(ra, rb) or self._depends(rb, ra):
+        if self._depends(lhs_root, rhs_root) or self._depends(rhs_root, lhs_root):
             return False
-        self.parent[ra] = rb
-        kept = pb if pb is not None else pa
-        self.pattern.pop(ra, None)
-        if kept is not None:
-            self.pattern[rb] = kept
+        self.parent[lhs_root] = rhs_root
+        pattern = rhs_pattern if rhs_pattern is not None else lhs_pattern
+        self.pattern.pop(lhs_root, None)
+        if pattern is not None:
+            self.pattern[rhs_root] = pattern
         return True
 
-    def _alike(self, a: Pattern, b: Pattern) -> bool:
-        return (a.kind, a.order, [self.find(x) for x in a.inputs]) == (b.kind, b.order, [self.find(x) for x in b.inputs])
+    def _alike(self, lhs: Pattern, rhs: Pattern) -> bool:
+        return (lhs.kind, lhs.order, [self.find(name) for name in lhs.inputs]) == (
+            rhs.kind,
+            rhs.order,
+            [self.find(name) for name in rhs.inputs],
+        )
 
-    def _depends(self, root: str, on: str) -> bool:
-        """Whether the class `root` is built, at any depth, from the class `on`."""
-        seen, todo = set(), [root]
-        while todo:
-            pattern = self.pattern.get(todo.pop())
+    def _depends(self, root: str, base: str) -> bool:
+        """Whether the pattern of class `root` uses class `base`, at any depth."""
+        seen, pending = set(), [root]
+        while pending:
+            pattern = self.pattern.get(pending.pop())
             for name in pattern.inputs if pattern is not None else ():
-                found = self.find(name)
-                if found == on:
+                input_root = self.find(name)
+                if input_root == base:
                     return True
-                if found not in seen:
-                    seen.add(found)
-                    todo.append(found)
+                if input_root not in seen:
+                    seen.add(input_root)
+                    pending.append(input_root)
         return False
 
     def lanes(self, name: str, c0: int) -> tuple[tuple[int, ...], int]:
-        """(lane of each channel, planes of c0 lanes).  Only once nothing is united any more."""
+        """(lane of each channel, number of planes of c0 lanes).  Call it after the last `unite`: lanes are cached."""
         root = self.find(name)
-        if (root, c0) in self.known:
-            return self.known[root, c0]
+        if (root, c0) in self.cache:
+            return self.cache[root, c0]
         pattern = self.pattern.get(root)
         if pattern is None or pattern.kind == "groups":
             free = tuple(range(self.channels[root])) if pattern is None else pattern.order
-            result = (free, -(-self.channels[root] // self.block) * (self.block // c0))
+            lanes_and_planes = (free, -(-self.channels[root] // self.block) * (self.block // c0))
         elif pattern.kind == "heads":
-            result = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
+            lanes_and_planes = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
         elif pattern.kind == "shuffle":
             lanes, planes = self.lanes(pattern.inputs[0], c0)
-            result = (tuple(lanes[i] for i in pattern.order), planes)
+            lanes_and_planes = (tuple(lanes[i] for i in pattern.order), planes)
         else:
-            joined: list[int] = []
+            concat_lanes: list[int] = []
             planes = 0
-            for item in pattern.inputs:
-                lanes, count = self.lanes(item, c0)
-                joined += [lane + planes * c0 for lane in lanes]
+            for part in pattern.inputs:
+                lanes, count = self.lanes(part, c0)
+                concat_lanes += [lane + planes * c0 for lane in lanes]
                 planes += count
-            result = (tuple(joined), planes)
-        self.known[root, c0] = result
-        return result
+            lanes_and_planes = (tuple(concat_lanes), planes)
+        self.cache[root, c0] = lanes_and_planes
+        return lanes_and_planes

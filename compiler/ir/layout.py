@@ -1,18 +1,18 @@
-"""Where values lie: storages, and the place of every tensor in one of them.
+"""Memory layout: storages, and the placement of every tensor in one of them.
 
 A storage is NC1HWC0 in blocks of 32 bytes: [n][planes][h][w] blocks of C0 lanes (a four-lane image: [n][h][w] pixels of 4 lanes).
-A tensor takes whole planes of one storage, and `lanes[i]` is the lane of its channel i counted from its first plane.  So
+A tensor takes whole planes of one storage; `lanes[i]` is the lane of its channel i, counted from its first plane.  So
 
-* Concat is addresses: its storage holds the inputs side by side, each from a whole plane on, and the gaps show in `lanes`;
-* Shuffle is labels: the same planes, `lanes` permuted; one that takes a run of channels out is some of the planes, a Concat backwards;
-* a Conv may write any lanes (its weights are packed to match), so it follows whoever reads it together with something else;
-* Pool, Vector, Softmax, LayerNorm, Reflow and depthwise Conv keep the lanes of what they read;
-* MatMul and Softmax in groups want every head in planes of its own;
+* Concat is addressing: its storage holds the inputs side by side, each from a whole plane on; gaps show in `lanes`;
+* Shuffle is relabelling: the same planes with permuted `lanes`; a Shuffle that selects a run of channels is some of the planes;
+* a Conv may write any lanes (its weights are packed to match), so it takes the lane order of the other operands of its readers;
+* Pool, Vector, Softmax, LayerNorm, Reflow and depthwise Conv keep the lanes of their input;
+* MatMul and grouped Softmax need every head in planes of its own;
 * channels between grouped convolutions lie in blocks that belong to few groups on either side (`ir.group_order`).
 
-Only where two of these contradict each other an operator is added to the graph (`Layout.graph`): a Vector without steps where a
-tensor is needed in two places (an output shares its storage with no other input or output), a 1x1 Conv with the identity as weights
-where it is needed in two lane orders, or where a run of channels cannot have planes of its own.
+An operator is added to the graph (`Layout.graph`) only where two of these contradict each other: a Vector without steps where a tensor
+is needed in two storages (an output shares its storage with no other input or output), a 1x1 Conv with identity weights where it is
+needed in two lane orders, or where a run of channels cannot have planes of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IMAGE_LANES = 4
 
 @dataclass(frozen=True)
 class Storage:
-    """[n][planes][h][w] pixels of `pixel_lanes` lanes: C0, or 4 for a four-lane image (then planes = 1 and a row is whole blocks)."""
+    """Array [n][planes][h][w] of pixels of `pixel_lanes` lanes: C0, or 4 for a four-lane image (planes = 1, rows of whole blocks)."""
 
     name: str
     n: int
@@ -62,24 +62,24 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """`graph` is the one to compile: the one that was given, and the copies that it needs.
+    """Storages and placements of a graph.  graph: the graph to compile, with the necessary copies.
 
-    padding: what lanes without a channel of every tensor may hold (`ir.padding`).
+    padding: values that lanes without a channel may hold, by tensor (`ir.padding`).
     """
 
     graph: Graph
     dtype: DataType
     storages: dict[str, Storage]
     placements: dict[str, Placement]
-    copies: tuple[str, ...] = ()  # names of the operators that were added
+    copies: tuple[str, ...] = ()  # names of the added operators
     padding: Mapping[str, Values] = field(default_factory=dict, repr=False)
 
     def type_of(self, tensor: str) -> DataType:
-        """Of a tensor's values: its own of integers, else the one that floats are computed in."""
+        """Data type of a tensor: its own for integers, else `dtype`."""
         return self.graph.type_of(tensor, self.dtype)
 
     def verify(self) -> None:
-        """Raise ValueError where a placement is outside its storage, lanes collide, or operands do not agree."""
+        """Raise ValueError where a placement exceeds its storage, lanes collide, or operands have different lane orders."""
         self.graph.verify()
         for tensor, (n, c, h, w) in self.graph.shapes.items():
             place = self.placements[tensor]
@@ -99,18 +99,20 @@ class Layout:
         self._verify_overlaps()
 
     def _verify_operator(self, op: Operator) -> None:
+        """Check the lanes of an operator's operands.  Raises ValueError."""
         places = self.placements
         y = places[op.y]
         for name, heads in op.headed:
             place = places[name]
             if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.type_of(name).lanes, block_of(self.graph)):
                 raise ValueError(f"{op.name}: {name} has not {heads} heads in planes of their own")
+        # operators without instructions: their output is addresses, so it has to be where the inputs are
         if isinstance(op, Concat):
             base = 0
             for name in op.inputs:
                 place = places[name]
-                behind = (place.plane - y.plane) * self.type_of(name).lanes
-                expected = tuple(lane + behind for lane in place.lanes)
+                lane_offset = (place.plane - y.plane) * self.type_of(name).lanes
+                expected = tuple(lane + lane_offset for lane in place.lanes)
                 if place.storage != y.storage or y.lanes[base : base + len(place.lanes)] != expected:
                     raise ValueError(f"{op.name}: {name} is not at its place in {op.y}")
                 base += len(place.lanes)
@@ -118,14 +120,15 @@ class Layout:
         if isinstance(op, Shuffle):
             x = places[op.x]
             if len(op.order) < len(x.lanes):
-                before = (y.plane - x.plane) * self.type_of(op.x).lanes
-                expected = tuple(x.lanes[i] - before for i in op.order)
+                first_lane = (y.plane - x.plane) * self.type_of(op.x).lanes
+                expected = tuple(x.lanes[i] - first_lane for i in op.order)
                 if y.storage != x.storage or y.lanes != expected:
                     raise ValueError(f"{op.name}: {op.y} is not at its place in {op.x}")
                 return
             if (x.storage, x.plane, x.planes) != (y.storage, y.plane, y.planes) or y.lanes != tuple(x.lanes[i] for i in op.order):
                 raise ValueError(f"{op.name}: {op.y} is not {op.x} in another order")
             return
+        # lane-wise operators: channel i in the same lane on both sides
         for name in op.follows:
             sizes = [place.planes * self.type_of(tensor).lanes for tensor, place in ((name, places[name]), (op.y, y))]
             if places[name].lanes != y.lanes or sizes[0] != sizes[1]:
@@ -135,25 +138,25 @@ class Layout:
                 raise ValueError(f"{op.name}: a four-lane image read by {type(op).__name__}")
 
     def _verify_overlaps(self) -> None:
-        """Two written tensors never share a plane: what shares one is a Concat or a Shuffle of the other."""
+        """Check that no two written tensors share a plane; only a Concat or a Shuffle may share planes with another tensor."""
         written: dict[tuple[str, int], str] = {}
         names = [*(port.tensor for port in self.graph.inputs), *self.graph.constants]
         names += [op.y for op in self.graph.operators if op.computes]
         for name in names:
             place = self.placements[name]
             for plane in range(place.plane, place.plane + place.planes):
-                other = written.setdefault((place.storage, plane), name)
-                if other != name:
-                    raise ValueError(f"{name} and {other} both lie in plane {plane} of {place.storage}")
+                owner = written.setdefault((place.storage, plane), name)
+                if owner != name:
+                    raise ValueError(f"{name} and {owner} both lie in plane {plane} of {place.storage}")
 
 
 def block_of(graph: Graph) -> int:
-    """Channels that tensors take whole multiples of: those of a plane of any type in the graph, so that lanes are the same in all types."""
+    """Number of channels that tensors are padded to a multiple of: whole planes of every type in the graph, so lanes agree in all types."""
     return max([CHANNEL_BLOCK, *(DataType[q.dtype.name].lanes for q in graph.types.values())])
 
 
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
-    """Places for every tensor.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
+    """Layout of a graph.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
     names = _Names(graph)
     parts = _parts(graph, names)
     graph, place_copies = _one_place(graph, names)
@@ -161,13 +164,13 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
     graph, patterns, lane_copies = _one_order(graph, names, parts)
     storages: dict[str, Storage] = {}
     placements: dict[str, Placement] = {}
-    inside = _containers(graph, parts)
+    containers = _containers(graph, parts)
     images = _images(graph, dtype) if four_lanes else set()
     for name, shape in graph.shapes.items():
         root, plane, c0 = name, 0, graph.type_of(name, dtype).lanes
-        while root in inside:
-            root, before = inside[root]
-            plane += sum(patterns.lanes(item, c0)[1] for item in before)
+        while root in containers:
+            root, earlier_parts = containers[root]
+            plane += sum(patterns.lanes(sibling, c0)[1] for sibling in earlier_parts)
         order, planes = patterns.lanes(name, c0)
         if root == name:
             pixel_lanes = IMAGE_LANES if name in images else c0
@@ -179,7 +182,7 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
 
 
 class _Names:
-    """Fresh names beside a graph's own."""
+    """Generator of names that a graph does not use."""
 
     def __init__(self, graph: Graph) -> None:
         self.taken = set(graph.shapes) | {op.name for op in graph.operators}
@@ -193,26 +196,26 @@ class _Names:
         return name
 
 
-Parts = dict[str, tuple[tuple[str, int], ...]]  # a tensor -> (name, channels) of the parts that it is made of
+Parts = dict[str, tuple[tuple[str, int], ...]]  # tensor -> (name, channels) of its parts in order
 
 
 def _parts(graph: Graph, names: _Names) -> Parts:
-    """Tensors of which runs of channels are taken out; what nobody takes is a part as well, under a name of its own."""
+    """Parts of tensors from which runs of channels are selected; unselected runs are parts with new names."""
     readers: dict[str, list[Shuffle]] = {}
     for op in graph.operators:
         if isinstance(op, Shuffle):
             readers.setdefault(op.x, []).append(op)
-    found = {x: runs(shuffles, graph.shapes[x][1]) for x, shuffles in readers.items()}
+    runs_of_tensor = {x: runs(shuffles, graph.shapes[x][1]) for x, shuffles in readers.items()}
     return {
-        x: tuple((name or names.fresh(f"{x}.rest"), stop - first) for name, (first, stop) in covering(mine, graph.shapes[x][1]))
-        for x, mine in found.items()
-        if mine
+        x: tuple((name or names.fresh(f"{x}.rest"), stop - first) for name, (first, stop) in covering(tensor_runs, graph.shapes[x][1]))
+        for x, tensor_runs in runs_of_tensor.items()
+        if tensor_runs
     }
 
 
 def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
-    """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
-    held: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots that have their place
+    """Copies before a Concat of inputs that already have a storage: of another Concat, of this one, or of a host input."""
+    placed_roots: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots with a storage
     root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
     shapes, types = dict(graph.shapes), dict(graph.types)
     operators: list[Operator] = []
@@ -220,21 +223,21 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     for op in graph.operators:
         if isinstance(op, Shuffle):
             root[op.y] = root.get(op.x, op.x)
-            if len(op.order) < shapes[op.x][1]:  # it lies where it was taken from
+            if len(op.order) < shapes[op.x][1]:  # it shares planes with its source
                 root[op.y] = op.y
-                held.add(op.y)
+                placed_roots.add(op.y)
         if isinstance(op, Concat):
             inputs = []
             for name in op.inputs:
                 region = root.get(name, name)
-                if region in held:
+                if region in placed_roots:
                     copy = Vector(names.fresh(f"{op.name}.copy"), (name,), names.fresh(f"{name}.copy"), ())
                     _alike(copy.y, name, shapes, types)
                     operators.append(copy)
                     copies.append(copy.name)
                     name = copy.y
                 else:
-                    held.add(region)
+                    placed_roots.add(region)
                 inputs.append(name)
             op = op.with_inputs(inputs)
         operators.append(op)
@@ -242,19 +245,19 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
 
 
 def _alike(new: str, old: str, shapes: dict[str, Shape], types: dict[str, Quantisation]) -> None:
-    """A copy of a tensor."""
+    """Register a copy of a tensor."""
     shapes[new] = shapes[old]
     if old in types:
         types[new] = types[old]
 
 
 def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list[str]]:
-    """Copies of outputs whose storage already belongs to an input or to another output: the host addresses each by itself."""
-    inside = _containers(graph, parts)
+    """Copies of outputs whose storage belongs to an input or another output: the host addresses each output separately."""
+    containers = _containers(graph, parts)
 
     def root(name: str) -> str:
-        while name in inside:
-            name = inside[name][0]
+        while name in containers:
+            name = containers[name][0]
         return name
 
     exposed = {root(port.tensor) for port in graph.inputs}
@@ -272,9 +275,9 @@ def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list
 
 
 def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patterns, list[str]]:
-    """Which tensors share a lane order; an identity convolution where an operand cannot have the order that it needs."""
+    """Lane patterns of all tensors; an identity convolution is added where an operand cannot have its required order."""
     channels = {name: shape[1] for name, shape in graph.shapes.items()}
-    patterns = Patterns(channels | {name: size for mine in parts.values() for name, size in mine}, block_of(graph))
+    patterns = Patterns(channels | {name: size for tensor_parts in parts.values() for name, size in tensor_parts}, block_of(graph))
     shapes, types = dict(graph.shapes), dict(graph.types)
     operators: list[Operator] = []
     copies: list[str] = []
@@ -282,8 +285,9 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
         if isinstance(op, Concat):
             patterns.define(op.y, Pattern("concat", op.inputs))
         elif isinstance(op, Shuffle) and len(op.order) < shapes[op.x][1]:
-            mine = parts.get(op.x, ())
-            if op.y not in dict(mine) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in mine))):
+            tensor_parts = parts.get(op.x, ())
+            # a run of channels needs planes of its own; else a convolution copies it
+            if op.y not in dict(tensor_parts) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in tensor_parts))):
                 parts.pop(op.x, None)
                 op = identity_conv(op.name, op.x, op.y, shapes[op.x], types.get(op.x), op.order)
                 copies.append(op.name)
@@ -295,6 +299,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
             if op.y in wanted:
                 patterns.define(op.y, wanted[op.y])
             renamed = list(op.inputs)
+            # an operand whose class contradicts goes through an identity convolution, which can write any order
             for name in dict.fromkeys(op.inputs):
                 if patterns.unite(op.y, name) if name in follow else name not in wanted or patterns.require(name, wanted[name]):
                     continue
@@ -306,7 +311,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
                 copies.append(relane.name)
                 agreed = patterns.unite(op.y, relane.y) if name in follow else patterns.require(relane.y, wanted[name])
                 assert agreed, "a fresh tensor takes any order"
-                renamed = [relane.y if item == name else item for item in renamed]
+                renamed = [relane.y if operand == name else operand for operand in renamed]
             op = op.with_inputs(renamed)
         operators.append(op)
     graph = replace(graph, operators=tuple(operators), shapes=shapes, types=types)
@@ -315,44 +320,44 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
 
 
 def identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | None, order: Sequence[int] | None = None) -> Convolution:
-    """q: of integers.  order: the channels of x that y has; all of them unless given."""
-    chosen = range(shape[1]) if order is None else order
+    """Convolution that copies channels `order` of x (all by default) to y.  q: quantisation of x; None for floats."""
+    channels = range(shape[1]) if order is None else order
     if q is not None:
-        return kept(name, x, y, q, chosen, shape[1])
-    weights = np.eye(shape[1], dtype=np.float32)[list(chosen)][:, :, None, None]
+        return kept(name, x, y, q, channels, shape[1])
+    weights = np.eye(shape[1], dtype=np.float32)[list(channels)][:, :, None, None]
     return Conv(name, x, y, weights, np.zeros(len(weights), np.float32))
 
 
 def _containers(graph: Graph, parts: Parts) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Tensor -> (the tensor whose planes hold it, those of its inputs that lie before it)."""
-    inside: dict[str, tuple[str, tuple[str, ...]]] = {}
+    """Tensor -> (tensor whose planes contain it, inputs of that tensor that precede it)."""
+    containers: dict[str, tuple[str, tuple[str, ...]]] = {}
     shuffled: dict[str, str] = {}
     for op in graph.operators:
         if isinstance(op, Shuffle) and op.y in dict(parts.get(op.x, ())):
             names = [name for name, _ in parts[op.x]]
-            inside[op.y] = (op.x, tuple(names[: names.index(op.y)]))
+            containers[op.y] = (op.x, tuple(names[: names.index(op.y)]))
         elif isinstance(op, Shuffle):
             shuffled[op.y] = op.x
-            inside[op.y] = (op.x, ())
+            containers[op.y] = (op.x, ())
         if isinstance(op, Concat):
             for i, name in enumerate(op.inputs):
                 while name in shuffled:
                     name = shuffled[name]
-                inside[name] = (op.y, op.inputs[:i])
-    return inside
+                containers[name] = (op.y, op.inputs[:i])
+    return containers
 
 
 def _images(graph: Graph, dtype: DataType) -> set[str]:
-    """Model inputs that can be four-lane images."""
+    """Names of model inputs that can be four-lane images."""
     consumers = graph.consumers()
-    found = set()
+    images = set()
     for port in graph.inputs:
         _, c, _, w = graph.shapes[port.tensor]
         readers = consumers[port.tensor]
         ungrouped = all(op.reads_fours(port.tensor) for op in readers)
-        is_output = any(item.tensor == port.tensor for item in graph.outputs)
-        own = graph.type_of(port.tensor, dtype)
-        whole = own is not DataType.float32 and w * IMAGE_LANES % own.lanes == 0  # blocks of a row
-        if c <= IMAGE_LANES and whole and readers and ungrouped and not is_output:
-            found.add(port.tensor)
-    return found
+        is_output = any(output.tensor == port.tensor for output in graph.outputs)
+        image_dtype = graph.type_of(port.tensor, dtype)
+        fills_blocks = image_dtype is not DataType.float32 and w * IMAGE_LANES % image_dtype.lanes == 0  # blocks of a row
+        if c <= IMAGE_LANES and fills_blocks and readers and ungrouped and not is_output:
+            images.add(port.tensor)
+    return images

@@ -1,5 +1,7 @@
-"""Minimum cuts that grow: the most that flows from one node to the drain, as arcs are added (Dinic's algorithm without levels would do;
-capacities are bytes, graphs have hundreds of nodes)."""
+"""Incremental minimum cut: the maximum flow from one node to the drain while arcs are added.
+
+Shortest augmenting paths suffice: capacities are bytes, graphs have hundreds of nodes.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ ENDLESS = 1 << 62
 
 
 class GrowingCut:
-    """Nodes are numbers, `SOURCE` and `DRAIN` among them.  What flows stays when arcs are added: only what is new is looked for."""
+    """Flow network.  Nodes are numbers, `SOURCE` and `DRAIN` among them.  New arcs keep the flow, so `grow` finds only the increase."""
 
     def __init__(self) -> None:
-        self._arcs: list[list[int]] = [[], []]  # of a node: numbers of arcs
+        self._arcs: list[list[int]] = [[], []]  # node -> numbers of its arcs
         self._to: list[int] = []
-        self._left: list[int] = []  # capacity that is left; the arc back is the next number
+        self._residual: list[int] = []  # remaining capacity; the reverse arc has the number ^ 1
         self.value = 0
 
     def node(self) -> int:
@@ -24,39 +26,39 @@ class GrowingCut:
         return len(self._arcs) - 1
 
     def arc(self, start: int, end: int, capacity: int) -> None:
-        for here, there, left in ((start, end, capacity), (end, start, 0)):
-            self._arcs[here].append(len(self._to))
-            self._to.append(there)
-            self._left.append(left)
+        for tail, head, residual in ((start, end, capacity), (end, start, 0)):
+            self._arcs[tail].append(len(self._to))
+            self._to.append(head)
+            self._residual.append(residual)
 
     def grow(self) -> int:
-        """The minimum cut of all arcs so far."""
+        """Value of the minimum cut of all arcs so far."""
         while path := self._path():
-            part = min(self._left[arc] for arc in path)
+            flow = min(self._residual[arc] for arc in path)
             for arc in path:
-                self._left[arc] -= part
-                self._left[arc ^ 1] += part
-            self.value += part
+                self._residual[arc] -= flow
+                self._residual[arc ^ 1] += flow
+            self.value += flow
         return self.value
 
     def _path(self) -> list[int]:
-        """Arcs of a shortest path with room, or none."""
-        came: dict[int, int] = {SOURCE: -1}
-        waiting = deque([SOURCE])
-        while waiting:
-            at = waiting.popleft()
-            for arc in self._arcs[at]:
-                there = self._to[arc]
-                if self._left[arc] > 0 and there not in came:
-                    came[there] = arc
-                    if there == DRAIN:
-                        return self._back(came)
-                    waiting.append(there)
+        """Arcs of a shortest path with residual capacity, from the drain back; [] without one."""
+        incoming_arcs: dict[int, int] = {SOURCE: -1}
+        queue = deque([SOURCE])
+        while queue:
+            node = queue.popleft()
+            for arc in self._arcs[node]:
+                head = self._to[arc]
+                if self._residual[arc] > 0 and head not in incoming_arcs:
+                    incoming_arcs[head] = arc
+                    if head == DRAIN:
+                        return self._back(incoming_arcs)
+                    queue.append(head)
         return []
 
-    def _back(self, came: dict[int, int]) -> list[int]:
-        path, at = [], DRAIN
-        while (arc := came[at]) >= 0:
+    def _back(self, incoming_arcs: dict[int, int]) -> list[int]:
+        path, node = [], DRAIN
+        while (arc := incoming_arcs[node]) >= 0:
             path.append(arc)
-            at = self._to[arc ^ 1]
+            node = self._to[arc ^ 1]
         return path

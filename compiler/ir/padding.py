@@ -1,9 +1,9 @@
-"""Lanes without a channel: what they hold, and zeros in them where somebody needs these.
+"""Padding lanes (lanes without a channel): their values, and masks that set them to zero where a reader requires zeros.
 
-A tensor takes whole planes of lanes, and instructions work on whole blocks, so a function with f(0) other than 0 leaves that in the lanes
-that no channel has.  Most readers do not mind: they are multiplied with weights of zero, or stay lanes without a channel.  A sum over the
-lanes of two computed tensors does (`Operator.requires_zeros`).  Each operator says what it leaves there (`Operator.padding`); where the two
-disagree, the nearest element-wise chain that made it so is masked once for all readers, or the tensor is copied with zeros there.
+A tensor takes whole planes of lanes and instructions work on whole blocks, so a function with f(0) != 0 writes f(0) to its padding lanes.
+Most readers ignore them: padding lanes meet zero weights or stay padding.  A sum over the lanes of two computed tensors requires zeros
+(`Operator.requires_zeros`).  Each operator states the values of its padding lanes (`Operator.padding`).  Where a requirement is not met,
+the element-wise chain that wrote the values is masked once for all readers, or the tensor is copied with zeros there.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from simulator.npu.parts import DataType
 
 
 def padding_values(layout: Layout) -> dict[str, Values]:
-    """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
-    held: dict[str, Values] = {port.tensor: ZERO for port in layout.graph.inputs}
-    held |= dict.fromkeys(layout.graph.constants, ZERO)
+    """Tensor -> values that its padding lanes may hold; an empty set where every lane has a channel."""
+    values: dict[str, Values] = {port.tensor: ZERO for port in layout.graph.inputs}
+    values |= dict.fromkeys(layout.graph.constants, ZERO)
     for op in layout.graph.operators:
         full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * layout.type_of(op.y).lanes
-        held[op.y] = frozenset() if full else op.padding([held[name] for name in op.inputs], layout.type_of(op.y).storage.type)
-    return held
+        values[op.y] = frozenset() if full else op.padding([values[name] for name in op.inputs], layout.type_of(op.y).storage.type)
+    return values
 
 
 def assign_with_masks(graph: Graph, dtype: DataType) -> Layout:
-    """Places for every tensor, with masks in the graph where a reader would not find the zeros that it needs."""
+    """Layout of a graph, with masks added where a reader requires zeros in padding lanes."""
     while True:
         layout = assign(graph, dtype)
         layout = replace(layout, padding=padding_values(layout))
@@ -39,16 +39,16 @@ def assign_with_masks(graph: Graph, dtype: DataType) -> Layout:
 
 
 def _missing(op: Operator, layout: Layout) -> tuple[str, ...]:
-    """Inputs that lack zeros."""
+    """Inputs without the zeros that the operator requires."""
     return op.requires_zeros([layout.padding[name] for name in op.inputs], layout.type_of(op.y).storage.type)
 
 
-def _zero(q: Quantisation | None) -> Values:
-    return ZERO if q is None else frozenset({float(q.zero_point[0])})
+def _zero(quantisation: Quantisation | None) -> Values:
+    return ZERO if quantisation is None else frozenset({float(quantisation.zero_point[0])})
 
 
 class _Masks:
-    """Of one graph: chains that are masked where they are, and copies of other tensors."""
+    """Masks of one graph: chains to mask in place, and tensors to copy."""
 
     def __init__(self, layout: Layout, wanted: set[str]) -> None:
         self.layout, self.producers = layout, layout.graph.producers()
@@ -61,7 +61,7 @@ class _Masks:
                 self.chains |= chains
 
     def _chains(self, name: str) -> set[str] | None:
-        """Chains after whose masks the tensor has zeros; None where that is not all."""
+        """Chains whose masks give the tensor zeros; None where masks of chains do not suffice."""
         types = self.layout.graph.types
         if self.layout.padding[name] <= _zero(types.get(name)):
             return set()
@@ -71,10 +71,10 @@ class _Masks:
         if isinstance(op, Vector) and op.steps:
             return {name}
         rounding = self.layout.type_of(name).storage.type
-        if not op.padding([_zero(types.get(each)) for each in op.inputs], rounding) <= _zero(types.get(name)):
+        if not op.padding([_zero(types.get(operand)) for operand in op.inputs], rounding) <= _zero(types.get(name)):
             return None
-        found = [self._chains(each) for each in op.inputs]
-        return None if None in found else set().union(*(each for each in found if each is not None))
+        operand_chains = [self._chains(operand) for operand in op.inputs]
+        return None if None in operand_chains else set().union(*(chains for chains in operand_chains if chains is not None))
 
     def applied(self) -> Graph:
         graph = self.layout.graph
@@ -85,18 +85,18 @@ class _Masks:
             for name in missing:
                 if name in self.copied and name not in copies:
                     copies[name] = f"{name}.masked"
-                    shapes[copies[name]], q = shapes[name], types.get(name)
-                    if q is not None:
-                        types[copies[name]] = q
-                    operators.append(self._copy(name, copies[name], q))
+                    shapes[copies[name]], quantisation = shapes[name], types.get(name)
+                    if quantisation is not None:
+                        types[copies[name]] = quantisation
+                    operators.append(self._copy(name, copies[name], quantisation))
             if isinstance(op, Vector) and op.y in self.chains:
                 op = op.with_mask(shapes[op.y][1])
             operators.append(op.with_inputs([copies.get(name, name) if name in missing else name for name in op.inputs]))
         return replace(graph, operators=tuple(operators), shapes=shapes, types=types)
 
-    def _copy(self, name: str, y: str, q: Quantisation | None) -> Operator:
-        """Of integers a product with one: its weights are zero in other lanes."""
+    def _copy(self, name: str, copy: str, quantisation: Quantisation | None) -> Operator:
+        """Copy with zeros in padding lanes; of integers a product with 1, whose weights are zero in the other lanes."""
         shape = self.layout.graph.shapes[name]
-        if q is not None:
-            return identity_conv(f"{y}.copy", name, y, shape, q)
-        return Vector(f"{y}.copy", (name,), y, ()).with_mask(shape[1])
+        if quantisation is not None:
+            return identity_conv(f"{copy}.copy", name, copy, shape, quantisation)
+        return Vector(f"{copy}.copy", (name,), copy, ()).with_mask(shape[1])

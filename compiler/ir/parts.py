@@ -1,4 +1,4 @@
-"""Runs of channels that are taken out of a tensor: a Shuffle of some channels, side by side, is a part of that tensor."""
+"""Runs of channels: a Shuffle that selects neighbouring channels is a part of its input."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Run = tuple[int, int]  # first channel, one past the last
 
 
 def runs(shuffles: Iterable[Shuffle], channels: int) -> dict[str, Run]:
-    """y -> its run, for those shuffles of one tensor that take some channels side by side and share none with an earlier one."""
-    found: dict[str, Run] = {}
+    """Output -> run, for the shuffles of one tensor that select neighbouring channels and overlap no earlier run."""
+    run_of_output: dict[str, Run] = {}
     for op in shuffles:
         first, stop = op.order[0], op.order[0] + len(op.order)
         side_by_side = op.order == tuple(range(first, stop)) and len(op.order) < channels
-        if side_by_side and all(stop <= low or high <= first for low, high in found.values()):
-            found[op.y] = (first, stop)
-    return found
+        if side_by_side and all(stop <= low or high <= first for low, high in run_of_output.values()):
+            run_of_output[op.y] = (first, stop)
+    return run_of_output
 
 
-def covering(found: dict[str, Run], channels: int) -> list[tuple[str | None, Run]]:
-    """All channels in order: runs with their names, and what lies between them without."""
-    out: list[tuple[str | None, Run]] = []
-    at = 0
-    for name, (first, stop) in sorted(found.items(), key=lambda item: item[1]):
-        out += [(None, (at, first))] if at < first else []
-        out.append((name, (first, stop)))
-        at = stop
-    return [*out, (None, (at, channels))] if at < channels else out
+def covering(named_runs: dict[str, Run], channels: int) -> list[tuple[str | None, Run]]:
+    """All channels as runs in order: named runs, and gaps between them with the name None."""
+    parts: list[tuple[str | None, Run]] = []
+    channel = 0
+    for name, (first, stop) in sorted(named_runs.items(), key=lambda named_run: named_run[1]):
+        parts += [(None, (channel, first))] if channel < first else []
+        parts.append((name, (first, stop)))
+        channel = stop
+    return [*parts, (None, (channel, channels))] if channel < channels else parts

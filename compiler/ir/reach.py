@@ -1,10 +1,10 @@
-"""Which rows, or columns, of its main input an operator needs for given ones of its result: forms of it as six numbers, for kernels.
+"""Receptive fields: rows (or columns) of the main input that rows of the result need, as six numbers for kernels.
 
-| form   | numbers behind it                             | what result rows [a, b) need, clipped to the input                    |
+| form   | numbers after it                              | rows that result rows [a, b) need, clipped to the input               |
 |--------|-----------------------------------------------|-----------------------------------------------------------------------|
 | WINDOW | rows, size, stride, dilation, pad             | [a * stride - pad, (b - 1) * stride - pad + (size - 1) * dilation + 1) |
 | RATIO  | rows, divisor, factor, before                 | [(a * factor - before) / divisor, (b * factor - before) / divisor)     |
-| LISTED | rows, place of the first of its rows in bounds | the hull of their bounds                                               |
+| LISTED | rows, index of its first row in bounds        | the hull of their bounds                                               |
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def demanded(reach: Ints, bounds: Ints, start: int, stop: int) -> tuple[int, int
             first, last = min(first, bounds[i, 0]), max(last, bounds[i, 1])
         if first < last:
             return first, last
-        return 0, 1  # all of it is filled: still a row, so that there is one to name
+        return 0, 1  # only fill values: still one row, so that the interval is not empty
     if reach[0] == RATIO:
         divisor, factor, before = reach[2], reach[3], reach[4]
         first, last = max(0, start * factor - before) // divisor, -((before - stop * factor) // divisor)
     else:
         size, stride, dilation, pad = reach[2], reach[3], reach[4], reach[5]
         first, last = max(0, start * stride - pad), (stop - 1) * stride - pad + (size - 1) * dilation + 1
-    # what lies wholly outside still names the nearest row, so that there is something to read
+    # an interval wholly outside becomes the nearest row, so that it is not empty
     first = min(first, height - 1)
     return first, max(first + 1, min(height, last))

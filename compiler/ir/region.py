@@ -1,7 +1,7 @@
-"""Regions: which rows, or columns, of its inputs an operator needs for given ones of its output.
+"""Regions: rows (or columns) of the inputs that an operator needs for given rows of its output.
 
-Either axis by itself: blocks are cut along rows, and strips of blocks along columns.
-Halo, splits, residual branches and recomputation all follow from `demand`, taken backwards with the hull over consumers.
+Each axis is separate: blocks are cut along rows, strips of blocks along columns.
+Halo, splits, residual branches and recomputation follow from `demand`, applied backwards with the hull over consumers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compiler.ir.reach import demanded
 
 
 class Rows(NamedTuple):
-    """A half-open interval of rows, or of columns; empty where start >= stop."""
+    """Half-open interval of rows or columns; empty where start >= stop."""
 
     start: int
     stop: int
@@ -24,21 +24,21 @@ class Rows(NamedTuple):
     def size(self) -> int:
         return max(0, self.stop - self.start)
 
-    def hull(self, other: Rows) -> Rows:
-        """The smallest interval that holds both; an empty one does not count."""
+    def hull(self, interval: Rows) -> Rows:
+        """Smallest interval that contains both; empty intervals do not count."""
         if not self.size:
-            return other
-        if not other.size:
+            return interval
+        if not interval.size:
             return self
-        return Rows(min(self.start, other.start), max(self.stop, other.stop))
+        return Rows(min(self.start, interval.start), max(self.stop, interval.stop))
 
 
 EMPTY = Rows(0, 0)
 
 
 def demand(operator: Operator, out: Rows, in_size: int, axis: int = ROWS) -> Rows:
-    """Rows (or columns) of the main input that those of the output need, clipped to the tensor.
+    """Rows (or columns) of the main input that rows `out` of the output need, clipped to the tensor.
 
-    A `Reflow` has no such columns: its rows wrap.
+    Not for columns of a `Reflow`, whose rows wrap.
     """
     return Rows(*demanded(np.array(operator.reach(in_size, axis=axis), np.int64), operator.bounds(axis), out.start, out.stop))

@@ -1,9 +1,9 @@
-"""The compiled ONNX file: the model as it was, and the containers of its pieces inside it.
+"""Compiled ONNX file: the original model, with the containers of its subgraphs inside.
 
-Nodes that the NPU does not run stay what they were, before, between and after those that stand for pieces.
+Nodes of the host stay unchanged, before, between and after the nodes that replace subgraphs.
 
-The file is written field by field, as protobuf allows: a message given in several pieces is the pieces merged.  So neither the weights
-nor the containers are copied into a second model or serialised into one long string (VGG-19: 575 MB and 290 MB).
+The file is written field by field: protobuf merges parts of a message.  So neither the weights nor the containers are copied into a
+second model or serialised into one long string (VGG-19: 575 MB and 290 MB).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 
 class PackedPiece(NamedTuple):
-    """A piece and its container.  data: its bytes."""
+    """Subgraph with its container.  data: bytes of the container."""
 
     piece: Subgraph
     container: Container
@@ -48,11 +48,11 @@ class PackedPiece(NamedTuple):
 
 
 def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Path, style: Style = "function", origin: str = "") -> None:
-    """Write a model with the containers of its pieces to `out_path`, whole or not at all.  origin: file name of the model.
+    """Write a model with the containers of its subgraphs to `out_path`, atomically.  origin: file name of the model.
 
-    function: a node of the model-local function `tilefarm.Partition<k>` for every piece, whose body is the piece's graph and whose
-    attribute `container` no other runtime looks at.  Weights stay initialisers of the main graph and are inputs of the function.
-    epcontext: a node com.microsoft::EPContext for every piece, all containers inside the first one; no body, no weights but those of
+    function: a node of the model-local function `tilefarm.Partition<k>` per subgraph; the body is the subgraph, and the attribute
+    `container` is ignored by other runtimes.  Weights stay initialisers of the main graph and are inputs of the function.
+    epcontext: a node com.microsoft::EPContext per subgraph, all containers inside the first one; no body, no weights but those of
     host nodes.
     epcontext-external: the same, with the containers in `<name>_tilefarm.bin` beside the file, which is written first.
 
@@ -65,24 +65,24 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
 def write_packed(
     compiled: Sequence[PackedPiece], part: Partition, out_path: str | Path, style: Style = "function", origin: str = ""
 ) -> None:
-    """As `write_onnx`, of containers that their bytes were just made of."""
-    for each in compiled:
-        _check_ports(each.piece.npu.graph, each.container)
+    """Write a compiled file as `write_onnx`, from decoded containers."""
+    for entry in compiled:
+        _check_ports(entry.piece.npu.graph, entry.container)
     path = Path(out_path)
     if style == "function":
         chunks = _with_containers(part, compiled)
     else:
-        beside = context_file(path) if style == "epcontext-external" else None
-        chunks = _epcontext_style(part, compiled, origin, beside)
+        file = context_file(path) if style == "epcontext-external" else None
+        chunks = _epcontext_style(part, compiled, origin, file)
     shorter = "epcontext-external leaves weights and containers out" if style == "epcontext" else "epcontext leaves the weights out"
     _check_size(chunks, out_path, f"style {shorter}")
     if style == "epcontext-external":
-        atomic_write(path.parent / context_file(path), [chunk for each in compiled for chunk in each.data])
+        atomic_write(path.parent / context_file(path), [chunk for entry in compiled for chunk in entry.data])
     atomic_write(path, chunks)
 
 
 def write_body(part: Partition, out_path: str | Path) -> None:
-    """A file of style function without its containers: what stock onnxruntime runs of it, with the pieces marked.
+    """Write a file of style function without containers, which stock onnxruntime runs, with the subgraphs marked.
 
     Raises `BadInputError` where it would pass 2 GB, `UnsupportedError` as `write_onnx`.
     """
@@ -93,7 +93,7 @@ def write_body(part: Partition, out_path: str | Path) -> None:
 
 @contextmanager
 def file_with_body(part: Partition, compiled: Path, style: Style, folder: Path | None = None) -> Iterator[Path]:
-    """A file with the model of a compiled one: that file, or a temporary one where its style has none.  Raises as `write_body`."""
+    """Path of a file with the model of a compiled file: itself, or a temporary one for styles without it.  Raises as `write_body`."""
     if style == "function":
         yield compiled
         return
@@ -103,10 +103,10 @@ def file_with_body(part: Partition, compiled: Path, style: Style, folder: Path |
 
 
 def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
-    """The file that `write_onnx` writes by style function.  Raises as that."""
+    """Bytes of the file that `write_onnx` writes in style function.  Raises as `write_onnx`."""
     compiled = _compiled(part, containers)
-    for each in compiled:
-        _check_ports(each.piece.npu.graph, each.container)
+    for entry in compiled:
+        _check_ports(entry.piece.npu.graph, entry.container)
     return b"".join(_with_containers(part, compiled))
 
 
@@ -121,14 +121,14 @@ def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedPiece]
 
 
 def context_file(path: Path) -> str:
-    """Name of the file with the containers, in the folder of `path`: as onnxruntime's guidelines have it."""
+    """Name of the file of the containers, in the folder of `path`, by onnxruntime's guidelines."""
     return f"{path.stem}_{DOMAIN}.bin"
 
 
 def variant_table(container: Container) -> str:
-    """JSON for people and other tools: level -> what is left of DDR, plan, same_as, cycles at every level; the controller's table.
+    """JSON for people and other tools: level -> remaining DDR, plan, same_as, cycles at every level; the controller's table.
 
-    Nothing here reads it back.
+    This project does not read it.
     """
     rows = {
         v.level: {
@@ -144,45 +144,45 @@ def variant_table(container: Container) -> str:
 
 
 def _check_ports(graph: GraphProto, container: Container) -> None:
-    """By their positions too."""
+    """Raise `BadInputError` where names or positions of ports differ from the graph's."""
     weights = {tensor.name for tensor in graph.initializer}
     for kind, ports in (("input", graph.input), ("output", graph.output)):
-        mine = [port.name for port in ports if port.name not in weights]
-        theirs = [b.name for b in container.memory.buffers if b.kind == kind]
-        if mine != theirs:
-            raise BadInputError(f"container: its {kind}s are {theirs}, the model's are {mine}")
+        graph_ports = [port.name for port in ports if port.name not in weights]
+        container_ports = [b.name for b in container.memory.buffers if b.kind == kind]
+        if graph_ports != container_ports:
+            raise BadInputError(f"container: its {kind}s are {container_ports}, the model's are {graph_ports}")
 
 
 # --- style function ------------------------------------------------------------------------------------------------
 
 
 def _with_containers(part: Partition, compiled: Sequence[PackedPiece]) -> list[Chunk]:
-    return _function_style(part, [_container_attributes(each) for each in compiled], compiled)
+    return _function_style(part, [_container_attributes(entry) for entry in compiled], compiled)
 
 
 def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled: Sequence[PackedPiece] = ()) -> list[Chunk]:
-    """attributes: of each piece's node, as fields; compiled: the pieces whose containers are in them."""
+    """File of style function.  attributes: serialised fields of each subgraph's node.  compiled: the subgraphs with containers in them."""
     model = part.model
     if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
         raise UnsupportedError("model: it is compiled already (a node or function of domain tilefarm); compile the original")
     host = _Host(part)
-    rest = _shell(part, host)
-    rest.ir_version = max(model.ir_version, _FUNCTION_IR_VERSION)
-    rest.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    rest.functions.extend(model.functions)
+    shell = _shell(part, host)
+    shell.ir_version = max(model.ir_version, _FUNCTION_IR_VERSION)
+    shell.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    shell.functions.extend(model.functions)
     bodies: list[list[Chunk]] = []
-    passed: dict[str, TensorProto] = {}
+    weights_by_name: dict[str, TensorProto] = {}
     for piece, fields in zip(part.pieces, attributes, strict=True):
         function, weights = _function(model, piece)
-        rest.functions.append(function)
-        passed |= {tensor.name: tensor for tensor in weights}
+        shell.functions.append(function)
+        weights_by_name |= {tensor.name: tensor for tensor in weights}
         node = NodeProto(op_type=piece.name, domain=DOMAIN, name=piece.name, input=function.input, output=function.output)
         bodies.append(_field(GraphProto, "node", [node.SerializeToString(deterministic=True), *fields]))
-    return _file(rest, bodies, host, list(passed.values()), part.data, compiled)
+    return _file(shell, bodies, host, list(weights_by_name.values()), part.data, compiled)
 
 
 def _function(model: ModelProto, piece: Subgraph) -> tuple[FunctionProto, list[TensorProto]]:
-    """The piece's graph as a function, and the weights that it takes."""
+    """Graph of the subgraph as a function, and the weights among its inputs."""
     graph = piece.npu.graph
     if graph.sparse_initializer:
         raise UnsupportedError(f"model: sparse initialiser {graph.sparse_initializer[0].values.name!r}; make it dense")
@@ -202,11 +202,11 @@ def _function(model: ModelProto, piece: Subgraph) -> tuple[FunctionProto, list[T
     return function, passed
 
 
-def _container_attributes(each: PackedPiece) -> list[Chunk]:
-    notes = NodeProto(attribute=[helper.make_attribute("notes", variant_table(each.container))])
+def _container_attributes(entry: PackedPiece) -> list[Chunk]:
+    notes = NodeProto(attribute=[helper.make_attribute("notes", variant_table(entry.container))])
     attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
-    tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[each.size_bytes])
-    body = _field(TensorProto, "raw_data", each.data)
+    tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[entry.size_bytes])
+    body = _field(TensorProto, "raw_data", entry.data)
     body = _field(AttributeProto, "t", [tensor.SerializeToString(), *body])
     return [notes.SerializeToString(deterministic=True), *_field(NodeProto, "attribute", [attribute.SerializeToString(), *body])]
 
@@ -214,26 +214,26 @@ def _container_attributes(each: PackedPiece) -> list[Chunk]:
 # --- style epcontext -----------------------------------------------------------------------------------------------
 
 
-def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: str, beside: str | None) -> list[Chunk]:
-    """By onnxruntime's EP-context design (docs/run-folder.md): one context for all nodes, which the first one has."""
+def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: str, file: str | None) -> list[Chunk]:
+    """File by onnxruntime's EP-context design (docs/run-folder.md): one context for all nodes, stored in the first one."""
     host = _Host(part)
-    rest = _shell(part, host)
+    shell = _shell(part, host)
     if host.nodes:
-        rest.functions.extend(part.model.functions)
-    if all(opset.domain != EP_DOMAIN for opset in rest.opset_import):
-        rest.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
-    payload: list[Chunk] = [chunk for each in compiled for chunk in each.data] if beside is None else [beside.encode()]
-    bodies = [_epcontext_node(each, origin, beside is None, payload if k == 0 else None) for k, each in enumerate(compiled)]
-    return _file(rest, bodies, host, [], part.data, compiled)
+        shell.functions.extend(part.model.functions)
+    if all(opset.domain != EP_DOMAIN for opset in shell.opset_import):
+        shell.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
+    payload: list[Chunk] = [chunk for entry in compiled for chunk in entry.data] if file is None else [file.encode()]
+    bodies = [_epcontext_node(entry, origin, file is None, payload if k == 0 else None) for k, entry in enumerate(compiled)]
+    return _file(shell, bodies, host, [], part.data, compiled)
 
 
-def _epcontext_node(each: PackedPiece, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
-    """payload: None where another node has it."""
-    container, name = each.container, each.piece.name
+def _epcontext_node(entry: PackedPiece, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
+    """EPContext node of a subgraph.  payload: None where another node contains it."""
+    container, name = entry.container, entry.piece.name
     node = helper.make_node(
         EP_OP,
         [b.name for b in container.memory.of_kind("input")],
-        [port.name for port in each.piece.npu.graph.output],
+        [port.name for port in entry.piece.npu.graph.output],
         name=name,
         domain=EP_DOMAIN,
         main_context=int(payload is not None),
@@ -257,20 +257,20 @@ def _epcontext_node(each: PackedPiece, origin: str, embedded: bool, payload: lis
 
 
 class _Host:
-    """Nodes around the pieces, in their order: stage s are those that depend on piece s - 1, and on none behind it."""
+    """Host nodes by stage: stage s depends on subgraph s - 1 and on no later one."""
 
     def __init__(self, part: Partition) -> None:
         graph = part.model.graph
         reads = [names_read([node]) for node in graph.node]
         producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
         inside = {i for piece in part.pieces for i in piece.inside}
-        todo = [port.name for port in (*graph.output, *(port for piece in part.pieces for port in piece.npu.graph.input))]
-        needed: set[int] = set()
-        while todo:
-            i = producer.get(todo.pop())
+        pending = [port.name for port in (*graph.output, *(port for piece in part.pieces for port in piece.npu.graph.input))]
+        needed: set[int] = set()  # host nodes that an output or a subgraph depends on
+        while pending:
+            i = producer.get(pending.pop())
             if i is not None and i not in needed and i not in inside:
                 needed.add(i)
-                todo += reads[i]
+                pending += reads[i]
         stage_of = {port.name: k + 1 for k, piece in enumerate(part.pieces) for port in piece.npu.graph.output}
         self.stages: list[list[NodeProto]] = [[] for _ in range(len(part.pieces) + 1)]
         for i in sorted(needed):
@@ -280,8 +280,8 @@ class _Host:
         self.reads = names_read(self.nodes) | (set() if part.whole else {port.name for port in graph.output})
         self._graph = graph
 
-    def weights(self, there: set[str]) -> list[TensorProto]:
-        return [tensor for tensor in self._graph.initializer if tensor.name in self.reads - there]
+    def weights(self, written_names: set[str]) -> list[TensorProto]:
+        return [tensor for tensor in self._graph.initializer if tensor.name in self.reads - written_names]
 
     @property
     def nodes(self) -> list[NodeProto]:
@@ -289,7 +289,7 @@ class _Host:
 
 
 def _shell(part: Partition, host: _Host) -> ModelProto:
-    """The model up to the first piece's node, without weights, and without types of tensors that are not in this graph any more."""
+    """Model up to the node of the first subgraph, without weights and without types of tensors inside subgraphs."""
     model = part.model
     shell = ModelProto(
         ir_version=model.ir_version,
@@ -298,7 +298,7 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
         domain=model.domain,
         doc_string=model.doc_string,
         opset_import=model.opset_import,
-        metadata_props=[item for item in model.metadata_props if item.key != SEAL_KEY],
+        metadata_props=[entry for entry in model.metadata_props if entry.key != SEAL_KEY],
     )
     shell.graph.name = model.graph.name or "graph"
     shell.graph.doc_string = model.graph.doc_string
@@ -308,7 +308,7 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
     ports = {port.name for port in model.graph.output}
     border = host.reads | {name for node in host.nodes for name in node.output}
     border |= {port.name for piece in part.pieces for port in (*piece.npu.graph.input, *piece.npu.graph.output)}
-    shell.graph.value_info.extend(item for item in model.graph.value_info if item.name in border and item.name not in ports)
+    shell.graph.value_info.extend(entry for entry in model.graph.value_info if entry.name in border and entry.name not in ports)
     shell.graph.node.extend(host.stages[0])
     return shell
 
@@ -317,22 +317,22 @@ def _file(
     shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], data: ExternalData,
     compiled: Sequence[PackedPiece],
 ) -> list[Chunk]:  # fmt: skip
-    """All of it; fields that repeat are in the order in which they come.  data: of weights.  compiled: whose containers are not sealed."""
+    """All chunks of the file; repeated fields in order.  data: of weights.  compiled: containers excluded from the seal."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
-    for body, behind in zip(bodies, host.stages[1:], strict=True):
+    for body, stage_nodes in zip(bodies, host.stages[1:], strict=True):
         chunks += _field(ModelProto, "graph", body)
-        if behind:
-            chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
+        if stage_nodes:
+            chunks += _field(ModelProto, "graph", [GraphProto(node=stage_nodes).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
         pieces = tensor_pieces(weight, data.get(weight.name))
         chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", pieces))
-    digest, own = hashlib.sha256(), {id(chunk) for each in compiled for chunk in each.data}
+    digest, container_chunks = hashlib.sha256(), {id(chunk) for entry in compiled for chunk in entry.data}
     for chunk in chunks:
-        if id(chunk) not in own:
+        if id(chunk) not in container_chunks:
             digest.update(chunk)
     return [*chunks, SEAL_HEAD + digest.hexdigest().encode()]
 
 
 def _field(message: type, name: str, body: Sequence[Chunk]) -> list[Chunk]:
-    """A length-delimited field on the wire: its tag, its length and its body, the body in pieces."""
+    """Length-delimited field on the wire: tag, length, and the chunks of its body."""
     return [field_head(message, name, sum(len(piece) for piece in body)), *body]

@@ -1,8 +1,8 @@
-"""Sums that layer normalisations alone read, with a mean of 0 over the channels.
+"""Centring of residual sums that only layer normalisations read: their mean over the channels becomes 0.
 
-A transformer that normalises first adds everything to one sum: convolutions with constant weights write it, and layer normalisations
-read it, which take the mean over the channels away.  Taken away from the weights, the biases and the constants instead, it is 0 all
-along, and no normalisation has to look for it (SliceGPT, Ashkboos et al., ICLR 2024, section 3.1).
+In a pre-norm transformer convolutions with constant weights add to one residual sum, and layer normalisations subtract its mean over the
+channels.  With the mean subtracted from weights, biases and constants instead, the mean of the sum is always 0, and no normalisation
+has to compute it (SliceGPT, Ashkboos et al., ICLR 2024, section 3.1).
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from compiler.ir.operators import Conv, LayerNorm, Operator, Pool, Reflow, Vecto
 
 
 def with_centred_sums(graph: Graph) -> Graph:
-    """The graph with such sums centred, and normalisations that know it."""
-    found = frozenset[str]()
+    """Graph with centred sums, and normalisations marked as `centred`."""
+    sums = frozenset[str]()
     for op in graph.operators:
-        if isinstance(op, LayerNorm) and op.x not in found:
-            found |= _sums(op.x, graph)
-    if not found:
+        if isinstance(op, LayerNorm) and op.x not in sums:
+            sums |= _sums(op.x, graph)
+    if not sums:
         return graph
-    operators = tuple(_centred(op, found) for op in graph.operators)
-    constants = {name: values - values.mean(1, keepdims=True) if name in found else values for name, values in graph.constants.items()}
+    operators = tuple(_centred(op, sums) for op in graph.operators)
+    constants = {name: values - values.mean(1, keepdims=True) if name in sums else values for name, values in graph.constants.items()}
     return replace(graph, operators=operators, constants=constants)
 
 
-def _centred(op: Operator, found: frozenset[str]) -> Operator:
-    if isinstance(op, Conv) and op.y in found:
+def _centred(op: Operator, sums: frozenset[str]) -> Operator:
+    if isinstance(op, Conv) and op.y in sums:
         return replace(op, weights=op.weights - op.weights.mean(0, keepdims=True), bias=op.bias - op.bias.mean())
-    return replace(op, centred=True) if isinstance(op, LayerNorm) and op.x in found else op
+    return replace(op, centred=True) if isinstance(op, LayerNorm) and op.x in sums else op
 
 
 def _sums(tensor: str, graph: Graph) -> frozenset[str]:
-    """A tensor and all that are added to it, or to which it is; empty where one of them is made or read in another way."""
+    """Tensors connected with `tensor` by additions; empty where one of them is produced or read in another way."""
     producers, consumers = graph.producers(), graph.consumers()
-    found, todo = set[str](), [tensor]
-    while todo:
-        tensor = todo.pop()
-        if tensor in found:
+    sums, pending = set[str](), [tensor]
+    while pending:
+        tensor = pending.pop()
+        if tensor in sums:
             continue
-        found.add(tensor)
-        made = _added(producers[tensor]) if tensor in producers else [] if tensor in graph.constants else None
+        sums.add(tensor)
+        addends = _added(producers[tensor]) if tensor in producers else [] if tensor in graph.constants else None
         readers = [op for op in consumers[tensor] if not isinstance(op, LayerNorm)]
         linear = all(tensor in (_added(op) or ()) for op in readers) and not any(isinstance(op, Conv) and op.x == tensor for op in readers)
-        if made is None or not linear or any(port.tensor == tensor for port in graph.outputs):
+        if addends is None or not linear or any(port.tensor == tensor for port in graph.outputs):
             return frozenset()
-        todo += [*made, *(op.y for op in readers)]
-    return frozenset(found)
+        pending += [*addends, *(op.y for op in readers)]
+    return frozenset(sums)
 
 
 def _added(op: Operator) -> Sequence[str] | None:
-    """What a sum is made of besides products with constants; None where its mean is not that of these."""
+    """Summands of an operator besides products with constants; None where its mean does not follow from theirs."""
     if isinstance(op, Conv) and op.groups == 1 and op.activation == "none":
         return () if op.residual is None else (op.residual,)
-    moved = isinstance(op, Reflow) and not op.fill
-    rows = isinstance(op, Pool) and (op.mode, op.kernel) == ("max", (1, 1)) and max(op.pads) <= 0
-    sums = isinstance(op, Vector) and all(step.op == "add" and step.operand >= 0 for step in op.steps)
-    return op.inputs if moved or rows or sums else None
+    is_reflow = isinstance(op, Reflow) and not op.fill
+    is_row_selection = isinstance(op, Pool) and (op.mode, op.kernel) == ("max", (1, 1)) and max(op.pads) <= 0
+    is_sum = isinstance(op, Vector) and all(step.op == "add" and step.operand >= 0 for step in op.steps)
+    return op.inputs if is_reflow or is_row_selection or is_sum else None

@@ -1,7 +1,7 @@
-"""Applies rewrite rules to a fixed point.
+"""Engine that applies rewrite rules to a fixed point.
 
-A rule looks at one operator (and, through `View`, at its neighbours) and answers with what replaces it.  Replacements stand at the
-place of the operator that was looked at, which is the last of the matched ones, so the order stays topological.
+A rule matches one operator (and, through `GraphView`, its neighbours) and returns the replacement.  The replacement stands at the position
+of that operator, the last of the matched ones, so the order stays topological.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MAX_SWEEPS = 1000
 
 @dataclass(frozen=True)
 class Match:
-    """What a rule wants: `gone` operators leave (the one looked at among them), `new` come in its place.
+    """Result of a rule: operators `gone` are removed (the matched one among them), `new` ones replace them.
 
-    alias: tensor -> tensor that stands for it from now on (where an operator vanishes).
+    alias: tensor -> tensor that replaces it (where an operator is dropped).
     """
 
     gone: tuple[Operator, ...]
@@ -31,7 +31,7 @@ class Match:
 
 
 class Producers(dict[str, Operator]):
-    """Operators by the tensor that they make.  looked_up: names of tensors that were asked for."""
+    """Operators by output tensor.  looked_up: names of the tensors that a rule requested."""
 
     def __init__(self, operators: Mapping[str, Operator]) -> None:
         super().__init__(operators)
@@ -48,7 +48,7 @@ class Producers(dict[str, Operator]):
 
 @dataclass(frozen=True)
 class GraphView:
-    """A graph's neighbourhoods, as they are during one sweep."""
+    """Neighbourhoods of a graph, constant during one sweep."""
 
     producers: Producers
     uses: Counter[str]  # reads of a tensor; a model output counts as one
@@ -60,20 +60,20 @@ class GraphView:
 
     @cached_property
     def alike(self) -> dict[tuple[type, tuple[str, ...]], list[Operator]]:
-        """Operators by kind and inputs, in their order."""
-        found: dict[tuple[type, tuple[str, ...]], list[Operator]] = {}
+        """Operators by kind and inputs, in order."""
+        groups: dict[tuple[type, tuple[str, ...]], list[Operator]] = {}
         for op in self.producers.values():
-            found.setdefault((type(op), op.inputs), []).append(op)
-        return found
+            groups.setdefault((type(op), op.inputs), []).append(op)
+        return groups
 
     def only_use(self, tensor: str) -> bool:
-        """One reader and not a model output."""
+        """Whether a tensor has one reader and is no model output."""
         return self.uses[tensor] == 1 and tensor not in self.outputs
 
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """A named rewrite.  `apply` answers None where it does not match."""
+    """Named rewrite.  `apply` returns None where it does not match."""
 
     name: str
     apply: Callable[[Operator, GraphView], Match | None]
@@ -81,7 +81,7 @@ class RewriteRule:
 
 @dataclass(frozen=True)
 class RewriteReport:
-    """How often each rule fired, in the order of the rules."""
+    """Number of matches of each rule, in the order of the rules."""
 
     fired: dict[str, int]
 
@@ -104,7 +104,7 @@ def view_of(graph: Graph) -> GraphView:
 
 
 def rewrite(graph: Graph, rules: Sequence[RewriteRule]) -> tuple[Graph, RewriteReport]:
-    """The graph after no rule fires any more, verified after every sweep."""
+    """Graph at the fixed point of the rules, verified after every sweep."""
     fired = {rule.name: 0 for rule in rules}
     for _ in range(MAX_SWEEPS):
         swept = _sweep(graph, rules, fired)
@@ -117,7 +117,7 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule]) -> tuple[Graph, RewriteR
 
 def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) -> Graph | None:
     view = view_of(graph)
-    placed: dict[int, tuple[Operator, ...]] = {}  # position -> what stands there now
+    replacements: dict[int, tuple[Operator, ...]] = {}  # position -> operators in its place
     touched: set[str] = set()  # outputs of operators that this sweep has changed already
     removed: set[str] = set()  # tensors that this sweep has left without a producer
     alias: dict[str, str] = {}
@@ -127,28 +127,28 @@ def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) ->
         for rule in rules:
             view.producers.looked_up.clear()
             match = rule.apply(op, view)
-            if match is None or any(item.y in touched for item in match.gone):
+            if match is None or any(operator.y in touched for operator in match.gone):
                 continue
-            # what a rule saw further up may be another by now, or gone: the next sweep looks again
+            # an operator that the rule looked up may be replaced by now: leave the match to the next sweep
             if not touched.isdisjoint(view.producers.looked_up):
                 continue
-            read = [name for item in (*match.gone, *match.new) for name in item.inputs]
-            if any(name in alias or name in removed for name in (*read, *match.alias.values())):
+            names = [name for operator in (*match.gone, *match.new) for name in operator.inputs]
+            if any(name in alias or name in removed for name in (*names, *match.alias.values())):
                 continue
-            for item in match.gone:
-                placed[view.position[item.y]] = ()
-                touched.add(item.y)
-            placed[index] = match.new
-            touched.update(item.y for item in match.new)
-            touched.update(match.alias.values())  # it has more readers from now on than rules can see in this sweep
-            removed |= {item.y for item in match.gone} - {item.y for item in match.new}
+            for operator in match.gone:
+                replacements[view.position[operator.y]] = ()
+                touched.add(operator.y)
+            replacements[index] = match.new
+            touched.update(operator.y for operator in match.new)
+            touched.update(match.alias.values())  # it has new readers, which rules cannot see in this sweep
+            removed |= {operator.y for operator in match.gone} - {operator.y for operator in match.new}
             for old, new in match.alias.items():
                 alias[old] = alias.get(new, new)
             fired[rule.name] += 1
             break
-    if not placed:
+    if not replacements:
         return None
-    operators = [item for index, op in enumerate(graph.operators) for item in placed.get(index, (op,))]
+    operators = [operator for index, op in enumerate(graph.operators) for operator in replacements.get(index, (op,))]
     shapes = {name: graph.shapes[name] for name in (*(port.tensor for port in graph.inputs), *graph.constants)}
     final = []
     for op in operators:

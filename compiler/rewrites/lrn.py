@@ -14,8 +14,8 @@ from compiler.ir.operators import Conv, Operator, Step, Vector
 
 
 def lower_lrn(name: str, x: str, y: str, channels: int, size: int, alpha: float, beta: float, bias: float) -> list[Operator]:
-    """Operators in order; the last produces y."""
-    # the scaled square is near alpha / size * x^2 itself: large enough to count where that counts, and 65504 / 256 squared still fits
+    """Operators of LRN from x to y, in order."""
+    # the scaled square is near alpha / size * x^2: precise where that matters, and 65504 / 256 squared still fits
     per_square = abs(alpha) / size
     scale = 2.0 ** min(0, max(-8, round(math.log2(math.sqrt(per_square))) if per_square > 0 else -8))
     weight = 2.0 ** -math.ceil(math.log2(size))

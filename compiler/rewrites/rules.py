@@ -1,4 +1,4 @@
-"""The rewrites, as a list.  Each keeps the values of the graph's outputs; `tests/compiler/rewrites` checks every entry alone."""
+"""List of rewrites.  Each keeps the values of the graph's outputs; `tests/compiler/rewrites` tests every entry separately."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AFFINE = ("scale_shift", "muls", "adds")
 
 
 def affine(step: Step, channels: int) -> tuple[Floats, Floats] | None:
-    """(scale [c], shift [c]) of a step that is one, else None."""
+    """(scale [c], shift [c]) of an affine step; None for other steps."""
     one, zero = np.ones(channels, np.float32), np.zeros(channels, np.float32)
     if step.op == "scale_shift":
         assert step.scale is not None
@@ -47,7 +47,7 @@ def affine(step: Step, channels: int) -> tuple[Floats, Floats] | None:
 
 
 def without_first_step(op: Vector, x: str) -> tuple[Operator, ...]:
-    """The rest of a chain, starting from x; nothing where no step is left."""
+    """Chain without its first step, starting from x; () for a chain of one step."""
     if len(op.steps) == 1:
         return ()
     used = sorted({step.operand for step in op.steps[1:] if step.operand >= 0} - {0})
@@ -57,7 +57,7 @@ def without_first_step(op: Vector, x: str) -> tuple[Operator, ...]:
 
 
 def _into_conv(conv: Conv, op: Vector, view: GraphView, **changes: object) -> Match | None:
-    """`conv` with `changes` in place of conv and op's first step.  A later step that reads the old start value forbids it."""
+    """Match that replaces conv and the first step of op by conv with `changes`; None where a later step reads the start value."""
     if any(step.operand == 0 for step in op.steps[1:]):
         return None
     last = len(op.steps) == 1
@@ -66,7 +66,7 @@ def _into_conv(conv: Conv, op: Vector, view: GraphView, **changes: object) -> Ma
 
 
 def _plain_conv(tensor: str, view: GraphView) -> Conv | None:
-    """The Conv that alone produces a tensor for one reader, and that applies nothing after its bias."""
+    """Producer of a tensor with one reader, if it is a Conv without activation and residual."""
     conv = view.producers.get(tensor)
     if isinstance(conv, Conv) and view.only_use(tensor) and conv.activation == "none" and conv.residual is None:
         return conv
@@ -125,15 +125,19 @@ def fuse_limit(op: Operator, view: GraphView) -> Match | None:
 
 
 def fuse_residual(op: Operator, view: GraphView) -> Match | None:
-    """Conv, then Add of another tensor: FIXPIPE adds it.  Of two convolutions the one produced last takes the other's result."""
+    """Conv, then Add of another tensor: FIXPIPE adds it.  Of two convolutions the later one adds the result of the earlier."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "add":
         return None
-    first, other = op.inputs[0], op.inputs[op.steps[0].operand]
-    if first == other or op.inputs.count(first) + op.inputs.count(other) != 2 or view.shapes[first] != view.shapes[other]:
+    first, second = op.inputs[0], op.inputs[op.steps[0].operand]
+    if first == second or op.inputs.count(first) + op.inputs.count(second) != 2 or view.shapes[first] != view.shapes[second]:
         return None
     if any(step.operand in (0, op.steps[0].operand) for step in op.steps[1:]):
         return None
-    candidates = [(view.position[t], t, o) for t, o in ((first, other), (other, first)) if _plain_conv(t, view) is not None]
+    candidates = [
+        (view.position[source], source, addend)
+        for source, addend in ((first, second), (second, first))
+        if _plain_conv(source, view) is not None
+    ]
     if not candidates:
         return None
     _, tensor, residual = max(candidates)
@@ -143,51 +147,52 @@ def fuse_residual(op: Operator, view: GraphView) -> Match | None:
 
 
 def fuse_integer_residual(op: Operator, view: GraphView) -> Match | None:
-    """A convolution of integers, then their sum with another tensor: FIXPIPE rounds to the convolution's integers and adds then."""
+    """Convolution of integers, then a sum with another tensor: FIXPIPE rounds to the convolution's integers, then adds."""
     if not isinstance(op, QuantisedPair) or op.mode == "mul" or op.a == op.b or view.shapes[op.a] != view.shapes[op.b]:
         return None
     candidates = [
-        (view.position[own], own, other, q, last)
-        for own, other, q, last in ((op.a, op.b, op.b_q, op.mode == "radd"), (op.b, op.a, op.a_q, op.mode == "add"))
-        if _plain_integer_conv(own, view, op.y_q)
+        (view.position[integers], integers, addend, addend_type, last)
+        for integers, addend, addend_type, last in ((op.a, op.b, op.b_q, op.mode == "radd"), (op.b, op.a, op.a_q, op.mode == "add"))
+        if _plain_integer_conv(integers, view, op.y_q)
     ]
     if not candidates:
         return None
-    _, own, other, q, last = max(candidates, key=lambda each: each[0])
-    conv = view.producers[own]
+    _, integers, addend, addend_type, last = max(candidates, key=lambda candidate: candidate[0])
+    conv = view.producers[integers]
     assert isinstance(conv, QuantisedConv)
-    return Match((conv, op), (replace(conv, y=op.y, added=Added(other, q, op.y_q, last)),))
+    return Match((conv, op), (replace(conv, y=op.y, added=Added(addend, addend_type, op.y_q, last)),))
 
 
-def _plain_integer_conv(tensor: str, view: GraphView, q: Quantisation) -> bool:
-    """Whether a convolution to integers of that type alone produces a tensor, for one reader, and adds nothing."""
+def _plain_integer_conv(tensor: str, view: GraphView, quantisation: Quantisation) -> bool:
+    """Whether a tensor with one reader comes from a convolution to that type of integers without residual."""
     conv = view.producers.get(tensor)
     if not isinstance(conv, QuantisedConv) or not view.only_use(tensor) or conv.added is not None:
         return False
-    return conv.y_q is not None and conv.y_q.dtype == q.dtype
+    return conv.y_q is not None and conv.y_q.dtype == quantisation.dtype
 
 
 def merge_chains(op: Operator, view: GraphView) -> Match | None:
-    """Two element-wise chains, the first read by the second only; where the second reads its start again, that is put aside."""
+    """Two element-wise chains, the first read only by the second: one chain; a reused start value goes to a register."""
     if not isinstance(op, Vector):
         return None
-    before = view.producers.get(op.inputs[0])
-    if not isinstance(before, Vector) or not view.only_use(before.y) or not op.steps:
+    producer = view.producers.get(op.inputs[0])
+    if not isinstance(producer, Vector) or not view.only_use(producer.y) or not op.steps:
         return None
+    # a step that reads the start value of the second chain reads a new register instead
     if any(step.operand == 0 for step in op.steps):
-        free = 1 + max(step.kept for step in op.steps)
-        steps = tuple(replace(step, operand=-1, kept=free) if step.operand == 0 else step for step in op.steps)
-        op_steps = (Step("keep", kept=free), *steps)
+        slot = 1 + max(step.kept for step in op.steps)
+        steps = tuple(replace(step, operand=-1, kept=slot) if step.operand == 0 else step for step in op.steps)
+        op_steps = (Step("keep", kept=slot), *steps)
     else:
         op_steps = op.steps
-    names = list(before.inputs)
+    names = list(producer.inputs)
     index: dict[int, int] = {}
     for old, name in enumerate(op.inputs[1:], 1):
         if name not in names:
             names.append(name)
         index[old] = names.index(name)
     steps = tuple(replace(step, operand=index[step.operand]) if step.operand >= 0 else step for step in op_steps)
-    return Match((before, op), (Vector(before.name, tuple(names), op.y, before.steps + steps),))
+    return Match((producer, op), (Vector(producer.name, tuple(names), op.y, producer.steps + steps),))
 
 
 def swap_operands(op: Operator, view: GraphView) -> Match | None:
@@ -216,9 +221,9 @@ def simplify_steps(op: Operator, view: GraphView) -> Match | None:
             continue
         if previous is not None and previous.op == step.op == "relu":
             continue
-        # of one pixel it stays a product: VECTOR takes a pixel for all on the right alone
-        whole = step.operand < 0 or view.shapes[op.inputs[step.operand]] == view.shapes[op.y]
-        if previous is not None and previous.op == "reciprocal" and step.op == "mul" and whole:
+        # an operand of one pixel stays a product: VECTOR broadcasts a pixel only as the right operand
+        same_shape = step.operand < 0 or view.shapes[op.inputs[step.operand]] == view.shapes[op.y]
+        if previous is not None and previous.op == "reciprocal" and step.op == "mul" and same_shape:
             steps[-1] = Step("rdiv", operand=step.operand, kept=step.kept)
             continue
         if previous is not None and previous.op == step.op == "muls":
@@ -245,22 +250,22 @@ def drop_empty_chain(op: Operator, view: GraphView) -> Match | None:
 
 
 def drop_unused(op: Operator, view: GraphView) -> Match | None:
-    """Nobody reads it."""
+    """Operator without readers: removed."""
     return Match((op,)) if view.uses[op.y] == 0 else None
 
 
 def merge_equal(op: Operator, view: GraphView) -> Match | None:
-    """The same computation twice, of those that have no weights: exporters write a ReLU for every reader."""
+    """Equal operators without weights: one of them.  Exporters write a ReLU for every reader."""
     if not isinstance(op, Vector | Pool | Resample | Softmax):
         return None
-    first = next(other for other in view.alike[type(op), op.inputs] if _key(other) == _key(op))
+    first = next(twin for twin in view.alike[type(op), op.inputs] if _key(twin) == _key(op))
     return Match((op,), alias={op.y: first.y}) if first is not op else None
 
 
 def _key(op: Operator) -> object:
-    """What an operator without weights computes from its inputs."""
+    """Key of the function that an operator without weights computes."""
     if isinstance(op, Vector):
-        arrays = [(None if a is None else a.tobytes()) for step in op.steps for a in (step.scale, step.shift)]
+        arrays = [(None if array is None else array.tobytes()) for step in op.steps for array in (step.scale, step.shift)]
         return [(step.op, step.value, step.operand, step.kept) for step in op.steps], arrays
     return {name: value for name, value in vars(op).items() if name not in ("name", "y")}
 
@@ -278,7 +283,7 @@ def drop_identity_shuffle(op: Operator, view: GraphView) -> Match | None:
 
 
 def merge_shuffles(op: Operator, view: GraphView) -> Match | None:
-    """A shuffle of a shuffle is one; the inner stays where others read it."""
+    """Shuffle of a shuffle: one shuffle; the inner one stays if it has other readers."""
     inner = view.producers.get(op.x) if isinstance(op, Shuffle) else None
     if not isinstance(op, Shuffle) or not isinstance(inner, Shuffle):
         return None
@@ -286,7 +291,7 @@ def merge_shuffles(op: Operator, view: GraphView) -> Match | None:
 
 
 def shuffle_into_conv(op: Operator, view: GraphView) -> Match | None:
-    """The rows of an ungrouped convolution's weights in shuffled order.  A grouped one would have to become dense: its shuffle stays."""
+    """Ungrouped Conv, then Shuffle: the rows of its weights shuffled.  A grouped Conv would become dense, so its Shuffle stays."""
     conv = view.producers.get(op.x) if isinstance(op, Shuffle) else None
     if not isinstance(op, Shuffle) or not isinstance(conv, Conv) or not view.only_use(conv.y):
         return None
@@ -297,7 +302,7 @@ def shuffle_into_conv(op: Operator, view: GraphView) -> Match | None:
 
 
 def split_conv(op: Operator, view: GraphView) -> Match | None:
-    """Some channels of an ungrouped convolution, others of which may go elsewhere: a convolution that makes only them."""
+    """Selection of channels of an ungrouped Conv with other readers: a second Conv that computes only these channels."""
     conv = view.producers.get(op.x) if isinstance(op, Shuffle) else None
     if not isinstance(op, Shuffle) or not isinstance(conv, Conv) or len(op.order) == view.shapes[op.x][1] or conv.y in view.outputs:
         return None
@@ -308,10 +313,10 @@ def split_conv(op: Operator, view: GraphView) -> Match | None:
 
 
 def select_by_conv(op: Operator, view: GraphView) -> Match | None:
-    """What is still a selection of channels in the end: an identity convolution that picks them."""
+    """Selection of channels that no other rule removed: an identity convolution."""
     if not isinstance(op, Shuffle) or len(op.order) == view.shapes[op.x][1]:
         return None
-    readers = [item for item in view.alike[Shuffle, (op.x,)] if isinstance(item, Shuffle)]
+    readers = [reader for reader in view.alike[Shuffle, (op.x,)] if isinstance(reader, Shuffle)]
     if op.y in runs(readers, view.shapes[op.x][1]):
         return None  # the layout gives it planes of its own
     if op.x in view.types:
@@ -335,7 +340,7 @@ def fold_affine_into_norm(op: Operator, view: GraphView) -> Match | None:
 
 
 def norm_into_products(op: Operator, view: GraphView) -> Match | None:
-    """Scale and shift of a LayerNorm that convolutions alone read: into their weights.  Padding would not have the shift."""
+    """Scale and shift of a LayerNorm that only convolutions read: into their weights.  Not with padding, which lacks the shift."""
     if not isinstance(op, LayerNorm) or op.y in view.outputs or ((op.scale == 1).all() and not op.shift.any()):
         return None
     readers = [reader for reader in view.alike.get((Conv, (op.y,)), ()) if isinstance(reader, Conv) and reader.groups == 1]
@@ -349,7 +354,7 @@ def norm_into_products(op: Operator, view: GraphView) -> Match | None:
 
 
 def scale_before_matmul(op: Operator, view: GraphView) -> Match | None:
-    """A product of two tensors, then a factor: the factor first, where a convolution may take it and float16 has more room."""
+    """Product of two tensors, then a factor: the factor first, where a convolution may absorb it and float16 has more range."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "muls" or any(step.operand == 0 for step in op.steps[1:]):
         return None
     product = view.producers.get(op.inputs[0])
@@ -362,7 +367,7 @@ def scale_before_matmul(op: Operator, view: GraphView) -> Match | None:
 
 
 def rows_into_conv(op: Operator, view: GraphView) -> Match | None:
-    """Some rows of a tensor, then a 1x1 convolution: the convolution reads just them."""
+    """Selection of rows, then a 1x1 Conv: negative padding of the Conv."""
     if not isinstance(op, Conv) or op.weights.shape[2:] != (1, 1) or any(op.pads) or op.stride != (1, 1):
         return None
     rows = view.producers.get(op.x)
@@ -372,7 +377,7 @@ def rows_into_conv(op: Operator, view: GraphView) -> Match | None:
 
 
 def relu_before_concat(op: Operator, view: GraphView) -> Match | None:
-    """ReLU of a Concat that nobody else reads: ReLU of each part, where at least one is a Conv that can take it or needs none."""
+    """ReLU of a Concat without other readers: ReLU of each part, where at least one is a Conv that can absorb it."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or any(step.operand == 0 for step in op.steps):
         return None
     concat = view.producers.get(op.inputs[0])
@@ -395,7 +400,7 @@ def relu_before_concat(op: Operator, view: GraphView) -> Match | None:
 
 
 def relu_before_max_pool(op: Operator, view: GraphView) -> Match | None:
-    """ReLU of a maximum is the maximum of ReLUs; in front of the pool a Conv can take it."""
+    """ReLU after a max pool: before the pool, where a Conv can absorb it."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or any(step.operand == 0 for step in op.steps):
         return None
     pool = view.producers.get(op.inputs[0])
@@ -409,7 +414,7 @@ def relu_before_max_pool(op: Operator, view: GraphView) -> Match | None:
 
 
 def is_nonnegative(tensor: str, view: GraphView, depth: int = 8) -> bool:
-    """Whether every value is known to be at least zero, by what produces it."""
+    """Whether the producers of a tensor imply that every value is at least zero."""
     op = view.producers.get(tensor)
     if op is None or depth == 0:
         return False
@@ -418,14 +423,14 @@ def is_nonnegative(tensor: str, view: GraphView, depth: int = 8) -> bool:
     if isinstance(op, Vector):
         return bool(op.steps) and op.steps[-1].op in ("relu", "exp", "square", "sqrt")
     if isinstance(op, Resample):
-        weights = (weight for taps in (op.rows, op.columns) for item in taps.taps for _, weight in item)
-        if op.fill < 0 or any(weight < 0 for weight in weights):  # cubic ones are, on either side
+        weights = (weight for taps in (op.rows, op.columns) for place_taps in taps.taps for _, weight in place_taps)
+        if op.fill < 0 or any(weight < 0 for weight in weights):  # cubic weights are, on either side
             return False
     return isinstance(op, Softmax) or (not isinstance(op, LayerNorm) and all(is_nonnegative(name, view, depth - 1) for name in op.inputs))
 
 
 def drop_needless_relu(op: Operator, view: GraphView) -> Match | None:
-    """ReLU of what cannot be negative."""
+    """ReLU of a tensor that cannot be negative: removed."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu" or not is_nonnegative(op.inputs[0], view):
         return None
     return Match((op,), (replace(op, steps=op.steps[1:]),))
@@ -436,9 +441,9 @@ def nest_concat(op: Operator, view: GraphView) -> Match | None:
     if not isinstance(op, Concat):
         return None
     for count in range(len(op.inputs) - 1, 1, -1):
-        for other in view.alike.get((Concat, op.inputs[:count]), ()):
-            if view.position[other.y] < view.position[op.y]:
-                return Match((op,), (replace(op, inputs=(other.y, *op.inputs[count:])),))
+        for prefix in view.alike.get((Concat, op.inputs[:count]), ()):
+            if view.position[prefix.y] < view.position[op.y]:
+                return Match((op,), (replace(op, inputs=(prefix.y, *op.inputs[count:])),))
     return None
 
 
@@ -476,5 +481,5 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("skip-into-conv", skip_into_conv),
 )
 
-# after no other rule fires any more
+# rules for the graph after the fixed point of RULES
 LAST_RULES: tuple[RewriteRule, ...] = (RewriteRule("select-by-conv", select_by_conv), *RULES)

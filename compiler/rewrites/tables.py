@@ -1,6 +1,6 @@
-"""Rewrites of tables: a function of one quantised tensor is one table, whatever its parts were, because it has 256 values.
+"""Rewrites of tables: every function of one quantised tensor is one table of 256 values.
 
-No rounding is dropped: entries are what the parts make of every integer, one after the other.
+No rounding is dropped: the entries are the results of the parts, one after the other, for every integer.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from compiler.rewrites.engine import GraphView, Match
 
 
 def merge_tables(op: Operator, view: GraphView) -> Match | None:
-    """A table of what a table makes for it alone."""
-    before = view.producers.get(op.x) if isinstance(op, LookUp) else None
-    if not isinstance(op, LookUp) or not isinstance(before, LookUp) or not view.only_use(op.x):
+    """Table of a table without other readers: one table."""
+    producer = view.producers.get(op.x) if isinstance(op, LookUp) else None
+    if not isinstance(op, LookUp) or not isinstance(producer, LookUp) or not view.only_use(op.x):
         return None
-    merged = replace(op, x=before.x, entries=looked_up(before.entries, op.entries), x_q=before.x_q)
-    return Match((before, op), (merged,)) if _needs_no_more(merged, before, op) else None
+    merged = replace(op, x=producer.x, entries=looked_up(producer.entries, op.entries), x_q=producer.x_q)
+    return Match((producer, op), (merged,)) if _needs_no_more(merged, producer, op) else None
 
 
 def merge_affine(op: Operator, view: GraphView) -> Match | None:
-    """Multiply-adds of what multiply-adds make for them alone: integers between stay on VECTOR."""
-    before = view.producers.get(op.x) if isinstance(op, QuantisedAffine) else None
-    if not isinstance(op, QuantisedAffine) or not isinstance(before, QuantisedAffine) or not view.only_use(op.x):
+    """Multiply-adds of multiply-adds without other readers: one chain, whose intermediate integers stay on VECTOR."""
+    producer = view.producers.get(op.x) if isinstance(op, QuantisedAffine) else None
+    if not isinstance(op, QuantisedAffine) or not isinstance(producer, QuantisedAffine) or not view.only_use(op.x):
         return None
-    return Match((before, op), (replace(op, x=before.x, steps=before.steps + op.steps, x_q=before.x_q),))
+    return Match((producer, op), (replace(op, x=producer.x, steps=producer.steps + op.steps, x_q=producer.x_q),))
 
 
 def table_of_pair(op: Operator, view: GraphView) -> Match | None:
-    """Sum or product of two that one tensor says, as x * sigmoid(x): itself, or a table of it."""
+    """Sum or product of two functions of one tensor, as x * sigmoid(x): one table."""
     if not isinstance(op, QuantisedPair) or view.shapes[op.a] != view.shapes[op.b]:
         return None
     parts = [view.producers.get(name) for name in op.inputs]
@@ -39,14 +39,14 @@ def table_of_pair(op: Operator, view: GraphView) -> Match | None:
     root = next((name for name in roots[0] if name in roots[1]), None)
     if root is None:
         return None
-    used = [table if name != root else None for name, table in zip(op.inputs, tables, strict=True)]
-    x_q = next((table.x_q for table in used if table is not None), op.a_q)
-    every = every_integer(x_q)
-    operands = [(every if table is None else table.entries).reshape(1, -1, 1, 1) for table in used]
+    operand_tables = [table if name != root else None for name, table in zip(op.inputs, tables, strict=True)]
+    x_q = next((table.x_q for table in operand_tables if table is not None), op.a_q)
+    integers = every_integer(x_q)
+    operands = [(integers if table is None else table.entries).reshape(1, -1, 1, 1) for table in operand_tables]
     merged = LookUp(op.name, root, op.y, op.apply(operands).reshape(-1), x_q, op.y_q)
-    return Match((op,), (merged,)) if _needs_no_more(merged, *(table for table in used if table is not None)) else None
+    return Match((op,), (merged,)) if _needs_no_more(merged, *(table for table in operand_tables if table is not None)) else None
 
 
 def _needs_no_more(merged: LookUp, *parts: LookUp) -> bool:
-    """Whether a machine that can run the parts can run the whole: one without look-up has straight lines alone."""
+    """Whether every machine that can run the parts can run the merged table: a machine without look-up only has straight lines."""
     return any(line(op.entries, op.x_q, op.y_q) is None for op in parts) or line(merged.entries, merged.x_q, merged.y_q) is not None

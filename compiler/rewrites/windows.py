@@ -1,4 +1,4 @@
-"""Rewrites of rows and columns: what is taken anew twice is taken once, and padding and skipping move into the window that follows."""
+"""Rewrites of resampling: two resamplings become one; padding and skipping move into the following window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compiler.rewrites.engine import GraphView, Match
 
 
 def _outer(op: Operator, view: GraphView) -> tuple[Taps, Taps, float] | None:
-    """Rows, columns and fill of an operator that only takes rows and columns; a pool of single pixels is one."""
+    """Rows, columns and fill of a resampling operator, also of a pool of single pixels; None for others."""
     if isinstance(op, Resample):
         return op.rows, op.columns, op.fill
     if isinstance(op, Pool) and op.kernel == (1, 1) and not any(op.pads):
@@ -21,40 +21,40 @@ def _outer(op: Operator, view: GraphView) -> tuple[Taps, Taps, float] | None:
 
 
 def _is_plain(taps: Taps) -> bool:
-    return all(weight == 1 for item in taps.taps for _, weight in item) and all(len(item) <= 1 for item in taps.taps)
+    return all(weight == 1 for row in taps.taps for _, weight in row) and all(len(row) <= 1 for row in taps.taps)
 
 
 def _composed(outer: Taps, inner: Taps) -> Taps | None:
-    """Taps of one axis through both; None where that would multiply weights or mix filled places with others."""
+    """Composition of two resamplings of one axis; None where weights would multiply or fill values mix with others."""
     if not _is_plain(outer) and (not _is_plain(inner) or inner.has_empty):
         return None
     out: list[tuple[Tap, ...]] = []
-    for item in outer.taps:
-        out.append(tuple((source, weight * w) for place, w in item for source, weight in inner.taps[place]))
+    for place_taps in outer.taps:
+        out.append(tuple((source, weight * inner_weight) for place, inner_weight in place_taps for source, weight in inner.taps[place]))
     return Taps(tuple(out))
 
 
 def merge_resamples(op: Operator, view: GraphView) -> Match | None:
-    """Rows and columns taken anew twice."""
-    found = _outer(op, view)
-    inner = view.producers.get(op.inputs[0]) if found is not None else None
-    if found is None or not isinstance(inner, Resample) or not view.only_use(inner.y):
+    """Resample of a Resample: one Resample."""
+    outer = _outer(op, view)
+    inner = view.producers.get(op.inputs[0]) if outer is not None else None
+    if outer is None or not isinstance(inner, Resample) or not view.only_use(inner.y):
         return None
-    rows, columns = _composed(found[0], inner.rows), _composed(found[1], inner.columns)
+    rows, columns = _composed(outer[0], inner.rows), _composed(outer[1], inner.columns)
     fills = {inner.fill} if inner.rows.has_empty or inner.columns.has_empty else set()
-    fills |= {found[2]} if found[0].has_empty or found[1].has_empty else set()
+    fills |= {outer[2]} if outer[0].has_empty or outer[1].has_empty else set()
     if rows is None or columns is None or len(fills) > 1:
         return None
     return Match((inner, op), (Resample(op.name, inner.x, op.y, rows, columns, fills.pop() if fills else 0.0),))
 
 
 def _margins(taps: Taps, size: int) -> tuple[int, int] | None:
-    """(before, after) where an axis is all of its `size` places with filled ones around them."""
-    sources = [item[0] if item else None for item in taps.taps]
-    before = next((i for i, item in enumerate(sources) if item is not None), 0)
+    """(before, after) numbers of fill places of an axis that is otherwise its `size` places; None for others."""
+    sources = [tap[0] if tap else None for tap in taps.taps]
+    before = next((i for i, tap in enumerate(sources) if tap is not None), 0)
     after = len(sources) - size - before
-    whole = [None] * before + [(i, 1.0) for i in range(size)] + [None] * max(0, after)
-    return (before, after) if sources == whole and _is_plain(taps) else None
+    expected = [None] * before + [(i, 1.0) for i in range(size)] + [None] * max(0, after)
+    return (before, after) if sources == expected and _is_plain(taps) else None
 
 
 def pad_into_conv(op: Operator, view: GraphView) -> Match | None:
@@ -68,8 +68,8 @@ def pad_into_conv(op: Operator, view: GraphView) -> Match | None:
     rows, columns = _margins(inner.rows, h), _margins(inner.columns, w)
     if rows is None or columns is None:
         return None
-    top, left, bottom, right = op.pads
-    pads = (top + rows[0], left + columns[0], bottom + rows[1], right + columns[1])
+    pad_top, pad_left, pad_bottom, pad_right = op.pads
+    pads = (pad_top + rows[0], pad_left + columns[0], pad_bottom + rows[1], pad_right + columns[1])
     padded = replace(op, x=inner.x, pads=pads)
     return None if beyond(padded) else Match((inner, op), (padded,))
 

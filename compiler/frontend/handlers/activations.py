@@ -1,7 +1,7 @@
-"""Functions of one value as steps of an element-wise chain: attributes of the ONNX node in, steps out.
+"""Activation functions as steps of an element-wise chain, from the attributes of the ONNX node.
 
-In float16 every step is rounded, and exp(x) is infinite above 11.09.  A formula either takes that to the right limit (1 / inf is 0) or
-clips first.  Near 0, where tanh, elu and softplus are differences or sums with 1, their error is that of 1: half a unit in its last place.
+In float16 every step is rounded, and exp(x) overflows above 11.09.  A formula either has the right limit there (1 / inf is 0) or clips
+first.  Near 0, where tanh, elu and softplus are differences or sums with 1, their error is that of 1: half a unit in its last place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from compiler.ir.operators import Step
 Steps = tuple[Step, ...]
 EXP_LIMIT = 11.0  # exp of it is below 65504, the largest float16
 
-# x is put aside under 0, what else is needed again under 1 and 2
+# registers: x in 0, other reused values in 1 and 2
 X, Y, Z = 0, 1, 2
 KEEP_X, KEEP_Y, TAKE_X = Step("keep", kept=X), Step("keep", kept=Y), Step("take", kept=X)
 
@@ -96,20 +96,20 @@ def _mish(values: Attributes) -> Steps:
     return (*n, KEEP_Y, Step("adds", 2.0), Step("rdiv", kept=Y), Step("mul", kept=X))
 
 
-_LARGEST_POWER = 16  # that is squared and multiplied
+_LARGEST_POWER = 16  # by squaring and multiplying
 
 
 def power(exponent: float) -> Steps:
-    """x ** exponent.  Integers up to 16 by squaring; what is left by exp(exponent * ln x), which is NaN for negative x, as it should be."""
-    whole = round(abs(exponent))
+    """Steps of x ** exponent: integers up to 16 by squaring, others by exp(exponent * ln x), which is NaN for negative x as required."""
+    magnitude = round(abs(exponent))
     if exponent == 0:
         return (Step("muls", 0.0), Step("adds", 1.0))
     if abs(exponent) == 0.5:
         return (Step("sqrt"),) if exponent > 0 else (Step("sqrt"), Step("reciprocal"))
-    if whole != abs(exponent) or whole > _LARGEST_POWER:
+    if magnitude != abs(exponent) or magnitude > _LARGEST_POWER:
         return (Step("ln"), Step("muls", exponent), Step("exp"))
-    steps = [] if whole == 2 ** (whole.bit_length() - 1) else [KEEP_X]
-    for digit in f"{whole:b}"[1:]:  # from the highest binary digit on: square, and times x where the digit is 1
+    steps = [] if magnitude == 2 ** (magnitude.bit_length() - 1) else [KEEP_X]
+    for digit in f"{magnitude:b}"[1:]:  # from the highest binary digit on: square, and times x where the digit is 1
         steps.append(Step("square"))
         if digit == "1":
             steps.append(Step("mul", kept=X))

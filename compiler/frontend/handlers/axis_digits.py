@@ -1,7 +1,7 @@
-"""What is done along an ONNX axis, done to a digit of a tensor: an atom of its channels, or of its pixels.
+"""Operations along an ONNX axis, as operations on a digit of a tensor: an atom of its channels or of its pixels.
 
-A digit of the channels is taken anew by labels or by a 1x1 convolution.  One of the pixels is rows or columns of an image: of the tensor
-as it is, or with its pixels in rows as long as the digit's stride.
+A digit of the channels is resampled by relabelling or by a 1x1 convolution.  A digit of the pixels is rows or columns of an image: of the
+tensor itself, or with its pixels reflowed to rows as long as the digit's stride.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS, COLUMNS = 0, 1
 
 
 def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
-    """(image axis, stride along it) of a digit of the pixels; None where it is of neither rows nor columns."""
+    """(image axis, stride along it) of a digit of the pixels; None where it is neither rows nor columns."""
     w = shape[3]
     if atom.stride % w == 0:
         return ROWS, atom.stride // w
@@ -29,61 +29,61 @@ def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
 
 
 def in_lines(state: Translator, tensor: str, atom: Atom) -> str:
-    """The tensor with its pixels in rows of a digit's stride, so that the digit is of rows, one by one."""
+    """Tensor with its pixels in rows as long as a digit's stride, so that the digit is rows of stride 1."""
     n, c, h, w = state.shapes[tensor]
     return state.in_rows(tensor, (n, c, h * w // atom.stride, atom.stride))
 
 
-def taken_anew(state: Translator, node: NodeProto, view: View, taken: Mapping[int, Taps], out: str, fill: float = 0.0) -> View:
-    """`view` with some of its ONNX axes taken anew, axis -> taps, as tensor `out`.  Raises UnsupportedError."""
-    for axis in taken:
+def taken_anew(state: Translator, node: NodeProto, view: View, axis_taps: Mapping[int, Taps], out: str, fill: float = 0.0) -> View:
+    """View with some ONNX axes resampled, by axis -> taps, as tensor `out`.  Raises UnsupportedError."""
+    for axis in axis_taps:
         atoms = view.axes[axis]
         if any(atom.axis == N for atom in atoms):
             raise state.refuse(node, f"axis {axis} of {list(view.shape)} is the batch, or has some of it; images are taken whole")
         if len(atoms) != 1:
             raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not one of channels or pixels of {state.shapes[view.tensor]}")
-    channels, pixels = ([axis for axis in taken if view.axes[axis][0].axis == kind] for kind in (C, P))
+    channels, pixels = ([axis for axis in axis_taps if view.axes[axis][0].axis == kind] for kind in (C, P))
     for axis in channels:
         atom, last = view.axes[axis][0], axis == channels[-1] and not pixels
-        taps = _over_digit(taken[axis], atom.size, atom.stride, state.shapes[view.tensor][1])
+        taps = _over_digit(axis_taps[axis], atom.size, atom.stride, state.shapes[view.tensor][1])
         tensor = channels_anew(state, node, view.tensor, taps, fill, out if last else state.fresh(f"{out}.channels"))
-        view = view.resized(tensor, {atom: len(taken[axis])})
+        view = view.resized(tensor, {atom: len(axis_taps[axis])})
     for axis in pixels:
         atom, last = view.axes[axis][0], axis == pixels[-1]
         line = line_of(state.shapes[view.tensor], atom)
         if line is None:
             view, line = view.of(in_lines(state, view.tensor, atom)), (ROWS, 1)
         along = [places(range(size)) for size in state.shapes[view.tensor][2:]]
-        along[line[0]] = _over_digit(taken[axis], atom.size, line[1], len(along[line[0]]))
+        along[line[0]] = _over_digit(axis_taps[axis], atom.size, line[1], len(along[line[0]]))
         name, y = state.name(node, "" if last else ".pixels"), out if last else state.fresh(f"{out}.pixels")
-        view = view.resized(state.emit(Resample(name, view.tensor, y, along[0], along[1], fill)), {atom: len(taken[axis])})
+        view = view.resized(state.emit(Resample(name, view.tensor, y, along[0], along[1], fill)), {atom: len(axis_taps[axis])})
     return view
 
 
-def _over_digit(taken: Taps, digit: int, stride: int, size: int) -> Taps:
-    """Taps of all `size` places of an axis, one digit of which is taken anew."""
+def _over_digit(digit_taps: Taps, digit: int, stride: int, size: int) -> Taps:
+    """Taps of all `size` places of an axis of which one digit is resampled."""
     taps = []
     for before in range(0, size, digit * stride):
-        for each in taken.taps:
-            taps += [tuple((before + source * stride + i, weight) for source, weight in each) for i in range(stride)]
+        for place_taps in digit_taps.taps:
+            taps += [tuple((before + source * stride + i, weight) for source, weight in place_taps) for i in range(stride)]
     return Taps(tuple(taps))
 
 
-def channels_anew(state: Translator, node: NodeProto, x: str, taken: Taps, fill: float, out: str) -> str:
-    """Channels taken anew: labels where each is taken at most once, else a 1x1 convolution."""
+def channels_anew(state: Translator, node: NodeProto, tensor: str, channel_taps: Taps, fill: float, out: str) -> str:
+    """Tensor with resampled channels: by relabelling where each is read at most once, else by a 1x1 convolution."""
     name = state.name(node, ".channels")
-    order = tuple(taps[0][0] for taps in taken.taps if taps)
-    if taken == places(order) and len(set(order)) == len(taken):
-        return state.emit(Shuffle(name, x, out, order))
-    _, channels, _, _ = state.shapes[x]
-    q = state.types.get(x)
-    if q is not None and taken != places(order):
+    order = tuple(taps[0][0] for taps in channel_taps.taps if taps)
+    if channel_taps == places(order) and len(set(order)) == len(channel_taps):
+        return state.emit(Shuffle(name, tensor, out, order))
+    _, channels, _, _ = state.shapes[tensor]
+    quantisation = state.types.get(tensor)
+    if quantisation is not None and channel_taps != places(order):
         raise state.refuse(node, "channels of integers are filled or weighted; integers can be taken as they are")
-    check_product(state, node, len(taken), channels)
-    if q is not None:
-        return state.emit(kept(name, x, out, q, order, channels))
-    bias = np.array([0.0 if taps else fill for taps in taken.taps], np.float32)
-    return state.emit(Conv(name, x, out, taken.matrix(channels)[:, :, None, None], bias))
+    check_product(state, node, len(channel_taps), channels)
+    if quantisation is not None:
+        return state.emit(kept(name, tensor, out, quantisation, order, channels))
+    bias = np.array([0.0 if taps else fill for taps in channel_taps.taps], np.float32)
+    return state.emit(Conv(name, tensor, out, channel_taps.matrix(channels)[:, :, None, None], bias))
 
 
 def check_product(state: Translator, node: NodeProto, outputs: int, channels: int) -> None:
@@ -97,7 +97,7 @@ def all_pixels(state: Translator, view: View, axis: int) -> bool:
 
 
 def cut(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
-    """Entries [start, start + size) of an ONNX axis that is all pixels."""
+    """View of entries [start, start + size) of an ONNX axis that is all pixels."""
     _, _, h, w = state.shapes[view.tensor]
     tensor = view.tensor
     if w > 1:

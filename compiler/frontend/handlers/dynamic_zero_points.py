@@ -1,11 +1,11 @@
-"""Products of integers whose zero point is computed at run time, as DynamicQuantizeLinear's is.
+"""Products of integers with a zero point computed at run time, as by DynamicQuantizeLinear.
 
-The sum of (x - z) * w over what a result reads is that of x * w, less z times the sum of w.  The latter is a number for each column of
-weights, which the host makes, as it makes the scales that sums are multiplied with: what FIXPIPE adds to a product and multiplies it with
-are then tensors (`QuantisedConv.columns`), and all of it is as exact as with constants.  A convolution pads with z, so the host does.
+The sum of (x - z) * w is the sum of x * w, minus z times the sum of w.  The latter is one offset per column of weights, which the host
+computes, as it computes the scales of the sums.  FIXPIPE adds and multiplies these tensors (`QuantisedConv.of_columns`), exactly as with
+constants.  A convolution pads with z, so the host pads.
 
-`unshifted` rewrites ONNX to ONNX: a product is then that of x itself, an Add of its columns, and as before a Cast and a Mul by scales, one
-for each column.  `column_groups` finds these again, as what is one operator.
+`unshifted` rewrites ONNX to ONNX: a product of x itself, an Add of the column offsets, then as before a Cast and a Mul by scales, one per
+column.  `column_groups` recognises these nodes as one operator.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from compiler.frontend.onnx_io.attributes import attributes, known_shapes
 from compiler.frontend.onnx_io.scales import OURS, SHIFTED, columns_read
 from simulator.onnx_names import fresh_name, refill
 
-SUMMED = ".sums"  # behind the name of a product's result: before what is added
+SUMMED = ".sums"  # suffix of a product's result before the offsets are added
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class ColumnGroup(NamedTuple):
-    """A node that stands for some of a model's, by their numbers."""
+    """Node that replaces several nodes of a model, with their numbers."""
 
     node: NodeProto
     members: frozenset[int]
 
 
 class _Links:
-    """Who makes and who reads the tensors of a model."""
+    """Producers and readers of the tensors of a model."""
 
     def __init__(self, model: ModelProto) -> None:
         self.nodes = list(model.graph.node)
@@ -50,14 +50,14 @@ class _Links:
                 self.reads.setdefault(name, []).append(i)
 
     def after(self, name: str, op_type: str) -> int | None:
-        """The node of that kind which alone reads a tensor."""
+        """Number of the only reader of a tensor, if it is of that kind; else None."""
         readers = self.reads.get(name, [])
         if name in self.outputs or len(readers) != 1 or self.nodes[readers[0]].op_type != op_type:
             return None
         return readers[0] if not _domain(self.nodes[readers[0]]) else None
 
     def scaled(self, sums: str) -> tuple[int, int, str] | None:
-        """Cast and Mul behind sums, and what they are multiplied with, which is no constant."""
+        """(Cast, Mul, scales) after sums, with computed scales; None for others."""
         cast = self.after(sums, "Cast")
         if cast is None or attributes(self.nodes[cast]).get("to") != TensorProto.FLOAT:
             return None
@@ -65,8 +65,8 @@ class _Links:
         mul = self.after(floats, "Mul")
         if mul is None:
             return None
-        others = [name for name in self.nodes[mul].input if name != floats]
-        return (cast, mul, others[0]) if len(others) == 1 and others[0] not in self.constants else None
+        scales = [name for name in self.nodes[mul].input if name != floats]
+        return (cast, mul, scales[0]) if len(scales) == 1 and scales[0] not in self.constants else None
 
 
 def _domain(node: NodeProto) -> str:
@@ -74,10 +74,10 @@ def _domain(node: NodeProto) -> str:
 
 
 def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
-    """By the number of the last node of each."""
+    """Groups of products, by the number of the last node of each group."""
     if all(node.op_type not in ("ConvInteger", "MatMulInteger") for node in model.graph.node):
         return {}
-    links, found = _Links(model), {}
+    links, groups = _Links(model), {}
     for i, node in enumerate(links.nodes):
         inputs = [*node.input, "", ""][:4]
         if (_domain(node), node.op_type) not in SHIFTED or inputs[2]:
@@ -86,18 +86,18 @@ def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
         columns = "" if add is None else next((name for name in links.nodes[add].input if name != node.output[0]), "")
         if add is None or not _of_zero(links, columns):
             continue
-        result, members, more = links.nodes[add].output[0], {i, add}, [columns]
-        if (behind := links.scaled(result)) is not None:
-            cast, mul, scales = behind
-            result, members, more = links.nodes[mul].output[0], members | {cast, mul}, [columns, scales]
-        made = helper.make_node(node.op_type, [*inputs, *more], [result], name=node.name, domain=OURS)
-        made.attribute.extend(node.attribute)
-        found[max(members)] = ColumnGroup(made, frozenset(members))
-    return found
+        result, members, column_inputs = links.nodes[add].output[0], {i, add}, [columns]
+        if (scaling := links.scaled(result)) is not None:
+            cast, mul, scales = scaling
+            result, members, column_inputs = links.nodes[mul].output[0], members | {cast, mul}, [columns, scales]
+        group_node = helper.make_node(node.op_type, [*inputs, *column_inputs], [result], name=node.name, domain=OURS)
+        group_node.attribute.extend(node.attribute)
+        groups[max(members)] = ColumnGroup(group_node, frozenset(members))
+    return groups
 
 
 def _of_zero(links: _Links, columns: str) -> bool:
-    """Whether a tensor is a product of constants and one number, or comes from where that is."""
+    """Whether a tensor is a product of constants with one number, or an input of this part of a model."""
     if columns in links.inputs:
         return True
     maker = links.nodes[links.makes[columns]] if columns in links.makes else None
@@ -105,140 +105,140 @@ def _of_zero(links: _Links, columns: str) -> bool:
 
 
 def makers(model: ModelProto) -> set[int]:
-    """Nodes of which nothing comes but columns and their scales, of a model in which each group is a node: these are for the host.
+    """Host nodes, used only for column offsets and scales, of a model with a node per group.
 
-    Only those that make a single value, or what a group reads.
+    Each produces a single value, or an input of a group.
     """
     shapes, links = known_shapes(model.graph), _Links(model)
-    wanted = {name for node in links.nodes for name in columns_read(node)}
-    found: set[int] = set()
-    for i in reversed(range(len(links.nodes)) if wanted else ()):
-        made = [name for name in links.nodes[i].output if name]
-        small = all(name in wanted or math.prod(shapes.get(name, (2,))) == 1 for name in made)
-        if small and made and links.outputs.isdisjoint(made) and all(_only_for(links, name, wanted, found) for name in made):
-            found.add(i)
-    return found
+    columns = {name for node in links.nodes for name in columns_read(node)}
+    for_host: set[int] = set()
+    for i in reversed(range(len(links.nodes)) if columns else ()):
+        names = [name for name in links.nodes[i].output if name]
+        small = all(name in columns or math.prod(shapes.get(name, (2,))) == 1 for name in names)
+        if small and names and links.outputs.isdisjoint(names) and all(_only_for(links, name, columns, for_host) for name in names):
+            for_host.add(i)
+    return for_host
 
 
-def _only_for(links: _Links, name: str, wanted: Collection[str], found: Collection[int]) -> bool:
+def _only_for(links: _Links, name: str, columns: Collection[str], for_host: Collection[int]) -> bool:
     readers = links.reads.get(name, [])
-    return bool(readers) and (name in wanted or all(i in found for i in readers))
+    return bool(readers) and (name in columns or all(i in for_host for i in readers))
 
 
-def unshifted(model: ModelProto, kept: Collection[str] = ()) -> ModelProto:
-    """The model with such products in steps, but for those whose results are `kept`; itself without any.  The argument is left alone.
+def unshifted(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
+    """Copy of the model with such products in steps, except those with results `excluded`; the model itself without any.
 
-    Products of two computed operands, and those with a zero point for each row, are left as they are.
+    Products of two computed operands, and products with a zero point per row, stay unchanged.
     """
     shapes, constants = known_shapes(model.graph), {item.name for item in model.graph.initializer}
-    products = {i for i, node in enumerate(model.graph.node) if _is_one(node, shapes, constants) and node.output[0] not in kept}
+    products = {i for i, node in enumerate(model.graph.node) if _is_one(node, shapes, constants) and node.output[0] not in excluded}
     return _Steps(model, shapes).of(products) if products else model
 
 
 def left_alone(model: ModelProto, pieces: Collection[ModelProto]) -> set[str]:
-    """Results of products that are in steps, and in none of some parts of the model."""
-    made = {name for piece in pieces for node in piece.graph.node for name in node.output}
-    named = {name for node in model.graph.node for name in node.output}
-    return {name.removesuffix(SUMMED) for name in named - made if name.endswith(SUMMED) and name.removesuffix(SUMMED) in named}
+    """Results of split products that are in none of the subgraphs."""
+    outputs = {name for piece in pieces for node in piece.graph.node for name in node.output}
+    names = {name for node in model.graph.node for name in node.output}
+    return {name.removesuffix(SUMMED) for name in names - outputs if name.endswith(SUMMED) and name.removesuffix(SUMMED) in names}
 
 
 def _is_one(node: NodeProto, shapes: Shapes, constants: Collection[str]) -> bool:
-    """Whether it is a product by constants of something whose one zero point is none."""
+    """Whether a node is a product with constant weights and a single computed zero point."""
     if (_domain(node), node.op_type) not in SHIFTED:
         return False
     x, w, x_zero, w_zero = (*node.input, "", "")[:4]
     if x in constants or w not in constants or x_zero in (*constants, "") or (w_zero and w_zero not in constants):
         return False
     ranks = (2,) if node.op_type == "MatMulInteger" else (3, 4)
-    known = all(name in shapes for name in (x, x_zero, node.output[0]))
-    return known and math.prod(shapes[x_zero]) == 1 and len(shapes[x_zero]) < 2 and len(shapes[w]) in ranks
+    has_shapes = all(name in shapes for name in (x, x_zero, node.output[0]))
+    return has_shapes and math.prod(shapes[x_zero]) == 1 and len(shapes[x_zero]) < 2 and len(shapes[w]) in ranks
 
 
 class _Steps:
-    """A copy of a model, node by node."""
+    """Copy of a model, node by node, with products in steps."""
 
     def __init__(self, model: ModelProto, shapes: Shapes) -> None:
         self.model = deepcopy(model)
         self.links, self.shapes = _Links(model), dict(shapes)
         self.types = {item.name: item.type.tensor_type.elem_type for item in (*model.graph.value_info, *model.graph.input)}
         self.taken = {*self.shapes, *(name for node in self.links.nodes for name in (*node.input, *node.output))}
-        self.known: dict[tuple[str, ...], str] = {}  # what was made already, by whom of what
+        self.results: dict[tuple[str, ...], str] = {}  # (operator, inputs) -> its result
 
     def of(self, products: Collection[int]) -> ModelProto:
-        graph, spread = self.model.graph, dict[int, tuple[str, tuple[int, ...]]]()
+        graph, shape_of_scale = self.model.graph, dict[int, tuple[str, tuple[int, ...]]]()
         del graph.node[:]
         for i, node in enumerate(self.links.nodes):
             if i in products:
                 columns = self._product(node)
-                if (behind := self.links.scaled(node.output[0])) is not None:
-                    spread[behind[1]] = behind[2], self.shapes[columns]
+                if (scaling := self.links.scaled(node.output[0])) is not None:
+                    shape_of_scale[scaling[1]] = scaling[2], self.shapes[columns]
                 continue
-            mine = deepcopy(node)
-            if i in spread:
-                scale, shape = spread[i]
-                mine.input[:] = [self._spread(scale, shape, node.output[0]) if name == scale else name for name in mine.input]
-            graph.node.append(mine)
+            copy = deepcopy(node)
+            if i in shape_of_scale:
+                scale, shape = shape_of_scale[i]
+                copy.input[:] = [self._spread(scale, shape, node.output[0]) if name == scale else name for name in copy.input]
+            graph.node.append(copy)
         return self.model
 
     def _product(self, node: NodeProto) -> str:
-        """In two steps; returns what is added in the second."""
+        """Append a product as two steps; returns the offsets that the second step adds."""
         y, (x, w, zero, *of_weights) = node.output[0], node.input
         product = deepcopy(node)
         if node.op_type == "ConvInteger":
             x = self._padded(product, x, zero)
         columns = self._constant(f"{y}.columns", self._columns(node, w, *of_weights))
-        one = self._made("Cast", [zero], f"{zero}.int32", TensorProto.INT32, self.shapes[zero], to=TensorProto.INT32)
+        zero_value = self._made("Cast", [zero], f"{zero}.int32", TensorProto.INT32, self.shapes[zero], to=TensorProto.INT32)
         if self.shapes[zero]:
-            one = self._made("Squeeze", [one], f"{one}.one", TensorProto.INT32, ())
-        added = self._made("Mul", [one, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
+            zero_value = self._made("Squeeze", [zero_value], f"{zero_value}.one", TensorProto.INT32, ())
+        offsets = self._made("Mul", [zero_value, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
         product.input[:] = [x, w, *(["", *of_weights] if any(of_weights) else [])]
         product.output[:] = [self._new(f"{y}{SUMMED}", TensorProto.INT32, self.shapes[y])]
         self.model.graph.node.append(product)
-        self.model.graph.node.append(helper.make_node("Add", [product.output[0], added], [y], name=f"{y}.shifted"))
-        return added
+        self.model.graph.node.append(helper.make_node("Add", [product.output[0], offsets], [y], name=f"{y}.shifted"))
+        return offsets
 
-    def _columns(self, node: NodeProto, w: str, w_zero: str = "") -> NDArray[np.int32]:
-        """What a zero point of 1 adds, as it broadcasts over the result."""
-        weights = numpy_helper.to_array(self.links.constants[w]).astype(np.int64)
-        shift = numpy_helper.to_array(self.links.constants[w_zero]).astype(np.int64) if w_zero else np.zeros((), np.int64)
+    def _columns(self, node: NodeProto, weight_name: str, zero_name: str = "") -> NDArray[np.int32]:
+        """Offsets for a zero point of 1, shaped to broadcast over the result."""
+        weights = numpy_helper.to_array(self.links.constants[weight_name]).astype(np.int64)
+        shift = numpy_helper.to_array(self.links.constants[zero_name]).astype(np.int64) if zero_name else np.zeros((), np.int64)
         if node.op_type == "MatMulInteger":
             return -(weights - shift).sum(axis=0).astype(np.int32)
-        behind = (1,) * (weights.ndim - 1)
-        found = (weights - shift.reshape(-1, *behind)).sum(axis=tuple(range(1, weights.ndim)))
-        return -found.reshape(1, -1, *behind[1:]).astype(np.int32)
+        trailing_axes = (1,) * (weights.ndim - 1)
+        sums = (weights - shift.reshape(-1, *trailing_axes)).sum(axis=tuple(range(1, weights.ndim)))
+        return -sums.reshape(1, -1, *trailing_axes[1:]).astype(np.int32)
 
     def _spread(self, scale: str, shape: tuple[int, ...], of: str) -> str:
-        """A scale for each column, where there is one for all."""
+        """Scales per column, expanded where there is a single scale."""
         if math.prod(self.shapes.get(scale, (2,))) != 1:
             return scale
         sizes = self._constant(f"{of}.shape", np.array(shape, np.int64))
         return self._made("Expand", [scale, sizes], f"{of}.scales", TensorProto.FLOAT, shape)
 
-    def _padded(self, node: NodeProto, x: str, zero: str) -> str:
-        """What a convolution reads, with its padding; its own attributes say none then, in place."""
-        values, shape = attributes(node), self.shapes[x]
+    def _padded(self, node: NodeProto, name: str, zero: str) -> str:
+        """Padded input of a convolution, whose own padding is removed in place."""
+        values, shape = attributes(node), self.shapes[name]
         axes = len(shape) - 2
         strides, dilations = (_pair(values.get(key, ())) for key in ("strides", "dilations"))
         pads = padding(values, _pair(shape[2:]), _pair(self.shapes[node.input[1]][2:]), strides, dilations)
         refill(node.attribute, (item for item in node.attribute if item.name not in ("auto_pad", "pads")))
         if not any(pads):
-            return x
-        before, behind = pads[:axes], pads[2 : 2 + axes]
-        larger = (*shape[:2], *(sum(of) for of in zip(before, shape[2:], behind, strict=True)))
+            return name
+        before, after = pads[:axes], pads[2 : 2 + axes]
+        larger = (*shape[:2], *(sum(sizes) for sizes in zip(before, shape[2:], after, strict=True)))
         fill = self._made("Squeeze", [zero], f"{zero}.one", self.types.get(zero, 0), ()) if self.shapes[zero] else zero
-        key = ("padded", x, fill, *map(str, pads))
-        if key not in self.known:
-            ends = self._constant(f"{x}.pads", np.array([0, 0, *before, 0, 0, *behind], np.int64))
-            self.known[key] = self._made("Pad", [x, ends, fill], f"{x}.padded", self.types.get(x, 0), larger)
-        return self.known[key]
+        key = ("padded", name, fill, *map(str, pads))
+        if key not in self.results:
+            ends = self._constant(f"{name}.pads", np.array([0, 0, *before, 0, 0, *after], np.int64))
+            self.results[key] = self._made("Pad", [name, ends, fill], f"{name}.padded", self.types.get(name, 0), larger)
+        return self.results[key]
 
     def _made(self, op_type: str, inputs: list[str], name: str, kind: int, shape: tuple[int, ...], **values: int) -> str:
-        """The result of a node, which is made once."""
+        """Result of a node, created once."""
         key = (op_type, *inputs)
-        if key not in self.known:
-            self.known[key] = self._new(name, kind, shape)
-            self.model.graph.node.append(helper.make_node(op_type, inputs, [self.known[key]], name=self.known[key], **values))
-        return self.known[key]
+        if key not in self.results:
+            self.results[key] = self._new(name, kind, shape)
+            self.model.graph.node.append(helper.make_node(op_type, inputs, [self.results[key]], name=self.results[key], **values))
+        return self.results[key]
 
     def _constant(self, name: str, value: NDArray[np.generic]) -> str:
         name = self._fresh(name)
@@ -259,6 +259,6 @@ class _Steps:
 
 
 def _pair(numbers: Sequence[int]) -> tuple[int, int]:
-    """One for each axis of an image; 1 where there is none."""
+    """Numbers of the two axes of an image; 1 for missing ones."""
     first, second = [*numbers, 1, 1][:2]
     return int(first), int(second)

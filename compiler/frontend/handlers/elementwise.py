@@ -1,4 +1,4 @@
-"""Handlers of operators that work value by value: each becomes one Vector chain."""
+"""Handlers of element-wise operators: each becomes one Vector chain."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.ir.operators import Conv, Floats, Step, Vector
 
 
-def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: View, others: tuple[str, ...] = ()) -> None:
-    state.finish_as(node, Vector(state.name(node), (view.tensor, *others), node.output[0], steps), view.axes)
+def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: View, operands: tuple[str, ...] = ()) -> None:
+    state.finish_as(node, Vector(state.name(node), (view.tensor, *operands), node.output[0], steps), view.axes)
 
 
 def batch_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -81,7 +81,7 @@ def clip(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _per_channel(state: Translator, node: NodeProto, view: View, array: NDArray[Any]) -> Floats | float:
-    """A constant operand as one value, or as one per channel of the view's tensor."""
+    """Constant operand as one value, or as one value per channel of the view's tensor."""
     if array.size == 1 and array.ndim <= len(view.shape):
         return float(array.reshape(-1)[0])
     values = constant_as(view, state.shapes[view.tensor], array)
@@ -117,7 +117,7 @@ def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tupl
 
 
 def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
-    """A tensor and a constant: one value, one per channel, or any other, which then is a tensor too."""
+    """Emit an operation of a tensor and a constant: one value, one per channel, or a constant tensor."""
     view, shape = view.of_rank(array.ndim), state.shapes[view.tensor]
     values, halved = constant_as(view, shape, array), (Step("muls", 0.5),) if node.op_type == "Mean" else ()
     if values is None or values.size in (1, values.shape[1]):
@@ -127,8 +127,8 @@ def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], c
     name, step = node.op_type, BINARY[node.op_type]
     if constant_first and name in ("Sub", "Div"):
         step = "rsub" if name == "Sub" else "rdiv"
-    other = state.constant_tensor(node, values, shape)
-    _chain(state, node, (Step(step, operand=1), *halved), view, (other,))  # type: ignore[arg-type]
+    constant = state.constant_tensor(node, values, shape)
+    _chain(state, node, (Step(step, operand=1), *halved), view, (constant,))  # type: ignore[arg-type]
 
 
 BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}
@@ -138,6 +138,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Tensors, left to right, where one has the shape of the result; or a tensor and a constant."""
     if values.get("broadcast", 0):
         raise state.refuse(node, "the broadcast attribute of opsets before 7; convert the model to a newer opset")
+    # a constant operand becomes steps with values
     constants = [i for i in range(len(node.input)) if node.input[i] in state.constants]
     tensors = [i for i in range(len(node.input)) if i not in constants]
     if not tensors:
@@ -155,28 +156,29 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
         _with(state, node, view, array, constants[0] == 0)
         return
     views = [state.view(node, i) for i in tensors]
-    if len({other.axes for other in views}) > 1:
-        views = [state.in_order(other) for other in views]
+    if len({tensor_view.axes for tensor_view in views}) > 1:
+        views = [state.in_order(tensor_view) for tensor_view in views]
     if len(views) == 1:
         state.views[node.output[0]] = views[0]
         return
     if node.op_type == "Mul" and len(views) == 2 and views[0] == views[1]:
         _chain(state, node, power(2.0), views[0])
         return
-    shape = np.broadcast_shapes(*(other.shape for other in views))
-    full = next((i for i, other in enumerate(views) if other.shape == shape), None)
-    if full is None:
+    # the chain runs over the operand of the full shape; the others are broadcast to it
+    shape = np.broadcast_shapes(*(tensor_view.shape for tensor_view in views))
+    full_index = next((i for i, tensor_view in enumerate(views) if tensor_view.shape == shape), None)
+    if full_index is None:
         raise state.refuse(node, f"shapes {' and '.join(str(list(v.shape)) for v in views)}; one of them has to be that of the result")
-    view = views[full]
-    op_type, rest = node.op_type, [other for i, other in enumerate(views) if i != full]
-    narrow = state.shapes[rest[0].tensor][1] < state.shapes[view.tensor][1]
-    if op_type == "Div" and full == 0 and narrow and _is_root(state, rest[0].tensor):
+    view = views[full_index]
+    op_type, operand_views = node.op_type, [tensor_view for i, tensor_view in enumerate(views) if i != full_index]
+    narrow = state.shapes[operand_views[0].tensor][1] < state.shapes[view.tensor][1]
+    if op_type == "Div" and full_index == 0 and narrow and _is_root(state, operand_views[0].tensor):
         # one reciprocal for all channels; that of a root overflows in no type, and is no subnormal number
         name = state.name(node, ".reciprocal")
-        root = Vector(name, (rest[0].tensor,), name, (Step("reciprocal"),))
-        op_type, rest = "Mul", [View(state.emit(root), rest[0].axes)]
-    others = tuple(_broadcast(state, node, view, other) for other in rest)
-    _chain(state, node, _with_tensors(op_type, len(others), full > 0), view, others)
+        root = Vector(name, (operand_views[0].tensor,), name, (Step("reciprocal"),))
+        op_type, operand_views = "Mul", [View(state.emit(root), operand_views[0].axes)]
+    operands = tuple(_broadcast(state, node, view, tensor_view) for tensor_view in operand_views)
+    _chain(state, node, _with_tensors(op_type, len(operands), full_index > 0), view, operands)
 
 
 def _is_root(state: Translator, tensor: str) -> bool:
@@ -185,13 +187,13 @@ def _is_root(state: Translator, tensor: str) -> bool:
 
 
 def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool:
-    """Whether v op constant, or constant op v, is v: bodies and exporters write masks of zeros and scales of one."""
+    """Whether v op constant, or constant op v, is v: exporters and inlined bodies have masks of zeros and scales of one."""
     neutral = {"Add": 0, "Sum": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(op)
     return neutral is not None and not (constant_first and op in ("Sub", "Div")) and bool(np.all(array == neutral))
 
 
 def chosen(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Where of a constant condition that is the same everywhere, and Expand to the shape that a tensor has: that tensor."""
+    """Where with a uniform constant condition, and Expand to the same shape: a view of the selected input."""
     index = 0
     if node.op_type == "Where":
         condition = state.constant(node, 0, "the condition")
@@ -204,46 +206,46 @@ def chosen(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.views[node.output[0]] = view
 
 
-def _with_tensors(op: str, others: int, swapped: bool) -> tuple[Step, ...]:
-    """Steps of v op each of the others; of other op v where that is `swapped` (an other may be one pixel: it is never the left side)."""
+def _with_tensors(op: str, operand_count: int, swapped: bool) -> tuple[Step, ...]:
+    """Steps of v op operand, for each operand; `swapped`: operand op v.  An operand may be one pixel, so v is always the left side."""
     step: Any = BINARY[op]
     if swapped and op == "Sub":
         return (Step("sub", operand=1), Step("muls", -1.0))
     if swapped and op == "Div":
         return (Step("reciprocal"), Step("mul", operand=1))
-    steps = tuple(Step(step, operand=i) for i in range(1, others + 1))
-    return (*steps, Step("muls", 1 / (others + 1))) if op == "Mean" else steps
+    steps = tuple(Step(step, operand=i) for i in range(1, operand_count + 1))
+    return (*steps, Step("muls", 1 / (operand_count + 1))) if op == "Mean" else steps
 
 
-def _broadcast(state: Translator, node: NodeProto, view: View, other: View) -> str:
-    """A tensor that can be an operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1) of its channels."""
-    axes = other.of_rank(len(view.axes)).axes
+def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) -> str:
+    """Operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1)."""
+    axes = operand.of_rank(len(view.axes)).axes
     n, c, _, _ = state.shapes[view.tensor]
-    tensor = state.in_rows_of(other.tensor, view.tensor)
+    tensor = state.in_rows_of(operand.tensor, view.tensor)
     m, k, h, w = state.shapes[tensor]
-    spread = {atom.axis for mine, theirs in zip(view.axes, axes, strict=True) if mine != theirs for atom in mine}
-    if any(theirs not in (mine, ()) for mine, theirs in zip(view.axes, axes, strict=True)) or m != n:
-        raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(other.shape)} lie in different orders")
+    broadcast = {atom.axis for atoms, operand_atoms in zip(view.axes, axes, strict=True) if atoms != operand_atoms for atom in atoms}
+    if any(operand_atoms not in (atoms, ()) for atoms, operand_atoms in zip(view.axes, axes, strict=True)) or m != n:
+        raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(operand.shape)} lie in different orders")
     if k != c:
-        tensor = _spread_channels(state, tensor, tuple(atom for theirs in axes for atom in theirs if atom.axis == C), k, c)
-    if P in spread and (h, w) != (1, 1):
-        raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; one value per channel can be spread over an image")
+        tensor = _spread_channels(state, tensor, tuple(atom for operand_atoms in axes for atom in operand_atoms if atom.axis == C), k, c)
+    if P in broadcast and (h, w) != (1, 1):
+        raise state.refuse(node, f"shapes {list(view.shape)} and {list(operand.shape)}; one value per channel can be spread over an image")
     return tensor
 
 
-def _spread_channels(state: Translator, tensor: str, atoms: Atoms, k: int, c: int) -> str:
-    """A tensor of k channels with each of c in its place: one for all, or one for the same channel of every head (`atoms` says which).
+def _spread_channels(state: Translator, tensor: str, atoms: Atoms, source_channels: int, channels: int) -> str:
+    """Tensor broadcast to `channels` channels: one for all, or one for the same channel of every head, by `atoms`.
 
-    A product with zeros and ones, made once however many read it.
+    It is a product with zeros and ones, created once for all readers.
     """
-    key = (tensor, atoms, c)
+    key = (tensor, atoms, channels)
     if key not in state.spread:
-        index = np.zeros(c, np.int64)
+        index = np.zeros(channels, np.int64)
         for atom in atoms:
-            index += np.arange(c) // atom.stride % atom.size * atom.stride
-        chosen = (index[:, None] == np.arange(k)).astype(np.float32)
+            index += np.arange(channels) // atom.stride % atom.size * atom.stride
+        selection = (index[:, None] == np.arange(source_channels)).astype(np.float32)
         name = state.fresh(f"{tensor}.channels")
-        state.spread[key] = state.emit(Conv(name, tensor, name, chosen[:, :, None, None], np.zeros(c, np.float32)))
+        state.spread[key] = state.emit(Conv(name, tensor, name, selection[:, :, None, None], np.zeros(channels, np.float32)))
     return state.spread[key]
 
 

@@ -1,4 +1,4 @@
-"""One handler per ONNX operator: reads the node, emits operators of the graph.  `HANDLERS` is the list of what is supported."""
+"""Handlers of ONNX operators, one per operator: each reads a node and emits operators of the graph.  `HANDLERS` lists all of them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     if kernel == (1, 1) and groups == 1 and pixel and graph_shape(view.shape) != state.shapes[view.tensor]:
         product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
-    own = state.shapes[view.tensor]
-    if view.axes == (whole(own, N), (), whole(own, P, C)) and own[1] == stride[0] > dilation[0] == 1:
+    tensor_shape = state.shapes[view.tensor]
+    if view.axes == (whole(tensor_shape, N), (), whole(tensor_shape, P, C)) and tensor_shape[1] == stride[0] > dilation[0] == 1:
         _conv_of_phases(state, node, weights, bias, pads)
         return
     x = state.image(node)
@@ -56,7 +56,7 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: Floats, pads: Pads) -> None:
-    """A signal of one channel whose samples a stride apart are channels (`to_graph.strided_phases`): stride 1 over rows of them."""
+    """Emit a convolution of a one-channel signal whose phases are channels (`to_graph.strided_phases`): stride 1 over rows."""
     x = state.view(node).tensor
     _, stride, rows, _ = state.shapes[x]
     c_out, taps = len(weights), weights.shape[2]
@@ -101,9 +101,9 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
         concat_pixels(state, node, axis)
         return
     views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
-    if len(views) == len(node.input) and all(_beside(state, each, view, axis) for each in views):
-        op = Concat(state.name(node), tuple(state.in_rows_of(each.tensor, view.tensor) for each in views), node.output[0])
-        state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(each.shape[axis] for each in views)}).axes)
+    if len(views) == len(node.input) and all(_beside(state, part, view, axis) for part in views):
+        op = Concat(state.name(node), tuple(state.in_rows_of(part.tensor, view.tensor) for part in views), node.output[0])
+        state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(part.shape[axis] for part in views)}).axes)
         return
     if rank < 2 or axis != 1:
         raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
@@ -113,35 +113,35 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
 
 
-def _beside(state: Translator, view: View, other: View, axis: int) -> bool:
-    """Whether an axis is all channels of both, and the others lie alike."""
-    alike = view.axes[:axis] + view.axes[axis + 1 :] == other.axes[:axis] + other.axes[axis + 1 :]
-    return alike and all(bool(each.axes[axis]) and each.axes[axis] == whole(state.shapes[each.tensor], C) for each in (view, other))
+def _beside(state: Translator, view: View, reference: View, axis: int) -> bool:
+    """Whether an axis is all channels of both views, and the other axes are equal."""
+    alike = view.axes[:axis] + view.axes[axis + 1 :] == reference.axes[:axis] + reference.axes[axis + 1 :]
+    return alike and all(bool(part.axes[axis]) and part.axes[axis] == whole(state.shapes[part.tensor], C) for part in (view, reference))
 
 
-def _channels(state: Translator, node: NodeProto, index: int, beside: View) -> str:
-    """Of a Concat of channels an input, which may be a constant: a tensor in the type of the one `beside` it."""
+def _channels(state: Translator, node: NodeProto, index: int, reference: View) -> str:
+    """Input of a Concat of channels as a tensor; a constant gets the type of the `reference`."""
     if node.input[index] not in state.constants:
         return state.image(node, index)
     array = state.constants[node.input[index]]
     shape = graph_shape(array.shape)
-    q = state.types.get(beside.tensor)
+    quantisation = state.types.get(reference.tensor)
     name = state.constant_tensor(node, array.reshape(shape), shape)
-    state.tensors[name] = state.tensors[name].astype(np.float32 if q is None else q.dtype)
-    if q is not None:
-        state.types[name] = q
+    state.tensors[name] = state.tensors[name].astype(np.float32 if quantisation is None else quantisation.dtype)
+    if quantisation is not None:
+        state.types[name] = quantisation
     return name
 
 
 def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset: int) -> int:
-    """Of equal runs of channels, over each of which a Softmax goes."""
+    """Number of equal runs of channels that a Softmax covers separately."""
     view = state.view(node)
     rank = len(view.shape)
     axis = int(values.get("axis", -1 if opset >= 13 else 1)) % rank
     # before opset 13 every axis from `axis` on is one
-    over = view.axes[axis] if opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
-    size = math.prod(atom.size for atom in over)
-    if size == 1 or over != joined([Atom(C, size, 1)]):
+    softmax_atoms = view.axes[axis] if opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
+    size = math.prod(atom.size for atom in softmax_atoms)
+    if size == 1 or softmax_atoms != joined([Atom(C, size, 1)]):
         raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
     return state.shapes[view.tensor][1] // size
 
@@ -155,13 +155,14 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze: the same values in the same order."""
     view = state.view(node)
     shape = list(view.shape)
+    # the output shape, by the rules of each operator
     if node.op_type == "Reshape":
         target = [int(d) for d in state.constant(node, 1, "the target shape").reshape(-1)]
         if 0 in target and not values.get("allowzero", 0):
             target = [shape[i] if d == 0 else d for i, d in enumerate(target)]
         if -1 in target:
-            known = -math.prod(target)
-            target = [math.prod(shape) // max(known, 1) if d == -1 else d for d in target]
+            known_size = -math.prod(target)
+            target = [math.prod(shape) // max(known_size, 1) if d == -1 else d for d in target]
         shape_out = target
     elif node.op_type == "Flatten":
         axis = int(values.get("axis", 1))
@@ -170,29 +171,29 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
     else:
         axes = state.constant(node, 1, "the axes").reshape(-1).tolist() if state.has(node, 1) else values.get("axes")
         if node.op_type == "Squeeze":
-            gone = {int(a) % len(shape) for a in axes} if axes is not None else {i for i, d in enumerate(shape) if d == 1}
-            shape_out = [d for i, d in enumerate(shape) if i not in gone]
+            dropped_axes = {int(a) % len(shape) for a in axes} if axes is not None else {i for i, d in enumerate(shape) if d == 1}
+            shape_out = [d for i, d in enumerate(shape) if i not in dropped_axes]
         else:
             rank = len(shape) + len(axes or ())
-            new = {int(a) % rank for a in axes or ()}
-            rest = iter(shape)
-            shape_out = [1 if i in new else next(rest) for i in range(rank)]
+            inserted_axes = {int(a) % rank for a in axes or ()}
+            remaining_dims = iter(shape)
+            shape_out = [1 if i in inserted_axes else next(remaining_dims) for i in range(rank)]
     if math.prod(shape_out) != math.prod(shape):
         raise state.refuse(node, f"{shape} cannot become {shape_out}")
-    found = state.reshape(view, shape_out)
-    if found is None:
+    reshaped = state.reshape(view, shape_out)
+    if reshaped is None:
         raise state.refuse(node, f"{shape} cannot become {shape_out} without moving values: its axes lie in another order")
-    state.views[node.output[0]] = found
+    state.views[node.output[0]] = reshaped
 
 
 def transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Another view; who reads it says whether it can."""
+    """Transpose: another view; its readers decide whether they support it."""
     view = state.view(node)
     state.views[node.output[0]] = transposed(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
 
 
 def same(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Identity, Dropout at inference, and Cast from one kind of float to another: the NPU computes in its own."""
+    """Identity, Dropout at inference, and Cast between kinds of float: the NPU computes in its own type."""
     if node.op_type == "Cast" and values["to"] not in FLOATS:
         raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
     if node.op_type == "Dropout" and state.has(node, 2) and bool(state.constant(node, 2, "training_mode").reshape(-1)[0]):

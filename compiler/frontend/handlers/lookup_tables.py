@@ -1,9 +1,9 @@
-"""Functions of one quantised tensor by their 256 values, as onnxruntime computes them: chains of operators in floats between integers.
+"""Tables of functions of one quantised tensor: onnxruntime evaluates the chain of float operators for all 256 integers.
 
-A table is exact where the same chain in float16 would be a step off now and then.
+A table is exact, whereas the same chain in float16 would sometimes be off by one.
 
-onnxruntime runs in this process here, unlike for whole models.  A chain is of operators in `ENUMERATED` with constants of one value, on 256
-integers, so nothing of the file says how much memory or time it takes.
+onnxruntime runs in this process here, unlike for whole models.  A chain has only operators of `ENUMERATED` with constants of one value, on
+256 integers, so a model cannot make it slow or large.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, OperatorSetIdProto, helper, numpy_helper
 
 from simulator.onnx_names import names_read
 
-# value by value, of one computed input; what else they read are constants of one value
+# element-wise operators of one computed input; the other inputs are constants of one value
 ENUMERATED = frozenset({
     "Abs", "Add", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
     "Log", "Max", "Min", "Mish", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
@@ -35,35 +35,35 @@ def entries(
     ir_version: int,
     channels: int = 0,
 ) -> NDArray[Any] | None:
-    """Results for every integer, the least first, of nodes that lead from one tensor of 8 bits to another.  dtypes: onnx's, of both.
+    """Table of a chain of nodes between two tensors of 8 bits: results for every integer, the least first.  dtypes: onnx's, of both.
 
-    channels: of nodes that compute channel by channel; the results are [channels, 256] then.
-    None where onnxruntime refuses them (a type or an opset without a kernel), or where a value depends on its place in a tensor: the
-    chain is then computed in floats.  Anything else that it raises is a bug, and goes on.
+    channels: for nodes with values per channel; then the results are [channels, 256].
+    None where onnxruntime refuses the nodes (a type or an opset without a kernel), or where a result depends on the position in a
+    tensor: then the chain is computed in floats.  Other exceptions are bugs and propagate.
     """
-    before = (1, channels, 1) if channels else ()  # axes in front of that of the integers
+    leading_axes = (1, channels, 1) if channels else ()  # axes in front of that of the integers
     graph = helper.make_graph(
-        nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], [*before, "n"])],
-        [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], [*before, "n"])],
+        nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], [*leading_axes, "n"])],
+        [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], [*leading_axes, "n"])],
         [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(names_read(nodes) & constants.keys())],
     )  # fmt: skip
     model = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
-    found = _run(model.SerializeToString(deterministic=True), helper.tensor_dtype_to_np_dtype(dtypes[0]).name, before)
-    return None if found is None else np.frombuffer(found, helper.tensor_dtype_to_np_dtype(dtypes[1])).reshape(*before[1:2], 256)
+    table = _run(model.SerializeToString(deterministic=True), helper.tensor_dtype_to_np_dtype(dtypes[0]).name, leading_axes)
+    return None if table is None else np.frombuffer(table, helper.tensor_dtype_to_np_dtype(dtypes[1])).reshape(*leading_axes[1:2], 256)
 
 
 @lru_cache(maxsize=4096)
-def _run(model: bytes, dtype: str, before: tuple[int, ...]) -> bytes | None:
-    import onnxruntime  # only a model that has such a chain pays for it
+def _run(model: bytes, dtype: str, leading_axes: tuple[int, ...]) -> bytes | None:
+    import onnxruntime  # imported only for models with such a chain
 
     from simulator.exact_onnxruntime import REFUSALS, session_options
 
     limits = np.iinfo(dtype)
-    every = np.broadcast_to(np.arange(limits.min, limits.max + 1).astype(dtype), (*before, 256))
+    integers = np.broadcast_to(np.arange(limits.min, limits.max + 1).astype(dtype), (*leading_axes, 256))
     try:
         session = onnxruntime.InferenceSession(model, session_options(), providers=["CPUExecutionProvider"])
-        (name,) = (item.name for item in session.get_inputs())
-        found = [np.roll(session.run(None, {name: np.roll(every, turn, -1)})[0], -turn, -1) for turn in _TURNS]
+        (name,) = (port.name for port in session.get_inputs())
+        results = [np.roll(session.run(None, {name: np.roll(integers, turn, -1)})[0], -turn, -1) for turn in _TURNS]
     except REFUSALS:
         return None
-    return found[0].tobytes() if all(np.array_equal(found[0], other) for other in found[1:]) else None
+    return results[0].tobytes() if all(np.array_equal(results[0], turn_outputs) for turn_outputs in results[1:]) else None

@@ -1,4 +1,4 @@
-"""Operators that an exporter wrote out in smaller ones: LayerNormalization and GELU, put together again before the translation.
+"""Recognition of operators that exporters decompose: LayerNormalization and GELU.
 
 | operator           | written as                                                                            |
 |--------------------|---------------------------------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | Gelu               | x * 0.5 * (1 + erf(x * sqrt(1/2))), factors in any order                              |
 | Gelu (tanh)        | x * 0.5 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), factors in any order         |
 
-A scale and a shift behind the first fold into it later.  Nodes that nobody reads any more are dropped.
+Rewrites fold a following scale and shift into LayerNormalization later.  Nodes without readers are dropped.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from compiler.frontend.onnx_io.attributes import attributes, opset_of
 from simulator.onnx_names import names_read, refill
 
-ONE = "tilefarm.one"  # a scale of one value, which the translation broadcasts
+ONE = "tilefarm.one"  # a scale of one value, broadcast by the translation
 Factors = tuple[float, tuple[str, ...]]  # a number and tensors, in order of their names
 _TAKEN_IN = frozenset({"BatchNormalization", "Dropout", "Identity"})
 _CLOSE = 2e-3  # exporters write 1.4142, some in float16
 
 
 def recognise(model: ModelProto) -> ModelProto:
-    """The model with known groups of nodes as single ones; itself where there are none, and every node is read."""
-    seen = _Seen(model)
-    replaced = {}
+    """Model with recognised groups as single nodes and without unused nodes; the model itself where nothing changes."""
+    seen = _Producers(model)
+    replacements = {}
     for index, node in enumerate(model.graph.node):
         new = _layer_norm(seen, node) if node.op_type in ("Div", "Mul") else None
         new = new or (_gelu(seen, node) if node.op_type == "Mul" else None)
         if new is not None:
-            replaced[index] = new
-    nodes = [replaced.get(index, node) for index, node in enumerate(model.graph.node)]
-    used = {item.name for item in model.graph.output}
-    kept = []
+            replacements[index] = new
+    nodes = [replacements.get(index, node) for index, node in enumerate(model.graph.node)]
+    used = {output.name for output in model.graph.output}
+    live_nodes = []
     for node in reversed(nodes):
         if used.isdisjoint(node.output):
             continue
         used |= names_read([node])
-        kept.append(node)
-    kept = _by_level(kept[::-1])
-    if kept == nodes and not replaced:
+        live_nodes.append(node)
+    live_nodes = _by_level(live_nodes[::-1])
+    if live_nodes == nodes and not replacements:
         return model
     copy = deepcopy(model)
-    refill(copy.graph.node, kept)
-    if replaced:
+    refill(copy.graph.node, live_nodes)
+    if replacements:
         copy.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), ONE))
     return copy
 
 
 def _by_level(nodes: list[NodeProto]) -> list[NodeProto]:
-    """By the number of nodes from the inputs on, those that the one before takes in aside: plans do not depend on an exporter's order."""
+    """Nodes sorted by depth, so that plans do not depend on an exporter's order; nodes that fuse with their producer add 0 to it."""
     level: dict[str, int] = {}
-    at = []
+    levels = []
     for node in nodes:
-        mine = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _TAKEN_IN)
-        at.append(mine)
-        level |= dict.fromkeys(node.output, mine)
-    return [nodes[i] for i in sorted(range(len(nodes)), key=at.__getitem__)]
+        node_level = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _TAKEN_IN)
+        levels.append(node_level)
+        level |= dict.fromkeys(node.output, node_level)
+    return [nodes[i] for i in sorted(range(len(nodes)), key=levels.__getitem__)]
 
 
-class _Seen:
-    """Who makes what, and the constants of one value."""
+class _Producers:
+    """Producers of tensors, and small constants."""
 
     def __init__(self, model: ModelProto) -> None:
         self.opset = opset_of(model)
@@ -78,26 +78,27 @@ class _Seen:
                 self.small[node.output[0]] = numpy_helper.to_array(attributes(node)["value"])
 
     def number(self, name: str) -> float | None:
-        """The value of a constant of one value."""
+        """Value of a constant of one value; None for other tensors."""
         array = self.small.get(name)
         return float(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "fi" else None
 
-    def made(self, name: str, *op_types: str) -> NodeProto | None:
+    def producer(self, name: str, *op_types: str) -> NodeProto | None:
+        """Producer of a tensor, if it is of one of these kinds; else None."""
         node = self.maker.get(name)
         return node if node is not None and node.op_type in op_types else None
 
     def with_number(self, node: NodeProto | None) -> tuple[str, float] | None:
-        """(tensor, number) of an operator on one of each."""
+        """(tensor, number) of an operator with these two inputs; None for others."""
         if node is None or len(node.input) != 2:
             return None
-        for tensor, other in (node.input, reversed(node.input)):
-            value = self.number(other)
+        for tensor, constant in (node.input, reversed(node.input)):
+            value = self.number(constant)
             if value is not None and self.number(tensor) is None:
                 return tensor, value
         return None
 
     def factors(self, name: str, depth: int = 4) -> Factors:
-        """What a tensor is the product of, through Mul, Div by a number and Pow with a small exponent."""
+        """Factors of a tensor, through Mul, Div by a number and Pow with a small exponent."""
         value = self.number(name)
         if value is not None:
             return value, ()
@@ -105,25 +106,25 @@ class _Seen:
         if node is None or depth == 0:
             return 1.0, (name,)
         if node.op_type == "Mul":
-            (a, left), (b, right) = (self.factors(item, depth - 1) for item in node.input)
-            return a * b, tuple(sorted(left + right))
-        if node.op_type == "Div" and (by := self.number(node.input[1])):
-            a, left = self.factors(node.input[0], depth - 1)
-            return a / by, left
+            (left_factor, left_tensors), (right_factor, right_tensors) = (self.factors(operand, depth - 1) for operand in node.input)
+            return left_factor * right_factor, tuple(sorted(left_tensors + right_tensors))
+        if node.op_type == "Div" and (divisor := self.number(node.input[1])):
+            left_factor, left_tensors = self.factors(node.input[0], depth - 1)
+            return left_factor / divisor, left_tensors
         if node.op_type == "Pow" and self.number(node.input[1]) in (2.0, 3.0):
-            times = int(self.number(node.input[1]) or 0)
-            a, left = self.factors(node.input[0], depth - 1)
-            return a**times, tuple(sorted(left * times))
+            exponent = int(self.number(node.input[1]) or 0)
+            left_factor, left_tensors = self.factors(node.input[0], depth - 1)
+            return left_factor**exponent, tuple(sorted(left_tensors * exponent))
         return 1.0, (name,)
 
 
-def _near(value: float, wanted: float) -> bool:
-    return abs(value - wanted) <= _CLOSE * abs(wanted)
+def _near(value: float, target: float) -> bool:
+    return abs(value - target) <= _CLOSE * abs(target)
 
 
-def _mean(seen: _Seen, name: str) -> str | None:
-    """x, where a tensor is its mean over the last axis."""
-    node = seen.made(name, "ReduceMean")
+def _mean(seen: _Producers, name: str) -> str | None:
+    """Tensor x whose mean over the last axis is `name`; None for others."""
+    node = seen.producer(name, "ReduceMean")
     if node is None:
         return None
     values = attributes(node)
@@ -133,31 +134,31 @@ def _mean(seen: _Seen, name: str) -> str | None:
     return node.input[0] if [int(a) for a in axes] == [-1] and values.get("keepdims", 1) else None
 
 
-def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
-    """At d / sqrt(...), or at d * (1 / sqrt(...))."""
+def _layer_norm(seen: _Producers, node: NodeProto) -> NodeProto | None:
+    """LayerNormalization for a node d / sqrt(...) or d * (1 / sqrt(...)); None for others."""
     if node.op_type == "Div":
         pairs = [(node.input[0], node.input[1])]
     else:
         pairs = []
-        for d, other in (node.input, reversed(node.input)):
-            inverse = seen.made(other, "Reciprocal")
+        for d, operand in (node.input, reversed(node.input)):
+            inverse = seen.producer(operand, "Reciprocal")
             if inverse is not None:
                 pairs.append((d, inverse.input[0]))
-            inverse = seen.made(other, "Div")
+            inverse = seen.producer(operand, "Div")
             if inverse is not None and seen.number(inverse.input[0]) == 1:
                 pairs.append((d, inverse.input[1]))
     for d, root in pairs:
-        difference, square_root = seen.made(d, "Sub"), seen.made(root, "Sqrt")
+        difference, square_root = seen.producer(d, "Sub"), seen.producer(root, "Sqrt")
         if difference is None or square_root is None:
             continue
-        variance = seen.with_number(seen.made(square_root.input[0], "Add"))
+        variance = seen.with_number(seen.producer(square_root.input[0], "Add"))
         squares = _mean(seen, variance[0]) if variance is not None else None
         x = difference.input[0]
         # an exporter may compute the same difference twice
         if variance is None or squares is None or _mean(seen, difference.input[1]) != x:
             continue
         factor, roots = seen.factors(squares)
-        same = [other == d or _is_difference(seen, other, x) for other in roots]
+        same = [operand == d or _is_difference(seen, operand, x) for operand in roots]
         if factor == 1 and len(same) == 2 and all(same):
             return helper.make_node(
                 "LayerNormalization", [x, ONE], [node.output[0]], name=node.name or node.output[0], axis=-1, epsilon=variance[1]
@@ -165,18 +166,18 @@ def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
     return None
 
 
-def _is_difference(seen: _Seen, name: str, x: str) -> bool:
-    node = seen.made(name, "Sub")
-    return node is not None and node.input[0] == x and _mean(seen, node.input[1]) == x
+def _is_difference(seen: _Producers, name: str, source: str) -> bool:
+    node = seen.producer(name, "Sub")
+    return node is not None and node.input[0] == source and _mean(seen, node.input[1]) == source
 
 
-def _gelu(seen: _Seen, node: NodeProto) -> NodeProto | None:
+def _gelu(seen: _Producers, node: NodeProto) -> NodeProto | None:
     factor, tensors = seen.factors(node.output[0])
     if len(tensors) != 2 or not _near(factor, 0.5):
         return None
-    for x, other in (tensors, reversed(tensors)):
-        plus = seen.with_number(seen.made(other, "Add"))
-        inner = seen.made(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
+    for x, operand in (tensors, reversed(tensors)):
+        plus = seen.with_number(seen.producer(operand, "Add"))
+        inner = seen.producer(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
         if inner is None:
             continue
         scale, argument = seen.factors(inner.input[0])
@@ -188,13 +189,13 @@ def _gelu(seen: _Seen, node: NodeProto) -> NodeProto | None:
     return None
 
 
-def _cubic(seen: _Seen, name: str, x: str) -> bool:
-    """x + 0.044715 * x^3, or x * (1 + 0.044715 * x^2) with its factors apart."""
-    node = seen.made(name, "Add")
+def _cubic(seen: _Producers, name: str, x: str) -> bool:
+    """Whether a tensor is x + 0.044715 * x^3, the cubic term in any order of factors."""
+    node = seen.producer(name, "Add")
     if node is None:
         return False
-    for first, other in (node.input, reversed(node.input)):
-        factor, tensors = seen.factors(other)
+    for first, cubic_term in (node.input, reversed(node.input)):
+        factor, tensors = seen.factors(cubic_term)
         if first == x and tensors == (x, x, x) and _near(factor, 0.044715):
             return True
     return False

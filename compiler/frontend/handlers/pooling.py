@@ -1,7 +1,7 @@
-"""Handlers of pooling.  Windows of many pixels are pooled in stages: columns first, then rows; whole images in strips of whole rows.
+"""Handlers of pooling.  Large windows are pooled in stages: columns first, then rows; whole images in strips of whole rows.
 
-UB has to hold what one output sees: a whole window in one stage, a column of it and then a row in two.  Maxima of maxima are exact; so are
-means of means, since every column of a window has as many pixels, or, at a border of the image, every one that counts.
+UB has to hold the window of one output: a whole window in one stage; a column, then a row, in two.  Maxima of maxima are exact.  So are
+means of means, since all columns of a window have equally many counted pixels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from compiler.ir.operators import Pool, Step, Vector
 
 Mode = Literal["max", "average"]
 
-# Pixels of a window above which it is pooled in stages: below, that saves less than one more operator costs, some 1,500 cycles on `edge`
+# Window size in pixels above which it is pooled in stages: below, a second operator costs more than it saves, some 1,500 cycles on `edge`
 WIDE_WINDOW = 256
-MOST_POOLED = 2048  # pixels of an image that are pooled at once: 64 KiB for each block of channels, twice in UB
+MOST_POOLED = 2048  # limit of pixels of an image that are pooled at once: 64 KiB per block of channels, twice in UB
 
 
 class PoolWindow(NamedTuple):
-    """pads: ceil_mode is resolved."""
+    """Geometry of a pooling window.  pads: with ceil_mode resolved."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -33,7 +33,7 @@ class PoolWindow(NamedTuple):
 
 
 def pool_window(state: Translator, node: NodeProto, values: Attributes, image: tuple[int, int]) -> PoolWindow:
-    """Over an image of that size.  Raises UnsupportedError."""
+    """Window of a pooling node over an image of that size.  Raises UnsupportedError."""
     h, w = image
     kernel, stride = pair(state, node, values, "kernel_shape"), pair(state, node, values, "strides")
     if pair(state, node, values, "dilations") != (1, 1):
@@ -46,17 +46,17 @@ def pool_window(state: Translator, node: NodeProto, values: Attributes, image: t
         for axis, size in enumerate((h, w)):
             before, after = pads[axis], pads[axis + 2]
             outputs = -(-(size + before + after - kernel[axis]) // stride[axis]) + 1
-            if (outputs - 1) * stride[axis] >= size + before:  # a window that starts in the padding behind is dropped
+            if (outputs - 1) * stride[axis] >= size + before:  # a window that starts in the trailing padding is dropped
                 outputs -= 1
             needed = (outputs - 1) * stride[axis] + kernel[axis] - size - before
             if needed > after and include_pad:
                 raise state.refuse(node, "ceil_mode with count_include_pad, where a window reaches beyond the padding")
             if (size + before + after - kernel[axis]) // stride[axis] + 1 != outputs:
                 pads[axis + 2] = max(needed, 0)
-    top, left, bottom, right = pads
-    if max(top, bottom) >= kernel[0] or max(left, right) >= kernel[1]:
+    pad_top, pad_left, pad_bottom, pad_right = pads
+    if max(pad_top, pad_bottom) >= kernel[0] or max(pad_left, pad_right) >= kernel[1]:
         raise state.refuse(node, f"pads {pads} not smaller than the kernel {list(kernel)}: a window would see padding only")
-    return PoolWindow(kernel, stride, (top, left, bottom, right), include_pad)
+    return PoolWindow(kernel, stride, (pad_top, pad_left, pad_bottom, pad_right), include_pad)
 
 
 def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -64,60 +64,64 @@ def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, _, h, w = state.shapes[x]
     mode: Mode = "max" if node.op_type == "MaxPool" else "average"
     kernel, stride, pads, include_pad = pool_window(state, node, values, (h, w))
-    top, left, bottom, right = pads
+    pad_top, pad_left, pad_bottom, pad_right = pads
     if kernel == (h, w) and not any(pads):
         _finish_pixel(state, node, x, mode)
         return
     if kernel[0] * kernel[1] > WIDE_WINDOW and min(kernel) > 1:
         name = state.name(node, ".columns")
-        x = state.emit(Pool(name, x, name, mode, (kernel[0], 1), (stride[0], 1), (top, 0, bottom, 0), include_pad))
-        kernel, stride, (top, bottom) = (1, kernel[1]), (1, stride[1]), (0, 0)
-    finish_image(state, node, Pool(state.name(node), x, node.output[0], mode, kernel, stride, (top, left, bottom, right), include_pad))
+        x = state.emit(Pool(name, x, name, mode, (kernel[0], 1), (stride[0], 1), (pad_top, 0, pad_bottom, 0), include_pad))
+        kernel, stride, (pad_top, pad_bottom) = (1, kernel[1]), (1, stride[1]), (0, 0)
+    finish_image(
+        state,
+        node,
+        Pool(state.name(node), x, node.output[0], mode, kernel, stride, (pad_top, pad_left, pad_bottom, pad_right), include_pad),
+    )
 
 
 def global_pool(state: Translator, node: NodeProto, values: Attributes) -> None:
     _finish_pixel(state, node, state.image(node), "max" if node.op_type == "GlobalMaxPool" else "average")
 
 
-def _finish_pixel(state: Translator, node: NodeProto, x: str, mode: Mode) -> None:
+def _finish_pixel(state: Translator, node: NodeProto, tensor: str, mode: Mode) -> None:
     shape = state.view(node).shape
-    last = whole_image(state, node, x, mode, state.name(node), node.output[0])
+    last = whole_image(state, node, tensor, mode, state.name(node), node.output[0])
     state.finish(node, last, shape[:2] + (1,) * len(shape[2:]))
 
 
-def whole_image(state: Translator, node: NodeProto, x: str, mode: Mode, name: str, y: str) -> Pool | Vector:
-    """All pixels of an image: emits all operators but the last, and returns that, with the name and the tensor that are given."""
-    _, _, h, w = state.shapes[x]
+def whole_image(state: Translator, node: NodeProto, tensor: str, mode: Mode, name: str, output: str) -> Pool | Vector:
+    """Pool over all pixels of an image: emits all operators except the last, which is returned with the given name and output."""
+    _, _, h, w = state.shapes[tensor]
     scale = 1.0
     while h * w > MOST_POOLED and (rows := _rows_at_once(h, w)) > 1:
         parts = -(-h // rows)
         missing, stage = parts * rows - h, state.name(node, ".rows")
-        x = state.emit(Pool(stage, x, stage, mode, (rows, w), (rows, w), (0, 0, missing, 0), count_include_pad=missing > 0))
+        tensor = state.emit(Pool(stage, tensor, stage, mode, (rows, w), (rows, w), (0, 0, missing, 0), count_include_pad=missing > 0))
         scale *= parts * rows / h  # zeros were counted
         h, w = parts, 1
     if mode == "max" or scale == 1:
-        return Pool(name, x, y, mode, (h, w))
+        return Pool(name, tensor, output, mode, (h, w))
     mean = state.name(node, ".mean")
-    x = state.emit(Pool(mean, x, mean, mode, (h, w)))
-    return Vector(name, (x,), y, (Step("muls", scale),))
+    tensor = state.emit(Pool(mean, tensor, mean, mode, (h, w)))
+    return Vector(name, (tensor,), output, (Step("muls", scale),))
 
 
-def _rows_at_once(h: int, w: int) -> int:
-    """How many rows of an image are pooled at once, with h over that many left.
+def _rows_at_once(height: int, width: int) -> int:
+    """Number of rows that a stage pools at once; a stage leaves height / rows rows.
 
-    Of an image, the most that are few enough, and if there is such a number, one that divides its height.  A signal has nothing to pool
-    beside: as many rows as are left.
+    For an image, the largest allowed number, preferably a divisor of the height.  For a signal of one column, about the square root, so
+    that both stages are equal.
     """
-    if w == 1:
-        return _nearest_divisor(h, math.isqrt(h))
-    most = max(1, MOST_POOLED // w)
-    whole = max(rows for rows in range(1, h + 1) if h % rows == 0 and rows <= most)
-    return whole if whole > 1 else min(h, most)
+    if width == 1:
+        return _nearest_divisor(height, math.isqrt(height))
+    max_rows = max(1, MOST_POOLED // width)
+    divisor = max(rows for rows in range(1, height + 1) if height % rows == 0 and rows <= max_rows)
+    return divisor if divisor > 1 else min(height, max_rows)
 
 
-def _nearest_divisor(h: int, rows: int) -> int:
-    """A divisor of h between `rows` and four times as many, the smallest; `rows` without one."""
-    return next((d for d in range(rows, min(4 * rows, h)) if h % d == 0), rows)
+def _nearest_divisor(height: int, rows: int) -> int:
+    """Smallest divisor of the height between `rows` and 4 * `rows`; `rows` without one."""
+    return next((d for d in range(rows, min(4 * rows, height)) if height % d == 0), rows)
 
 
 POOLING: dict[str, Handler] = {"MaxPool": pool, "AveragePool": pool, "GlobalAveragePool": global_pool, "GlobalMaxPool": global_pool}

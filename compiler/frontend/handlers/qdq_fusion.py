@@ -1,13 +1,13 @@
-"""Operators between DequantizeLinear and QuantizeLinear as operators on integers, as onnxruntime groups them.
+"""QDQ fusion: operators between DequantizeLinear and QuantizeLinear become operators on integers, grouped as in onnxruntime.
 
-`grouped` rewrites ONNX to ONNX: what comes out has the operators of the QOperator form, so that both forms are translated by the same
-handlers (`compiler.frontend.handlers.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only
-one QuantizeLinear reads, with activations of one type.  Operators that only move values do so with integers where scale and zero point are
-the same on both sides.  What computes value by value from one tensor alone is a table (`compiler.frontend.handlers.lookup_tables`).
-Everything else stays in floating point, between DequantizeLinear and QuantizeLinear.
+`grouped` rewrites ONNX to ONNX: its output has the operators of the QOperator form, so that the same handlers translate both forms
+(`compiler.frontend.handlers.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only one
+QuantizeLinear reads, with activations of one type.  Operators that only move values move integers where scale and zero point are equal on
+both sides.  Element-wise functions of one tensor become a table (`compiler.frontend.handlers.lookup_tables`).  All other operators stay in
+floating point, between DequantizeLinear and QuantizeLinear.
 
-A group is run as a whole or not at all, so a partition has to know which nodes it is made of.  Before that every group gets
-DequantizeLinear nodes of its own (`apart`), as onnxruntime does it too.
+A group runs as a whole or not at all, so a partition needs the nodes of every group.  Before partitioning every group gets its own
+DequantizeLinear nodes (`apart`), as in onnxruntime.
 """
 
 from __future__ import annotations
@@ -32,92 +32,93 @@ from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import fresh_name, names_read, refill
 
-NOT_HERE: Mapping[str, LargeConstant] = {}  # nothing is
+NOT_HERE: Mapping[str, LargeConstant] = {}  # no external constants
 PRODUCTS = ("Conv", "Gemm", "MatMul")
-# a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
+# operator -> operator on integers, and its domain; inputs: (x, scale, zero point) of each operand, then scale and zero point of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
 
 
 class Grouped(NamedTuple):
-    """A model with every group as one node.  members: of each node, the numbers of those that it stands for in the model before."""
+    """Model with every group as one node.  members: for each node, the numbers of the original nodes that it replaces."""
 
     model: ModelProto
     members: tuple[frozenset[int], ...]
 
 
 def grouped(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> Grouped:
-    """The argument is left alone.  beside: constants that it lacks."""
+    """Copy of a model with every group as one node.  beside: external constants."""
     return _with_columns(_of_scales(model, beside))
 
 
-def _with_columns(found: Grouped) -> Grouped:
-    """Products whose columns are computed, and what is made of their sums, are one node each too."""
-    groups = column_groups(found.model)
+def _with_columns(grouping: Grouped) -> Grouped:
+    """Fuse products with computed column offsets, and the operators on their sums, to one node each."""
+    groups = column_groups(grouping.model)
     if not groups:
-        return found
-    copy = deepcopy(found.model)
-    gone = {i for group in groups.values() for i in group.members}
+        return grouping
+    copy = deepcopy(grouping.model)
+    merged_numbers = {i for group in groups.values() for i in group.members}
     nodes: list[_Made] = []
-    for i, (node, members) in enumerate(zip(found.model.graph.node, found.members, strict=True)):
+    for i, (node, members) in enumerate(zip(grouping.model.graph.node, grouping.members, strict=True)):
         if i in groups:
-            nodes.append(_Made(groups[i].node, frozenset().union(*(found.members[k] for k in groups[i].members))))
-        elif i not in gone:
+            nodes.append(_Made(groups[i].node, frozenset().union(*(grouping.members[k] for k in groups[i].members))))
+        elif i not in merged_numbers:
             nodes.append(_Made(node, members))
-    refill(copy.graph.node, (each.node for each in nodes))
-    return Grouped(copy, tuple(each.members for each in nodes))
+    refill(copy.graph.node, (entry.node for entry in nodes))
+    return Grouped(copy, tuple(entry.members for entry in nodes))
 
 
 def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> Grouped:
-    """What lies between DequantizeLinear and QuantizeLinear."""
+    """Fuse the groups between DequantizeLinear and QuantizeLinear."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
     copy = deepcopy(model)
     groups = Groups(copy, beside)
     groups.drop_limits()
-    made = [groups.of(node) for node in groups.nodes]
-    nodes = [_Made(node, groups.numbers([node])) if new is None else new for node, new in zip(groups.nodes, made, strict=True)]
-    replaced = {new.node.output[0] for new in made if new is not None}
-    nodes = [each for each in nodes if each.node.op_type != "QuantizeLinear" or each.node.output[0] not in replaced]
-    nodes = _read(nodes, {item.name for item in copy.graph.output})
-    refill(copy.graph.node, (each.node for each in nodes))
+    fusions = [groups.of(node) for node in groups.nodes]
+    nodes = [_Made(node, groups.numbers([node])) if new is None else new for node, new in zip(groups.nodes, fusions, strict=True)]
+    outputs = {new.node.output[0] for new in fusions if new is not None}
+    nodes = [group for group in nodes if group.node.op_type != "QuantizeLinear" or group.node.output[0] not in outputs]
+    nodes = _read(nodes, {entry.name for entry in copy.graph.output})
+    refill(copy.graph.node, (group.node for group in nodes))
     copy.graph.initializer.extend(numpy_helper.from_array(groups.tables[name], name) for name in sorted(groups.tables))
-    if replaced and MS not in {item.domain for item in copy.opset_import}:
+    if outputs and MS not in {entry.domain for entry in copy.opset_import}:
         copy.opset_import.append(helper.make_opsetid(MS, 1))
-    return Grouped(copy, tuple(each.members for each in nodes))
+    return Grouped(copy, tuple(group.members for group in nodes))
 
 
 def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> ModelProto:
-    """The model, in which no group reads a DequantizeLinear that somebody else reads, but one of its own.  The argument is left alone."""
-    read = Counter(item.name for item in model.graph.output)
+    """Copy of the model in which every group has DequantizeLinear nodes of its own; the model itself where nothing is shared."""
+    read_counts = Counter(entry.name for entry in model.graph.output)
     for node in model.graph.node:
-        read.update([*node.input, *(names_read([node]) - set(node.input))])
-    if not any(node.op_type == "DequantizeLinear" and read[node.output[0]] > 1 for node in model.graph.node):
+        read_counts.update([*node.input, *(names_read([node]) - set(node.input))])
+    if not any(node.op_type == "DequantizeLinear" and read_counts[node.output[0]] > 1 for node in model.graph.node):
         return model
     copy = deepcopy(model)
     groups = Groups(copy, beside)
     groups.drop_limits()
+    # duplicate a DequantizeLinear for every group that shares it
     in_group = {groups.number[id(node)] for node in groups.nodes if groups.of(node) is not None}
     del copy.graph.node[:]
-    types = {item.name: item for item in model.graph.value_info}
-    made = {name for node in model.graph.node for name in node.output}
+    types = {entry.name: entry for entry in model.graph.value_info}
+    output_names = {name for node in model.graph.node for name in node.output}
     shared: dict[str, NodeProto] = {}
     for number, node in enumerate(model.graph.node):
-        mine = copy.graph.node.add()
-        mine.CopyFrom(node)
+        node_copy = copy.graph.node.add()
+        node_copy.CopyFrom(node)
         if node.op_type == "DequantizeLinear":
             shared[node.output[0]] = node
         if number not in in_group:
             continue
-        for i, name in enumerate(mine.input):
-            if name not in shared or read[name] < 2:
+        for i, name in enumerate(node_copy.input):
+            if name not in shared or read_counts[name] < 2:
                 continue
-            read[name] -= 1  # the last one that reads it keeps it
-            fresh = fresh_name(f"{name}.{read[name]}", read, made)
-            made.add(fresh)
-            other = deepcopy(shared[name])
-            mine.input[i] = other.output[0] = fresh
-            other.name = f"{other.name}.{read[name]}" if other.name else ""
-            copy.graph.node.insert(len(copy.graph.node) - 1, other)
+            read_counts[name] -= 1  # the last reader keeps the original
+            fresh = fresh_name(f"{name}.{read_counts[name]}", read_counts, output_names)
+            output_names.add(fresh)
+            dequantise = deepcopy(shared[name])
+            node_copy.input[i] = dequantise.output[0] = fresh
+            dequantise.name = f"{dequantise.name}.{read_counts[name]}" if dequantise.name else ""
+            copy.graph.node.insert(len(copy.graph.node) - 1, dequantise)
             if name in types:
                 copy.graph.value_info.add().CopyFrom(types[name])
                 copy.graph.value_info[-1].name = fresh
@@ -125,20 +126,20 @@ def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> 
 
 
 class _Made(NamedTuple):
-    """A node, and which ones of the model before it stands for."""
+    """Node of a group, with the numbers of the original nodes that it replaces."""
 
     node: NodeProto
     members: frozenset[int]
 
 
-def _read(nodes: Iterable[_Made], wanted: set[str]) -> list[_Made]:
-    """Without those that nothing is left of to read, and in the order in which they can run."""
-    kept: list[_Made] = []
-    for each in reversed(list(nodes)):
-        if not wanted.isdisjoint(each.node.output):
-            wanted |= names_read([each.node])
-            kept.append(each)
-    return kept[::-1]
+def _read(nodes: Iterable[_Made], read_names: set[str]) -> list[_Made]:
+    """Nodes with a reader, in execution order."""
+    live_nodes: list[_Made] = []
+    for entry in reversed(list(nodes)):
+        if not read_names.isdisjoint(entry.node.output):
+            read_names |= names_read([entry.node])
+            live_nodes.append(entry)
+    return live_nodes[::-1]
 
 
 class Groups:
@@ -147,19 +148,19 @@ class Groups:
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
         self.opsets, self.ir_version = list(model.opset_import), model.ir_version
         self.tables: dict[str, NDArray[Any]] = {}
-        self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the limit before it, which it does itself
+        self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the redundant limit before it
         self.beside = beside
-        self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
-        self.outputs = {item.name for item in model.graph.output}
+        self.opset = max((tensor.version for tensor in model.opset_import if tensor.domain in ("", "ai.onnx")), default=1)
+        self.outputs = {tensor.name for tensor in model.graph.output}
         self.constants: dict[str, NDArray[Any]] = {
-            item.name: numpy_helper.to_array(item)
-            for item in model.graph.initializer
-            if len(item.dims) < 2 and item.name not in self.beside
+            tensor.name: numpy_helper.to_array(tensor)
+            for tensor in model.graph.initializer
+            if len(tensor.dims) < 2 and tensor.name not in self.beside
         }
-        self.ranks = {item.name: len(item.dims) for item in model.graph.initializer}
-        self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
+        self.ranks = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+        self.types: Mapping[str, int] = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
         typed = (*model.graph.input, *model.graph.value_info, *model.graph.output)
-        self.computed: dict[str, int] = {item.name: item.type.tensor_type.elem_type for item in typed}
+        self.computed: dict[str, int] = {tensor.name: tensor.type.tensor_type.elem_type for tensor in typed}
         self.link()
 
     def link(self) -> None:
@@ -170,15 +171,15 @@ class Groups:
                 self.readers.setdefault(name, []).append(node)
 
     def drop_limits(self) -> None:
-        """Without Relu and Clip in front of a QuantizeLinear whose range has the same ends or nearer ones: it saturates there itself."""
-        gone = []
+        """Drop Relu and Clip before a QuantizeLinear whose own saturation is equal or tighter."""
+        limit_ids = []
         for node in self.nodes:
             after = self.quantised(node) if node.op_type in ("Relu", "Clip") else None
             if after is not None and self._within(node, after):
                 after.input[0] = node.input[0]
                 self.dropped[id(after)] = self.number[id(node)]
-                gone.append(id(node))
-        self.nodes = [node for node in self.nodes if id(node) not in gone]
+                limit_ids.append(id(node))
+        self.nodes = [node for node in self.nodes if id(node) not in limit_ids]
         self.link()
 
     def _within(self, node: NodeProto, after: NodeProto) -> bool:
@@ -188,36 +189,36 @@ class Groups:
         ends = np.iinfo(zero.dtype)
         if node.op_type == "Relu":
             return int(zero) == ends.min
-        least, most = (self.constants.get(name) if name else None for name in (*node.input[1:], "", "")[:2])
+        lower_limit, upper_limit = (self.constants.get(name) if name else None for name in (*node.input[1:], "", "")[:2])
         low, high = ((np.float32(end) - np.float32(int(zero))) * scale.reshape(()) for end in (ends.min, ends.max))
-        given = [bool(name) for name in (*node.input[1:], "", "")[:2]]
-        if (given[0] and least is None) or (given[1] and most is None):
+        has_limit = [bool(name) for name in (*node.input[1:], "", "")[:2]]
+        if (has_limit[0] and lower_limit is None) or (has_limit[1] and upper_limit is None):
             return False
-        return bool((least is None or low >= least) and (most is None or high <= most))
+        return bool((lower_limit is None or low >= lower_limit) and (upper_limit is None or high <= upper_limit))
 
     def dequantised(self, name: str) -> NodeProto | None:
-        """The DequantizeLinear that makes a tensor."""
+        """DequantizeLinear that produces a tensor; None for other producers."""
         node = self.producer.get(name)
         return node if node is not None and node.op_type == "DequantizeLinear" and self.plain(node) else None
 
     def quantised(self, node: NodeProto) -> NodeProto | None:
-        """The QuantizeLinear that alone reads what a node makes."""
+        """QuantizeLinear that is the only reader of a node's output; None without it."""
         readers = self.readers.get(node.output[0], [])
         if len(readers) != 1 or readers[0].op_type != "QuantizeLinear" or node.output[0] in self.outputs or any(node.output[1:]):
             return None
         return readers[0] if self.plain(readers[0]) and readers[0].input[0] == node.output[0] else None
 
     def plain(self, node: NodeProto) -> bool:
-        """Scale and zero point are constants, and nothing is in blocks."""
-        known = all(name in self.constants or name in self.beside or not name for name in node.input[1:])
-        return known and not attributes(node).get("block_size", 0)
+        """Whether scale and zero point are constants without blocks."""
+        has_constants = all(name in self.constants or name in self.beside or not name for name in node.input[1:])
+        return has_constants and not attributes(node).get("block_size", 0)
 
     def type_of(self, node: NodeProto) -> int:
-        """That of the integers of a QuantizeLinear or DequantizeLinear."""
+        """Type of the integers of a QuantizeLinear or DequantizeLinear."""
         if len(node.input) > 2 and node.input[2]:
             return self.types[node.input[2]]
         if node.op_type == "QuantizeLinear":
-            return TensorProto.UINT8  # another type has a zero point here (`compiler.frontend.onnx_io.load`)
+            return TensorProto.UINT8  # other types have a zero point (`compiler.frontend.onnx_io.load`)
         x = node.input[0]
         source = self.producer.get(x)
         if source is not None and source.op_type == "QuantizeLinear":
@@ -230,7 +231,7 @@ class Groups:
         return frozenset({self.number[id(node)] for node in nodes} | limits)
 
     def of(self, node: NodeProto) -> _Made | None:
-        """What takes the node's place, and that of the QuantizeLinear behind it."""
+        """Fused node for a node and its QuantizeLinear; None where it stays in floats."""
         if node.domain not in ("", "ai.onnx"):
             return None
         after = self.quantised(node)
@@ -239,31 +240,31 @@ class Groups:
         return self._on_integers(node, after) or self._by_channels(node, after) or self._enumerated(node, after)
 
     def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
-        """Where onnxruntime has a kernel for the group."""
+        """Fused node for which onnxruntime has a kernel, or None."""
         before = [self.dequantised(name) for name in node.input]
         if not before or before[0] is None:
             return None
-        found = [each for each in before if each is not None]
-        if any(self.type_of(each) not in INTEGERS_ON_NPU for each in (*found[:2], after)):
+        sources = [source for source in before if source is not None]
+        if any(self.type_of(source) not in INTEGERS_ON_NPU for source in (*sources[:2], after)):
             return None
         if node.op_type in MOVES:
-            found, made = found[:1], self._moved(node, before[0], after)
-        elif len(found) < len(before) or len({self.type_of(each) for each in (found[0], after)}) > 1:
+            sources, replacement = sources[:1], self._moved(node, before[0], after)
+        elif len(sources) < len(before) or len({self.type_of(source) for source in (sources[0], after)}) > 1:
             return None
         else:
-            made = self._made(node, found, after)
-        return None if made is None else _Made(made, self.numbers([*found, node, after]))
+            replacement = self._made(node, sources, after)
+        return None if replacement is None else _Made(replacement, self.numbers([*sources, node, after]))
 
     def _enumerated(self, node: NodeProto, after: NodeProto) -> _Made | None:
-        """What leads from a DequantizeLinear here, value by value, as a table."""
+        """Table for an element-wise chain from a DequantizeLinear to this node, or None."""
         chain, first = [node], None
         while first is None:
             last = chain[-1]
             computed = [name for name in last.input if name and name not in self.constants]
-            others = [self.constants[name] for name in last.input if name in self.constants]
+            operands = [self.constants[name] for name in last.input if name in self.constants]
             if last.op_type not in ENUMERATED or last.domain not in ("", "ai.onnx") or len(computed) != 1:
                 return None
-            if any(value.size != 1 for value in others) or len(self.readers[last.output[0]]) != 1 or last.output[0] in self.outputs:
+            if any(value.size != 1 for value in operands) or len(self.readers[last.output[0]]) != 1 or last.output[0] in self.outputs:
                 return None
             first, source = self.dequantised(computed[0]), self.producer.get(computed[0])
             if first is None and source is None:
@@ -271,18 +272,20 @@ class Groups:
             if first is None and source is not None:
                 chain.append(source)
         nodes = [first, *reversed(chain), after]
-        if first.input[0] in self.types or any(self.type_of(each) not in INTEGERS_ON_NPU or self.several(each) for each in (first, after)):
+        if first.input[0] in self.types or any(
+            self.type_of(border) not in INTEGERS_ON_NPU or self.several(border) for border in (first, after)
+        ):
             return None
-        found = entries(nodes, self.constants, (self.type_of(first), self.type_of(after)), self.opsets, self.ir_version)
-        if found is None:
+        table = entries(nodes, self.constants, (self.type_of(first), self.type_of(after)), self.opsets, self.ir_version)
+        if table is None:
             return None
         name = f"{after.output[0]}.table"
-        self.tables[name] = found
-        made = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
-        return _Made(made, self.numbers(nodes))
+        self.tables[name] = table
+        lookup = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
+        return _Made(lookup, self.numbers(nodes))
 
     def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
-        """A batch normalisation as a multiply-add per channel, where that gives every integer that onnxruntime makes of its 256."""
+        """Multiply-add per channel for a batch normalisation, where it is exact for all 256 integers; else None."""
         before = self.dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
         values, names = attributes(node), node.input[1:]
         if before is None or len(names) != 4 or values.get("training_mode", 0):
@@ -294,19 +297,20 @@ class Groups:
         types = self.type_of(before), self.type_of(after)
         if before.input[0] in self.types or not {*types} <= {*INTEGERS_ON_NPU} or self.several(before) or self.several(after):
             return None
+        # fit the multiply-add to onnxruntime's results, near the slope by the formula
         scale, _, _, variance = (constants[name].astype(np.float64) for name in names)
         with np.errstate(invalid="ignore", divide="ignore"):
             factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
-        wanted = entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
-        if wanted is None or not np.isfinite(factor).all():
+        targets = entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
+        if targets is None or not np.isfinite(factor).all():
             return None
-        x_scale, y_scale = (self.constants[each.input[1]].reshape(()) for each in (before, after))
-        found = fitted(integers_of_type(helper.tensor_dtype_to_np_dtype(types[0])), wanted, x_scale * factor / y_scale)
-        if found is None:
+        x_scale, y_scale = (self.constants[border.input[1]].reshape(()) for border in (before, after))
+        fit = fitted(integers_of_type(helper.tensor_dtype_to_np_dtype(types[0])), targets, x_scale * factor / y_scale)
+        if fit is None:
             return None
-        made = [f"{after.output[0]}.{field}" for field in found._fields]
-        self.tables |= dict(zip(made, found, strict=True))
-        inputs = [*self._three(before), *self._two(after), *made]
+        table_names = [f"{after.output[0]}.{field}" for field in fit._fields]
+        self.tables |= dict(zip(table_names, fit, strict=True))
+        inputs = [*self._three(before), *self._two(after), *table_names]
         affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=OURS)
         return _Made(affine, self.numbers([before, node, after]))
 
@@ -316,41 +320,41 @@ class Groups:
 
     def _made(self, node: NodeProto, before: list[NodeProto], after: NodeProto) -> NodeProto | None:
         values, ends = attributes(node), after.input[1:]
-        inputs = [name for each in before for name in self._three(each)]
-        activations = {self.type_of(each) for each in before}
-        if any(self.scale(each).dtype != np.float32 for each in [*before, after]) or not self._suits_products(node, before):
+        inputs = [name for source in before for name in self._three(source)]
+        activations = {self.type_of(source) for source in before}
+        if any(self.scale(source).dtype != np.float32 for source in [*before, after]) or not self._suits_products(node, before):
             return None
         if node.op_type == "Conv":
             if not self._counts_in_products(before):
                 return None
             return self._node(
-                "QLinearConv", "", node, after, [*inputs[:6], *self._two(after), *(each.input[0] for each in before[2:])], values
+                "QLinearConv", "", node, after, [*inputs[:6], *self._two(after), *(source.input[0] for source in before[2:])], values
             )
         if node.op_type == "Gemm":
             if len(before) > 2 and (values.get("alpha", 1.0), values.get("beta", 1.0)) != (1.0, 1.0):
-                return None  # QGemm's factor is of its scale, and so of the bias too
-            kept = {key: value for key, value in values.items() if key != "beta"}
+                return None  # QGemm's alpha scales the bias too
+            gemm_values = {key: value for key, value in values.items() if key != "beta"}
             addend = before[2].input[0] if len(before) > 2 else ""
-            return self._node("QGemm", MS, node, after, [*inputs[:6], addend, *self._two(after)], kept)
+            return self._node("QGemm", MS, node, after, [*inputs[:6], addend, *self._two(after)], gemm_values)
         if node.op_type == "MatMul" or (node.op_type in _OF_INPUTS and len(activations) == 1):
             kind, domain = _OF_INPUTS[node.op_type]
             return self._node(kind, domain, node, after, [*inputs, *self._two(after)], values)
         if node.op_type == "Concat" and len(activations) == 1:
             return self._node("QLinearConcat", MS, node, after, [*self._two(after), *inputs], values)
         if node.op_type in UNARY and len(ends) > 0:
-            more = {"opset": self.opset} if node.op_type == "Softmax" else {}
-            return self._node(f"QLinear{node.op_type}", MS, node, after, [*inputs, *self._two(after)], {**values, **more})
+            opset_value = {"opset": self.opset} if node.op_type == "Softmax" else {}
+            return self._node(f"QLinear{node.op_type}", MS, node, after, [*inputs, *self._two(after)], {**values, **opset_value})
         return None
 
     def scale(self, node: NodeProto) -> NDArray[Any]:
-        """Of a QuantizeLinear or DequantizeLinear whose scale is a constant."""
+        """Constant scale of a QuantizeLinear or DequantizeLinear."""
         name = node.input[1]
         return self.constants[name] if name in self.constants else self.beside[name].array()
 
     def has_channels(self, node: NodeProto, weights: NodeProto) -> bool:
-        """Whether scales of a product's weights are above 0, and one for all of them or those of its output channels.
+        """Whether scales of a product's weights are above 0, and a single one or one per output channel.
 
-        Raises BadInputError for those of a convolution along another axis: onnxruntime takes them for its output channels, unseen.
+        Raises BadInputError for scales of a convolution along another axis: onnxruntime applies them to output channels without a check.
         """
         scale, rank = self.scale(weights), self.ranks.get(weights.input[0])
         above = not (scale <= 0).any()
@@ -363,19 +367,19 @@ class Groups:
         return axis % rank == channels
 
     def _suits_products(self, node: NodeProto, before: list[NodeProto]) -> bool:
-        """Whether what a product reads can be that of integers, where a node is one: as onnxruntime asks it, or has to."""
+        """Whether the inputs of a product meet the conditions of onnxruntime's integer products; true for other nodes."""
         if node.op_type not in PRODUCTS or len(before) < 2:
             return True
         in_floats = node.op_type == "Gemm" and self.several(before[0])
         return not in_floats and self.has_channels(node, before[1]) and all(self.type_of(bias) == TensorProto.INT32 for bias in before[2:])
 
     def _counts_in_products(self, before: list[NodeProto]) -> bool:
-        """Whether a bias, where there is one, has the scale of the products, as onnxruntime asks of convolutions alone, this nearly.
+        """Whether the bias has the scale of the products, within onnxruntime's tolerance, which it requires of convolutions only.
 
-        Otherwise its integers are no sums: the convolution is one on floats.
+        Otherwise its integers are no sums, and the convolution stays in floats.
         """
         if len(before) < 3 or self.several(before[0]):
-            return True  # what several scales of an activation are, who reads the node says
+            return True  # several scales of an activation are reported by the reader
         x, w, bias = map(self.scale, before)
         if len({w.size, bias.size} - {1}) > 1:
             return False
@@ -383,10 +387,10 @@ class Groups:
             return bool(np.isclose(bias.reshape(-1), x.reshape(-1) * w.reshape(-1), rtol=1e-2, atol=1e-6).all())
 
     def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
-        """On integers, where scale and zero point are the same before and after."""
-        for mine, theirs in zip(self._two(before), self._two(after), strict=True):
-            known = mine in self.constants and theirs in self.constants
-            if mine != theirs and not (known and np.array_equal(self.constants[mine], self.constants[theirs])):
+        """Node that moves integers, where scale and zero point are equal before and after; else None."""
+        for input_name, output_name in zip(self._two(before), self._two(after), strict=True):
+            are_constant = input_name in self.constants and output_name in self.constants
+            if input_name != output_name and not (are_constant and np.array_equal(self.constants[input_name], self.constants[output_name])):
                 return None
         if self.type_of(before) != self.type_of(after):
             return None
@@ -395,7 +399,7 @@ class Groups:
         return out
 
     def _two(self, node: NodeProto) -> list[str]:
-        """Scale and zero point."""
+        """Names of scale and zero point."""
         return [node.input[1], node.input[2] if len(node.input) > 2 else ""]
 
     def _three(self, node: NodeProto) -> list[str]:

@@ -1,8 +1,8 @@
-"""Views and weights where operators on integers can read them: the border between integers and floats next to what computes.
+"""QDQ propagation: conversions move next to computing operators, across views, so that groups can form.
 
-Exporters put Unsqueeze, Reshape and Transpose between a DequantizeLinear and an operator, or between that and its QuantizeLinear.  A view
-of dequantised integers is the dequantised view, value for value, and onnxruntime moves those of computed tensors so as well.  Weights
-whose scales no product of integers has become floats: onnxruntime takes such scales for those of output channels.
+Exporters put Unsqueeze, Reshape and Transpose between a DequantizeLinear and an operator, or between an operator and its QuantizeLinear.
+A view of dequantised integers equals the dequantised view, and onnxruntime moves views of computed tensors likewise.  Weights with scales
+that integer products do not support become floats: onnxruntime would apply such scales to output channels.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from compiler.ir.quantised.linear import dequantize
 from compiler.ir.quantised.parameters import Quantisation
 from simulator.onnx_names import fresh_name, names_read, refill
 
-_MOVED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32)  # types of which onnxruntime has kernels of all views
+_MOVED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32)  # types for which onnxruntime has kernels of all views
 
 
 def inward(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> ModelProto:
-    """The model with views and weights so; the argument is left alone.  beside: constants that it lacks.
+    """Copy of the model with conversions moved; the model itself without a change.  beside: external constants.
 
-    Raises BadInputError for scales of a convolution's weights that are not those of its output channels.
+    Raises BadInputError for scales of a convolution's weights along another axis than the output channels.
     """
     copy = deepcopy(model)
     border, graph = _Border(copy, beside), copy.graph
@@ -40,7 +40,7 @@ def inward(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) ->
     read = names_read(border.nodes) | border.outputs
     nodes = [node for node in border.nodes if node.op_type != "DequantizeLinear" or node.output[0] in read]
     read = names_read(nodes) | border.outputs
-    refill(graph.initializer, (item for item in graph.initializer if item.name in read))
+    refill(graph.initializer, (tensor for tensor in graph.initializer if tensor.name in read))
     refill(graph.node, nodes)
     return copy
 
@@ -52,13 +52,13 @@ class _Border(Groups):
         self.tensors = {item.name: item for item in model.graph.initializer if item.name not in beside}
 
     def quantise_first(self) -> None:
-        """QuantizeLinear in front of views that it alone reads."""
+        """Move QuantizeLinear before views without other readers."""
         place = {id(node): i for i, node in enumerate(self.nodes)}
         for last in list(self.nodes):
             if last.op_type != "QuantizeLinear" or not self.plain(last) or self.several(last) or self.type_of(last) not in _MOVED:
                 continue
             while self._is_view(view := self.producer.get(last.input[0], last)) and self.quantised(view) is not None:
-                if self.dequantised(view.input[0]) is not None:  # it moves integers as it is
+                if self.dequantised(view.input[0]) is not None:  # the view already moves integers
                     break
                 view.output[0], last.output[0] = last.output[0], self._integers(view.input[0], self.type_of(last))
                 last.input[0], view.input[0] = view.input[0], last.output[0]
@@ -67,7 +67,7 @@ class _Border(Groups):
                 self.link()
 
     def dequantise_last(self) -> None:
-        """DequantizeLinear behind views that others than QuantizeLinear read."""
+        """Move DequantizeLinear after views with other readers than QuantizeLinear."""
         nodes, self.nodes = self.nodes, []
         for node in nodes:
             computes = any(reader.op_type != "QuantizeLinear" for reader in self.readers.get(node.output[0], ()))
@@ -76,7 +76,7 @@ class _Border(Groups):
             self.producer[self.nodes[-1].output[0]] = self.nodes[-1]
 
     def _behind(self, view: NodeProto, source: NodeProto) -> list[NodeProto]:
-        """A view and the DequantizeLinear behind it instead of in front; of constants that alone.  The view where that cannot be."""
+        """Nodes of a view with the DequantizeLinear after it; for constants only the latter.  Only the view where that is impossible."""
         before, after, values = self.shapes[view.input[0]], self.shapes[view.output[0]], attributes(source)
         perm = list(attributes(view).get("perm", range(len(before))[::-1])) if view.op_type == "Transpose" else None
         kind = self.type_of(source)
@@ -98,7 +98,7 @@ class _Border(Groups):
         return [last]
 
     def dequantise_weights(self) -> None:
-        """Floats instead of weights whose scales no product of integers has."""
+        """Replace weights with unsupported scales by floats."""
         self.link()
         for node in [node for node in self.nodes if node.op_type in PRODUCTS and self.dequantised(node.input[0]) is not None]:
             source = None if node.op_type == "Conv" and self.quantised(node) is None else self.dequantised(node.input[1])
@@ -113,11 +113,11 @@ class _Border(Groups):
             del self.producer[source.output[0]]
 
     def _is_view(self, node: NodeProto) -> bool:
-        """Whether it only says how a tensor lies, of known shapes before and behind it."""
+        """Whether a node is a view with known input and output shapes."""
         return node.op_type in VIEWS and not node.domain and {node.input[0], node.output[0]} <= self.shapes.keys()
 
     def _integers(self, floats: str, kind: int) -> str:
-        """A new tensor of that type, and the shape of one of floats."""
+        """New tensor of that type, with the shape of a float tensor."""
         name = fresh_name(f"{floats}.integers", self.shapes, self.producer)
         self.changed, self.shapes[name], self.computed[name] = True, self.shapes[floats], kind
         self.graph.value_info.append(helper.make_tensor_value_info(name, kind, self.shapes[floats]))

@@ -1,11 +1,9 @@
-"""Handlers of operators on integers, as `grouped` leaves them (`compiler.frontend.handlers.qdq_fusion`) and as QOperator models have them.
+"""Handlers of operators on integers, from QDQ fusion (`compiler.frontend.handlers.qdq_fusion`) and of QOperator models.
 
-Scales and zero points are constants, so that what integers an operator reads is known when it is translated; a tensor of the graph has
-that with it (`Graph.types`).
+Scales and zero points are constants, so the quantisation of every tensor is known at compile time (`Graph.types`).
 
-Handlers of sums and products of two tensors of integers: of one shape, one of them a constant, or spread over the other.
-
-A pixel of every channel stays one.  What is one value along rows, columns or channels is spread there, which moves integers.
+Operands of element-wise sums and products have one shape, or one is a constant or broadcast to the other.  An operand of one pixel stays
+one pixel; an operand with size 1 along rows, columns or channels is expanded there, which moves integers.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from simulator.npu.errors import BadInputError
 
 
 def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Sum or product, whose operands are in the order in which onnxruntime counts them."""
+    """Emit a sum or product, with operands in the order of onnxruntime's rounding."""
     del values
     constant = [i for i in (0, 3) if node.input[i] in state.constants]
     computed = [i for i in (0, 3) if i not in constant]
@@ -62,6 +60,7 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         mode = "radd"
     views = {i: integers_read(state, node, i) for i in computed}
     largest = max(computed, key=lambda i: math.prod(shapes[i]), default=0)
+    # the larger computed operand defines the view; constants become a table, multiply-adds, or a tensor
     view, x_q = views[largest] if views else integers_read(state, node)
     y_q = parameters(state, node, 6, x_q.dtype)
     rank = max(map(len, shapes.values()))
@@ -69,34 +68,34 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
     if constant and math.prod(shapes[constant[0]]) == 1:
         _with_one_value(mode, state, node, view, constant[0], x_q, y_q)
         return
-    same = all(other.of_rank(rank).axes == view.axes for other, _ in views.values())
+    same = all(operand_view.of_rank(rank).axes == view.axes for operand_view, _ in views.values())
     tensors = {i: state.in_rows_of(views[i][0].tensor, view.tensor) if same else _aligned(state, node, i, rank) for i in computed}
     types = {i: views[i][1] for i in computed}
     for i in constant:
-        found = _per_channel(mode, state, node, view, i, x_q, y_q)
-        if found is not None:
-            state.finish_as(node, found, view.axes)
+        multiply_add = _per_channel(mode, state, node, view, i, x_q, y_q)
+        if multiply_add is not None:
+            state.finish_as(node, multiply_add, view.axes)
             return
         tensors[i], types[i] = _constant(state, node, i, view)
-    whole = tensors[largest]
+    full = tensors[largest]
     for i in tensors:
         if i != largest:
-            tensors[i] = _spread(state, node, tensors[i], types[i], state.shapes[whole])
-    first, second = (0, 3) if state.shapes[tensors[0]] == state.shapes[whole] else (3, 0)
+            tensors[i] = _spread(state, node, tensors[i], types[i], state.shapes[full])
+    first, second = (0, 3) if state.shapes[tensors[0]] == state.shapes[full] else (3, 0)
     if first == 3 and mode != "mul":
         mode = "radd" if mode == "add" else "add"
     op = QuantisedPair(state.name(node), tensors[first], tensors[second], node.output[0], mode, types[first], types[second], y_q)
-    given = [state.shapes[name] for name in op.inputs]
-    if op.unfit(given) or given[0][:2] != given[1][:2] or op.output_shape(given) != state.shapes[whole]:
+    dims = [state.shapes[name] for name in op.inputs]
+    if op.unfit(dims) or dims[0][:2] != dims[1][:2] or op.output_shape(dims) != state.shapes[full]:
         raise state.refuse(node, f"{list(shapes[0])} and {list(shapes[3])}; one of the two has to have the shape of the result")
     if same:
         state.finish_as(node, op, view.axes)
-    else:  # both as images, whose channels are in order
+    else:  # both are images with channels in order
         state.finish(node, op, view.shape)
 
 
 def _aligned(state: Translator, node: NodeProto, index: int, rank: int) -> str:
-    """An operand as an image.  Raises UnsupportedError where its axes, of which the last ones belong together, are others there."""
+    """Operand as an image.  Raises UnsupportedError where its axes, aligned at the last one, differ from those of the image."""
     shape, tensor = state.view(node, index).shape, state.image(node, index)
     if state.shapes[tensor] != graph_shape((1,) * (rank - len(shape)) + shape):
         raise state.refuse(node, f"input {node.input[index]!r} of shape {list(shape)} beside {rank} axes; one of as many axes is supported")
@@ -106,10 +105,10 @@ def _aligned(state: Translator, node: NodeProto, index: int, rank: int) -> str:
 def _with_one_value(
     mode: PairMode, state: Translator, node: NodeProto, view: View, constant: int, x_q: Quantisation, y_q: Quantisation
 ) -> None:
-    """A constant of one value: a table."""
+    """Emit an operation with a constant of one value as a table."""
     value = state.constants[node.input[constant]].reshape(1, 1, 1, 1)
-    q, every = parameters(state, node, constant + 1, value.dtype), every_integer(x_q).reshape(1, -1, 1, 1)
-    (first, a_q), (second, b_q) = ((value, q), (every, x_q)) if constant == 0 else ((every, x_q), (value, q))
+    q, integers = parameters(state, node, constant + 1, value.dtype), every_integer(x_q).reshape(1, -1, 1, 1)
+    (first, a_q), (second, b_q) = ((value, q), (integers, x_q)) if constant == 0 else ((integers, x_q), (value, q))
     entries = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1)
     state.finish_as(node, LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, y_q), view.axes)
 
@@ -117,44 +116,44 @@ def _with_one_value(
 def _per_channel(
     mode: PairMode, state: Translator, node: NodeProto, view: View, constant: int, x_q: Quantisation, y_q: Quantisation
 ) -> QuantisedAffine | None:
-    """A constant of a value for every channel: a multiply-add, where one is equal to it for every integer in every channel."""
+    """Multiply-add for a constant with one value per channel, where it is exact for every integer; else None."""
     array = state.constants[node.input[constant]]
     values = constant_as(view, state.shapes[view.tensor], array)
     if values is None or values.shape[0] > 1 or values.shape[2:] != (1, 1):
         return None
     q = parameters(state, node, constant + 1, array.dtype)
-    given = np.broadcast_to(values, (1, state.shapes[view.tensor][1], 1, 1)).astype(array.dtype)
-    every = np.broadcast_to(every_integer(x_q), (1, given.shape[1], 1, 256))
-    (first, a_q), (second, b_q) = ((given, q), (every, x_q)) if constant == 0 else ((every, x_q), (given, q))
-    wanted = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1, 256)
-    (sx, _), (s, zero), (sy, _) = (each.single(label(node)) for each in (x_q, q, y_q))
-    factors = (given.reshape(-1).astype(np.float32) - zero) * s if mode == "mul" else np.ones(len(wanted), np.float32)
-    found = fitted(every_integer(x_q), wanted, sx * factors / sy)
-    return None if found is None else QuantisedAffine(state.name(node), view.tensor, node.output[0], ((found, y_q),), x_q)
+    channel_values = np.broadcast_to(values, (1, state.shapes[view.tensor][1], 1, 1)).astype(array.dtype)
+    integers = np.broadcast_to(every_integer(x_q), (1, channel_values.shape[1], 1, 256))
+    (first, a_q), (second, b_q) = ((channel_values, q), (integers, x_q)) if constant == 0 else ((integers, x_q), (channel_values, q))
+    targets = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1, 256)
+    (sx, _), (s, zero), (sy, _) = (quantisation.single(label(node)) for quantisation in (x_q, q, y_q))
+    factors = (channel_values.reshape(-1).astype(np.float32) - zero) * s if mode == "mul" else np.ones(len(targets), np.float32)
+    fit = fitted(every_integer(x_q), targets, sx * factors / sy)
+    return None if fit is None else QuantisedAffine(state.name(node), view.tensor, node.output[0], ((fit, y_q),), x_q)
 
 
-def _spread(state: Translator, node: NodeProto, tensor: str, q: Quantisation, shape: Shape) -> str:
-    """A tensor with as many channels as another one and its rows and columns, or one pixel."""
+def _spread(state: Translator, node: NodeProto, tensor: str, quantisation: Quantisation, shape: Shape) -> str:
+    """Tensor expanded to the channels, rows and columns of `shape`; one pixel stays one pixel."""
     n, c, h, w = state.shapes[tensor]
-    if n != shape[0] or any(mine not in (1, theirs) for mine, theirs in zip((c, h, w), shape[1:], strict=True)):
+    if n != shape[0] or any(own_size not in (1, other_size) for own_size, other_size in zip((c, h, w), shape[1:], strict=True)):
         return tensor
     if c < shape[1]:
         name = state.name(node, ".channels")
-        tensor = state.emit(kept(name, tensor, name, q, [0] * shape[1], 1))
+        tensor = state.emit(kept(name, tensor, name, quantisation, [0] * shape[1], 1))
     if (h, w) not in ((1, 1), shape[2:]):
         name = state.name(node, ".pixels")
-        rows, columns = (Taps(tuple(((i if size > 1 else 0, 1.0),) for i in range(all_))) for size, all_ in ((h, shape[2]), (w, shape[3])))
+        rows, columns = (Taps(tuple(((i if size > 1 else 0, 1.0),) for i in range(stop))) for size, stop in ((h, shape[2]), (w, shape[3])))
         tensor = state.emit(Resample(name, tensor, name, rows, columns))
     return tensor
 
 
-def _constant(state: Translator, node: NodeProto, index: int, beside: View) -> tuple[str, Quantisation]:
-    """A constant of integers as a tensor of another one's channels: its pixels, or one of them."""
+def _constant(state: Translator, node: NodeProto, index: int, reference: View) -> tuple[str, Quantisation]:
+    """Constant of integers as a tensor with the channels of the reference: all pixels, or one."""
     array = state.constants[node.input[index]]
-    shape = state.shapes[beside.tensor]
-    values = constant_as(beside, shape, array)
+    shape = state.shapes[reference.tensor]
+    values = constant_as(reference, shape, array)
     if values is None:
-        raise state.refuse(node, f"a constant of shape {list(array.shape)} beside {list(beside.shape)}; one that fits is supported")
+        raise state.refuse(node, f"a constant of shape {list(array.shape)} beside {list(reference.shape)}; one that fits is supported")
     name = state.constant_tensor(node, values, (*shape[:2], *values.shape[2:]))
     state.tensors[name] = state.tensors[name].astype(array.dtype)
     state.types[name] = parameters(state, node, index + 1, array.dtype)
@@ -165,7 +164,7 @@ Array = NDArray[Any]
 
 
 def _bias(state: Translator, node: NodeProto, index: int, size: int) -> products.Sums:
-    """int32 [size] of an input that may be missing."""
+    """Bias int32 [size] from an optional input."""
     if not state.has(node, index):
         return np.zeros(size, np.int32)
     array = state.constant(node, index, "the bias")
@@ -187,7 +186,7 @@ def quantize(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _for_all(state: Translator, node: NodeProto) -> None:
-    """Raises UnsupportedError for scales that differ along an axis of a computed tensor."""
+    """Raise UnsupportedError for several scales along an axis of a computed tensor."""
     if (count := max(state.constant(node, i, "the scale").size for i in (1, 2) if state.has(node, i))) > 1:
         raise state.refuse(node, f"{count} scales along an axis of a computed tensor; one for all of it is supported")
 
@@ -217,7 +216,7 @@ def _convolution(
     state: Translator, node: NodeProto, values: Attributes, weights: Integers, w_q: Quantisation, x_q: Quantisation, y_q: Quantisation,
     bias: products.Sums,
 ) -> None:  # fmt: skip
-    """Input 0 by weights [c_out, c_in / groups, kernel..]."""
+    """Emit a convolution of input 0 with weights [c_out, c_in / groups, kernel..]."""
     if weights.ndim not in (3, 4):
         raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over one or two axes are supported")
     weights = weights[..., None] if weights.ndim == 3 else weights
@@ -241,17 +240,17 @@ def _product(
     state: Translator, node: NodeProto, weights: Integers, w_q: Quantisation, x_q: Quantisation, y_q: Quantisation | None,
     bias: products.Sums, axis: int, alpha: float = 1.0,
 ) -> None:  # fmt: skip
-    """Input 0 times weights [m, k] along one of its axes."""
+    """Emit a product of input 0 with weights [m, k] along one of its axes."""
     products.check_bound(x_q, weights, w_q, 0, bias, label(node))
-    found = over_axis(state, node, axis, weights)
-    op = QuantisedConv(state.name(node), found.tensor, node.output[0], found.kernel, bias, x_q, w_q, y_q, alpha=alpha)
-    state.finish_as(node, _with_columns(state, node, op), found.axes)
+    axis_product = over_axis(state, node, axis, weights)
+    op = QuantisedConv(state.name(node), axis_product.tensor, node.output[0], axis_product.kernel, bias, x_q, w_q, y_q, alpha=alpha)
+    state.finish_as(node, _with_columns(state, node, op), axis_product.axes)
 
 
 def _with_columns(state: Translator, node: NodeProto, op: QuantisedConv) -> QuantisedConv:
-    """What has scales among its columns makes floats of its sums."""
-    found = columns(state, node, len(op.weights))
-    return replace(op, of_columns=found, y_q=None if len(found) > 1 else op.y_q) if found else op
+    """Operator with its column tensors; with scales among them its results are floats."""
+    column_tensors = columns(state, node, len(op.weights))
+    return replace(op, of_columns=column_tensors, y_q=None if len(column_tensors) > 1 else op.y_q) if column_tensors else op
 
 
 def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -290,14 +289,14 @@ def matmul_integer(state: Translator, node: NodeProto, values: Attributes) -> No
 
 
 def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
-    """Input 0 [.., s, k] by input `right`: a constant matrix [k, m], or a computed tensor, head by head."""
+    """Emit a product of input 0 [.., s, k] with input `right`: a constant matrix [k, m], or a computed tensor, head by head."""
     a = state.view(node)
     if node.input[right] not in state.constants:
-        found = heads_of(state, node, (0, right))
+        heads = heads_of(state, node, (0, right))
         if (deep := a.shape[-1]) * 255 * 255 > products.MOST:
             raise BadInputError(f"{label(node)}: sums of {deep:,} products; int32 holds {products.MOST // 255**2:,} of them")
-        op = QuantisedMatMul(state.name(node), found.a, found.b, node.output[0], found.heads, found.transposed, a_q, b_q, y_q)
-        state.finish_as(node, op, found.axes)
+        op = QuantisedMatMul(state.name(node), heads.a, heads.b, node.output[0], heads.heads, heads.transposed, a_q, b_q, y_q)
+        state.finish_as(node, op, heads.axes)
         return
     matrix = state.constant(node, right, "the right side")
     if matrix.ndim != 2:
@@ -307,7 +306,7 @@ def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation,
 
 
 def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Inputs of another scale or zero point by tables, then side by side."""
+    """Emit a Concat; inputs of another scale or zero point go through tables."""
     parts: list[str] = []
     y_q: Quantisation | None = None
     for i in range(2, len(node.input), 3):
@@ -348,7 +347,7 @@ def of_table(function: tables.Function, state: Translator, node: NodeProto, valu
 
 
 def table(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Of `quantised_groups`: its entries are a constant."""
+    """Emit a table of `qdq_fusion`, whose entries are a constant."""
     del values
     view, x_q = integers_read(state, node)
     entries = state.constant(node, 5, "the table")
@@ -357,7 +356,7 @@ def table(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def affine(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Of `quantised_groups`: a multiply-add for every channel."""
+    """Emit a multiply-add per channel of `qdq_fusion`."""
     del values
     _, x_q = integers_read(state, node)
     x, shape = state.image(node), state.view(node).shape

@@ -1,4 +1,4 @@
-"""What integers a node reads: a tensor of them, and what two inputs behind it say that they stand for, or one, which has no scale."""
+"""Integer inputs of nodes: a tensor, followed by its scale and zero point, or with a zero point only."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ from compiler.ir.quantised.parameters import Quantisation
 def parameters(
     state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None
 ) -> Quantisation:
-    """Scale and zero point from two inputs of a node, of integers of that type."""
+    """Quantisation from two inputs of a node (scale, zero point), for integers of that type."""
     zero = state.constant(node, index + 1, "the zero point") if state.has(node, index + 1) else None
     return Quantisation.of(state.constant(node, index, "the scale"), zero, dtype, shape, axis, label(node))
 
 
 def columns(state: Translator, node: NodeProto, count: int) -> tuple[str, ...]:
-    """Tensors that say what is added to the sums of each of so many columns, and what these are multiplied with; () where all is known."""
-    found = []
+    """Tensors with the offset and scale of the sums of each of `count` columns; () for constant quantisation."""
+    tensors = []
     for name in columns_read(node):
         view = state.views[name]
         if any(op.y == view.tensor for op in state.operators):
             raise state.refuse(node, f"{name!r} is made by the NPU, which rounds; what the host makes of columns is supported")
         if state.shapes[view.tensor] != (1, count, 1, 1):
             raise state.refuse(node, f"{name!r} of shape {list(view.shape)}; one value for each of {count} columns is supported")
-        found.append(view.tensor)
-    return tuple(found)
+        tensors.append(view.tensor)
+    return tuple(tensors)
 
 
 def integers_read(state: Translator, node: NodeProto, index: int = 0) -> tuple[View, Quantisation]:
-    """A computed input, and what its integers stand for by the two inputs behind it."""
+    """Computed input, and its quantisation from the two inputs after it."""
     view = state.view(node, index)
-    held = state.types.get(view.tensor)
-    if held is None:
+    tensor_q = state.types.get(view.tensor)
+    if tensor_q is None:
         raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
-    return view, parameters(state, node, index + 1, held.dtype)
+    return view, parameters(state, node, index + 1, tensor_q.dtype)
 
 
-def shift_of(state: Translator, node: NodeProto, index: int, of: NDArray[Any], axis: int | None) -> Quantisation:
-    """What a constant input's integers stand for: themselves less the zero point of `scales.SHIFTED`, one or as many as along an axis."""
-    at = shift_at(node, index)
-    zero = state.constant(node, at, "the zero point") if state.has(node, at) else None
-    return Quantisation.of(np.float32(1), zero, of.dtype, of.shape, axis, label(node))
+def shift_of(state: Translator, node: NodeProto, index: int, values: NDArray[Any], axis: int | None) -> Quantisation:
+    """Quantisation of a constant input with scale 1 and the zero points of `scales.SHIFTED`, one or one per entry of an axis."""
+    zero_index = shift_at(node, index)
+    zero = state.constant(node, zero_index, "the zero point") if state.has(node, zero_index) else None
+    return Quantisation.of(np.float32(1), zero, values.dtype, values.shape, axis, label(node))
 
 
 def shifted(state: Translator, node: NodeProto, index: int) -> tuple[View, Quantisation]:
-    """The same of a computed input, which has one zero point; whatever its scale is, sums do not have it."""
-    view, at = state.view(node, index), shift_at(node, index)
-    held = state.types.get(view.tensor)
-    if held is None:
+    """Computed input with a single zero point, and its quantisation; sums ignore its scale."""
+    view, zero_index = state.view(node, index), shift_at(node, index)
+    tensor_q = state.types.get(view.tensor)
+    if tensor_q is None:
         raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
-    zero = state.constant(node, at, "the zero point") if state.has(node, at) else None
+    zero = state.constant(node, zero_index, "the zero point") if state.has(node, zero_index) else None
     if zero is not None and zero.size > 1:
         raise state.refuse(node, f"{zero.size} zero points along an axis of a computed tensor; one for all of it is supported")
-    said = Quantisation.of(np.float32(1), None if zero is None else zero.reshape(()), held.dtype, where=label(node))
-    if said.single("")[1] != held.single(label(node))[1]:
+    node_q = Quantisation.of(np.float32(1), None if zero is None else zero.reshape(()), tensor_q.dtype, where=label(node))
+    if node_q.single("")[1] != tensor_q.single(label(node))[1]:
         raise state.refuse(
-            node, f"its zero point is {said.zero_point[0]}, that of who made its input {held.zero_point[0]}; equal ones are supported"
+            node, f"its zero point is {node_q.zero_point[0]}, that of who made its input {tensor_q.zero_point[0]}; equal ones are supported"
         )
-    return view, held
+    return view, tensor_q

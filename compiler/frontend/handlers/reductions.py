@@ -1,6 +1,6 @@
-"""Reduce* over digits of a tensor: pooling over those of its pixels, a 1x1 convolution with an output for what is left over channels.
+"""Handlers of Reduce*: pooling over digits of the pixels, a 1x1 convolution over digits of the channels.
 
-The convolution adds in float32.  A sum over pixels is the mean times their number, so that what float16 holds in between stays in range.
+The convolution adds in float32.  A sum over pixels is the mean times their number, so that float16 intermediates stay in range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.ir.operators import Conv, Pool, Step, Vector
 
 
 class Reduction(NamedTuple):
-    """before: steps on every value; core: how they are reduced; after: steps on what is left."""
+    """Reduction as steps `before` on every value, a `core` reduction, and steps `after` on the results."""
 
     before: tuple[Step, ...]
     core: Literal["mean", "sum", "max"]
@@ -45,10 +45,10 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axes = [int(a) % rank for a in _axes(state, node, values, rank)]
-    gone = dict.fromkeys((atom for axis in axes for atom in view.axes[axis]), 1)
-    # the outermost first, so that the strides of the others stay
+    reduced_atoms = dict.fromkeys((atom for axis in axes for atom in view.axes[axis]), 1)
+    # the outermost first, so that inner strides stay valid
     batch, channels, pixels = (
-        joined(sorted((atom for atom in gone if atom.axis == kind), key=lambda atom: -atom.stride)) for kind in (N, C, P)
+        joined(sorted((atom for atom in reduced_atoms if atom.axis == kind), key=lambda atom: -atom.stride)) for kind in (N, C, P)
     )
     before, core, after = REDUCTIONS[node.op_type]
     if batch:
@@ -63,13 +63,13 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
     if channels:
         tensor = _over_channels(state, node, tensor, channels, core)
     tensor = _chain(state, node, tensor, after, ".result")
-    left = view.resized(tensor, gone)
-    kept = values.get("keepdims", 1)
-    state.views[node.output[0]] = View(tensor, tuple(atoms for axis, atoms in enumerate(left.axes) if kept or axis not in axes))
+    reduced = view.resized(tensor, reduced_atoms)
+    keepdims = values.get("keepdims", 1)
+    state.views[node.output[0]] = View(tensor, tuple(atoms for axis, atoms in enumerate(reduced.axes) if keepdims or axis not in axes))
 
 
 def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mode: Mode) -> str:
-    """One value for all entries of a digit of the pixels: a window over rows or columns, or the whole image."""
+    """Tensor reduced over a digit of the pixels, by a window over rows or columns, or over the whole image."""
     _, _, h, w = state.shapes[tensor]
     name = state.name(node, ".pixels")
     if atom.size == h * w:
@@ -77,37 +77,37 @@ def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mo
     line = line_of(state.shapes[tensor], atom)
     if line is None or line[1] > 1:
         tensor, line = in_lines(state, tensor, atom), (ROWS, 1)
-    of, step = atom.size, atom.size if atom.size < state.shapes[tensor][2 + line[0]] else 1
-    kernel, stride = ((of, 1), (step, 1)) if line[0] == ROWS else ((1, of), (1, step))
+    window, step = atom.size, atom.size if atom.size < state.shapes[tensor][2 + line[0]] else 1
+    kernel, stride = ((window, 1), (step, 1)) if line[0] == ROWS else ((1, window), (1, step))
     return state.emit(Pool(name, tensor, state.fresh(name), mode, kernel, stride))
 
 
 def _over_channels(state: Translator, node: NodeProto, tensor: str, digits: Atoms, core: str) -> str:
-    """One value for all entries of digits of the channels: a product with zeros and ones."""
+    """Tensor reduced over digits of the channels, by a product with zeros and ones."""
     _, size, _, _ = state.shapes[tensor]
     index = np.arange(size)
     for _, digit, stride in digits:
         index = index // (digit * stride) * stride + index % stride
-    left = np.arange(int(index[-1]) + 1)
-    check_product(state, node, len(left), size)
-    weights = np.where(left[:, None] == index, len(left) / size if core == "mean" else 1.0, 0.0).astype(np.float32)
+    outputs = np.arange(int(index[-1]) + 1)
+    check_product(state, node, len(outputs), size)
+    weights = np.where(outputs[:, None] == index, len(outputs) / size if core == "mean" else 1.0, 0.0).astype(np.float32)
     name = state.name(node, ".channels")
-    return state.emit(Conv(name, tensor, state.fresh(name), weights[:, :, None, None], np.zeros(len(left), np.float32)))
+    return state.emit(Conv(name, tensor, state.fresh(name), weights[:, :, None, None], np.zeros(len(outputs), np.float32)))
 
 
 def _axes(state: Translator, node: NodeProto, values: Attributes, rank: int) -> list[int]:
     if state.has(node, 1):
-        given = state.constant(node, 1, "the axes").reshape(-1).tolist()
+        axes = state.constant(node, 1, "the axes").reshape(-1).tolist()
     else:
-        given = values.get("axes", [])
-    return list(given) if given or values.get("noop_with_empty_axes", 0) else list(range(rank))
+        axes = values.get("axes", [])
+    return list(axes) if axes or values.get("noop_with_empty_axes", 0) else list(range(rank))
 
 
-def _chain(state: Translator, node: NodeProto, x: str, steps: tuple[Step, ...], suffix: str) -> str:
+def _chain(state: Translator, node: NodeProto, tensor: str, steps: tuple[Step, ...], suffix: str) -> str:
     if not steps:
-        return x
+        return tensor
     name = state.name(node, suffix)
-    return state.emit(Vector(name, (x,), state.fresh(name), steps))
+    return state.emit(Vector(name, (tensor,), state.fresh(name), steps))
 
 
 REDUCING: dict[str, Handler] = dict.fromkeys(REDUCTIONS, reduce)

@@ -1,6 +1,6 @@
-"""Handlers that take rows, columns and channels anew: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
+"""Handlers that resample rows, columns and channels: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
 
-Rows and columns become a Resample, channels a Shuffle, or pixels (DepthToSpace); where some are filled or taken twice, a 1x1 convolution.
+Rows and columns become a Resample, channels a Shuffle (or DepthToSpace); channels with fill values or duplicates become a 1x1 convolution.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
 
-Places = list[int | None]  # source of every place along an axis, None where it is filled
+Places = list[int | None]  # source of every place along an axis, None for fill values
 
 
-def _numbers(state: Translator, node: NodeProto, index: int, what: str) -> list[int]:
-    return [int(v) for v in state.constant(node, index, what).reshape(-1)]
+def _numbers(state: Translator, node: NodeProto, index: int, description: str) -> list[int]:
+    return [int(v) for v in state.constant(node, index, description).reshape(-1)]
 
 
-def _finish(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], index: int = 0) -> None:
-    """The node's output `index`: axes that stay as they are are left alone."""
-    changed = {axis: taps for axis, taps in taken.items() if not taps.is_identity(view.shape[axis])}
+def _finish(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], index: int = 0) -> None:
+    """Set the view of output `index`; identity taps are dropped, ranges of all-pixel axes are sliced."""
+    changed = {axis: taps for axis, taps in axis_taps.items() if not taps.is_identity(view.shape[axis])}
     for axis in changed.keys() & {axis for axis in changed if all_pixels(state, view, axis)}:
         start = changed[axis].taps[0][0][0]
         if changed[axis] == places(range(start, start + len(changed[axis]))):
@@ -43,13 +43,13 @@ def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:
     starts, ends = _numbers(state, node, 1, "the starts"), _numbers(state, node, 2, "the ends")
     axes = _numbers(state, node, 3, "the axes") if state.has(node, 3) else list(range(len(starts)))
     steps = _numbers(state, node, 4, "the steps") if state.has(node, 4) else [1] * len(starts)
-    taken = {}
+    axis_taps = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = view.shape[axis % rank]
-        taken[axis % rank] = places(range(size)[start:end:step])
-        if not len(taken[axis % rank]):
+        axis_taps[axis % rank] = places(range(size)[start:end:step])
+        if not len(axis_taps[axis % rank]):
             raise state.refuse(node, f"[{start}:{end}:{step}] of {size} is empty")
-    _finish(state, node, view, taken)
+    _finish(state, node, view, axis_taps)
 
 
 def split(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -80,15 +80,15 @@ def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
         raise state.refuse(node, f"indices of shape {list(index.shape)}; one, or some along one axis, are supported")
     _finish(state, node, view, {axis: places(int(i) % view.shape[axis] for i in index.reshape(-1))})
     if index.ndim == 0:
-        found = state.views[node.output[0]]
-        state.views[node.output[0]] = View(found.tensor, (*found.axes[:axis], *found.axes[axis + 1 :]))
+        axis_view = state.views[node.output[0]]
+        state.views[node.output[0]] = View(axis_view.tensor, (*axis_view.axes[:axis], *axis_view.axes[axis + 1 :]))
 
 
-def _mirrored(i: int, size: int) -> int:
-    """A place outside [0, size), reflected at the first and the last one."""
+def _mirrored(place: int, size: int) -> int:
+    """Source of a place outside [0, size), reflected at the first and the last place."""
     period = 2 * (size - 1)
-    i = abs(i) % period if period else 0
-    return min(i, period - i)
+    place = abs(place) % period if period else 0
+    return min(place, period - place)
 
 
 _OUTSIDE: dict[str, Callable[[int, int], int | None]] = {
@@ -110,27 +110,27 @@ def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
     if len(pads) != 2 * len(axes):
         raise BadInputError(f"{label(node)}: {len(pads)} pads for {len(axes)} axes")
     fill = float(state.constant(node, 2, "the value").reshape(-1)[0]) if state.has(node, 2) else float(values.get("value", 0.0))
-    taken = {}
+    axis_taps = {}
     for i, axis in enumerate(axes):
         size, before, after = view.shape[axis], pads[i], pads[i + len(axes)]
         if before or after:
-            taken[axis] = places(_OUTSIDE[mode](place, size) for place in range(-before, size + after))
-    _grown(state, node, view, taken, fill)
+            axis_taps[axis] = places(_OUTSIDE[mode](place, size) for place in range(-before, size + after))
+    _grown(state, node, view, axis_taps, fill)
 
 
-def _grown(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float = 0.0) -> None:
-    """As `_finish`, for axes that may grow from one row, column or channel of an image."""
-    if all(view.axes[axis] for axis in taken):
-        state.views[node.output[0]] = taken_anew(state, node, view, taken, node.output[0], fill)
+def _grown(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], fill: float = 0.0) -> None:
+    """Set the view of output 0 as `_finish`, also for axes of size 1, which no atom represents."""
+    if all(view.axes[axis] for axis in axis_taps):
+        state.views[node.output[0]] = taken_anew(state, node, view, axis_taps, node.output[0], fill)
         return
     x, rank = state.image(node), len(view.shape)
-    if any(axis == 0 or rank not in (3, 4) for axis in taken):
-        raise state.refuse(node, f"axes {sorted(taken)} of {list(view.shape)}; channels, rows and columns of an image are supported")
+    if any(axis == 0 or rank not in (3, 4) for axis in axis_taps):
+        raise state.refuse(node, f"axes {sorted(axis_taps)} of {list(view.shape)}; channels, rows and columns of an image are supported")
     _, _, h, w = state.shapes[x]
-    if 1 in taken:
-        x = channels_anew(state, node, x, taken[1], fill, state.fresh(f"{node.output[0]}.channels"))
-    rows, columns = taken.get(2, places(range(h))), taken.get(3, places(range(w)))
-    shape = [len(taken[axis]) if axis in taken else size for axis, size in enumerate(view.shape)]
+    if 1 in axis_taps:
+        x = channels_anew(state, node, x, axis_taps[1], fill, state.fresh(f"{node.output[0]}.channels"))
+    rows, columns = axis_taps.get(2, places(range(h))), axis_taps.get(3, places(range(w)))
+    shape = [len(axis_taps[axis]) if axis in axis_taps else size for axis, size in enumerate(view.shape)]
     state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))
 
 
@@ -145,23 +145,23 @@ def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
         if values.get("keep_aspect_ratio_policy", "stretch") != "stretch":
             raise state.refuse(node, f"keep_aspect_ratio_policy {values['keep_aspect_ratio_policy']!r}; stretch is supported")
     else:
-        given = state.constant(node, 1, "the scales") if old and state.has(node, 1) else None
-        given = np.array(values["scales"]) if given is None and "scales" in values else given
-        scales = [float(v) for v in (given if given is not None else state.constant(node, 2, "the scales")).reshape(-1)]
+        scale_values = state.constant(node, 1, "the scales") if old and state.has(node, 1) else None
+        scale_values = np.array(values["scales"]) if scale_values is None and "scales" in values else scale_values
+        scales = [float(v) for v in (scale_values if scale_values is not None else state.constant(node, 2, "the scales")).reshape(-1)]
         sizes = [math.floor(np.float32(view.shape[axis]) * np.float32(scale)) for scale, axis in zip(scales, axes, strict=True)]
     if values.get("antialias", 0) and any(scale < 1 for scale in scales):
         raise state.refuse(node, "antialias where it shrinks; only antialias = 0 is supported")
     values = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", **values} if old else values
-    taken = {}
+    axis_taps = {}
     for axis, size, scale in zip(axes, sizes, scales, strict=True):
         if size < 1:
             raise BadInputError(f"{label(node)}: axis {axis} of {view.shape[axis]} becomes {size}")
         if size != view.shape[axis] or scale != 1:
-            taken[axis] = _resized_axis(state, node, values, view.shape[axis], size, scale)
-    _grown(state, node, view, taken)
+            axis_taps[axis] = _resized_axis(state, node, values, view.shape[axis], size, scale)
+    _grown(state, node, view, axis_taps)
 
 
-# in float32, as onnxruntime has them: ties between places are decided by it
+# in float32 as in onnxruntime, which decides ties between places
 Number = np.float32
 _HALF = Number(0.5)
 _COORDINATES: dict[str, Callable[[Number, Number, Number, Number], Number]] = {
@@ -179,40 +179,40 @@ _ROUNDED: dict[str, Callable[[float], int]] = {
 }
 
 
-def _resized_axis(state: Translator, node: NodeProto, values: Attributes, size: int, out: int, scale: float) -> Taps:
-    """Taps of one axis of `size` places as `out` places (ONNX's Resize: coordinate, then nearest, linear or cubic)."""
-    where = str(values.get("coordinate_transformation_mode", "half_pixel"))
+def _resized_axis(state: Translator, node: NodeProto, values: Attributes, size: int, out_size: int, scale: float) -> Taps:
+    """Taps of one axis of `size` places resized to `out_size` (ONNX's Resize: coordinate, then nearest, linear or cubic)."""
+    transformation = str(values.get("coordinate_transformation_mode", "half_pixel"))
     mode, rounding = str(values.get("mode", "nearest")), str(values.get("nearest_mode", "round_prefer_floor"))
-    if where not in _COORDINATES or rounding not in _ROUNDED:
-        known = f"{', '.join(_COORDINATES)}; nearest_mode: {', '.join(_ROUNDED)}"
-        raise state.refuse(node, f"coordinate_transformation_mode {where!r}, nearest_mode {rounding!r}; accepted: {known}")
-    at = [float(_COORDINATES[where](Number(i), Number(size), Number(out), Number(scale))) for i in range(out)]
+    if transformation not in _COORDINATES or rounding not in _ROUNDED:
+        choices = f"{', '.join(_COORDINATES)}; nearest_mode: {', '.join(_ROUNDED)}"
+        raise state.refuse(node, f"coordinate_transformation_mode {transformation!r}, nearest_mode {rounding!r}; accepted: {choices}")
+    coordinates = [float(_COORDINATES[transformation](Number(i), Number(size), Number(out_size), Number(scale))) for i in range(out_size)]
     if mode == "nearest":
-        return places(min(max(_ROUNDED[rounding](x), 0), size - 1) for x in at)
+        return places(min(max(_ROUNDED[rounding](x), 0), size - 1) for x in coordinates)
     if mode == "linear":
-        return weighted(_linear(min(max(x, 0.0), size - 1.0), size) for x in at)
+        return weighted(_linear(min(max(x, 0.0), size - 1.0), size) for x in coordinates)
     if mode == "cubic":
         outside = bool(values.get("exclude_outside", 0))
-        return weighted(_cubic(x, size, float(values.get("cubic_coeff_a", -0.75)), outside) for x in at)
+        return weighted(_cubic(x, size, float(values.get("cubic_coeff_a", -0.75)), outside) for x in coordinates)
     raise state.refuse(node, f"mode {mode!r}; accepted: nearest, linear, cubic")
 
 
-def _linear(x: float, size: int) -> Iterable[Tap]:
-    left = math.floor(x)
-    return ((left, 1 - (x - left)), (min(left + 1, size - 1), x - left))
+def _linear(coordinate: float, size: int) -> Iterable[Tap]:
+    first = math.floor(coordinate)
+    return ((first, 1 - (coordinate - first)), (min(first + 1, size - 1), coordinate - first))
 
 
-def _cubic(x: float, size: int, a: float, exclude_outside: bool) -> Iterable[Tap]:
-    """Keys 1981: four places around x, those outside taken from the border or left out."""
-    left = math.floor(x)
-    t = x - left
+def _cubic(coordinate: float, size: int, coeff_a: float, exclude_outside: bool) -> Iterable[Tap]:
+    """Taps of cubic interpolation (Keys 1981): four places around the coordinate, outer ones clamped to the border or dropped."""
+    first = math.floor(coordinate)
+    t = coordinate - first
     weights = [
-        ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
-        ((a + 2) * t - (a + 3)) * t * t + 1,
-        ((a + 2) * (1 - t) - (a + 3)) * (1 - t) * (1 - t) + 1,
-        ((a * (2 - t) - 5 * a) * (2 - t) + 8 * a) * (2 - t) - 4 * a,
+        ((coeff_a * (t + 1) - 5 * coeff_a) * (t + 1) + 8 * coeff_a) * (t + 1) - 4 * coeff_a,
+        ((coeff_a + 2) * t - (coeff_a + 3)) * t * t + 1,
+        ((coeff_a + 2) * (1 - t) - (coeff_a + 3)) * (1 - t) * (1 - t) + 1,
+        ((coeff_a * (2 - t) - 5 * coeff_a) * (2 - t) + 8 * coeff_a) * (2 - t) - 4 * coeff_a,
     ]
-    taps = [(left - 1 + k, weight) for k, weight in enumerate(weights)]
+    taps = [(first - 1 + k, weight) for k, weight in enumerate(weights)]
     if exclude_outside:
         taps = [(place, weight) for place, weight in taps if 0 <= place < size]
         total = sum(weight for _, weight in taps)
@@ -221,9 +221,9 @@ def _cubic(x: float, size: int, a: float, exclude_outside: bool) -> Iterable[Tap
 
 
 def conv_transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """A convolution of the input with stride - 1 zeros between its pixels, the kernel turned around."""
+    """Emit a convolution of the input with stride - 1 zeros between its pixels, with the flipped kernel."""
     weights = np.asarray(state.constant(node, 1, "the weight"), np.float32)
-    if weights.ndim == 3:  # over a signal, an image of one column
+    if weights.ndim == 3:  # a signal is an image of one column
         weights, values = weights[..., None], _of_columns(values)
     x = state.image(node)
     _, c, h, w = state.shapes[x]
@@ -238,11 +238,11 @@ def conv_transpose(state: Translator, node: NodeProto, values: Attributes) -> No
     if state.has(node, 2):
         bias = np.asarray(state.constant(node, 2, "the bias"), np.float32)
     spread, pads = [], []
+    # the padding of the convolution is the reach of the kernel minus the node's pads; negative padding crops the taps
     dilations = tuple(int(d) for d in values.get("dilations", (1, 1)))
     for axis, size in enumerate((h, w)):
         stride, reach = int(values.get("strides", (1, 1))[axis]), (kernel[axis] - 1) * dilations[axis]
         before, after = _transposed_pads(state, node, values, axis, size, stride, reach)
-        # what is left of the padding of the convolution; less than none: cut off
         begin, end = reach - before, reach - after
         taps: Places = [i // stride if i % stride == 0 else None for i in range((size - 1) * stride + 1)]
         taps = taps[max(0, -begin) : len(taps) - max(0, -end)]
@@ -261,7 +261,7 @@ _SECOND_AXIS = {"strides": [1], "dilations": [1], "output_padding": [0], "output
 
 
 def _of_columns(values: Attributes) -> Attributes:
-    """Attributes of a window over one axis, as those of a window one column wide."""
+    """Attributes of a one-axis window, as those of a window one column wide."""
     out = {key: [*value, *_SECOND_AXIS[key]] if key in _SECOND_AXIS else value for key, value in values.items()}
     return out | {"pads": [values["pads"][0], 0, values["pads"][1], 0]} if "pads" in values else out
 
@@ -269,12 +269,12 @@ def _of_columns(values: Attributes) -> Attributes:
 def _transposed_pads(
     state: Translator, node: NodeProto, values: Attributes, axis: int, size: int, stride: int, reach: int
 ) -> tuple[int, int]:
-    """(before, after) along one axis; output_padding makes the one behind smaller."""
+    """Pads (before, after) of a transposed convolution along one axis; output_padding reduces the second."""
     extra = int(values.get("output_padding", (0, 0))[axis])
     auto = values.get("auto_pad", "NOTSET")
     if "output_shape" in values or auto in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = int(values["output_shape"][axis]) if "output_shape" in values else size * stride
-        total = stride * (size - 1) + extra + reach + 1 - wanted
+        output_size = int(values["output_shape"][axis]) if "output_shape" in values else size * stride
+        total = stride * (size - 1) + extra + reach + 1 - output_size
         small, large = total // 2, total - total // 2
         return (large, small - extra) if auto != "SAME_UPPER" else (small, large - extra)
     if auto == "VALID":
@@ -289,7 +289,7 @@ def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> No
     _, channels, *_ = state.shapes[x]
     if block < 1 or channels % block**2:
         raise BadInputError(f"{label(node)}: blocksize {block} of {channels} channels; they are expected to be a multiple of its square")
-    if mode == "CRD":  # the pixels of a channel are side by side; the other way round is only labels
+    if mode == "CRD":  # the pixels of an output channel are adjacent input channels; a Shuffle gives the other order
         order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
         x = state.emit(Shuffle(state.name(node, ".channels"), x, state.fresh(f"{x}.channels"), tuple(order.tolist())))
     state.finish(node, DepthToSpace(state.name(node), x, node.output[0], block))

@@ -1,4 +1,4 @@
-"""Handlers of what transformers are made of: sequences [b, s, d] of s pixels with d channels, heads, normalisation over channels."""
+"""Handlers of transformer operators: products on sequences [b, s, d] (s pixels with d channels), heads, LayerNormalization, GELU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def floats(array: NDArray[Any]) -> Floats:
 
 
 class OverAxis(NamedTuple):
-    """Weights as a kernel [m, c, kh, kw] of a convolution of `tensor`.  axes: of what it makes, whose channels are the m."""
+    """Product as a convolution of `tensor` with kernel [m, c, kh, kw].  axes: of its result, whose channels are the m."""
 
     tensor: str
     kernel: NDArray[Any]
@@ -29,18 +29,18 @@ class OverAxis(NamedTuple):
 
 
 def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0, rank: int = 0) -> OverAxis:
-    """What sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
+    """Convolution that sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
 
     The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
     the image).  rank: of the result, where the input has fewer axes; `axis` is counted with it.
     """
     view = state.view(node, index).of_rank(rank)
     n, c, h, w = state.shapes[view.tensor]
-    atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
+    atoms, other_atoms = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
     if weights.shape[1] != view.shape[axis]:
         raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
     covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
-    if any(atom.axis == C or (atom.axis != N and covers) for atom in rest) or any(atom.axis == N for atom in atoms):
+    if any(atom.axis == C or (atom.axis != N and covers) for atom in other_atoms) or any(atom.axis == N for atom in atoms):
         raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})")
     order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
     kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
@@ -50,17 +50,17 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
 
 
 def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0) -> None:
-    """`over_axis`: a convolution."""
-    found = over_axis(state, node, axis, weights, index, rank)
-    state.finish_as(node, Conv(state.name(node), found.tensor, node.output[0], floats(found.kernel), bias), found.axes)
+    """Emit a product of input `index` with weights along an axis, as a convolution (`over_axis`)."""
+    axis_product = over_axis(state, node, axis, weights, index, rank)
+    state.finish_as(node, Conv(state.name(node), axis_product.tensor, node.output[0], floats(axis_product.kernel), bias), axis_product.axes)
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
+    """Emit [.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix, or a product of two computed tensors, head by head."""
     constant = [i for i in (0, 1) if node.input[i] in state.constants]
     if not constant:
-        found = heads_of(state, node)
-        state.finish_as(node, MatMul(state.name(node), *found[:2], node.output[0], found.heads, found.transposed), found.axes)
+        heads = heads_of(state, node)
+        state.finish_as(node, MatMul(state.name(node), *heads[:2], node.output[0], heads.heads, heads.transposed), heads.axes)
         return
     side = constant[0]
     matrix = state.constant(node, side, "one of the two")
@@ -74,7 +74,7 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 class Heads(NamedTuple):
-    """How a product of two computed tensors lies; see `MatMul`.  axes: of what it makes."""
+    """Operands and layout of a product of two computed tensors; see `MatMul`.  axes: of its result."""
 
     a: str
     b: str
@@ -84,8 +84,8 @@ class Heads(NamedTuple):
 
 
 def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 1)) -> Heads:
-    """[.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels of a head and
-    pixels of b, in either order."""
+    """Heads of a product [.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels
+    of a head and the pixels of b, in either order."""
     a, b = (state.view(node, i) for i in indices)
     if len(a.axes) != len(b.axes) or len(a.axes) < 2:
         raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; equal leading axes are supported")
@@ -96,9 +96,10 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
     size = shape_a[1] // heads
 
     def per_head(atoms: Atoms, channels: int) -> bool:
-        """All channels of a head, which lie side by side."""
+        """Whether atoms are all channels of a head, side by side."""
         return atoms == joined([Atom(C, channels, 1)])
 
+    # b has its head's channels along k (transposed), or along n
     transposed = per_head(k_b, size) and n == whole(shape_b, P)
     plain = k_b == whole(shape_b, P) and per_head(n, shape_b[1] // heads)
     leads = [joined((*whole(shape, N), Atom(C, heads, shape[1] // heads))) for shape in (shape_a, shape_b)]
@@ -125,13 +126,13 @@ def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     channels = view.shape[axis]
     scale = floats(state.constant(node, 1, "the scale")).reshape(-1)
     shift = floats(state.constant(node, 2, "the shift")).reshape(-1) if state.has(node, 2) else np.zeros(channels, np.float32)
-    scale, shift = (floats(np.broadcast_to(item, (channels,))) for item in (scale, shift))
+    scale, shift = (floats(np.broadcast_to(parameter, (channels,))) for parameter in (scale, shift))
     op = LayerNorm(state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)))
     state.finish_as(node, op, view.axes)
 
 
 def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Erf; Gelu by erf, or by tanh, where x (1 + tanh z) / 2 = x / (1 + exp(-2 z))."""
+    """Emit Erf, Gelu by erf, or Gelu by tanh, where x (1 + tanh z) / 2 = x / (1 + exp(-2 z))."""
     view = state.view(node)
     steps: tuple[Step, ...] = (Step("gelu" if node.op_type == "Gelu" else "erf"),)
     if values.get("approximate", "none") == "tanh":
@@ -142,48 +143,51 @@ def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
-    """Sequences one after the other, constants among them: each goes to its place in a column of zeros, and these are added.
+    """Emit a concatenation of sequences and constants: each part moves to its offset in a column of zeros, and the columns are added.
 
-    Of integers in one scale, zeros are zero points, which add nothing.
+    For integers of one scale the zeros are zero points, which add nothing.
     """
     parts: list[tuple[int, View | NDArray[Any]]] = []
-    at = 0
+    size = 0
     for i, name in enumerate(node.input):
         part: View | NDArray[Any] = state.constants[name] if name in state.constants else state.view(node, i)
-        parts.append((at, part))
-        at += part.shape[axis]
-    views = [(before, part) for before, part in parts if isinstance(part, View)]
+        parts.append((size, part))
+        size += part.shape[axis]
+    views = [(offset, part) for offset, part in parts if isinstance(part, View)]
     if not views:
         raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
     first = views[0][1]
     q = state.types.get(first.tensor)
     zero = 0 if q is None else int(q.zero_point[0])
     shape = list(first.shape)
-    shape[axis] = at
+    shape[axis] = size
     sums: list[str] = []
-    for i, (before, view) in enumerate(views):
+    for i, (offset, view) in enumerate(views):
         same = view.axes[:axis] == first.axes[:axis] and view.axes[axis + 1 :] == first.axes[axis + 1 :]
         if view.axes[axis] != whole(state.shapes[view.tensor], P) or not same:
             raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
         name = state.name(node, f".{i}")
-        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (at, 1), before, zero)))
-    joint = View(sums[0], tuple((Atom(P, at, 1),) if i == axis else item for i, item in enumerate(first.axes)))
+        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (size, 1), offset, zero)))
+    joint = View(sums[0], tuple((Atom(P, size, 1),) if i == axis else atoms for i, atoms in enumerate(first.axes)))
+    # all constant parts together are one more column
     values = np.full([d if i == axis else 1 for i, d in enumerate(shape)], zero, np.float32)
-    for before, part in parts:
+    for offset, part in parts:
         if not isinstance(part, View):
-            values = np.array(np.broadcast_to(values, np.broadcast_shapes(values.shape, [*part.shape[:axis], at, *part.shape[axis + 1 :]])))
-            values[(slice(None),) * axis + (slice(before, before + part.shape[axis]),)] = part
+            values = np.array(
+                np.broadcast_to(values, np.broadcast_shapes(values.shape, [*part.shape[:axis], size, *part.shape[axis + 1 :]]))
+            )
+            values[(slice(None),) * axis + (slice(offset, offset + part.shape[axis]),)] = part
     if len(views) < len(parts):
-        own = constant_as(joint, state.shapes[joint.tensor], values)
-        assert own is not None
-        sums.append(state.constant_tensor(node, own, state.shapes[joint.tensor]))
+        constant_values = constant_as(joint, state.shapes[joint.tensor], values)
+        assert constant_values is not None
+        sums.append(state.constant_tensor(node, constant_values, state.shapes[joint.tensor]))
     if q is not None:
         if len(views) < len(parts):
             state.tensors[sums[-1]], state.types[sums[-1]] = state.tensors[sums[-1]].astype(q.dtype), q
         total = sums[0]
-        for other in sums[1:]:
+        for addend in sums[1:]:
             name = state.name(node)
-            total = state.emit(QuantisedPair(name, total, other, name, "add", q, q, q))
+            total = state.emit(QuantisedPair(name, total, addend, name, "add", q, q, q))
         state.views[node.output[0]] = joint.of(total)
         return
     steps = tuple(Step("add", operand=i) for i in range(1, len(sums)))

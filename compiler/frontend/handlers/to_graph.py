@@ -1,8 +1,8 @@
-"""ONNX nodes -> operators of `compiler.ir.graph`, one by one; nothing is fused here.
+"""Translation of ONNX nodes to operators of `compiler.ir.graph`, one by one, without fusion.
 
-An ONNX tensor is a `View` (`compiler.frontend.handlers.views`): a tensor of the graph, always (n, c, h, w), and how ONNX's axes run over
-it. So Reshape, Transpose, Flatten, Squeeze and Unsqueeze only change the view, Gemm after Flatten is a Conv with a kernel as large as the
-image, and a channel shuffle shows where somebody reads an image whose channels are in another order.
+An ONNX tensor is a `View` (`compiler.frontend.handlers.views`): a tensor of the graph, always (n, c, h, w), and the mapping of ONNX's axes
+to it.  So Reshape, Transpose, Flatten, Squeeze and Unsqueeze only change the view, Gemm after Flatten is a Conv with a kernel as large as
+the image, and a channel shuffle is emitted only where an operator reads an image with channels in another order.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
 
 Array = NDArray[Any]
 _FOR_HOST = {"DynamicQuantizeLinear": "its scale is that of all values, which the host has before the NPU has any"}
-TAKEN = "float, int8 or uint8 of a known shape"  # from and to the host
+TAKEN = "float, int8 or uint8 of a known shape"  # supported tensors from and to the host
 
 
 def graph_shape(shape: tuple[int, ...]) -> Shape:
-    """ONNX shape -> (n, c, h, w): [k] is a vector of channels; further axes than four are folded into h.
+    """Graph shape (n, c, h, w) of an ONNX shape: [k] is a vector of channels; more than four axes are folded into h.
 
     A signal [n, c, l] is an image of one column, as a sequence is: blocks are cut along rows, and a row of all samples need not fit L1.
     """
@@ -45,10 +45,10 @@ def graph_shape(shape: tuple[int, ...]) -> Shape:
 
 
 class Translator:
-    """State while one model is translated; handlers in `compiler.frontend.handlers.handlers` call its methods.
+    """State of the translation of one model; handlers in `compiler.frontend.handlers.handlers` call its methods.
 
-    rows: whether a matrix [m, k] that products read comes as one image of m pixels, so that these fill the rows of the matrix unit; else as
-    m images of one pixel.  matrices: whether one came as pixels.
+    rows: whether a matrix input [m, k] of products is one image of m pixels, which fill the rows of the matrix unit; else m images of one
+    pixel.  matrices: whether the model has such a matrix.
     """
 
     def __init__(
@@ -61,28 +61,30 @@ class Translator:
         self.shapes: dict[str, Shape] = {}
         self.operators: list[Operator] = []
         self.views: dict[str, View] = {}
-        self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
-        self.reflowed: dict[tuple[str, Shape], str] = {}  # the same pixels in rows of another width
-        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer} | dict(beside or {})
+        self.shuffled: dict[View, str] = {}  # view -> tensor with its channels in order
+        self.reflowed: dict[tuple[str, Shape], str] = {}  # (tensor, shape) -> the same pixels in rows of another width
+        self.constants: dict[str, Array] = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer} | dict(
+            beside or {}
+        )
         self.known_shapes = known_shapes(model.graph)  # of ONNX tensors
         self.used_names: set[str] = set()
-        self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
+        self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, number of channels) -> broadcast tensor
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
         self.types: dict[str, Quantisation] = {}  # of tensors of integers
-        self.columns = {name for node in model.graph.node for name in columns_read(node)}  # what the host makes of a product's
+        self.columns = {name for node in model.graph.node for name in columns_read(node)}  # column offsets and scales from the host
 
-    # -- what handlers ask ------------------------------------------------------------------------------------------
+    # -- queries of handlers ------------------------------------------------------------------------------------------
 
     def refuse(self, node: NodeProto, why: str) -> UnsupportedError:
         return UnsupportedError(f"{label(node)}: {why}")
 
-    def constant(self, node: NodeProto, index: int, what: str) -> Array:
-        """The value of an input that has to be known at compile time."""
+    def constant(self, node: NodeProto, index: int, description: str) -> Array:
+        """Value of an input that has to be constant.  description: name of the input in errors."""
         if not self.has(node, index):
-            raise self.refuse(node, f"{what} is missing; opset {self.opset} is too old a form of this operator")
+            raise self.refuse(node, f"{description} is missing; opset {self.opset} is too old a form of this operator")
         name = node.input[index]
         if name not in self.constants:
-            raise self.refuse(node, f"{what} {name!r} is computed at run time; only a constant one is supported")
+            raise self.refuse(node, f"{description} {name!r} is computed at run time; only a constant one is supported")
         return self.constants[name]
 
     def view(self, node: NodeProto, index: int = 0) -> View:
@@ -96,19 +98,19 @@ class Translator:
         raise BadInputError(f"{label(node)}: input {name!r} is produced by nothing")
 
     def image(self, node: NodeProto, index: int = 0) -> str:
-        """The input as a graph tensor whose (n, c, h, w) is ONNX's own shape."""
+        """Input as a graph tensor whose (n, c, h, w) is the shape in ONNX."""
         view = self.view(node, index)
-        shape, wanted = self.shapes[view.tensor], graph_shape(view.shape)
-        if (*wanted[:2], wanted[2] * wanted[3]) == (*shape[:2], shape[2] * shape[3]):
-            found = self.in_order(view)
-            if found.atoms == whole(shape, N, C, P):
-                return self.in_rows(found.tensor, wanted)
+        shape, image_shape = self.shapes[view.tensor], graph_shape(view.shape)
+        if (*image_shape[:2], image_shape[2] * image_shape[3]) == (*shape[:2], shape[2] * shape[3]):
+            ordered = self.in_order(view)
+            if ordered.atoms == whole(shape, N, C, P):
+                return self.in_rows(ordered.tensor, image_shape)
         raise self.refuse(
             node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
         )
 
     def in_rows(self, tensor: str, shape: Shape) -> str:
-        """The tensor with its pixels in rows of another width: an image seen as a signal, or a signal as an image."""
+        """Tensor with its pixels in rows of another width: an image as a signal, or a signal as an image."""
         if self.shapes[tensor] == shape:
             return tensor
         if (tensor, shape) not in self.reflowed:
@@ -116,18 +118,18 @@ class Translator:
             self.reflowed[tensor, shape] = self.emit(Reflow(name, tensor, name, self.shapes[tensor][2:], shape[2:]))
         return self.reflowed[tensor, shape]
 
-    def in_rows_of(self, tensor: str, other: str) -> str:
-        """The tensor with its pixels in rows as those of another one, which has as many."""
+    def in_rows_of(self, tensor: str, reference: str) -> str:
+        """Tensor with its pixels in rows as those of the reference, if that has as many pixels."""
         n, c, h, w = self.shapes[tensor]
-        rows = self.shapes[other][2:]
+        rows = self.shapes[reference][2:]
         return self.in_rows(tensor, (n, c, *rows)) if math.prod(rows) == h * w else tensor
 
     def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
-        """As `views.reshaped`; a shuffle puts channels in order where only that lets it."""
+        """View in another shape, as `views.reshaped`; channels are shuffled into order where necessary."""
         return reshaped(view, onnx_shape) or reshaped(self.in_order(view), onnx_shape)
 
     def in_order(self, view: View) -> View:
-        """The same values where the channels of a tensor are in the order in which the view names them."""
+        """View of the same values on a tensor whose channels have the order of the view."""
         atoms = [atom for atom in view.atoms if atom.axis == C]
         order = np.zeros((1,), np.int64)
         for atom in atoms:
@@ -147,14 +149,14 @@ class Translator:
     def has(self, node: NodeProto, index: int) -> bool:
         return len(node.input) > index and bool(node.input[index])
 
-    # -- what handlers do -------------------------------------------------------------------------------------------
+    # -- actions of handlers -------------------------------------------------------------------------------------------
 
     def name(self, node: NodeProto, suffix: str = "") -> str:
-        """A name for an operator, used once."""
+        """Unique name of an operator."""
         return self.fresh((node.name or node.output[0]) + suffix)
 
     def fresh(self, base: str) -> str:
-        """A name that is not taken yet, `base` or one that begins with it."""
+        """Unused name, `base` or with `base` as prefix."""
         unique, count = base, 1
         while unique in self.used_names:
             count += 1
@@ -163,28 +165,28 @@ class Translator:
         return unique
 
     def emit(self, op: Operator) -> str:
-        """Append an operator; its output's shape follows.  Raises UnsupportedError for another batch than that of the others."""
+        """Append an operator, with shape and type of its output.  Raises UnsupportedError for a different batch than the others."""
         shape = op.output_shape([self.shapes[name] for name in op.inputs])
         if min(shape) < 1:
             raise BadInputError(f"operator {op.name!r}: its window does not fit, the output would be {list(shape)}")
         batch = self.shapes[self.operators[0].y][0] if self.operators else shape[0]
-        if shape[0] != batch:  # a program goes through the images of all its tensors side by side
+        if shape[0] != batch:  # a program iterates over the images of all tensors together
             raise UnsupportedError(f"operator {op.name!r}: {shape[0]} images beside operators on {batch}; one number for all is supported")
         types = [self.types.get(name) for name in op.inputs]
         if any(q is not None and q.dtype == SUMS for name, q in zip(op.inputs, types, strict=True) if name not in op.of_columns):
             raise UnsupportedError(f"operator {op.name!r}: reads int32 sums, which are for the host; integers of 8 bits are supported")
         try:
-            made = op.output_type(types)
+            output_type = op.output_type(types)
         except ValueError as error:
             raise UnsupportedError(f"operator {op.name!r}: {error}") from None
-        if made is not None:
-            self.types[op.y] = made
+        if output_type is not None:
+            self.types[op.y] = output_type
         self.shapes[op.y] = shape
         self.operators.append(op)
         return op.y
 
     def constant_tensor(self, node: NodeProto, values: Floats, shape: Shape) -> str:
-        """A tensor of a shape with known values [1 | n, 1 | c, 1 | h, 1 | w]."""
+        """Constant tensor of a shape, with values [1 | n, 1 | c, 1 | h, 1 | w]."""
         self.budget.spend(len(values) * math.prod(shape[1:]) * values.itemsize, node)
         name = self.name(node, ".constant")
         self.shapes[name] = shape
@@ -192,62 +194,62 @@ class Translator:
         return name
 
     def finish(self, node: NodeProto, op: Operator, shape: tuple[int, ...] | None = None) -> None:
-        """Append the operator that produces the node's first output, (n, c, h, w) in this order; ONNX's shape is its own unless given."""
+        """Append the operator of the node's first output, in the order (n, c, h, w).  shape: ONNX's shape, by default the operator's."""
         self.emit(op)
-        own = self.shapes[op.y]
-        self.views[node.output[0]] = row_major(op.y, own, own if shape is None else shape)
+        tensor_shape = self.shapes[op.y]
+        self.views[node.output[0]] = row_major(op.y, tensor_shape, tensor_shape if shape is None else shape)
 
     def finish_as(self, node: NodeProto, op: Operator, axes: tuple[tuple[Atom, ...], ...]) -> None:
-        """Append the operator that produces the node's first output, whose ONNX axes run over it as given."""
+        """Append the operator of the node's first output.  axes: of its view."""
         self.emit(op)
         self.views[node.output[0]] = View(op.y, tuple(joined(atoms) for atoms in axes))
 
     def check_views(self, node: NodeProto) -> None:
-        """Raise ValueError for a handler's mistake: a result of another shape than ONNX says, or a view that misses values."""
+        """Raise ValueError for a bug of a handler: a shape that differs from ONNX's, or a view that does not cover its tensor."""
         for name in node.output:
             if name not in self.views:
                 continue
             view = self.views[name]
-            known = self.known_shapes.get(name, view.shape)
-            if view.shape != known or not view.covers(self.shapes[view.tensor]):
-                seen = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
-                raise ValueError(f"{label(node)}: {name!r} of shape {list(known)} was lowered to {seen}")
+            onnx_shape = self.known_shapes.get(name, view.shape)
+            if view.shape != onnx_shape or not view.covers(self.shapes[view.tensor]):
+                lowered = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
+                raise ValueError(f"{label(node)}: {name!r} of shape {list(onnx_shape)} was lowered to {lowered}")
 
     # -- the walk ---------------------------------------------------------------------------------------------------
 
     def inputs(self) -> tuple[Port, ...]:
         ports = []
-        for item in self.model.graph.input:
-            if item.name in self.constants:
+        for tensor in self.model.graph.input:
+            if tensor.name in self.constants:
                 continue
-            if what := self.strange(item):
-                raise UnsupportedError(f"input {item.name!r} is {what}; {TAKEN} is supported")
-            ports.append(self.receive(item))
+            if reason := self.strange(tensor):
+                raise UnsupportedError(f"input {tensor.name!r} is {reason}; {TAKEN} is supported")
+            ports.append(self.receive(tensor))
         return tuple(ports)
 
-    def strange(self, item: ValueInfoProto) -> str:
-        """What keeps a tensor from being taken from the host, or ''."""
-        kind = item.type.tensor_type.elem_type
-        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU) and (kind != TensorProto.INT32 or item.name not in self.columns):
+    def strange(self, tensor: ValueInfoProto) -> str:
+        """Reason why a tensor cannot come from the host, or ''."""
+        kind = tensor.type.tensor_type.elem_type
+        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU) and (kind != TensorProto.INT32 or tensor.name not in self.columns):
             return kind_name(kind)
-        return "" if has_shape(item) else "of unknown shape"
+        return "" if has_shape(tensor) else "of unknown shape"
 
-    def stands_for(self, item: ValueInfoProto) -> Quantisation | None:
-        """What a tensor's integers stand for; themselves where no operator says it, which then only move.  None of one of floats."""
-        kind = item.type.tensor_type.elem_type
+    def stands_for(self, tensor: ValueInfoProto) -> Quantisation | None:
+        """Quantisation of an input tensor, with scale 1 where no operator states it, so that it is only moved; None for floats."""
+        kind = tensor.type.tensor_type.elem_type
         if kind == TensorProto.INT32:
             return ALONE
         if kind not in INTEGERS_ON_NPU:
             return None
         dtype = helper.tensor_dtype_to_np_dtype(kind)
-        return quantisation_of(item.name, dtype, self.model.graph, self.constants) or Quantisation.of(np.float32(1), None, dtype)
+        return quantisation_of(tensor.name, dtype, self.model.graph, self.constants) or Quantisation.of(np.float32(1), None, dtype)
 
-    def receive(self, item: ValueInfoProto) -> Port:
-        """A tensor that comes from the host."""
-        name, shape = item.name, tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim)
-        found = self.stands_for(item)
-        if found is not None:
-            self.types[name] = found
+    def receive(self, tensor: ValueInfoProto) -> Port:
+        """Register a tensor from the host."""
+        name, shape = tensor.name, tuple(int(d.dim_value) for d in tensor.type.tensor_type.shape.dim)
+        quantisation = self.stands_for(tensor)
+        if quantisation is not None:
+            self.types[name] = quantisation
         if len(shape) == 3 and channels_last(self.model, name):
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)
@@ -264,26 +266,26 @@ class Translator:
         return Port(name, name, shape, self._order(name))
 
     def outputs(self) -> tuple[Port, ...]:
-        given = {item.name for item in self.model.graph.input}
-        for item in self.model.graph.output:
-            if item.name in given:
-                raise UnsupportedError(f"output {item.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
-            given.add(item.name)
-        ports = tuple(self.hand_over(item) for item in self.model.graph.output)
+        names = {tensor.name for tensor in self.model.graph.input}
+        for tensor in self.model.graph.output:
+            if tensor.name in names:
+                raise UnsupportedError(f"output {tensor.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
+            names.add(tensor.name)
+        ports = tuple(self.hand_over(tensor) for tensor in self.model.graph.output)
         batches = {self.shapes[name][0] for name in (*(op.y for op in self.operators), *(port.tensor for port in ports))}
-        if len(batches) > 1:  # an output that is an input is copied, beside what is computed
+        if len(batches) > 1:  # an output that is an input is copied in the same program
             raise UnsupportedError(f"outputs of {' and '.join(map(str, sorted(batches)))} images; one number for all is supported")
         return ports
 
-    def hand_over(self, item: ValueInfoProto) -> Port:
-        """A tensor that goes to the host."""
-        name = item.name
+    def hand_over(self, tensor: ValueInfoProto) -> Port:
+        """Port of a tensor for the host."""
+        name = tensor.name
         if name not in self.views:
             raise UnsupportedError(f"output {name!r} does not depend on any input; nothing to run on the NPU")
         view = self.views[name]
-        kind = item.type.tensor_type.elem_type
-        held = self.types.get(view.tensor)
-        if kind not in (ON_NPU if held is None else (helper.np_dtype_to_tensor_dtype(held.dtype),)):
+        kind = tensor.type.tensor_type.elem_type
+        quantisation = self.types.get(view.tensor)
+        if kind not in (ON_NPU if quantisation is None else (helper.np_dtype_to_tensor_dtype(quantisation.dtype),)):
             raise UnsupportedError(f"output {name!r} is {kind_name(kind)}; {TAKEN} is supported")
         if host_order(view, self.shapes[view.tensor]) is None:
             view = self.views[name] = self.in_order(view)
@@ -297,53 +299,53 @@ class Translator:
         return order
 
 
-def has_shape(item: ValueInfoProto) -> bool:
-    """Whether it is a tensor of which every dimension is known."""
-    kind = item.type.tensor_type
-    return item.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
+def has_shape(tensor: ValueInfoProto) -> bool:
+    """Whether a value is a tensor with known dimensions."""
+    kind = tensor.type.tensor_type
+    return tensor.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
 
 
-# what these contract or normalise is the last axis
+# operators that contract or normalise the last axis
 _SEQUENCE = ("MatMul", "MatMulInteger", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")
-_IMAGE = (  # what they read has its channels on axis 1
+_IMAGE = (  # operators with channels on axis 1
     "Affine", "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
     "GroupNormalization", "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 
 
 def channels_last(model: ModelProto, name: str) -> bool:
-    """Whether the first operator that prefers an axis for the channels wants the last one: a sequence [b, s, d].
+    """Whether the nearest operator with a fixed channel axis uses the last one: a sequence [b, s, d].
 
-    Of those behind a tensor; where nobody there does, as in a piece that ends in a sum, of those that are connected with it.
+    Operators after the tensor count first; without one, as in a subgraph that ends in a sum, all connected operators.
     """
-    constants = {item.name for item in model.graph.initializer}  # a scale connects nothing
+    constants = {tensor.name for tensor in model.graph.initializer}  # constants do not connect nodes
     for around in (False, True):
-        todo, seen = [name], {name, "", *constants}
-        while todo:
-            current = todo.pop(0)
+        pending, seen = [name], {name, "", *constants}
+        while pending:
+            current = pending.pop(0)
             for node in model.graph.node:
                 if current not in node.input and not (around and current in node.output):
                     continue
                 if node.op_type in _SEQUENCE or node.op_type in _IMAGE:
                     return node.op_type in _SEQUENCE
-                near = [other for other in (*(node.input if around else ()), *node.output) if other not in seen]
-                todo += near
-                seen.update(near)
+                neighbours = [neighbour for neighbour in (*(node.input if around else ()), *node.output) if neighbour not in seen]
+                pending += neighbours
+                seen.update(neighbours)
     return False
 
 
 def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
-    """The stride of the convolutions that read a signal of one channel, where it divides the samples; 1 where nothing is gained.
+    """Common stride of the convolutions that read a signal of one channel, where it divides the samples; else 1.
 
-    Samples a stride apart are then one channel, so that a first layer fills the lanes of a block instead of one lane of each
-    (`handlers.conv` has its weights to match).  The host puts them there; more channels than one would be in no order of whole axes.
+    Samples a stride apart then form one channel, so that a first layer fills the lanes of a block instead of one lane of each
+    (`handlers.conv` has matching weights).  The host permutes the samples, which is possible for one channel only.
     """
-    if len(shape) != 3 or shape[1] != 1 or any(item.name == name for item in model.graph.output):
+    if len(shape) != 3 or shape[1] != 1 or any(entry.name == name for entry in model.graph.output):
         return 1
     strides = set()
     for node in model.graph.node:
-        for i, item in enumerate(node.input):
-            if item == name:
+        for i, entry in enumerate(node.input):
+            if entry == name:
                 values = attributes(node) if node.op_type == "Conv" and i == 0 else {}
                 plain = set(values.get("dilations", [1])) == {1} and values.get("auto_pad", "NOTSET") == "NOTSET"
                 strides.add(int(values.get("strides", [1])[0]) if plain else 1)
@@ -361,9 +363,9 @@ def translate(
     budget: ByteBudget | None = None,
     beside: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """The model as a Graph.  beside: of initialisers that it lacks.  Raises UnsupportedError naming the node, its operator and why.
+    """Graph of a model.  beside: external constants.  Raises UnsupportedError with the node, its operator and the reason.
 
-    Rows of matrices are pixels where all of it can be done with them, as in a multi-layer perceptron; else they are images, as in front of
+    Rows of matrices are pixels where the whole model supports that, as in a multi-layer perceptron; else they are images, as before
     convolutions.
     """
     budget = ByteBudget.of(model) if budget is None else budget
@@ -387,16 +389,16 @@ def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str)
 
 
 def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Handler]) -> None:
-    """One node: folded where its inputs are constants, else by its handler.  Raises UnsupportedError.
+    """Translate a node: fold it where its inputs are constants, else call its handler.  Raises UnsupportedError.
 
-    handlers: by the operator's name, behind its domain and a dot where that is not ONNX's own.
+    handlers: by operator, with `domain.` as prefix for other domains than ONNX's.
     """
-    own = node.domain in ("", "ai.onnx")
-    handler = handlers.get(node.op_type if own else f"{node.domain}.{node.op_type}")
-    if not own and handler is None:
+    is_onnx = node.domain in ("", "ai.onnx")
+    handler = handlers.get(node.op_type if is_onnx else f"{node.domain}.{node.op_type}")
+    if not is_onnx and handler is None:
         raise state.refuse(node, f"operators of domain {node.domain!r} are not supported")
     values = attributes(node)
-    if not own or not fold(state, node, values):
+    if not is_onnx or not fold(state, node, values):
         if handler is None:
             raise state.refuse(node, _FOR_HOST.get(node.op_type, f"not supported; supported are {', '.join(sorted(handlers))}"))
         try:
@@ -407,7 +409,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
 
 
 def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:
-    """Whether all that a node makes is constant, and known from now on; loading has done so with what is small."""
+    """Fold a node of constants; returns whether all its outputs are known now.  Small ones were folded at loading."""
     names = [name for name in node.output if name]
     if any(name not in state.constants for name in names):
         value = folded(node, values, state.constants, state.budget)

@@ -1,4 +1,4 @@
-"""Views: how ONNX sees a tensor of the graph, axis by axis.
+"""Views: mapping of ONNX axes to a tensor of the graph.
 
 A graph tensor is (n, c, h, w), here images of channels of p = h * w pixels.  An `Atom` runs over a part of one of these three axes: `size`
 steps of `stride`.  A `View` says for each ONNX axis which atoms it runs over, the slowest first; together its atoms cover the tensor
@@ -11,7 +11,7 @@ once.  Examples:
 | a sequence [b, s, d], d being the channels  | (n) (p) (c)                                              |
 | its heads [b, heads, s, d / heads]          | (n) (c: heads steps of d / heads) (p) (c: d / heads)     |
 
-So Reshape, Transpose, Squeeze and their like change the view and cost nothing; only who reads it decides whether it can be read like that.
+So Reshape, Transpose, Squeeze and the like change the view at no cost; each reader decides whether it supports the view.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ N, C, P = range(3)
 
 
 class Atom(NamedTuple):
-    """`size` steps of `stride` along axis `axis` of (n, c, p)."""
+    """Range of `size` steps of `stride` along axis `axis` of (n, c, p)."""
 
     axis: int
     size: int
@@ -42,7 +42,7 @@ Atoms = tuple[Atom, ...]
 
 @dataclass(frozen=True)
 class View:
-    """`tensor` of the graph as ONNX sees it.  No atom has size 1, and no two neighbours of one ONNX axis could be one."""
+    """ONNX axes over `tensor` of the graph.  No atom has size 1, and neighbours within one ONNX axis cannot be merged."""
 
     tensor: str
     axes: tuple[Atoms, ...]
@@ -53,45 +53,45 @@ class View:
 
     @property
     def atoms(self) -> Atoms:
-        """All of them in ONNX's row-major order."""
+        """All atoms in ONNX's row-major order."""
         return joined(atom for atoms in self.axes for atom in atoms)
 
     def of(self, tensor: str) -> View:
-        """Another tensor of the same shape, seen in the same way."""
+        """The same axes over another tensor of the same shape."""
         return View(tensor, self.axes)
 
     def of_rank(self, rank: int) -> View:
-        """With axes of one in front, as ONNX broadcasts it to so many axes; itself where it has as many."""
+        """View with leading axes of size 1, as in broadcasting to `rank` axes."""
         return View(self.tensor, ((),) * (rank - len(self.axes)) + self.axes)
 
     def digits(self, axis: int) -> list[Atom]:
-        """All atoms along N, C or P, the one of the smallest stride first."""
+        """Atoms along N, C or P, by increasing stride."""
         return sorted((atom for atoms in self.axes for atom in atoms if atom.axis == axis), key=lambda atom: atom.stride)
 
     def covers(self, shape: Shape) -> bool:
-        """Whether its atoms run over every value of such a tensor, each once."""
+        """Whether the atoms run over every value of a tensor of that shape once."""
         sizes = tuple(math.prod(atom.size for atom in self.digits(axis)) for axis in (N, C, P))
         return sizes == (*shape[:2], shape[2] * shape[3]) and self.resized(self.tensor, {}) == self
 
     def resized(self, tensor: str, sizes: Mapping[Atom, int]) -> View:
-        """The same axes over a tensor of which some atoms have other sizes; the strides of all follow."""
-        made: dict[Atom, Atom] = {}
+        """The same axes over a tensor with other sizes of some atoms; all strides are updated."""
+        new_atoms: dict[Atom, Atom] = {}
         for axis in (N, C, P):
             stride = 1
             for atom in self.digits(axis):
-                made[atom] = Atom(axis, sizes.get(atom, atom.size), stride)
-                stride *= made[atom].size
-        return View(tensor, tuple(joined(made[atom] for atom in atoms) for atoms in self.axes))
+                new_atoms[atom] = Atom(axis, sizes.get(atom, atom.size), stride)
+                stride *= new_atoms[atom].size
+        return View(tensor, tuple(joined(new_atoms[atom] for atom in atoms) for atoms in self.axes))
 
 
 def whole(shape: Shape, *axes: int) -> Atoms:
-    """Atoms that run over all of some axes, in this order."""
+    """Atoms over some whole axes, in this order."""
     sizes = (shape[0], shape[1], shape[2] * shape[3])
     return joined(Atom(axis, sizes[axis], 1) for axis in axes)
 
 
 def joined(atoms: Iterable[Atom]) -> Atoms:
-    """The same steps in as few atoms as possible."""
+    """Atoms merged where possible, without atoms of size 1."""
     out: list[Atom] = []
     for atom in atoms:
         if atom.size == 1:
@@ -105,7 +105,7 @@ def joined(atoms: Iterable[Atom]) -> Atoms:
 
 
 def row_major(tensor: str, shape: Shape, onnx_shape: Sequence[int]) -> View:
-    """A tensor whose values ONNX sees in the order of (n, c, h, w), in any shape of as many values."""
+    """View of a tensor in the order (n, c, h, w), with any shape of as many values."""
     view = reshaped(View(tensor, tuple(whole(shape, axis) for axis in (N, C, P))), onnx_shape)
     if view is None:
         raise ValueError(f"{tensor} of shape {list(shape)} has no view {list(onnx_shape)}")
@@ -113,26 +113,27 @@ def row_major(tensor: str, shape: Shape, onnx_shape: Sequence[int]) -> View:
 
 
 def reshaped(view: View, onnx_shape: Sequence[int]) -> View | None:
-    """The same values in the same order, in other axes; None where an axis would begin inside of a step."""
-    todo = list(reversed(view.atoms))
+    """View of the same values in the same order with another shape; None where an axis would split an atom unevenly."""
+    pending = list(reversed(view.atoms))
     axes = []
+    # each axis consumes atoms, the slowest first; an atom larger than the remaining size is split
     for size in onnx_shape:
-        atoms, left = [], int(size)
-        while left > 1:
-            if not todo:
+        atoms, remaining = [], int(size)
+        while remaining > 1:
+            if not pending:
                 return None
-            axis, length, stride = todo.pop()
-            if left % length == 0:
+            axis, length, stride = pending.pop()
+            if remaining % length == 0:
                 atoms.append(Atom(axis, length, stride))
-                left //= length
-            elif length % left == 0:
-                atoms.append(Atom(axis, left, stride * (length // left)))
-                todo.append(Atom(axis, length // left, stride))
-                left = 1
+                remaining //= length
+            elif length % remaining == 0:
+                atoms.append(Atom(axis, remaining, stride * (length // remaining)))
+                pending.append(Atom(axis, length // remaining, stride))
+                remaining = 1
             else:
                 return None
         axes.append(joined(atoms))
-    return None if todo else View(view.tensor, tuple(axes))
+    return None if pending else View(view.tensor, tuple(axes))
 
 
 def transposed(view: View, perm: Sequence[int]) -> View:
@@ -140,7 +141,7 @@ def transposed(view: View, perm: Sequence[int]) -> View:
 
 
 def host_order(view: View, shape: Shape) -> tuple[int, int, int, int] | None:
-    """The permutation of (n, c, h, w) whose row-major order is that of the view; None where no permutation of whole axes is."""
+    """Permutation of (n, c, h, w) whose row-major order is that of the view; None where there is none."""
     axes = []
     for axis, size, stride in view.atoms:
         if axis != P:
@@ -155,15 +156,14 @@ def host_order(view: View, shape: Shape) -> tuple[int, int, int, int] | None:
             return None
     if axes == sorted(axes):
         return (0, 1, 2, 3)
-    axes += [axis for axis in range(4) if axis not in axes]  # of one element: they go where it does not matter
+    axes += [axis for axis in range(4) if axis not in axes]  # axes of size 1, at any position
     return (axes[0], axes[1], axes[2], axes[3])
 
 
 def constant_as(view: View, shape: Shape, array: NDArray[Any]) -> NDArray[np.float32] | None:
-    """A constant that ONNX broadcasts to the view, in the tensor's own axes: float32 [n | 1, c | 1, h | 1, w | 1].
+    """Constant, broadcast to the view, in the tensor's axes: float32 [n | 1, c | 1, h | 1, w | 1].
 
-    h and w are whole where any pixel differs from another.
-    None where the constant is larger than the view.
+    h and w are full sizes where the pixels differ.  None where the constant is larger than the view.
     """
     rank = len(view.axes)
     if array.ndim > rank:
@@ -178,8 +178,8 @@ def constant_as(view: View, shape: Shape, array: NDArray[Any]) -> NDArray[np.flo
     sizes: list[int] = []
     dims: list[int] = []
     for axis in (N, C, P):
-        mine = [places[i] for i in order if places[i][0].axis == axis]
-        varies = any(item[1] for item in mine)
-        sizes += [atom.size if varies else 1 for atom, _ in mine]
+        axis_places = [places[i] for i in order if places[i][0].axis == axis]
+        varies = any(place[1] for place in axis_places)
+        sizes += [atom.size if varies else 1 for atom, _ in axis_places]
         dims += (shape[2:] if varies else (1, 1)) if axis == P else [shape[axis] if varies else 1]
     return np.ascontiguousarray(np.broadcast_to(values, sizes).reshape(dims), np.float32)

@@ -1,7 +1,8 @@
-"""Windows of convolutions and poolings: one number for each axis of an image, padding, and what the machine's instructions can name.
+"""Window attributes of convolutions and pools, resolved to the limits of instruction fields.
 
-Kernels, dilations and padding above may be of any size (`compiler.ir.im2col`).  Other padding in front that has no field becomes rows or
-columns of zeros, or of zero points.  Strides that have none are for signals, whose pixels become rows as long as the stride.
+Kernels, dilations and top padding may be of any size (`compiler.ir.im2col`).  Other leading padding beyond its field becomes rows or
+columns of zeros (zero points for integers).  Strides beyond their field are supported for signals, whose pixels become rows as long as
+the stride.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AnyConv = TypeVar("AnyConv", Conv, QuantisedConv)
 
 
 def pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tuple[int, int]:
-    """One number per axis of the image; a signal [n, c, l] is an image of one column."""
+    """Attribute with one number per image axis; a signal [n, c, l] is an image of one column."""
     numbers = values.get(key, [1, 1])
     if len(numbers) > 2:
         raise state.refuse(node, f"{key} {numbers}; windows of one or two axes are supported")
@@ -33,14 +34,14 @@ def pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tu
 
 
 def finish_image(state: Translator, node: NodeProto, op: Pool | QuantisedAverage) -> None:
-    """The output has as many axes as the input."""
+    """Append a pool whose output has as many axes as the input."""
     rank = len(state.view(node).shape)
     shape = op.output_shape([state.shapes[op.x]])[:rank]
     state.finish(node, op, shape)
 
 
 def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:
-    """As `finish_image`, for a convolution whose window may be larger than an instruction's fields."""
+    """Append a convolution, within the limits of instruction fields; its output has as many axes as the input."""
     n, c, h, w = op.output_shape([state.shapes[op.x]])
     if w > MOST_COLUMNS or h * w > MOST_PIXELS:
         raise state.refuse(node, f"a result of {h} x {w} pixels; at most {MOST_COLUMNS} columns, {MOST_PIXELS} pixels in all are supported")
@@ -49,27 +50,27 @@ def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:
 
 
 def within_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float = 0.0, no_weight: NDArray[Any] | float = 0.0) -> AnyConv:
-    """The same convolution, over another image where an instruction's fields do not hold its strides or the padding in front.
+    """Equal convolution, on a padded or reflowed image where strides or leading padding exceed instruction fields.
 
-    zero: what padding consists of.  no_weight: a weight that adds nothing, of each output channel [c_out, 1, 1].
+    zero: padding value.  no_weight: weight without effect, of each output channel [c_out, 1, 1].
     """
     op = _without_idle(state, op)
     if max(op.stride) > MAX_WINDOW and _is_line(state, op):
         op = _in_rows(state, node, op, zero, no_weight)
     if why := beyond(replace(op, pads=(0, 0, 0, 0))):
         raise state.refuse(node, why)
-    top, left, bottom, right = op.pads
-    above, before = max(0, top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, left - MAX_WINDOW)
-    if not above and not before:
+    pad_top, pad_left, pad_bottom, pad_right = op.pads
+    extra_rows, extra_columns = max(0, pad_top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, pad_left - MAX_WINDOW)
+    if not extra_rows and not extra_columns:
         return op
     _, _, in_h, in_w = state.shapes[op.x]
-    rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((above, in_h), (before, in_w)))
+    rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((extra_rows, in_h), (extra_columns, in_w)))
     x = state.emit(Resample(state.name(node, ".padded"), op.x, state.fresh(f"{node.output[0]}.padded"), rows, columns, zero))
-    return replace(op, x=x, pads=(top - above, left - before, bottom, right))
+    return replace(op, x=x, pads=(pad_top - extra_rows, pad_left - extra_columns, pad_bottom, pad_right))
 
 
 def _without_idle(state: Translator, op: AnyConv) -> AnyConv:
-    """Without strides to no second result and dilations of a single place that an instruction's fields cannot hold."""
+    """Equal convolution without large strides to a single result, and without large dilations of a kernel of size 1."""
     stride, dilation = list(op.stride), list(op.dilation)
     for axis in range(2):
         x = state.shapes[op.x][2 + axis]
@@ -82,14 +83,14 @@ def _without_idle(state: Translator, op: AnyConv) -> AnyConv:
 
 
 def _is_line(state: Translator, op: AnyConv) -> bool:
-    """Whether the image and what windows see of it are one row, or one column."""
+    """Whether the image, with padding, and the kernel are one row or one column."""
     _, _, h, w = state.shapes[op.x]
-    kernel, (top, left, bottom, right) = op.weights.shape[2:], op.pads
-    return (w == kernel[1] == 1 and left == right == 0) or (h == kernel[0] == 1 and top == bottom == 0)
+    kernel, (pad_top, pad_left, pad_bottom, pad_right) = op.weights.shape[2:], op.pads
+    return (w == kernel[1] == 1 and pad_left == pad_right == 0) or (h == kernel[0] == 1 and pad_top == pad_bottom == 0)
 
 
 def _in_rows(state: Translator, node: NodeProto, op: AnyConv, zero: float, no_weight: NDArray[Any] | float) -> AnyConv:
-    """A convolution along a line, whose windows are a stride apart: over rows as long as that, one by one, with a kernel of such rows."""
+    """Convolution along a line with a large stride, as one of stride 1 over rows as long as the stride."""
     n, c, h, w = state.shapes[op.x]
     axis = 0 if w == 1 and op.weights.shape[3] == 1 else 1
     stride, dilation, before = op.stride[axis], op.dilation[axis], op.pads[axis]
@@ -106,13 +107,13 @@ def _in_rows(state: Translator, node: NodeProto, op: AnyConv, zero: float, no_we
 
 
 def padding(values: Attributes, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
-    """(top, left, bottom, right), auto_pad resolved: SAME gives ceil(size / stride) outputs."""
+    """Padding (top, left, bottom, right) with auto_pad resolved: SAME gives ceil(size / stride) outputs."""
     auto = values.get("auto_pad", "NOTSET")
     if auto == "VALID":
         return (0, 0, 0, 0)
     if auto == "NOTSET":
-        given = [int(pad) for pad in values.get("pads", [0, 0, 0, 0])]
-        return (given[0], given[1], given[2], given[3]) if len(given) == 4 else (given[0], 0, given[1], 0)
+        pads = [int(pad) for pad in values.get("pads", [0, 0, 0, 0])]
+        return (pads[0], pads[1], pads[2], pads[3]) if len(pads) == 4 else (pads[0], 0, pads[1], 0)
     before, after = [], []
     for axis in range(2):
         outputs = -(-size[axis] // stride[axis])

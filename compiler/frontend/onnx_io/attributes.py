@@ -1,4 +1,4 @@
-"""What a model says of itself: attributes, their values that the ONNX checker lets pass and that cannot be right, its opset, its shapes."""
+"""Attributes, opset and shapes of a model, and checks of attribute values that the ONNX checker accepts by mistake."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ ONE_OF = {"auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "ceil_mod
 _LONG = 240  # characters of a message
 
 
-Attributes = dict[str, Any]  # of a node, by name; what is not given is not in it
+Attributes = dict[str, Any]  # of a node, by name; without absent attributes
 
 
 def attributes(node: NodeProto) -> Attributes:
-    """Strings are decoded."""
-    out: Attributes = {}
-    for item in node.attribute:
-        value = onnx.helper.get_attribute_value(item)
-        out[item.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return out
+    """Attributes of a node, with strings decoded."""
+    values: Attributes = {}
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        values[attribute.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return values
 
 
 def one_line(error: BaseException | str) -> str:
-    """The message without line breaks, cut to `_LONG` characters."""
+    """Message without line breaks, cut to `_LONG` characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
 
 
 def opset_of(model: ModelProto) -> int:
     """Version of the default operator set."""
-    return max((int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
+    return max((int(opset.version) for opset in model.opset_import if opset.domain in ("", "ai.onnx")), default=1)
 
 
 def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
-    """Of a tensor whose dimensions are all known."""
+    """Shape of a tensor; None where a dimension is unknown."""
     shape = kind.tensor_type.shape
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape") or not all(d.HasField("dim_value") for d in shape.dim):
         return None
@@ -49,20 +49,20 @@ def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
 
 
 def known_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
-    """Of every tensor whose dimensions are all known."""
-    shapes = {item.name: tuple(int(d) for d in item.dims) for item in graph.initializer}
-    typed = ((item.name, known_dims(item.type)) for item in (*graph.input, *graph.output, *graph.value_info))
+    """Shapes of tensors by name, without those with an unknown dimension."""
+    shapes = {tensor.name: tuple(int(d) for d in tensor.dims) for tensor in graph.initializer}
+    typed = ((tensor.name, known_dims(tensor.type)) for tensor in (*graph.input, *graph.output, *graph.value_info))
     return shapes | {name: dims for name, dims in typed if dims is not None}
 
 
 def label(node: NodeProto) -> str:
-    """How messages call a node: its name, or what it produces."""
+    """Label of a node in messages: operator, and its name or its first output."""
     return f"{node.op_type} {(node.name or (node.output[0] if node.output else '?'))!r}"
 
 
 def check_attributes(model: ModelProto, where: str) -> None:
-    """Raise BadInputError where a window, a group or the channels of a convolution cannot be right."""
-    weights = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
+    """Raise BadInputError for an invalid window, group or channel count of a convolution."""
+    weights = {tensor.name: tuple(int(d) for d in tensor.dims) for tensor in model.graph.initializer}
     for node in model.graph.node:
         values = attributes(node)
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Nodes whose inputs are constants, computed here."""
+"""Constant folding of nodes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
 NO_ROOM = "what it makes of constants cannot be allocated here"
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})  # of constants they take no memory
-# another value each time, so no constant
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})  # views of constants take no memory
+# a new value in every run, so no constant
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
 def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array], budget: ByteBudget) -> Array | None:
-    """What a node's output is, by the few operators that models have between constants; None for others, and for inputs that are not known.
+    """Output of a node of constants, for operators that are common between constants; None for others, and for unknown inputs.
 
-    values: the node's attributes.  Raises BadInputError where the inputs do not fit the operator, or the output not the budget.
+    values: the node's attributes.  Raises BadInputError for inputs that do not fit the operator, or an output beyond the budget.
     """
     if node.op_type == "Constant":
         if "value" in values:
@@ -60,60 +60,60 @@ def evaluated(
     opsets: Sequence[OperatorSetIdProto],
     budget: ByteBudget,
 ) -> dict[str, Array]:
-    """The outputs of a node of constants by onnx's own evaluator; {} where that cannot, or they do not fit the budget by `shapes`."""
+    """Outputs of a node of constants by onnx's evaluator; {} where it fails, or the outputs, by `shapes`, exceed the budget."""
     names = [name for name in node.output if name]
-    if not _known(node, constants) or node.op_type in RANDOM or any(item.HasField("g") or item.graphs for item in node.attribute):
+    if not _known(node, constants) or node.op_type in RANDOM or any(entry.HasField("g") or entry.graphs for entry in node.attribute):
         return {}  # a loop may have no end
     if any(name not in shapes for name in names) or not budget.take(8 * sum(math.prod(shapes[name]) for name in names), LIBRARY_PART):
         return {}
     inputs = dict.fromkeys(name for name in node.input if name)
-    known = [numpy_helper.from_array(np.asarray(constants[name], order="C"), name) for name in inputs]
-    graph = onnx.helper.make_graph([node], "constant", [], [ValueInfoProto(name=name) for name in names], known)
+    input_tensors = [numpy_helper.from_array(np.asarray(constants[name], order="C"), name) for name in inputs]
+    graph = onnx.helper.make_graph([node], "constant", [], [ValueInfoProto(name=name) for name in names], input_tensors)
     model = onnx.helper.make_model(graph, opset_imports=opsets)
     try:
-        found = onnx_sandbox.evaluate(model, constant_bytes(model))
+        evaluated_model = onnx_sandbox.evaluate(model, constant_bytes(model))
     except LibraryError:
         return {}
-    return {item.name: numpy_helper.to_array(item) for item in found.graph.initializer}
+    return {entry.name: numpy_helper.to_array(entry) for entry in evaluated_model.graph.initializer}
 
 
-def foresee(model: ModelProto, given: Collection[str], shapes: Mapping[str, tuple[int, ...]], budget: ByteBudget) -> None:
-    """Raise `BadInputError` before anything is folded where all of it, by its shapes, does not fit a budget, which is spent.
+def foresee(model: ModelProto, external_names: Collection[str], shapes: Mapping[str, tuple[int, ...]], budget: ByteBudget) -> None:
+    """Raise `BadInputError` before folding where the folded constants, by their shapes, exceed the budget, which is spent.
 
-    given: names of constants beside the model's own.
+    external_names: constants beside the model's own.
     """
-    kinds = {item.name: item.type.tensor_type.elem_type for item in (*model.graph.value_info, *model.graph.output)}
-    constants = {item.name for item in model.graph.initializer} | set(given)
+    kinds = {tensor.name: tensor.type.tensor_type.elem_type for tensor in (*model.graph.value_info, *model.graph.output)}
+    constants = {tensor.name for tensor in model.graph.initializer} | set(external_names)
     for node in model.graph.node:
         names = [name for name in node.output if name]
         if node.op_type == "Constant" or (node.input and all(not name or name in constants for name in node.input)):
             constants.update(names)
-            known = [name for name in names if name in shapes and name in kinds and node.op_type not in VIEWS]
-            budget.spend(sum(math.prod(shapes[name]) * item_bytes(kinds[name]) for name in known), node)
+            computed_names = [name for name in names if name in shapes and name in kinds and node.op_type not in VIEWS]
+            budget.spend(sum(math.prod(shapes[name]) * item_bytes(kinds[name]) for name in computed_names), node)
 
 
 def _known(node: NodeProto, constants: Mapping[str, Array]) -> bool:
     return bool(node.input) and all(not name or name in constants for name in node.input)
 
 
-def _folded_bytes(op_type: str, x: list[Array], values: Mapping[str, Any]) -> int:
-    """What `_FOLDS` makes of constants, before it does.  Views are counted where they may have to be copied later."""
-    size = x[0].itemsize
+def _folded_bytes(op_type: str, inputs: list[Array], values: Mapping[str, Any]) -> int:
+    """Bytes of the result of `_FOLDS`, before folding.  Views count where they may be copied later."""
+    size = inputs[0].itemsize
     if op_type == "ConstantOfShape":
-        return math.prod(int(d) for d in x[0]) * (item_bytes(values["value"].data_type) if "value" in values else 4)
+        return math.prod(int(d) for d in inputs[0]) * (item_bytes(values["value"].data_type) if "value" in values else 4)
     if op_type == "Cast":
-        return x[0].size * item_bytes(values["to"])
+        return inputs[0].size * item_bytes(values["to"])
     if op_type == "Gather":
-        return x[0].size // max(1, x[0].shape[values.get("axis", 0)]) * x[1].size * size
+        return inputs[0].size // max(1, inputs[0].shape[values.get("axis", 0)]) * inputs[1].size * size
     if op_type == "Expand":
-        return math.prod(np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1]))) * size
+        return math.prod(np.broadcast_shapes(inputs[0].shape, tuple(int(d) for d in inputs[1]))) * size
     if op_type in ("Mul", "Add"):
-        return math.prod(np.broadcast_shapes(x[0].shape, x[1].shape)) * size
+        return math.prod(np.broadcast_shapes(inputs[0].shape, inputs[1].shape)) * size
     if op_type in _SCALED:
-        return x[0].size * 4
+        return inputs[0].size * 4
     if op_type == "Concat":
-        return sum(item.size for item in x) * size
-    return 0 if x[0].flags.c_contiguous else x[0].size * size
+        return sum(array.size for array in inputs) * size
+    return 0 if inputs[0].flags.c_contiguous else inputs[0].size * size
 
 
 def _axes(inputs: list[Array], values: Mapping[str, Any]) -> tuple[int, ...]:
@@ -125,16 +125,16 @@ def _filled(inputs: list[Array], values: Mapping[str, Any]) -> Array:
     return np.full(tuple(int(d) for d in inputs[0]), fill)
 
 
-def _is_plain(x: list[Array], values: Mapping[str, Any]) -> bool:
-    """Whether it is from or to integers of 8 bits, or of a bias, by scales of float32 above 0."""
-    kinds = {array.dtype.name for array in (x[0], *x[2:])} - {"float32"}
-    scaled = x[1].dtype == np.float32 and not (x[1] <= 0).any()
-    return kinds <= {"int8", "uint8", "int32"} and scaled and not values.get("block_size", 0)
+def _is_plain(inputs: list[Array], values: Mapping[str, Any]) -> bool:
+    """Whether a conversion is between float32 and integers of 8 bits, or int32 of a bias, by positive scales of float32."""
+    kinds = {array.dtype.name for array in (inputs[0], *inputs[2:])} - {"float32"}
+    has_float_scales = inputs[1].dtype == np.float32 and not (inputs[1] <= 0).any()
+    return kinds <= {"int8", "uint8", "int32"} and has_float_scales and not values.get("block_size", 0)
 
 
-def _quantisation(x: list[Array], values: Mapping[str, Any], dtype: Any) -> Quantisation:
-    axis = None if x[1].size == 1 and x[-1].size == 1 else int(values.get("axis", 1))
-    return Quantisation.of(x[1], x[2] if len(x) > 2 else None, dtype, x[0].shape, axis, values["where"])
+def _quantisation(inputs: list[Array], values: Mapping[str, Any], dtype: Any) -> Quantisation:
+    axis = None if inputs[1].size == 1 and inputs[-1].size == 1 else int(values.get("axis", 1))
+    return Quantisation.of(inputs[1], inputs[2] if len(inputs) > 2 else None, dtype, inputs[0].shape, axis, values["where"])
 
 
 _SCALED = frozenset({"DequantizeLinear", "QuantizeLinear"})

@@ -1,7 +1,7 @@
-"""Nodes that stand for others, with these in their place.
+"""Inlining of nodes that abbreviate other nodes.
 
-Calls of the model's functions, `WRITTEN_OUT` and `BODIES`; `If` of a known condition, and `Loop` of a known count where the byte budget has
-room.  A branch or a body becomes a function first, with what it reads from outside as inputs; onnx's inliner does the rest.
+These are calls of the model's functions, `WRITTEN_OUT` and `BODIES`; `If` of a known condition, and `Loop` of a known count within the byte
+budget.  A branch or a body first becomes a function, with captured tensors as inputs; onnx's inliner does the rest.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from simulator.onnx_names import DOMAIN as COMPILED
 from simulator.onnx_names import names_read, refill
 
 Array = NDArray[Any]
-DOMAIN = "tilefarm.inline"  # of functions that are made here
-# no handler takes them, and handlers take most of their bodies; a body that is a loop or random numbers is no gain, nor is that of
-# DynamicQuantizeLinear, which the host has as one operator
+DOMAIN = "tilefarm.inline"  # of functions that this module creates
+# operators without a handler whose bodies mostly have handlers; not those whose body is a loop or random numbers, and not
+# DynamicQuantizeLinear, which the host runs as one operator
 WRITTEN_OUT = frozenset({
     "Attention", "CastLike", "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization", "ReduceLogSumExp", "RotaryEmbedding",
     "Shrink", "SwiGLU", "ThresholdedRelu",
 })  # fmt: skip
-# Bodies of onnxruntime's operators: of inputs A, B, ..., whose outputs they make, and what attributes are by default.  `$` is a number of
-# the type of A.  Add of an input that a node does not give is the other one.
+# Bodies of onnxruntime's operators: text with inputs A, B, ..., names of outputs, default attributes.  `$` is a number of the type of A.
+# Add of an absent input is the other operand.
 _HALVED = "F = Add(E, $1) G = Mul(S, F) Y = Mul(G, $0.5)"
 _GELU = f"S = Add(A, B) T = Mul(S, $0.70710678) E = Erf(T) {_HALVED}"
 _TANH = "S = Add(A, B) P = Mul(S, S) Q = Mul(P, S) R = Mul(Q, $0.044715) T = Add(S, R) U = Mul(T, $0.79788456) E = Tanh(U)"
@@ -47,47 +47,47 @@ BODIES: dict[str, tuple[str, tuple[str, ...], dict[str, float]]] = {
     "SkipSimplifiedLayerNormalization": (_RMS, ("Y", "", "", "Z"), {"epsilon": 1e-12}),
 }
 _NUMBER = r"\$([-+.e\d]+)"
-_VERSION = 17  # the first opset that has all of their operators
+_VERSION = 17  # the first opset with all operators of the bodies
 
 
 def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteBudget, model_bytes: int, where: str) -> ModelProto | None:
-    """The model with the bodies of such nodes in their place; None where there are none.
+    """Model with all such nodes inlined; None without such nodes.
 
-    constants: values that are known.  Loops that are unrolled are counted against the budget.  Raises as `libraries.check`.
+    constants: known values.  Unrolled loops count against the budget.  Raises as `onnx_sandbox.check`.
     """
     if any(function.domain == COMPILED for function in model.functions):
-        return None  # a compiled file, which is refused
+        return None  # a compiled file, which is refused later
     calls, operators = _Calls(model, constants, budget), _written_out(model)
     nodes = [new for node in model.graph.node for new in calls.of(node)]
     if not calls.functions and not operators and not model.functions:
         return None
-    # the inliner looks for types of what an operator reads there, and takes no notice of initialisers
-    constant = {item.name: helper.make_tensor_value_info(item.name, item.data_type, list(item.dims)) for item in model.graph.initializer}
+    # the inliner looks up operand types in value_info, and ignores initialisers
+    constant = {info.name: helper.make_tensor_value_info(info.name, info.data_type, list(info.dims)) for info in model.graph.initializer}
     copy = deepcopy(model)
     del copy.graph.node[:]
     copy.MergeFrom(ModelProto(graph=GraphProto(node=nodes, value_info=constant.values()), functions=calls.functions))
     copy.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     try:
-        done = onnx_sandbox.inline(copy, model_bytes, where, operators)
+        inlined = onnx_sandbox.inline(copy, model_bytes, where, operators)
     except onnx_sandbox.LibraryError:
-        return None  # as they are, they are right too
-    refill(done.graph.value_info, (item for item in done.graph.value_info if item.name not in constant))
-    refill(done.opset_import, (item for item in done.opset_import if item.domain != DOMAIN))
-    before, after = ([node.op_type for node in each.graph.node] for each in (model, done))
-    return done if calls.functions or before != after else None
+        return None  # the calls themselves are correct too
+    refill(inlined.graph.value_info, (info for info in inlined.graph.value_info if info.name not in constant))
+    refill(inlined.opset_import, (info for info in inlined.opset_import if info.domain != DOMAIN))
+    before, after = ([node.op_type for node in graph_model.graph.node] for graph_model in (model, inlined))
+    return inlined if calls.functions or before != after else None
 
 
 def _written_out(model: ModelProto) -> list[str]:
-    """Of `WRITTEN_OUT` what the model has, where it is known what all of them read: a body may be of its inputs' types."""
+    """Operators of `WRITTEN_OUT` in the model whose inputs all have known types, on which a body may depend."""
     graph = model.graph
-    known = {"", *(item.name for item in (*graph.input, *graph.value_info, *graph.output, *graph.initializer))}
+    typed_names = {"", *(tensor.name for tensor in (*graph.input, *graph.value_info, *graph.output, *graph.initializer))}
     nodes = [node for node in graph.node if node.domain in ("", "ai.onnx") and node.op_type in WRITTEN_OUT]
-    unknown = {node.op_type for node in nodes if not known.issuperset(node.input)}
+    unknown = {node.op_type for node in nodes if not typed_names.issuperset(node.input)}
     return sorted({node.op_type for node in nodes} - unknown)
 
 
 class _Calls:
-    """Nodes as calls of functions, which are collected."""
+    """Conversion of nodes to calls of functions, with the collected functions."""
 
     def __init__(self, model: ModelProto, constants: Mapping[str, Array], budget: ByteBudget) -> None:
         self.opsets, self.opset = list(model.opset_import), opset_of(model)
@@ -97,8 +97,8 @@ class _Calls:
     def of(self, node: NodeProto) -> Iterator[NodeProto]:
         values, recent = attributes(node), self.opset >= _VERSION
         if node.domain == "com.microsoft" and recent and (function := _body(node, values, self.opset)) is not None:
-            wanted = [name for name, own in zip_longest(node.output, BODIES[node.op_type][1], fillvalue="") if own]
-            yield self._call(function, filter(None, node.input), wanted)
+            outputs = [name for name, body_output in zip_longest(node.output, BODIES[node.op_type][1], fillvalue="") if body_output]
+            yield self._call(function, filter(None, node.input), outputs)
         elif node.op_type == "If" and node.input[0] in self.constants:
             branch = values["then_branch" if self.constants[node.input[0]].all() else "else_branch"]
             yield self._call(_function(branch), _read_outside(branch), node.output)
@@ -115,11 +115,11 @@ class _Calls:
         return helper.make_node(function.name, list(inputs), list(outputs), domain=DOMAIN)
 
     def _times(self, node: NodeProto, body: GraphProto) -> int | None:
-        """How often a loop runs, where that is known and there is room for it."""
-        most, condition = (self.constants.get(name, np.array(not name)) for name in node.input[:2])
+        """Trip count of a loop; None where it is unknown or exceeds the budget."""
+        trip_count, condition = (self.constants.get(name, np.array(not name)) for name in node.input[:2])
         if node.input[0] not in self.constants or not condition.all() or not _is_endless(body):
             return None
-        times, has_scans = int(most.max()), len(node.output) > len(node.input) - 2
+        times, has_scans = int(trip_count.max()), len(node.output) > len(node.input) - 2
         room = times * (body.ByteSize() + REPEATED_NODE_BYTES * len(body.node))
         return times if times >= has_scans and self.budget.take(room) else None
 
@@ -129,10 +129,10 @@ class _Calls:
         yield helper.make_node("Constant", [], [f"{base}.true"], value=numpy_helper.from_array(np.array(True)))
         yield helper.make_node("Constant", [], [f"{base}.first"], value_ints=[0])
         for k in range(times):
-            made = [f"{base}.{k}.{i}" for i in range(len(body.output))]
+            outputs = [f"{base}.{k}.{i}" for i in range(len(body.output))]
             yield helper.make_node("Constant", [], [f"{base}.{k}"], value_int=k)
-            yield self._call(function, [f"{base}.{k}", f"{base}.true", *carried, *_read_outside(body)], made)
-            carried, scans = made[1 : 1 + len(carried)], made[1 + len(carried) :]
+            yield self._call(function, [f"{base}.{k}", f"{base}.true", *carried, *_read_outside(body)], outputs)
+            carried, scans = outputs[1 : 1 + len(carried)], outputs[1 + len(carried) :]
             rows.append([f"{name}.row" for name in scans])
             yield from (helper.make_node("Unsqueeze", [name, f"{base}.first"], [f"{name}.row"]) for name in scans)
         results = [name or f"{base}.unread{i}" for i, name in enumerate(node.output)]
@@ -142,48 +142,48 @@ class _Calls:
 
 
 def _body(node: NodeProto, values: Mapping[str, Any], version: int) -> FunctionProto | None:
-    """What an operator of com.microsoft does with the inputs that it has; None of one that is not in `BODIES`, or does more than that."""
-    text, outputs, given = BODIES.get(node.op_type, ("", (), {}))
-    more = [name for name, own in zip(node.output, (*outputs, *[""] * len(node.output)), strict=False) if name and not own]
-    if not text or more or any(value for key, value in values.items() if key not in given):
+    """Function of an operator of com.microsoft, for its present inputs; None for operators or features beyond `BODIES`."""
+    text, outputs, defaults = BODIES.get(node.op_type, ("", (), {}))
+    surplus = [name for name, body_name in zip(node.output, (*outputs, *[""] * len(node.output)), strict=False) if name and not body_name]
+    if not text or surplus or any(value for key, value in values.items() if key not in defaults):
         return None
     mean = "M = ReduceMean<axes = [-1]>(P)" if version < 18 else "I = Constant<value_ints = [-1]>() M = ReduceMean(P, I)"
-    text = text.format(mean=mean, **{key: float(values.get(key, number)) for key, number in given.items()})
+    text = text.format(mean=mean, **{key: float(values.get(key, number)) for key, number in defaults.items()})
     numbers = sorted(set(re.findall(_NUMBER, text)))
-    made = [f"k{i} = Constant<value = float {{{number}}}>() c{i} = CastLike(k{i}, A)" for i, number in enumerate(numbers)]
+    constants = [f"k{i} = Constant<value = float {{{number}}}>() c{i} = CastLike(k{i}, A)" for i, number in enumerate(numbers)]
     text = re.sub(_NUMBER, lambda match: f"c{numbers.index(match[1])}", text)
     inputs = [chr(ord("A") + i) for i, name in enumerate(node.input) if name]
     head = f'<domain: "", opset_import: []> f ({", ".join(inputs)}) => ({", ".join(filter(None, outputs))})'
-    function = parser.parse_function(f"{head} {{ {' '.join(made)} {text} }}")
-    known = {*inputs, *(name for inner in function.node for name in inner.output)}
+    function = parser.parse_function(f"{head} {{ {' '.join(constants)} {text} }}")
+    defined_names = {*inputs, *(name for inner in function.node for name in inner.output)}
     for inner in function.node:
-        inner.input[:] = [name for name in inner.input if name in known]
+        inner.input[:] = [name for name in inner.input if name in defined_names]
         if inner.op_type == "Add" and len(inner.input) == 1:
             inner.op_type = "Identity"
     return function
 
 
 def _function(graph: GraphProto) -> FunctionProto:
-    """A branch or a body; what it reads from outside is inputs behind its own."""
-    constants = [helper.make_node("Constant", [], [item.name], value=item) for item in graph.initializer]
-    constants += [helper.make_node("Constant", [], [item.values.name], sparse_value=item) for item in graph.sparse_initializer]
-    inputs = [*(item.name for item in graph.input), *_read_outside(graph)]
-    return FunctionProto(input=inputs, output=[item.name for item in graph.output], node=[*constants, *graph.node])
+    """Function of a branch or a body; captured tensors are inputs after its own."""
+    constants = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    constants += [helper.make_node("Constant", [], [tensor.values.name], sparse_value=tensor) for tensor in graph.sparse_initializer]
+    inputs = [*(tensor.name for tensor in graph.input), *_read_outside(graph)]
+    return FunctionProto(input=inputs, output=[tensor.name for tensor in graph.output], node=[*constants, *graph.node])
 
 
 def _read_outside(graph: GraphProto) -> list[str]:
-    return sorted((names_read(graph.node) | {item.name for item in graph.output}) - _own(graph))
+    return sorted((names_read(graph.node) | {tensor.name for tensor in graph.output}) - _own(graph))
 
 
 def _own(graph: GraphProto) -> set[str]:
-    """Every name that a graph, or one inside it, gives to something."""
-    names = {item.name for item in (*graph.input, *graph.initializer, *(item.values for item in graph.sparse_initializer))}
-    inner = [g for node in graph.node for item in node.attribute for g in (item.g, *item.graphs)]
+    """Names defined in a graph and its inner graphs."""
+    names = {entry.name for entry in (*graph.input, *graph.initializer, *(entry.values for entry in graph.sparse_initializer))}
+    inner = [g for node in graph.node for entry in node.attribute for g in (entry.g, *entry.graphs)]
     return names.union(*(node.output for node in graph.node), *map(_own, inner))
 
 
 def _is_endless(body: GraphProto) -> bool:
-    """Whether a loop's body never ends it: the condition is handed on, or true."""
+    """Whether the body of a loop never stops it: its condition is passed on, or constant true."""
     function = _function(body)
     makers, name = {name: node for node in function.node for name in node.output}, body.output[0].name
     while name in makers and makers[name].op_type == "Identity":

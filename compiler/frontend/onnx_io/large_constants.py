@@ -1,7 +1,7 @@
-"""A model without its large constants, for passes that copy and serialise it again and again: VGG has 550 MB of them.
+"""Models without their large constants, for passes that copy and serialise a model repeatedly: VGG has 550 MB of them.
 
-Protobuf copies a tensor's raw data at every look, and a model that is read or drawn once is looked at when it is digested, lowered and
-written.  So from loading on a model is *hollow*: its large initialisers lack their raw data, which lie beside it, by name.
+Protobuf copies a tensor's raw data at every access, and a model is accessed for its digest, for lowering and for writing.  So a loaded
+model is *hollow*: the raw data of its large initialisers are stored outside, by name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from compiler.frontend.onnx_io.protobuf_wire import Data, copy_fields, without_d
 from simulator.onnx_kinds import FLOATS
 from simulator.onnx_names import names_read, refill
 
-LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
-ExternalData = Mapping[str, Data]  # name of an initialiser without raw data of its own -> these
+LARGE = 256  # values; constants of at least this size are hidden from checker, converter and shape inference, and are not folded there
+ExternalData = Mapping[str, Data]  # name of a hollow initialiser -> its raw data
 NOTHING: ExternalData = {}
 
 
 class LargeConstant(NamedTuple):
-    """A large constant.  data: its raw data; None of one that has its values in another field."""
+    """Large constant.  data: raw data; None where the values are in another field of the tensor."""
 
     tensor: TensorProto
     data: Data | None
@@ -37,54 +37,54 @@ class LargeConstant(NamedTuple):
 
 
 class ModelWithoutWeights(NamedTuple):
-    """A model whose large initialisers lack their raw data, and these."""
+    """Hollow model, and the raw data of its large initialisers."""
 
     model: ModelProto
     data: ExternalData
 
     def filled(self) -> ModelProto:
-        """The model with all its data, in place."""
-        for item in self.model.graph.initializer:
-            if item.name in self.data:
-                item.raw_data = bytes(self.data[item.name])
+        """Model with all its data, restored in place."""
+        for tensor in self.model.graph.initializer:
+            if tensor.name in self.data:
+                tensor.raw_data = bytes(self.data[tensor.name])
         return self.model
 
 
 def taken_out(large: Mapping[str, TensorProto], data: ExternalData = NOTHING) -> dict[str, LargeConstant]:
-    """What `detach` has put beside a skeleton, to be read more than once.  data: of a hollow model."""
+    """Constants that `detach` removed, for repeated access.  data: of a hollow model."""
     raw = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
     return {name: LargeConstant(tensor, data.get(name, raw.get(name))) for name, tensor in large.items()}
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:
-    """(copy in which float initialisers of `at_least` values or more are inputs, those initialisers by name).
+    """Copy in which float initialisers of `at_least` values or more are inputs, and those initialisers by name.
 
-    The initialisers are the model's own, not copies.  An initialiser that the model lists as an input as well stays one.
+    The initialisers are the model's own, not copies.  An initialiser that is also listed as an input stays an input.
     """
     skeleton = ModelProto()
     copy_fields(skeleton, model, "graph")
     copy_fields(skeleton.graph, model.graph, "initializer")
-    listed = {item.name for item in model.graph.input}
+    listed = {tensor.name for tensor in model.graph.input}
     large: dict[str, TensorProto] = {}
-    for item in model.graph.initializer:
-        if item.data_type in FLOATS and math.prod(item.dims) >= at_least and item.name not in large:
-            large[item.name] = item
-            if item.name not in listed:
-                skeleton.graph.input.append(helper.make_tensor_value_info(item.name, item.data_type, list(item.dims)))
+    for tensor in model.graph.initializer:
+        if tensor.data_type in FLOATS and math.prod(tensor.dims) >= at_least and tensor.name not in large:
+            large[tensor.name] = tensor
+            if tensor.name not in listed:
+                skeleton.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
         else:
-            skeleton.graph.initializer.append(item)
+            skeleton.graph.initializer.append(tensor)
     return skeleton, large
 
 
 def attach(model: ModelProto, large: Mapping[str, LargeConstant]) -> ModelWithoutWeights:
-    """Put the initialisers back that are still read, in place but for their data."""
-    kept = _still_read(model, large)
-    model.graph.initializer.extend(tensor if data is None else without_data(tensor) for tensor, data in kept.values())
-    return ModelWithoutWeights(model, {name: data for name, (_, data) in kept.items() if data is not None})
+    """Hollow model with the removed initialisers that are still read, restored in place."""
+    read_constants = _still_read(model, large)
+    model.graph.initializer.extend(tensor if data is None else without_data(tensor) for tensor, data in read_constants.values())
+    return ModelWithoutWeights(model, {name: data for name, (_, data) in read_constants.items() if data is not None})
 
 
 def _still_read(model: ModelProto, large: Mapping[str, LargeConstant]) -> dict[str, LargeConstant]:
-    """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
-    refill(model.graph.input, (item for item in model.graph.input if item.name not in large))
-    read = names_read(model.graph.node) | {item.name for item in model.graph.output}
-    return {name: item for name, item in large.items() if name in read}
+    """Removed initialisers that are still read.  Drops all of them from the model's inputs, in place."""
+    refill(model.graph.input, (entry for entry in model.graph.input if entry.name not in large))
+    read = names_read(model.graph.node) | {entry.name for entry in model.graph.output}
+    return {name: entry for name, entry in large.items() if name in read}

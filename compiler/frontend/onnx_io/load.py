@@ -1,10 +1,8 @@
-"""Reading an ONNX model: safely, checked, with every shape known.
+"""Loader of ONNX models: safe, validated, with static shapes.
 
-`load_model` answers with a model that passes the checker, has static shapes and what follows from them as constants
-(`compiler.frontend.onnx_io.shape_inference`), no initialiser among its inputs and an opset of at least `OPSET`; everything else is
-`BadInputError`, one line: what, where, what would be accepted.
-
-QuantizeLinear nodes that say the type of their integers by `output_dtype`, as opset 21 and later allow.
+`load_model` returns a model that passes the checker, has static shapes and folded shape computations
+(`compiler.frontend.onnx_io.shape_inference`), no initialiser among its inputs, and an opset of at least `OPSET` where convertible.
+Everything else is a `BadInputError` of one line: the value, its location, accepted values.
 """
 
 from __future__ import annotations
@@ -41,76 +39,77 @@ from simulator.onnx_names import DOMAIN, SEAL_KEY, fresh_name, names_read, refil
 
 
 def add_zero_points(model: ModelProto) -> None:
-    """Every such node without a zero point gets a constant of zeros in that type, as many as it has scales.  `model` is changed.
+    """Add zero points of 0, in place, to QuantizeLinear nodes that give their type by `output_dtype` (opset 21 and later).
 
-    So do DequantizeLinear nodes behind it.  A node says its type by its zero point then, here and in the compiled file: onnxruntime takes
-    integers without one for uint8 where it groups them, and forgets the attribute where it makes int8 uint8.  A node with a scale of
-    unknown shape is left alone.
+    Following DequantizeLinear nodes get the same.  Then zero points define the types, here and in the compiled file: onnxruntime assumes
+    uint8 without one when it groups nodes, and drops the attribute when it converts int8 to uint8.  Nodes with a scale of unknown shape
+    stay unchanged.
     """
     shapes, taken = known_shapes(model.graph), {*names_read(model.graph.node), *(name for node in model.graph.node for name in node.output)}
-    made: dict[str, str] = {}  # integers -> their zero point
+    zero_point_of: dict[str, str] = {}  # quantised tensor -> its zero point
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             continue
         shape, missing = shapes.get(node.input[1]), not any(node.input[2:])
         if node.op_type == "DequantizeLinear":
-            if missing and node.input[0] in made and shapes[made[node.input[0]]] == shape:
-                node.input[2:] = [made[node.input[0]]]
+            if missing and node.input[0] in zero_point_of and shapes[zero_point_of[node.input[0]]] == shape:
+                node.input[2:] = [zero_point_of[node.input[0]]]
             continue
         dtype = int(attributes(node).get("output_dtype", 0))
         if not dtype or (missing and shape is None):
             continue
-        refill(node.attribute, [item for item in node.attribute if item.name != "output_dtype"])
+        refill(node.attribute, [attribute for attribute in node.attribute if attribute.name != "output_dtype"])
         if missing and shape is not None:
             name = fresh_name(f"{node.output[0]}.zero_point", taken)
             taken.add(name)
             model.graph.initializer.append(helper.make_tensor(name, dtype, shape, [0] * math.prod(shape)))
-            made[node.output[0]], shapes[name] = name, shape
+            zero_point_of[node.output[0]], shapes[name] = name, shape
             node.input[2:] = [name]
 
 
-OPSET = 17  # what the translation is written against; newer models are left as they are
-RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
+OPSET = 17  # minimum opset of the translation; newer models are not converted
+RESIZE_WITH_MODES = 11  # the opset since which Resize has coordinate modes
 MAX_PROTO_BYTES = 2**31 - 1  # of one message
 MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 _WIDENED = (TensorProto.BFLOAT16,)
 _NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 _MISFITS = (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError)
 _SOURCE_LINE = re.compile(r"^(Fatal error: |/\S+:\d+ .*?\) (?=[A-Z]))")
-_dims = attrgetter("type.tensor_type.shape.dim")  # of an input: each has a size, or a name, or neither
+_dims = attrgetter("type.tensor_type.shape.dim")  # dimensions of an input: with a size, a name, or neither
 Shapes = Mapping[str, Sequence[int]]
 
 
 def load_model(
     model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
 ) -> ModelProto:
-    """As `load`, with all weights in the model."""
+    """Model from `load`, with all weights inside."""
     return load(model, shapes, random_weights=random_weights, where=where).filled()
 
 
 def load(
     model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
 ) -> ModelWithoutWeights:
-    """Read, check and clean an ONNX model: a file by its path, the bytes of one, or what was read already (which is left alone).
+    """Load, validate and clean an ONNX model: a path, the bytes of a file, or a model (which is not changed).
 
     shapes: input -> its dimensions, or name of a dimension -> [its size], of dynamic shapes.  random_weights: a seed, replaces every weight
-    (`compiler.frontend.onnx_io.random_weights`).  where: what errors call it; the path unless given.  Raises BadInputError.
+    (`compiler.frontend.onnx_io.random_weights`).  where: name of the model in errors, by default the path.  Raises BadInputError.
     """
     onnx_sandbox.start()
     if isinstance(model, str | Path):
         where, model = where or str(model), _of_file(Path(model), random_weights is not None)
     elif isinstance(model, bytes):
         model = _parsed(model, where or "model")
-    found = prepared(model, shapes, where or "model")
-    return found if random_weights is None else seeded(found, random_weights)
+    loaded = prepared(model, shapes, where or "model")
+    return loaded if random_weights is None else seeded(loaded, random_weights)
 
 
 def _of_file(path: Path, random: bool) -> ModelProto:
-    """The file as it is, external data included.  random: weights without values, which are drawn, are zeros.  Raises BadInputError."""
+    """Model of a file, with external data.  random: weights without values become zeros, to be drawn later.  Raises BadInputError."""
     if not path.exists():
         raise BadInputError(f"{path}: no such file")
     if not path.is_file():
         raise BadInputError(f"{path}: not a file, expected an ONNX model")
+    # sizes are checked before anything is read into memory
     size = path.stat().st_size
     if size == 0:
         raise BadInputError(f"{path}: the file is empty, expected an ONNX model")
@@ -136,10 +135,10 @@ def _of_file(path: Path, random: bool) -> ModelProto:
 
 
 def _load_data(tensor: TensorProto, path: Path) -> None:
-    """External data by onnx's loader, which refuses links.
+    """Load external data by onnx's loader, which refuses links.
 
-    A symbolic link to a file beside the model's own, as Hugging Face's cache has both, is followed for it; a file of several names is read
-    here.  Everything else stays as it refuses it.
+    A symbolic link to a file beside the model's target, as in Hugging Face's cache, is resolved for it; a file with several hard links is
+    read here.  All other links stay refused.
     """
     if tensor.data_location != TensorProto.EXTERNAL:
         return
@@ -159,12 +158,12 @@ def _load_data(tensor: TensorProto, path: Path) -> None:
 
 
 def _lacks_data(tensor: TensorProto, folder: Path) -> bool:
-    """Whether a float weight is without its values: stripped, or in a file that is none."""
+    """Whether a float weight has no values: stripped, or in a missing file."""
     if tensor.data_location == TensorProto.EXTERNAL:
-        here = all((folder / entry.value).exists() for entry in tensor.external_data if entry.key == "location")
+        has_values = all((folder / entry.value).exists() for entry in tensor.external_data if entry.key == "location")
     else:
-        here = any(field.name.endswith("_data") for field, _ in tensor.ListFields())
-    return tensor.data_type in FLOATS and _size_bytes(tensor) > 0 and not here
+        has_values = any(field.name.endswith("_data") for field, _ in tensor.ListFields())
+    return tensor.data_type in FLOATS and _size_bytes(tensor) > 0 and not has_values
 
 
 def _parsed(data: bytes, where: str) -> ModelProto:
@@ -188,28 +187,28 @@ def _check_total(size: int, where: str) -> None:
 
 
 def _beyond_the_file(tensor: TensorProto, folder: Path) -> int:
-    """Bytes that a constant takes in memory beside those in the file, by its header alone: its external data, and what widening adds.
+    """Bytes of a constant in memory beyond those in the file, by its header: its external data, and the increase by widening.
 
-    Raises ValueError for external data whose place is no number.
+    Raises ValueError for an offset or length that is no number.
     """
-    found = _size_bytes(tensor) if _lacks_data(tensor, folder) else 0
+    extra_bytes = _size_bytes(tensor) if _lacks_data(tensor, folder) else 0
     if tensor.data_location == TensorProto.EXTERNAL:
-        told = {entry.key: entry.value for entry in tensor.external_data}
-        place = folder / told.get("location", "")
-        behind = max(0, place.stat().st_size - int(told.get("offset") or 0)) if place.is_file() else 0
-        found = max(int(told.get("length") or behind), _size_bytes(tensor))
-    return found + (_size_bytes(tensor) if tensor.data_type in _WIDENED else 0)
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        data_path = folder / entries.get("location", "")
+        remaining_bytes = max(0, data_path.stat().st_size - int(entries.get("offset") or 0)) if data_path.is_file() else 0
+        extra_bytes = max(int(entries.get("length") or remaining_bytes), _size_bytes(tensor))
+    return extra_bytes + (_size_bytes(tensor) if tensor.data_type in _WIDENED else 0)
 
 
 def _size_bytes(tensor: TensorProto) -> int:
-    """By its shape; 0 where that or its type cannot be right, which is found later."""
+    """Size by shape; 0 for an invalid shape or type, which is reported later."""
     if min(tensor.dims, default=0) < 0 or tensor.data_type not in _NUMPY_TYPES:
         return 0
     return tensor_bytes(tensor)
 
 
 def check_session(model: ModelProto, where: str) -> None:
-    """Whether onnxruntime takes a loaded model, hollow or not: it runs what the NPU does not, and says what is right.
+    """Check that onnxruntime loads a model, hollow or not: it runs the host nodes and gives the reference results.
 
     Large weights are inputs there.  Raises BadInputError with onnxruntime's message.
     """
@@ -223,12 +222,12 @@ def check_session(model: ModelProto, where: str) -> None:
 
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
-    """As `prepared`, with all weights in the model."""
+    """Model from `prepared`, with all weights inside."""
     return prepared(model, shapes, where).filled()
 
 
 def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelWithoutWeights:
-    """Check a model and make its inputs and opset what the translation expects; the argument is left alone, and no file is read."""
+    """Validate a copy of a model, and fix its input shapes and opset for the translation; no file is read."""
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _get_all_tensors(model)):
         raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
     try:
@@ -237,8 +236,8 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
             tensors = {name: widened(tensor, _WIDENED) for name, tensor in tensors.items()}
             skeleton.metadata_props.add(key=CONVERTED, value="bfloat16 to float32")
         large = taken_out(tensors)
-        total = sum(_checked_bytes(*each) for each in large.values())
-        total += sum(_checked_bytes(each) for each in skeleton.graph.initializer)
+        total = sum(_checked_bytes(*constant) for constant in large.values())
+        total += sum(_checked_bytes(constant) for constant in skeleton.graph.initializer)
         _check_total(total + skeleton.ByteSize(), where)
         _drop_initialisers_from_inputs(skeleton)
         _as_checked(skeleton)
@@ -251,21 +250,21 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
     check_attributes(model, where)
     if shapes:
         _forget_shapes(skeleton)
-    if skeleton.functions:  # the converter does not look into them
+    if skeleton.functions:  # the converter ignores function bodies
         skeleton = with_bodies(skeleton, {}, ByteBudget(0), total, where) or skeleton
     skeleton = _convert_opset(skeleton, total, where)
     try:
-        settled = _settled(skeleton, total, where)
+        inferred = _settled(skeleton, total, where)
     except _MISFITS as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
-    _check_results(settled, where)
-    _name_apart(settled)
-    add_zero_points(settled)
-    return attach(settled, large)
+    _check_results(inferred, where)
+    _name_apart(inferred)
+    add_zero_points(inferred)
+    return attach(inferred, large)
 
 
 def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
-    """Without the recorded shapes where these are not what follows from the inputs': onnxruntime takes no notice of them either."""
+    """Model with inferred shapes; recorded shapes are dropped where they contradict the inputs, as onnxruntime ignores them too."""
     try:
         return settle(skeleton, LARGE, total, where)
     except _MISFITS as error:
@@ -277,34 +276,34 @@ def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
 
 
 def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
-    """Outputs that say nothing of their shape."""
-    tensors = (item for item in model.graph.output if item.type.WhichOneof("value") in (None, "tensor_type"))
-    return [item for item in tensors if not item.type.tensor_type.HasField("shape")]
+    """Outputs without a shape."""
+    tensors = (output for output in model.graph.output if output.type.WhichOneof("value") in (None, "tensor_type"))
+    return [output for output in tensors if not output.type.tensor_type.HasField("shape")]
 
 
 def _with_shapes(model: ModelProto) -> ModelProto:
-    """For the checker, which wants a shape of every output: one of no axes where there is none, which is inferred later."""
+    """Copy for the checker, which requires a shape of every output: [] where it is inferred later."""
     copy = deepcopy(model)
-    for item in _unshaped(copy):
-        item.type.tensor_type.elem_type = item.type.tensor_type.elem_type or TensorProto.FLOAT
-        item.type.tensor_type.shape.SetInParent()
+    for output in _unshaped(copy):
+        output.type.tensor_type.elem_type = output.type.tensor_type.elem_type or TensorProto.FLOAT
+        output.type.tensor_type.shape.SetInParent()
     return copy
 
 
 def _check_results(model: ModelProto, where: str) -> None:
-    for item in _unshaped(model):
-        raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
-    for item in model.graph.output:
-        if (kind := item.type.WhichOneof("value")) != "tensor_type":
-            raise BadInputError(f"{where}: output {item.name!r} is a {kind}; expected a tensor, as ConcatFromSequence makes one")
-    for item in (*model.graph.value_info, *model.graph.output):
-        dims = [d.dim_value for d in _dims(item)]
+    for tensor in _unshaped(model):
+        raise BadInputError(f"{where}: output {tensor.name!r} has no shape; expected one, whose dimensions may be names")
+    for tensor in model.graph.output:
+        if (kind := tensor.type.WhichOneof("value")) != "tensor_type":
+            raise BadInputError(f"{where}: output {tensor.name!r} is a {kind}; expected a tensor, as ConcatFromSequence makes one")
+    for tensor in (*model.graph.value_info, *model.graph.output):
+        dims = [d.dim_value for d in _dims(tensor)]
         if math.prod(dims) > MAX_VALUES:
-            raise BadInputError(f"{where}: tensor {item.name!r} of shape {dims} has more than {MAX_VALUES} values")
+            raise BadInputError(f"{where}: tensor {tensor.name!r} of shape {dims} has more than {MAX_VALUES} values")
 
 
 def _name_apart(model: ModelProto) -> None:
-    """No two nodes have one name, of which onnxruntime would make an error."""
+    """Make node names unique, in place; onnxruntime refuses equal names."""
     taken = {node.name for node in model.graph.node}
     seen: set[str] = set()
     for node in model.graph.node:
@@ -315,13 +314,13 @@ def _name_apart(model: ModelProto) -> None:
 
 
 def model_digest(model: ModelProto) -> str:
-    """32 hex digits over the model's bytes."""
+    """Digest of the model's bytes, 32 hex digits."""
     skeleton, large = detach(model, LARGE)
     return digest_of(skeleton, taken_out(large))
 
 
 def digest_of(skeleton: ModelProto, large: Mapping[str, LargeConstant]) -> str:
-    """As `model_digest`, of a model in two parts."""
+    """Digest as `model_digest`, of a skeleton and its large constants."""
     digest = hashlib.blake2b(skeleton.SerializeToString(deterministic=True), digest_size=16)
     for tensor, data in large.values():
         for piece in tensor_pieces(tensor, data):
@@ -330,9 +329,9 @@ def digest_of(skeleton: ModelProto, large: Mapping[str, LargeConstant]) -> str:
 
 
 def _checked_bytes(tensor: TensorProto, data: Data | None = None) -> int:
-    """Size of a constant; ValidationError where its data are not as long as its shape says (the checker would serialise it to see that).
+    """Size of a constant; ValidationError where its data do not fit its shape (the checker would serialise the tensor for that).
 
-    data: its raw data, where the caller has a copy.
+    data: raw data, where the caller has a copy.
     """
     if min(tensor.dims, default=0) < 0:
         raise onnx.checker.ValidationError(f"initializer {tensor.name!r} has shape {list(tensor.dims)}")
@@ -348,7 +347,7 @@ def _checked_bytes(tensor: TensorProto, data: Data | None = None) -> int:
 
 
 def _as_checked(model: ModelProto) -> None:
-    """In place what the checker wants and onnxruntime does not: a name of the graph, nodes in an order in which they can run.
+    """Add, in place, a graph name and a topological order of nodes, which the checker requires and onnxruntime does not.
 
     Raises CycleError.
     """
@@ -360,81 +359,82 @@ def _as_checked(model: ModelProto) -> None:
 
 
 def _drop_initialisers_from_inputs(model: ModelProto) -> None:
-    """Before IR 4 every initialiser was listed as an input as well; one that can be overridden cannot be folded."""
-    constants = {item.name for item in model.graph.initializer} | {item.values.name for item in model.graph.sparse_initializer}
-    refill(model.graph.input, (item for item in model.graph.input if item.name not in constants))
+    """Drop initialisers from the inputs, in place: before IR 4 all were listed there, and an input cannot be folded."""
+    constants = {tensor.name for tensor in model.graph.initializer} | {tensor.values.name for tensor in model.graph.sparse_initializer}
+    refill(model.graph.input, (tensor for tensor in model.graph.input if tensor.name not in constants))
     model.ir_version = max(model.ir_version, 4)
 
 
 def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: Collection[str], model_bytes: int) -> None:
-    """Sizes for all dimensions of inputs.  shapes: of inputs, or sizes of named dimensions; one of a name has the size of others of it."""
-    inputs = {item.name: item for item in model.graph.input if item.name not in constants}
-    named = dict.fromkeys(dim.dim_param for item in inputs.values() for dim in _dims(item) if dim.dim_param)
+    """Set all input dimensions, in place.  shapes: of inputs, or sizes of named dimensions; equal names have equal sizes."""
+    inputs = {port.name: port for port in model.graph.input if port.name not in constants}
+    dim_names = dict.fromkeys(dim.dim_param for port in inputs.values() for dim in _dims(port) if dim.dim_param)
     sizes: dict[str, int] = {}
-    for name, given in shapes.items():
+    # a given input shape also fixes the named dimensions that it contains
+    for name, size_list in shapes.items():
         if name in inputs:
-            sizes = {dim.dim_param: int(size) for dim, size in zip(_dims(inputs[name]), given, strict=False) if dim.dim_param} | sizes
-            _set_shape(inputs[name], [int(size) for size in given], where)
-        elif name in named and len(given) == 1 and given[0] > 0:
-            sizes[name] = int(given[0])
+            sizes = {dim.dim_param: int(size) for dim, size in zip(_dims(inputs[name]), size_list, strict=False) if dim.dim_param} | sizes
+            _set_shape(inputs[name], [int(size) for size in size_list], where)
+        elif name in dim_names and len(size_list) == 1 and size_list[0] > 0:
+            sizes[name] = int(size_list[0])
         else:
-            known = f"inputs: {', '.join(inputs) or 'none'}; dimensions, of one number of at least 1: {', '.join(named) or 'none'}"
-            raise BadInputError(f"{where}: --shape {name}={','.join(map(str, given))}: no such input or dimension; {known}")
-    for item in inputs.values():
-        if not item.type.HasField("tensor_type") or not item.type.tensor_type.HasField("shape"):
-            raise BadInputError(f"{where}: input {item.name!r} has no shape; give one with --shape {item.name}=1,3,224,224")
-        for axis, dim in enumerate(_dims(item)):
+            choices = f"inputs: {', '.join(inputs) or 'none'}; dimensions, of one number of at least 1: {', '.join(dim_names) or 'none'}"
+            raise BadInputError(f"{where}: --shape {name}={','.join(map(str, size_list))}: no such input or dimension; {choices}")
+    for port in inputs.values():
+        if not port.type.HasField("tensor_type") or not port.type.tensor_type.HasField("shape"):
+            raise BadInputError(f"{where}: input {port.name!r} has no shape; give one with --shape {port.name}=1,3,224,224")
+        for axis, dim in enumerate(_dims(port)):
             if dim.dim_param in sizes:
                 dim.dim_value = sizes[dim.dim_param]
             if dim.HasField("dim_value") and dim.dim_value <= 0:
-                raise BadInputError(f"{where}: input {item.name!r} has {dim.dim_value} on axis {axis}; every dimension is at least 1")
-    missing = [item for item in inputs.values() if known_dims(item.type) is None]
+                raise BadInputError(f"{where}: input {port.name!r} has {dim.dim_value} on axis {axis}; every dimension is at least 1")
+    missing = [port for port in inputs.values() if known_dims(port.type) is None]
     if missing:
-        shown = ", ".join(f"{item.name!r} [{','.join(d.dim_param or str(d.dim_value or '?') for d in _dims(item))}]" for item in missing)
-        options = _suggested(model, {item.name for item in missing}, where, model_bytes)
+        shown = ", ".join(f"{port.name!r} [{','.join(d.dim_param or str(d.dim_value or '?') for d in _dims(port))}]" for port in missing)
+        options = _suggested(model, {port.name for port in missing}, where, model_bytes)
         raise BadInputError(f"{where}: inputs of dynamic shapes: {shown}; give them with {options}")
 
 
 def _suggested(model: ModelProto, missing: Collection[str], where: str, model_bytes: int) -> str:
-    """Options with which it may work: 224 for images, else 1, and what follows from these where a result has the dimension."""
+    """Command line options that may work: 224 for images, else 1; dimensions of outputs as inferred from these."""
     trial, sizes = deepcopy(model), dict[str, list[int]]()
     shapes = {name: shape for name, shape in known_shapes(model.graph).items() if len(shape) > 2}
     convolutions = [node for node in model.graph.node if node.op_type == "Conv" and [*node.input, "", ""][1] in shapes]
     channels = {node.input[0]: shapes[node.input[1]][1] * int(attributes(node).get("group", 1)) for node in convolutions}
-    for item in [item for item in trial.graph.input if item.name in missing]:
-        dims = _dims(item)
-        image = item.name in channels or (len(dims) == 4 and dims[1].dim_value == 3)
-        usual = (1, channels.get(item.name, 3)) + (224,) * (len(dims) - 2) if image else (1,) * len(dims)
-        named = all(dim.dim_param or dim.dim_value for dim in dims)
+    for port in [port for port in trial.graph.input if port.name in missing]:
+        dims = _dims(port)
+        image = port.name in channels or (len(dims) == 4 and dims[1].dim_value == 3)
+        usual = (1, channels.get(port.name, 3)) + (224,) * (len(dims) - 2) if image else (1,) * len(dims)
+        has_names = all(dim.dim_param or dim.dim_value for dim in dims)
         for dim, size in zip(dims, usual, strict=True):
-            dim.dim_value = dim.dim_value or (sizes.setdefault(dim.dim_param, [size])[0] if named else size)
-        if not named:
-            sizes[item.name] = [dim.dim_value for dim in dims]
+            dim.dim_value = dim.dim_value or (sizes.setdefault(dim.dim_param, [size])[0] if has_names else size)
+        if not has_names:
+            sizes[port.name] = [dim.dim_value for dim in dims]
     _forget_shapes(trial)
     with suppress(BadInputError, *_MISFITS):
         onnx_sandbox.check(_with_shapes(trial), model_bytes, where)
         for before, after in zip(model.graph.output, settle(trial, LARGE, model_bytes, where).graph.output, strict=True):
-            made = zip(_dims(before), known_dims(after.type) or (), strict=False)
-            sizes |= {dim.dim_param: [size] for dim, size in made if dim.dim_param in sizes}
-    return " ".join(f"--shape {shlex.quote(name + '=' + ','.join(map(str, given)))}" for name, given in sizes.items())
+            pairs = zip(_dims(before), known_dims(after.type) or (), strict=False)
+            sizes |= {dim.dim_param: [size] for dim, size in pairs if dim.dim_param in sizes}
+    return " ".join(f"--shape {shlex.quote(name + '=' + ','.join(map(str, size_list)))}" for name, size_list in sizes.items())
 
 
 def _forget_shapes(model: ModelProto) -> None:
-    """Inferred shapes of the old input sizes would contradict the new ones."""
+    """Drop inferred shapes, in place: they belong to the old input sizes."""
     del model.graph.value_info[:]
-    for item in model.graph.output:
-        if item.type.HasField("tensor_type"):
-            item.type.tensor_type.ClearField("shape")
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
 
 
 def _set_shape(item: ValueInfoProto, sizes: list[int], where: str) -> None:
-    known = list(_dims(item))
+    current_dims = list(_dims(item))
     option = f"{where}: --shape {item.name}={','.join(map(str, sizes))}"
-    if item.type.tensor_type.HasField("shape") and len(known) != len(sizes):
-        raise BadInputError(f"{option}: the model has {len(known)} dimensions there")
+    if item.type.tensor_type.HasField("shape") and len(current_dims) != len(sizes):
+        raise BadInputError(f"{option}: the model has {len(current_dims)} dimensions there")
     if min(sizes, default=1) < 1:
         raise BadInputError(f"{option}: every dimension is at least 1")
-    for axis, (dim, size) in enumerate(zip(known, sizes, strict=False)):
+    for axis, (dim, size) in enumerate(zip(current_dims, sizes, strict=False)):
         if dim.HasField("dim_value") and axis > 0 and dim.dim_value != size:
             raise BadInputError(f"{where}: --shape {item.name}: axis {axis} is {dim.dim_value} in the model, not {size}")
     item.type.tensor_type.ClearField("shape")
@@ -443,7 +443,7 @@ def _set_shape(item: ValueInfoProto, sizes: list[int], where: str) -> None:
 
 
 def _convert_opset(model: ModelProto, model_bytes: int, where: str) -> ModelProto:
-    """To OPSET where the converter can; else the model stays (the translation knows the old forms of its operators)."""
+    """Model converted to OPSET; unchanged where the converter fails (the translation supports old forms of operators)."""
     if opset_of(model) >= OPSET:
         return model
     try:
@@ -451,7 +451,7 @@ def _convert_opset(model: ModelProto, model_bytes: int, where: str) -> ModelProt
     except LibraryError:
         return model
     if opset_of(model) < RESIZE_WITH_MODES:
-        # Upsample and the first Resize count from the corner and round down; the converter leaves the new defaults
+        # Upsample and the first Resize are asymmetric and round down; the converter leaves the new defaults
         for node in converted.graph.node:
             if node.op_type == "Resize":
                 node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))

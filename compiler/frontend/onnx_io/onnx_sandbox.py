@@ -1,10 +1,10 @@
-"""Passes of onnx and onnxruntime over a model, each in a process that a model may kill.
+"""Sandbox for passes of onnx and onnxruntime: they run in a child process that a model may crash.
 
-They are C++ and Python that trust their model: a constant may be folded into any size.  So one process for each of ours runs them
-(`compiler.frontend.onnx_io.onnx_sandbox_child`), with a limit to its memory and to its computing for each request; it is started before it
-is needed, and anew after it died.  It ends when the pipe to it is closed.
+The libraries trust their model, and folding may produce tensors of any size.  So every process of this project has one child
+(`compiler.frontend.onnx_io.onnx_sandbox_child`) with limits of memory and CPU time per request.  It starts before it is needed, restarts
+after a crash, and ends when its pipe is closed.
 
-A death is an error and not a reason to go on with the model as it was: what is compiled would depend on a computer's memory and speed.
+A crash is an error, never a reason to continue with the unchanged model: results would depend on a computer's memory and speed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from onnx import ModelProto
 from compiler.frontend.onnx_io.memory_budget import memory_limit
 from simulator.npu.errors import BadInputError
 
-CPU_LIMIT_S = 600  # a second does for thousands of nodes
-ANSWER_TIMES = 8  # a shape of a protobuf message takes that many times its bytes once it is parsed
+CPU_LIMIT_S = 600  # a second suffices for thousands of nodes
+ANSWER_TIMES = 8  # a parsed shape takes that many times its serialised bytes
 _DOING = {
     "check": "checking it",
     "convert": "converting its opset",
@@ -41,50 +41,49 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARE
 
 
 class LibraryError(Exception):
-    """A library's own error about a model: one that it cannot take."""
+    """Error of a library about a model."""
 
 
 def check(model: ModelProto, model_bytes: int, where: str) -> None:
-    """onnx's checker.  model_bytes: of the model with its constants, of which the memory limit is made; here and below.
+    """Run onnx's checker.  model_bytes: size with constants, for the memory limit; here and below.
 
-    Raises `LibraryError` with the library's own message, `BadInputError` where it dies of the model, or needs more than its limits; here
-    and below.
+    Raises `LibraryError` with the library's message, `BadInputError` for a crash or exceeded limits; here and below.
     """
     _PROCESS.ask("check", model, model_bytes, where)
 
 
 def convert(model: ModelProto, model_bytes: int, where: str, opset: int) -> ModelProto:
-    """onnx's version converter."""
+    """Run onnx's version converter."""
     return _PROCESS.ask("convert", model, model_bytes, where, opset=opset)
 
 
 def infer(model: ModelProto, model_bytes: int, where: str, values: bool) -> ModelProto:
-    """onnx's strict shape inference; values: follow those of vectors too, which shapes are made of (see `budget.can_follow`)."""
+    """Run onnx's strict shape inference.  values: also propagate values of vectors (see `memory_budget.can_follow`)."""
     return _PROCESS.ask("infer", model, model_bytes, where, values=values)
 
 
 def inline(model: ModelProto, model_bytes: int, where: str, operators: Sequence[str]) -> ModelProto:
-    """onnx's inliner: of functions of the model, and of some of onnx's operators."""
+    """Run onnx's inliner, for functions of the model and some operators of onnx."""
     return _PROCESS.ask("inline", model, model_bytes, where, operators=list(operators))
 
 
 def evaluate(model: ModelProto, model_bytes: int) -> ModelProto:
-    """onnx's reference evaluator: the outputs of a model without inputs, as initialisers."""
+    """Run onnx's reference evaluator: outputs of a model without inputs, as initialisers."""
     return _PROCESS.ask("evaluate", model, model_bytes)
 
 
 def create_session(model: ModelProto, model_bytes: int, where: str) -> None:
-    """onnxruntime's session, as the model is."""
+    """Create a session of onnxruntime, without optimisations."""
     _PROCESS.ask("create_session", model, model_bytes, where)
 
 
 def start() -> None:
-    """Have the process ready by the time that it is asked."""
+    """Start the process ahead of the first request."""
     _PROCESS.start()
 
 
 class _Process:
-    """One at a time; a fork of ours starts its own."""
+    """Child process with one request at a time; a forked parent starts its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +93,7 @@ class _Process:
         atexit.register(self.stop)
 
     def _forget(self) -> None:
-        """The lock may have been held, and the answers are another's."""
+        """Drop the parent's child and lock after a fork: the lock may be held, and answers belong to the parent."""
         self._lock, self._child = threading.Lock(), None
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -119,50 +118,50 @@ class _Process:
                 pipe.close()
         child.wait()
 
-    def ask(self, what: str, model: ModelProto, model_bytes: int, where: str = "model", **options: Any) -> ModelProto:
+    def ask(self, command: str, model: ModelProto, model_bytes: int, where: str = "model", **options: Any) -> ModelProto:
         body = model.SerializeToString()
         limit_bytes = memory_limit(max(model_bytes, len(body)))
         limits = {"limit_bytes": limit_bytes, "cpu_s": CPU_LIMIT_S, "answer_bytes": len(body) + limit_bytes // ANSWER_TIMES}
-        head = {"what": what, "size_bytes": len(body), "options": options, **limits}
+        head = {"what": command, "size_bytes": len(body), "options": options, **limits}
         with self._lock:
             child = self.start()
             assert child.stdin is not None
             assert child.stdout is not None
             try:
-                told, answer = _exchanged(child.stdin, child.stdout, head, body)
+                reply, answer = _exchanged(child.stdin, child.stdout, head, body)
             except (OSError, EOFError):
                 code = child.wait()
                 self.stop()
-                raise BadInputError(f"{where}: {_death(what, code, limit_bytes)}") from None
+                raise BadInputError(f"{where}: {_death(command, code, limit_bytes)}") from None
             except BaseException:
                 self.stop()  # half a request, or half an answer
                 raise
-        if told["exhausted"]:
-            raise BadInputError(f"{where}: {_DOING[what]} takes more than {limit_bytes:,} bytes of memory")
-        if told["error"]:
-            raise LibraryError(told["error"].partition(": ")[2])
+        if reply["exhausted"]:
+            raise BadInputError(f"{where}: {_DOING[command]} takes more than {limit_bytes:,} bytes of memory")
+        if reply["error"]:
+            raise LibraryError(reply["error"].partition(": ")[2])
         return ModelProto.FromString(answer)
 
 
-def _exchanged(there: IO[bytes], back: IO[bytes], head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-    there.write(json.dumps(head).encode() + b"\n")
-    there.write(body)
-    there.flush()
-    line = back.readline()
+def _exchanged(requests: IO[bytes], answers: IO[bytes], head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    requests.write(json.dumps(head).encode() + b"\n")
+    requests.write(body)
+    requests.flush()
+    line = answers.readline()
     if not line.endswith(b"\n"):
         raise EOFError
-    told: dict[str, Any] = json.loads(line)
-    answer = back.read(told["size_bytes"])
-    if len(answer) != told["size_bytes"]:
+    reply: dict[str, Any] = json.loads(line)
+    answer = answers.read(reply["size_bytes"])
+    if len(answer) != reply["size_bytes"]:
         raise EOFError
-    return told, answer
+    return reply, answer
 
 
-def _death(what: str, code: int, limit_bytes: int) -> str:
+def _death(command: str, code: int, limit_bytes: int) -> str:
     if code == -signal.SIGXCPU:
-        return f"{_DOING[what]} takes longer than {CPU_LIMIT_S} s"
+        return f"{_DOING[command]} takes longer than {CPU_LIMIT_S} s"
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return f"{_DOING[what]} killed the process that does it ({how}, {limit_bytes:,} bytes of memory at most)"
+    return f"{_DOING[command]} killed the process that does it ({how}, {limit_bytes:,} bytes of memory at most)"
 
 
 _PROCESS = _Process()

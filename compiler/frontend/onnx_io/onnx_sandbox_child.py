@@ -1,10 +1,10 @@
-"""What runs in the process of the libraries: onnx's checker, converter, shape inference and evaluator, and onnxruntime's loader.
+"""Child process of the sandbox: onnx's checker, converter, shape inference, inliner and evaluator, and onnxruntime's loader.
 
-Started by its path (`compiler.frontend.onnx_io.onnx_sandbox`), so that it imports nothing of this project and is ready sooner.  Requests
-come on stdin, answers go to the file that stdout was: a line of JSON, then as many bytes as it says.
+It is started by path (`compiler.frontend.onnx_io.onnx_sandbox`), so it imports nothing of this project and is ready sooner.  Requests
+come on stdin, answers go to the original stdout: a line of JSON, then the number of bytes that it states.
 
-All of onnx but the evaluator is one C++ module, from bytes to bytes.  Python's part of onnx, with numpy, takes eight times as long to
-import as that module, and is left out until the evaluator wants it.
+All passes of onnx except the evaluator are one C++ module, from bytes to bytes.  The Python part of onnx, with numpy, takes eight times
+as long to import, so only the evaluator imports it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PASSES = "onnx.onnx_cpp2py_export"
 
 
 def _passes() -> ModuleType:
-    """The C++ module, which a later import of onnx takes as well."""
+    """Load the C++ module, which a later import of onnx reuses."""
     package = PathFinder.find_spec("onnx")
     spec = PathFinder.find_spec(_PASSES, None if package is None else package.submodule_search_locations)
     if spec is None or spec.loader is None:
@@ -37,7 +37,7 @@ passes = _passes()
 
 
 def check(body: bytes) -> bytes:
-    passes.checker.check_model(body, False, False, False)  # neither shapes, which are inferred below, nor operators of other domains
+    passes.checker.check_model(body, False, False, False)  # without shape inference, and without operators of other domains
     return b""
 
 
@@ -60,16 +60,16 @@ def inline(body: bytes, operators: list[str]) -> bytes:
 
 
 def evaluate(body: bytes) -> bytes:
-    """The outputs of a model without inputs, as the initialisers of one that has nothing else."""
+    """Outputs of a model without inputs, as initialisers of an otherwise empty model."""
     import numpy as np
     import onnx
-    from onnx.reference import ReferenceEvaluator  # 0.6 s: only models that are not supported as a whole pay for it
+    from onnx.reference import ReferenceEvaluator  # 0.6 s: only for models that are not fully supported
 
     model = onnx.load_from_string(body)
-    names = [item.name for item in model.graph.output]
-    found = ReferenceEvaluator(model).run(names, {})
+    names = [output.name for output in model.graph.output]
+    outputs = ReferenceEvaluator(model).run(names, {})
     answer = onnx.ModelProto()
-    tensors = (onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in zip(names, found, strict=True))
+    tensors = (onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in zip(names, outputs, strict=True))
     answer.graph.initializer.extend(tensors)
     return answer.SerializeToString()
 
@@ -98,7 +98,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             answer = ANSWERS[request["what"]](body, **request["options"])
         except MemoryError:
             exhausted = True
-        except Exception as caught:  # noqa: BLE001  libraries raise anything on models that they were not tried on
+        except Exception as caught:  # noqa: BLE001  libraries raise any exception for unusual models
             error, exhausted = f"{type(caught).__name__}: {caught}", "bad_alloc" in str(caught)
         del body
         if len(answer) > request["answer_bytes"]:
@@ -111,7 +111,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _limit(limit_bytes: int, cpu_s: int) -> None:
-    """Of this request: address space in all, and seconds of computing from now on.  A narrower limit from outside stays."""
+    """Set the limits of a request: total address space, CPU seconds from now on.  Tighter outer limits stay."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     for kind, value in ((resource.RLIMIT_AS, limit_bytes), (resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu_s)):
         _, hard = resource.getrlimit(kind)
@@ -120,6 +120,6 @@ def _limit(limit_bytes: int, cpu_s: int) -> None:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    kept = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is not ours to show
-    serve(sys.stdin.buffer, kept)
+    answer_file = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # output of libraries is hidden
+    serve(sys.stdin.buffer, answer_file)

@@ -1,6 +1,6 @@
-"""Protobuf's fields on the wire, for messages whose large values are not to be copied once more.
+"""Protobuf fields on the wire, without copies of large values.
 
-A message given in pieces is the same bytes; protobuf's own way has a tensor's raw data twice over while it is at it.
+The chunks of a message are its bytes; protobuf's own serialisation copies a tensor's raw data twice.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ _RAW = "raw_data"
 Data = bytes | memoryview  # uint8
 
 
-def tensor_pieces(tensor: TensorProto, beside: Data | None = None) -> list[Data]:
-    """What a tensor is serialised to, its fields in the order of their numbers.  beside: its raw data, where it has none of its own."""
-    if beside is None and not tensor.HasField(_RAW):
+def tensor_pieces(tensor: TensorProto, external: Data | None = None) -> list[Data]:
+    """Serialised chunks of a tensor, its fields in the order of their numbers.  external: raw data of a hollow tensor."""
+    if external is None and not tensor.HasField(_RAW):
         return [tensor.SerializeToString(deterministic=True)]
-    data, before, behind = tensor.raw_data if beside is None else beside, TensorProto(), TensorProto()
+    data, head_fields, tail_fields = tensor.raw_data if external is None else external, TensorProto(), TensorProto()
     for field in TensorProto.DESCRIPTOR.fields:  # `ListFields` would copy the data, too
         if field.name != _RAW:
-            _copy_field(before if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else behind, tensor, field.name)
+            _copy_field(head_fields if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else tail_fields, tensor, field.name)
     head = field_head(TensorProto, _RAW, len(data))
-    return [before.SerializeToString(deterministic=True) + head, data, behind.SerializeToString(deterministic=True)]
+    return [head_fields.SerializeToString(deterministic=True) + head, data, tail_fields.SerializeToString(deterministic=True)]
 
 
 def without_data(tensor: TensorProto) -> TensorProto:
-    """A copy without its raw data."""
+    """Copy of a tensor without its raw data."""
     copy = TensorProto()
     copy_fields(copy, tensor, _RAW)
     return copy
 
 
 def copy_fields(target: Message, source: Message, left_out: str) -> None:
-    """All but one."""
+    """Copy all fields except one."""
     for field in source.DESCRIPTOR.fields:
         if field.name != left_out:
             _copy_field(target, source, field.name)
@@ -53,7 +53,7 @@ def _copy_field(target: Message, source: Message, name: str) -> None:
 
 
 def field_head(message: type, name: str, size_bytes: int) -> bytes:
-    """What stands before a length-delimited field: its tag and its length."""
+    """Header of a length-delimited field: its tag and its length."""
     number = message.DESCRIPTOR.fields_by_name[name].number  # type: ignore[attr-defined]
     return bytes((*_varint(number << 3 | 2), *_varint(size_bytes)))
 

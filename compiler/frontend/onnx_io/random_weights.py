@@ -1,4 +1,4 @@
-"""Seeded random weights for a model that has none worth keeping.
+"""Seeded random weights for models without trained weights.
 
 The light networks that ship with onnx have constant weights: every channel computes the same.  `seed_weights` draws new ones
 such that values stay near 1 through the whole network in float16: moments (mean, variance) of each tensor are followed analytically, and
@@ -25,9 +25,9 @@ from compiler.frontend.onnx_io.protobuf_wire import Data
 from simulator.onnx_kinds import ON_NPU
 from simulator.onnx_names import refill
 
-LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
+LOGITS_STD = 2.0  # of the last product: then softmax covers tens of classes without saturating
 BIAS_STD = 0.05
-_IN_CACHE = 1 << 15  # values that are drawn, and then scaled and moved, before they leave it
+_IN_CACHE = 1 << 15  # values that are drawn, scaled and shifted while in the cache
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ _UNIT = _Moments(0.0, 1.0)
 
 
 def seed_weights(model: ModelProto, seed: int) -> ModelProto:
-    """As `seeded`, with all weights in the model."""
+    """Model from `seeded`, with all weights inside."""
     return seeded(ModelWithoutWeights(model, NOTHING), seed).filled()
 
 
-def seeded(given: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
-    """A copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
+def seeded(original: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
+    """Copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
 
-    Names, shapes and nodes stay, but for ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
-    Raises `BadInputError` where these would take more than the model's budget.
+    Names, shapes and nodes stay, except ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
+    Raises `BadInputError` where the weights exceed the model's budget.
     """
-    copy = deepcopy(given.model)
-    constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type in ON_NPU}
-    shapes = {item.name: numpy_helper.to_array(item) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.INT64}
+    copy = deepcopy(original.model)
+    constants = {tensor.name: tuple(int(d) for d in tensor.dims) for tensor in copy.graph.initializer if tensor.data_type in ON_NPU}
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in copy.graph.initializer if tensor.data_type == onnx.TensorProto.INT64}
     fillers: dict[str, int] = {}  # their types
     budget = ByteBudget.of(copy)
     for node in copy.graph.node:
@@ -67,23 +67,23 @@ def seeded(given: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
                 fillers[node.output[0]] = onnx.TensorProto.FLOAT if value is None else value.data_type
                 budget.spend(4 * math.prod(constants[node.output[0]]), node)
     items = (*copy.graph.input, *copy.graph.value_info, *copy.graph.output)
-    sizes = {item.name: tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim) for item in items}
+    sizes = {tensor.name: tuple(int(d.dim_value) for d in tensor.type.tensor_type.shape.dim) for tensor in items}
     logits = next((node.output[0] for node in reversed(copy.graph.node) if node.op_type in ("Conv", "Gemm", "MatMul")), "")
-    drawn = _Replacing(copy, fillers)
-    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, logits, sizes, drawn)
+    replacing = _Replacing(copy, fillers)
+    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, logits, sizes, replacing)
     for node in copy.graph.node:
         drawer.visit(node)
-    drawn.finish()
-    return ModelWithoutWeights(copy, {**given.data, **drawn.data})
+    replacing.finish()
+    return ModelWithoutWeights(copy, {**original.data, **replacing.data})
 
 
 class _Replacing:
-    """What is drawn takes the place of what the model had.  fillers: name -> type.  data: of what is large, beside the model."""
+    """Replacement of weights by drawn ones.  fillers: ConstantOfShape output -> type.  data: raw data of large weights."""
 
     def __init__(self, model: ModelProto, fillers: dict[str, int]) -> None:
         self.graph, self.fillers = model.graph, fillers
         self.model = model
-        self.given = {item.name: item for item in model.graph.initializer if item.name not in fillers}
+        self.given = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name not in fillers}
         self.names: set[str] = set()
         self.data: dict[str, Data] = {}
 
@@ -92,30 +92,30 @@ class _Replacing:
 
     def add(self, name: str, values: NDArray[np.float32]) -> None:
         self.names.add(name)
-        item = self.graph.initializer.add() if name in self.fillers else self.given[name]
-        kind = self.fillers.get(name, item.data_type)
+        tensor = self.graph.initializer.add() if name in self.fillers else self.given[name]
+        kind = self.fillers.get(name, tensor.data_type)
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).newbyteorder("<")
         data = values.astype(dtype, copy=False).reshape(-1).view(np.uint8).data
         # as numpy_helper.from_array, without a copy of the message
-        item.Clear()
-        item.name = name
-        item.data_type = kind
-        item.dims.extend(values.shape)
+        tensor.Clear()
+        tensor.name = name
+        tensor.data_type = kind
+        tensor.dims.extend(values.shape)
         if values.size < LARGE:
-            item.raw_data = data.tobytes()
+            tensor.raw_data = data.tobytes()
         else:
             self.data[name] = data.toreadonly()
 
     def finish(self) -> None:
-        """Fillers are initialisers behind the others, in the order of their names, and no nodes any more."""
-        made = self.fillers.keys() & self.names
-        self.graph.initializer.sort(key=lambda item: item.name if item.name in made else "")
-        refill(self.graph.node, (node for node in self.graph.node if node.op_type != "ConstantOfShape" or node.output[0] not in made))
+        """Turn drawn fillers from nodes into initialisers, after the others, in the order of their names."""
+        names = self.fillers.keys() & self.names
+        self.graph.initializer.sort(key=lambda tensor: tensor.name if tensor.name in names else "")
+        refill(self.graph.node, (node for node in self.graph.node if node.op_type != "ConstantOfShape" or node.output[0] not in names))
         self.model.ir_version = max(self.model.ir_version, 4)  # initialisers that are no inputs
 
 
 class _Drawer:
-    """Walks the nodes in order; `moments` of every tensor met, `drawn` takes the new weights."""
+    """Walk over the nodes in order, with the `moments` of visited tensors; `drawn` collects the new weights."""
 
     def __init__(
         self,
@@ -253,12 +253,12 @@ class _Drawer:
         return _Moments(math.prod(m.mean for m in moments), math.prod(m.second for m in moments))
 
 
-def _with_number(op: str, x: _Moments, number: float) -> _Moments:
-    """Moments of x op number, where the sign does not matter."""
+def _with_number(op: str, moments: _Moments, number: float) -> _Moments:
+    """Moments of a tensor op number; the sign does not matter."""
     if op in ("Mul", "Div"):
         factor = number if op == "Mul" else 1 / number
-        return _Moments(x.mean * factor, x.variance * factor**2)
-    return _Moments(x.mean + (number if op == "Add" else -number), x.variance)
+        return _Moments(moments.mean * factor, moments.variance * factor**2)
+    return _Moments(moments.mean + (number if op == "Add" else -number), moments.variance)
 
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
@@ -278,10 +278,10 @@ _CURVES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 }
 
 
-def _curved(op: str, x: _Moments, low: float, high: float) -> _Moments:
+def _curved(op: str, moments: _Moments, low: float, high: float) -> _Moments:
     """Moments of a function of one variable, clipped to [low, high], by quadrature; its input taken as normal."""
     with np.errstate(over="ignore"):  # of exp, whose reciprocal is 0
-        values = np.clip(_CURVES[op](x.mean + math.sqrt(x.variance) * _NODES), low, high)
+        values = np.clip(_CURVES[op](moments.mean + math.sqrt(moments.variance) * _NODES), low, high)
     mean = float(values @ _WEIGHTS)
     return _Moments(mean, max(float(values**2 @ _WEIGHTS) - mean**2, 1e-6))
 

@@ -1,4 +1,4 @@
-"""Which inputs of an operator say what its integers stand for, and so what those stand for that come from the host."""
+"""Positions of scales and zero points among the inputs of operators, and the quantisation of tensors from the host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from compiler.ir.quantised.parameters import Quantisation
 
 MS = "com.microsoft"
 UNARY = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")  # of one tensor; MS has QLinear of each
-OURS = "tilefarm.integers"  # operators that groups become for which onnxruntime has none
-# what only moves values, and keeps what they stand for
+OURS = "tilefarm.integers"  # domain of group operators that onnxruntime lacks
+# operators that only move values, and so keep the quantisation
 MOVES = frozenset({"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class Scaled(NamedTuple):
-    """read: where integers are among the inputs, each before its scale and zero point.  made: where those of the result begin, or None."""
+    """Input positions.  read: integers, each followed by its scale and zero point.  made: scale of the result, or None."""
 
     read: slice
     made: int | None
@@ -45,59 +45,58 @@ SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "ConvInteger"): {0: 2, 1: 3},
     ("", "MatMulInteger"): {0: 2, 1: 3},
 }
-"""Operators on integers less a zero point: where integers are among the inputs, and where their zero point."""
+"""Operators on integers minus a zero point: input position of integers -> that of their zero point."""
 
-_COLUMNS = 4  # inputs from there on are of the columns of a product
+_COLUMNS = 4  # first input with values per column of a product
 
 
 def columns_read(node: NodeProto) -> list[str]:
-    """What a product of `compiler.frontend.handlers.dynamic_zero_points` adds to its sums for each column, and what it multiplies them
-    with; [] of others."""
+    """Inputs of a product of `compiler.frontend.handlers.dynamic_zero_points` with its offsets and scales per column; [] for others."""
     return list(node.input[_COLUMNS:]) if node.domain == OURS and ("", node.op_type) in SHIFTED else []
 
 
 def shift_at(node: NodeProto, index: int) -> int:
-    """Which input is the zero point of another."""
+    """Position of the zero point of an input."""
     return SHIFTED["", node.op_type][index]
 
 
 def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
-    """What the integers of a tensor stand for, by who reads or makes it; None where nobody says, or says it with no constants.
+    """Quantisation of a tensor, from the constants of a producer or reader; None without any.
 
-    A zero point without a scale is heard where there is no scale.
-    Raises BadInputError for a scale or zero point that cannot be right.
+    A zero point without a scale is used only where no scale is found.
+    Raises BadInputError for an invalid scale or zero point.
     """
-    todo, seen, less = [name], {name}, None
-    while todo:
-        current = todo.pop(0)
+    pending, seen, shift_only = [name], {name}, None
+    while pending:
+        current = pending.pop(0)
         for node in graph.node:
             domain = "" if node.domain == "ai.onnx" else node.domain
             scaled = SCALED.get((domain, node.op_type))
             if scaled is not None:
-                for at in _places(node, scaled, current):
-                    found = _said(node, at, dtype, constants)
-                    if found is not None:
-                        return found
+                for scale_index in _places(node, scaled, current):
+                    quantisation = _said(node, scale_index, dtype, constants)
+                    if quantisation is not None:
+                        return quantisation
             elif (domain, node.op_type) in SHIFTED:
-                for index, at in SHIFTED[domain, node.op_type].items():
-                    zero = [*node.input, "", ""][at]
-                    if less is None and node.input[index] == current and zero in constants and constants[zero].size == 1:
-                        less = Quantisation.of(np.float32(1), constants[zero].reshape(()), dtype, where=label(node))
+                for index, scale_index in SHIFTED[domain, node.op_type].items():
+                    zero = [*node.input, "", ""][scale_index]
+                    if shift_only is None and node.input[index] == current and zero in constants and constants[zero].size == 1:
+                        shift_only = Quantisation.of(np.float32(1), constants[zero].reshape(()), dtype, where=label(node))
             elif not domain and node.op_type in MOVES and node.output and current in (node.input[0], node.output[0]):
-                todo += [other for other in (node.input[0], node.output[0]) if other not in seen]
+                pending += [neighbour for neighbour in (node.input[0], node.output[0]) if neighbour not in seen]
                 seen |= {node.input[0], node.output[0]}
-    return less
+    return shift_only
 
 
 def _places(node: NodeProto, scaled: Scaled, name: str) -> list[int]:
-    """Where the node has the tensor's scale."""
-    found = [i + 1 for i in range(len(node.input))[scaled.read] if node.input[i] == name]
-    return found + ([scaled.made] if scaled.made is not None and name in node.output else [])
+    """Input positions of the tensor's scale at a node."""
+    indices = [i + 1 for i in range(len(node.input))[scaled.read] if node.input[i] == name]
+    return indices + ([scaled.made] if scaled.made is not None and name in node.output else [])
 
 
-def _said(node: NodeProto, at: int, dtype: Any, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
-    scale, zero = ([*node.input, "", ""][i] for i in (at, at + 1))
+def _said(node: NodeProto, scale_index: int, dtype: Any, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
+    scale, zero = ([*node.input, "", ""][i] for i in (scale_index, scale_index + 1))
     if scale not in constants or (zero and zero not in constants):
         return None
-    given = constants[zero] if zero else np.zeros((), dtype)
-    return Quantisation.of(constants[scale], given, dtype, where=label(node)) if constants[scale].size == 1 else None
+    zero_point = constants[zero] if zero else np.zeros((), dtype)
+    return Quantisation.of(constants[scale], zero_point, dtype, where=label(node)) if constants[scale].size == 1 else None

@@ -1,8 +1,8 @@
-"""Shapes and small values that are known before anything runs.
+"""Inference of shapes, and folding of small values, at compile time.
 
-Exporters write a dynamic dimension as Shape, Gather, Unsqueeze and Concat in front of a Reshape, a Slice or an Expand.  Once the inputs
-have a shape, all of that is constants.  onnx's inference follows some of these chains; here every node between constants is computed, and
-whatever is behind them is inferred anew, in one walk over the nodes.  All that is made counts against the budget of the model's constants.
+Exporters write a dynamic dimension as Shape, Gather, Unsqueeze and Concat before a Reshape, a Slice or an Expand.  With known input shapes
+all of these are constants.  onnx's inference propagates some of these chains; here every node of constants is folded, and the shapes after
+it are inferred again, in one walk over the nodes.  Folded values count against the budget of the model's constants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AS_THEIR_INPUT = (
     "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "Inverse", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization", "Trilu",
 )  # fmt: skip
-# operators that onnx has no rule for: whose shapes theirs are, and by which of their inputs
+# operators without a rule in onnx -> operator with the same output shapes, and its inputs among theirs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("", "GroupNormalization"): ("Identity", slice(1)),
     **{(MS, op): ("Identity", slice(1)) for op in _AS_THEIR_INPUT},
@@ -49,28 +49,27 @@ _OTHER_AXES = frozenset({"channels_last", "transA", "transB", "transBatchA", "tr
 
 
 def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
-    """A skeleton of a model of so many bytes, with the shape of every tensor that onnx's own inference finds.
+    """Skeleton with the shapes from onnx's inference.  model_bytes: size of the whole model.
 
-    Raises `LibraryError` where shapes do not fit together, and BadInputError (see `libraries.check`).
+    Raises `LibraryError` for contradictory shapes, and BadInputError (see `onnx_sandbox.check`).
     """
-    found = onnx_sandbox.infer(skeleton, model_bytes, where, values=False)
-    if can_follow(found.graph, ByteBudget(memory_limit(model_bytes) // 2)):
-        # values that are followed as shapes and are none may not fit each other
+    inferred = onnx_sandbox.infer(skeleton, model_bytes, where, values=False)
+    if can_follow(inferred.graph, ByteBudget(memory_limit(model_bytes) // 2)):
+        # vectors that are no shapes may contradict each other when propagated as shapes
         with suppress(onnx_sandbox.LibraryError):
-            found = onnx_sandbox.infer(skeleton, model_bytes, where, values=True)
-    return found
+            inferred = onnx_sandbox.infer(skeleton, model_bytes, where, values=True)
+    return inferred
 
 
-def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> ModelProto:
-    """The skeleton with every shape that follows from those of its inputs; nodes that only constants go into are initialisers,
-    and nodes that stand for others are these (`compiler.frontend.onnx_io.inline`).
+def settle(skeleton: ModelProto, max_values: int, model_bytes: int, where: str) -> ModelProto:
+    """Skeleton with all inferred shapes, folded constants as initialisers, and inlined nodes (`compiler.frontend.onnx_io.inline`).
 
-    most: values of such an initialiser; what is larger is left alone.  Raises as `infer`, and InferenceError.
+    max_values: size limit of a folded tensor.  Raises as `infer`, and InferenceError.
     """
     model, budget = skeleton, ByteBudget(memory_limit(model_bytes) // 2)
     while True:
         model = infer(model, model_bytes, where)
-        walk = _Walk(model, most, budget)
+        walk = _Walk(model, max_values, budget)
         for node in model.graph.node:
             walk.visit(node)
         if walk.computed or walk.typed:
@@ -78,12 +77,12 @@ def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> Mod
         elif (expanded := with_bodies(model, walk.constants, budget, model_bytes, where)) is not None:
             model = expanded
         else:
-            return _with_sizes_of_runtime(model, most, budget)
+            return _with_sizes_of_runtime(model, max_values, budget)
 
 
-def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> ModelProto:
-    """In place: shapes that onnxruntime has otherwise than onnx's rule says, and those behind them."""
-    walk, changed = _Walk(model, most, budget), set[str]()
+def _with_sizes_of_runtime(model: ModelProto, max_values: int, budget: ByteBudget) -> ModelProto:
+    """Correct, in place, the shapes where onnxruntime deviates from onnx's rules, and those that follow from them."""
+    walk, changed = _Walk(model, max_values, budget), set[str]()
     for node in model.graph.node:
         rule, shape = SIZES.get(node.op_type), walk.shapes.get(node.input[0] if node.input else "")
         size = None if rule is None or shape is None else rule(node, shape, walk)
@@ -103,7 +102,7 @@ def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> 
 
 
 def _size_of_windows(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
-    """With ceil_mode: a window that starts in the padding behind is dropped, and auto_pad counts as it does without."""
+    """Output shape with ceil_mode: windows that start in the trailing padding are dropped; auto_pad as without ceil_mode."""
     values, axes = attributes(node), len(shape) - 2
     kernel, (strides, dilations) = values.get("kernel_shape", ()), (values.get(key, [1] * axes) for key in ("strides", "dilations"))
     if not values.get("ceil_mode", 0) or len(kernel) != axes:
@@ -118,7 +117,7 @@ def _size_of_windows(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tu
 
 
 def _size_by_scales(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
-    """A product is rounded to float32 before it is rounded down."""
+    """Output shape of Resize by scales: floor of the float32 product."""
     scales = walk.constants.get([*node.input, "", ""][2], np.zeros(0))
     if scales.size != len(shape) or "axes" in attributes(node) or not np.isfinite(scales).all():
         return None
@@ -126,7 +125,7 @@ def _size_by_scales(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tup
 
 
 def _size_given(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
-    """Of a transposed convolution: onnx's rule leaves axes out behind one that is smaller than the input's."""
+    """Output shape of a transposed convolution by `output_shape`: onnx's rule drops axes after one smaller than the input's."""
     values, weights = attributes(node), walk.shapes.get(node.input[1])
     if weights is None or len(values.get("output_shape", ())) != len(shape) - 2:
         return None
@@ -149,40 +148,40 @@ def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
 
 
 class _Walk:
-    """constants: known values.  computed: those of them that a node makes.  typed: tensors whose shape the inference did not find."""
+    """Walk over the nodes.  constants: known values.  computed: constants from nodes.  typed: tensors with newly inferred shapes."""
 
-    def __init__(self, model: ModelProto, most: int, budget: ByteBudget) -> None:
-        self.model, self.most, self.budget = model, most, budget
-        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+    def __init__(self, model: ModelProto, max_values: int, budget: ByteBudget) -> None:
+        self.model, self.most, self.budget = model, max_values, budget
+        self.constants: dict[str, Array] = {entry.name: numpy_helper.to_array(entry) for entry in model.graph.initializer}
         self.computed: dict[str, Array] = {}
         ports = (*model.graph.output, *model.graph.input, *model.graph.value_info)
-        self.types: dict[str, TypeProto] = {item.name: item.type for item in ports}
+        self.types: dict[str, TypeProto] = {entry.name: entry.type for entry in ports}
         self.types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in model.graph.initializer}
-        given = {item.name for item in (*model.graph.input, *model.graph.initializer)}
-        # an output that no node makes is not inferred
+        inputs = {entry.name for entry in (*model.graph.input, *model.graph.initializer)}
+        # onnx does not infer outputs that no node produces
         self.typed = {
-            item.name: self.types[item.name] for item in model.graph.output if item.name in given and known_dims(item.type) is None
+            entry.name: self.types[entry.name] for entry in model.graph.output if entry.name in inputs and known_dims(entry.type) is None
         }
         self.shapes = known_shapes(model.graph)
-        self.versions = {item.domain: item.version for item in model.opset_import}
-        self.outputs = {item.name for item in model.graph.output}
+        self.versions = {entry.domain: entry.version for entry in model.opset_import}
+        self.outputs = {entry.name for entry in model.graph.output}
 
     def visit(self, node: NodeProto) -> None:
         stand_in = STAND_INS.get((node.domain.removeprefix("ai.onnx"), node.op_type))
         standard = node.domain in ("", "ai.onnx")
         if stand_in is not None or (standard and any(name and name not in self.shapes for name in node.output)):
             self._type(node, stand_in)
-        found = self._values(node) if standard else {}
-        self.constants |= found
-        # an output of the model stays what a node makes
-        if node.op_type != "Constant" and found and self.outputs.isdisjoint(node.output):
-            self.computed |= found
+        values = self._values(node) if standard else {}
+        self.constants |= values
+        # model outputs stay outputs of nodes
+        if node.op_type != "Constant" and values and self.outputs.isdisjoint(node.output):
+            self.computed |= values
 
     def _values(self, node: NodeProto) -> dict[str, Array]:
         if not node.output or any(name and math.prod(self.shapes.get(name, (self.most,))) >= self.most for name in node.output):
             return {}
         if node.op_type == "DequantizeLinear":
-            return {}  # a weight or a bias, which an operator on integers reads as it is (`compiler.frontend.handlers.qdq_fusion`)
+            return {}  # a weight or a bias, whose integers are read directly (`compiler.frontend.handlers.qdq_fusion`)
         values = attributes(node)
         if node.op_type == "Shape" and node.input[0] in self.shapes:
             dims = self.shapes[node.input[0]]
@@ -195,31 +194,31 @@ class _Walk:
         return evaluated(node, self.constants, self.shapes, self.model.opset_import, self.budget)
 
     def _type(self, node: NodeProto, stand_in: tuple[str, slice] | None) -> None:
-        """By onnx's rule for the operator, which is told the values that are known here."""
+        """Infer the output types of a node by onnx's rule, with the values that are known here."""
         if names_read([node]) - self.types.keys():
             return
         if stand_in is None:
-            found = self._inferred(node, self.types)
+            output_types = self._inferred(node, self.types)
         else:
-            # the rule is for floats, and says no more than the shape
+            # the rule is for floats, and only its shape is used
             op_type, inputs = stand_in
             plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output[:1])
-            known = onnx.defs.get_schema(op_type).attributes
-            plain.attribute.extend(item for item in node.attribute if item.name in known)
-            if not plain.input or any(value for key, value in attributes(node).items() if key in _OTHER_AXES and key not in known):
+            allowed = onnx.defs.get_schema(op_type).attributes
+            plain.attribute.extend(attribute for attribute in node.attribute if attribute.name in allowed)
+            if not plain.input or any(value for key, value in attributes(node).items() if key in _OTHER_AXES and key not in allowed):
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type
-            found = {}
-            with suppress(onnx.shape_inference.InferenceError):  # of the stand-in; who takes the operator says what does not fit it
-                found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
-            found = {name: _of_kind(kind, first) for name, kind in found.items()}
-        for name, kind in found.items():
+            output_types = {}
+            with suppress(onnx.shape_inference.InferenceError):  # of the stand-in; the operator's handler reports errors
+                output_types = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
+            output_types = {name: _of_kind(kind, first) for name, kind in output_types.items()}
+        for name, kind in output_types.items():
             if stand_in is not None and known_dims(kind) not in (None, self.shapes.get(name)):
-                self.shapes.pop(name, None)  # onnx holds what a file says against its own rules alone
+                self.shapes.pop(name, None)  # onnx checks recorded shapes only against its own rules
             self.take(name, kind)
 
     def take(self, name: str, kind: TypeProto) -> None:
-        """Take a tensor's type for what it is, unless its shape is known."""
+        """Set the type of a tensor, unless its shape is known."""
         self.types[name], dims = kind, known_dims(kind)
         if name not in self.shapes and dims is not None:
             self.shapes[name], self.typed[name] = dims, kind
@@ -229,35 +228,35 @@ class _Walk:
             schema = onnx.defs.get_schema(node.op_type, max(self.versions.get("", 1), self.versions.get("ai.onnx", 1)), node.domain)
         except onnx.defs.SchemaError:
             return {}
-        known: dict[str, TensorProto] = {
+        constant_inputs: dict[str, TensorProto] = {
             name: numpy_helper.from_array(np.asarray(self.constants[name]), name) for name in node.input if name in self.constants
         }
-        found: dict[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
+        output_types: dict[str, TypeProto] = onnx.shape_inference.infer_node_outputs(
             schema,
             node,
             {name: types[name] for name in names_read([node])},
-            known,
+            constant_inputs,
             opset_imports=list(self.model.opset_import),
             ir_version=self.model.ir_version,
         )
-        return found
+        return output_types
 
     def write(self) -> None:
-        """In place."""
+        """Write folded constants and new shapes to the model, in place."""
         graph = self.model.graph
         nodes = [node for node in graph.node if not all(name in self.computed for name in node.output)]
         read = names_read(nodes) | self.outputs
-        kept = [node for node in nodes if node.op_type != "Constant" or not read.isdisjoint(node.output)]
-        made = {name for node in kept for name in node.output}
+        live_nodes = [node for node in nodes if node.op_type != "Constant" or not read.isdisjoint(node.output)]
+        names = {name for node in live_nodes for name in node.output}
         graph.initializer.extend(
-            numpy_helper.from_array(np.asarray(value), name) for name, value in self.computed.items() if name in read and name not in made
+            numpy_helper.from_array(np.asarray(value), name) for name, value in self.computed.items() if name in read and name not in names
         )
-        infos = {item.name: item for item in graph.value_info if item.name in made}
-        for item in graph.output:
-            if item.name in self.typed:
-                item.type.CopyFrom(self.typed[item.name])
+        infos = {tensor.name: tensor for tensor in graph.value_info if tensor.name in names}
+        for tensor in graph.output:
+            if tensor.name in self.typed:
+                tensor.type.CopyFrom(self.typed[tensor.name])
         for name, kind in self.typed.items():
-            if name in made and name not in self.outputs:
+            if name in names and name not in self.outputs:
                 infos[name] = onnx.helper.make_value_info(name, kind)
-        refill(graph.node, kept)
+        refill(graph.node, live_nodes)
         refill(graph.value_info, infos.values())

@@ -1,7 +1,7 @@
-"""Multiply-accumulates of ONNX nodes: of every matrix product and convolution, without padding or bias; nothing else counts.
+"""Multiply-accumulates (MACs) of ONNX nodes: of matrix products and convolutions, without padding and bias.
 
-How those of products are counted is data: `RULES`, by domain and operator; other operators of onnx have none.  Of an operator that is not
-there, or a product whose shapes are not known, nobody knows how many (None), which is not the same as none.
+`RULES` counts them by domain and operator; other operators of onnx have 0.  The number is None (unknown) for operators that are not in
+the table, and for products of unknown shapes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from compiler.frontend.onnx_io.scales import MS
 from compiler.frontend.onnx_io.shape_inference import STAND_INS
 
 Shapes = Mapping[str, tuple[int, ...]]
-Rule = Callable[[NodeProto, Shapes], int]  # raises LookupError where a shape is not known
+Rule = Callable[[NodeProto, Shapes], int]  # raises LookupError for an unknown shape
 
 
 def node_macs(node: NodeProto, shapes: Shapes) -> int | None:
-    """None where they cannot be counted."""
+    """MACs of a node; None where they are unknown."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     rule = RULES.get((domain, node.op_type))
     if rule is not None:
@@ -29,36 +29,36 @@ def node_macs(node: NodeProto, shapes: Shapes) -> int | None:
             return rule(node, shapes)
         except LookupError:
             return None
-    bodies = [item.g for item in node.attribute if item.HasField("g")]
+    bodies = [inner_node.g for inner_node in node.attribute if inner_node.HasField("g")]
     if domain or node.op_type not in _REPEATED or not bodies:
         return None
-    inside = [_total(node_macs(item, {**shapes, **known_shapes(g)}) for item in g.node) for g in bodies]
-    if len(set(inside)) > 1 or inside[0] is None:  # an If decides at run time
+    body_macs = [_total(node_macs(inner_node, {**shapes, **known_shapes(g)}) for inner_node in g.node) for g in bodies]
+    if len(set(body_macs)) > 1 or body_macs[0] is None:  # an If decides at run time
         return None
     try:
-        return inside[0] * _REPEATED[node.op_type](node, shapes) if inside[0] else 0
+        return body_macs[0] * _REPEATED[node.op_type](node, shapes) if body_macs[0] else 0
     except LookupError:
         return None
 
 
 def model_macs(model: ModelProto) -> int | None:
-    """Of a model whose shapes are inferred; None where some node's cannot be counted."""
+    """MACs of a model with inferred shapes; None where those of a node are unknown."""
     shapes = known_shapes(model.graph)
     return _total(node_macs(node, shapes) for node in model.graph.node)
 
 
 def _total(macs: Iterable[int | None]) -> int | None:
-    found = list(macs)
-    return None if None in found else sum(count for count in found if count is not None)
+    counts = list(macs)
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _conv(weights: int) -> Rule:
-    """weights: which input they are; [c_out, c_in / group, kh, kw]."""
+    """Rule of a convolution.  weights: index of the input [c_out, c_in / group, kh, kw]."""
     return lambda node, shapes: math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[weights]][1:])
 
 
 def _transposed_conv(node: NodeProto, shapes: Shapes) -> int:
-    """Every value goes into a window of each of its group's outputs: weights [c_in, c_out / group, kh, kw]."""
+    """MACs of a transposed convolution with weights [c_in, c_out / group, kh, kw]: one kernel per input value."""
     return math.prod(shapes[node.input[0]]) * math.prod(shapes[node.input[1]][1:])
 
 
@@ -68,37 +68,37 @@ def _product(node: NodeProto, shapes: Shapes) -> int:
 
 
 def _recurrent(node: NodeProto, shapes: Shapes) -> int:
-    """Input [steps, batch, size] or [batch, steps, size]; weights [directions, gates * hidden, size | hidden]."""
+    """MACs of an RNN: input [steps, batch, size] or [batch, steps, size]; weights [directions, gates * hidden, size | hidden]."""
     return math.prod(shapes[node.input[0]][:2]) * sum(math.prod(shapes[node.input[i]]) for i in (1, 2))
 
 
 def _attention(node: NodeProto, shapes: Shapes) -> int:
-    """Queries by keys and weights by values: each value of q and of the output meets every position, those of the past as well."""
+    """MACs of attention: each value of q and of the output times the number of positions, past ones included."""
     past = node.input[4] if len(node.input) > 4 else ""
     positions = shapes[node.input[1]][-2] + (shapes[past][-2] if past else 0)
     return positions * (math.prod(shapes[node.input[0]]) + math.prod(shapes[node.output[0]]))
 
 
 def _einsum(node: NodeProto, shapes: Shapes) -> int:
-    """Every combination of indices, once for each product between operands."""
+    """MACs of an Einsum: the number of index combinations, times the number of operands minus 1."""
     terms = attributes(node)["equation"].replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     if len(terms) != len(node.input):
         raise LookupError(node.op_type)
     for term, name in zip(terms, node.input, strict=True):
-        dims, (before, _, behind) = shapes[name], term.partition("...")
-        if len(before) + len(behind) > len(dims):
+        dims, (leading, _, trailing) = shapes[name], term.partition("...")
+        if len(leading) + len(trailing) > len(dims):
             raise LookupError(term)
-        middle = len(dims) - len(before) - len(behind)
-        # the axes behind the dots are counted from the last one, as they are broadcast
-        indices = [*before, *(f".{k}" for k in reversed(range(middle))), *behind]
+        middle = len(dims) - len(leading) - len(trailing)
+        # axes of the dots are numbered from the last one, as in broadcasting
+        indices = [*leading, *(f".{k}" for k in reversed(range(middle))), *trailing]
         for index, size in zip(indices, dims, strict=True):
             sizes[index] = max(sizes.get(index, 1), size)
     return (len(terms) - 1) * math.prod(sizes.values())
 
 
 def _scans(node: NodeProto, shapes: Shapes) -> int:
-    """How often the body of a Scan runs."""
+    """Number of iterations of a Scan."""
     values = attributes(node)
     axis = values.get("scan_input_axes", [0])[0]
     return shapes[node.input[len(node.input) - int(values["num_scan_inputs"])]][axis]
@@ -108,7 +108,7 @@ def _unknown(node: NodeProto, shapes: Shapes) -> int:
     raise LookupError(node.op_type)
 
 
-# how often a body runs that has products; a Loop ends when it likes
+# iterations of a body with products; those of a Loop are unknown
 _REPEATED: dict[str, Rule] = {"If": lambda *_: 1, "Loop": _unknown, "Scan": _scans, "SequenceMap": _unknown}
 
 
@@ -116,7 +116,7 @@ def _nothing(node: NodeProto, shapes: Shapes) -> int:
     return 0
 
 
-_LOOKED_THROUGH = 28  # the last opset whose new operators are known to be no products, but for these two tables
+_LOOKED_THROUGH = 28  # the last opset whose new operators are all no products, except those of the tables below
 _UNCOUNTED = frozenset({"DFT", "Det", "Inverse", "LinearAttention", "STFT", "SwiGLU", *_REPEATED})
 _PRODUCTS: dict[str, Rule] = {
     "AffineGrid": lambda node, shapes: math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1],

@@ -1,12 +1,11 @@
-"""Is it worth it to take a set of nodes to the NPU?  Its launch and the copies of what goes in and out, against the host's own time.
+"""Cost model of offloading a set of nodes to the NPU: launch and copies of inputs and outputs, against the host's own time.
 
 The host runs the nodes one after the other on one thread (`simulator.host_nodes`), each of them at best as fast as its
-multiply-accumulates and the values that it reads and writes allow.  A piece on the NPU costs the call, a copy of every tensor at its
-border, in which the host also brings it into the NPU's order, and at least the time that its products and its bytes take at the
-machine's peak rates.
+multiply-accumulates and the values that it reads and writes allow.  A subgraph on the NPU costs the call, a copy of every tensor at its
+border (with the change to the NPU's layout), and at least the time of its products and bytes at the machine's peak rates.
 
-Both sides are lower bounds of one kind: what the one leaves out (the host's cache misses), the other does too (the NPU's waits).  The
-rates of the host are data of the machine (`host` in its YAML file).
+Both sides are lower bounds of the same kind: neither the host's cache misses nor the NPU's stalls count.  The rates of the host are data
+of the machine (`host` in its YAML file).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _HOST_BYTES = 4  # a value of float32
 
 
 class NodeWork(NamedTuple):
-    """Of one node on the host: multiply-accumulates, and values that it reads (weights included) and writes.
+    """Work of one node on the host: MACs, and values that it reads (with weights) and writes.
 
     integers: whether it multiplies integers of 8 bits.
     """
@@ -34,9 +33,9 @@ class NodeWork(NamedTuple):
 
 @dataclass(frozen=True)
 class PieceWork:
-    """Of a set of nodes.  weights: values of the constants that it reads.  border: values of the tensors that go in or out.
+    """Work of a set of nodes.  weights: number of float constants.  border: number of float values of inputs and outputs.
 
-    Those two are of floats.  integer_weights, integer_border: bytes of those of integers.
+    integer_weights, integer_border: bytes of integer constants, and of integer inputs and outputs.
     """
 
     nodes: tuple[NodeWork, ...]
@@ -48,7 +47,7 @@ class PieceWork:
 
 @dataclass(frozen=True)
 class Offload:
-    """The machine and its host, for a data type on the NPU."""
+    """Decision about offloading to a machine, with its host and a data type on the NPU."""
 
     machine: Machine
     dtype: DataType
@@ -59,12 +58,12 @@ class Offload:
         return self.machine.host.launch_us * 1e-6
 
     def host_s(self, nodes: Sequence[NodeWork]) -> float:
-        """Seconds that the host takes for the nodes."""
+        """Seconds of the nodes on the host."""
         host = self.machine.host
         return sum(max(n.macs / host.macs_per_s, n.values * _HOST_BYTES / host.bytes_per_s) for n in nodes)
 
     def npu_s(self, work: PieceWork) -> float:
-        """Seconds that they take as a piece of their own."""
+        """Seconds of the nodes as a subgraph on the NPU."""
         machine = self.machine
         macs = sum(node.macs for node in work.nodes if not node.integers) / float(machine.peak(self.dtype) * machine.cores)
         if integers := sum(node.macs for node in work.nodes if node.integers):
@@ -75,7 +74,7 @@ class Offload:
         return self.launch_s + copied / machine.host.bytes_per_s + max(macs, moved) / machine.clock_hz
 
     def declined(self, work: PieceWork) -> str | None:
-        """Why the host keeps them; None where the NPU is faster."""
+        """Reason to keep the nodes on the host; None where the NPU is faster."""
         host, npu = self.host_s(work.nodes), self.npu_s(work)
         if npu < host:
             return None
@@ -83,7 +82,7 @@ class Offload:
 
 
 class Always(Offload):
-    """Everything that can run on the NPU does, whatever it costs: to see whether it is right."""
+    """Offloading of all supported nodes at any cost, for correctness tests."""
 
     launch_s = 0.0
 

@@ -1,19 +1,18 @@
-"""What of a model runs on the NPU where some of it cannot: pieces, and the nodes around them that stay with the host.
+"""Partition of a model into subgraphs for the NPU and the remaining host nodes.
 
-The nodes that the handlers refuse are found by translating all of them, one by one: behind a refused one its outputs are taken for inputs.
-The first piece is the convex set of the others that has the most multiply-accumulates (`compiler.frontend.partition.convex`).  Then it
-counts as one node that is taken, and the heaviest convex set of what is left is the next piece, if it is worth it
-(`compiler.frontend.partition.offload_cost`); and so on.  With each piece contracted to a node the model stays without a cycle, so there is
-an order in which all of them can run.
+Unsupported nodes are found by translating all nodes one by one; outputs of an unsupported node are treated as inputs.
+The first subgraph is the convex set of supported nodes with the most multiply-accumulates (`compiler.frontend.partition.convex`).  It then
+counts as one avoided node, and the heaviest convex set of the remaining nodes is the next subgraph, if offloading pays
+(`compiler.frontend.partition.offload_cost`); and so on.  With each subgraph contracted to a node the model stays acyclic, so all of them
+can be ordered.
 
-At its border a piece's tensors have ONNX's own order, which may not suit a node that liked them as the NPU had left them; so what was
-chosen is translated again as it stands, until nothing in it is refused.  A node that is refused for how a Transpose or Reshape has left its
-input, and would be taken with that input from the host, stays; the host moves the values instead.
+At its border a subgraph's tensors have ONNX's order, which may not suit a node that could read the NPU's layout.  So a chosen set is
+translated again on its own until no node is refused.  If a node is refused only because of the layout that a Transpose or Reshape leaves,
+the node stays and the Transpose or Reshape moves to the host.
 
-Nodes that only constants go into are computed here and belong to nobody: who reads one gets the value.  A group of nodes that is one
-operator on integers (`compiler.frontend.handlers.qdq_fusion`) is chosen as a whole, with the DequantizeLinear of its weights.  Floats of
-the host become integers there, and integers for the host floats: as integers they are a quarter of the bytes, and three channels are an
-image.
+Nodes that depend on constants only are folded and belong to no subgraph.  A group of nodes that is one operator on integers
+(`compiler.frontend.handlers.qdq_fusion`) is chosen as a whole, with the DequantizeLinear of its weights.  The host converts between floats
+and integers at the border: integers are a quarter of the bytes, and three channels are an image.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from simulator.npu.errors import UnsupportedError
 from simulator.onnx_names import fresh_name, names_read
 
 Array = NDArray[Any]
-MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation
+MAX_TRIES = 64  # limit of declined sets: each costs a minimum cut and a translation
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
@@ -57,10 +56,10 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class HostNode:
-    """A node that the host runs.
+    """Node on the host.
 
-    name: or its first output's.  why: without its name.  macs: None where nobody can count them.  refused: by the NPU, else it only lies
-    behind or before one that is.
+    name: its name, or that of its first output.  why: reason, without the name.  macs: None where unknown.  refused: whether the NPU does
+    not support it; else only its position keeps it on the host.
     """
 
     name: str
@@ -72,7 +71,7 @@ class HostNode:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """What runs on the NPU in one go.  npu: a model of its own (the whole one where that is all of it).  inside: numbers of its nodes."""
+    """Nodes for one NPU program.  npu: a model of them (the original where it has all nodes).  inside: numbers of the nodes."""
 
     name: str
     npu: ModelProto
@@ -81,9 +80,9 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """model: as it was read.  pieces: what the NPU runs of it, in an order in which they can run.
+    """Model with its subgraphs for the NPU.  model: the original.  pieces: subgraphs in execution order.
 
-    host: the nodes that are in no piece, but for those that only constants go into.  data: of a hollow model, which is one piece.
+    host: nodes outside subgraphs, without those that depend on constants only.  data: weights of a hollow model of one subgraph.
     """
 
     model: ModelProto
@@ -93,21 +92,21 @@ class Partition:
 
     @property
     def whole(self) -> bool:
-        """Whether the model is one piece, and the host has nothing to do."""
+        """Whether the model is one subgraph without host nodes."""
         return bool(self.pieces) and self.pieces[0].npu is self.model
 
     def without(self, reasons: Mapping[int, str]) -> Partition:
-        """Some pieces, by their numbers, left to the host, and why; the others keep their order."""
+        """Partition with some subgraphs moved to the host.  reasons: by number of the subgraph."""
         parts = _Parts(self.model)
         why = {i: f"supported, but {reasons[k]}" for k in reasons for i in self.pieces[k].inside}
-        known = {node.name: node for node in self.host}
-        kept = [piece for k, piece in enumerate(self.pieces) if k not in reasons]
-        host = parts.host({i for piece in kept for i in piece.inside}, {}, why)
-        return Partition(self.model, _named(kept), tuple(known.get(node.name, node) for node in host))
+        host_nodes = {node.name: node for node in self.host}
+        pieces = [piece for k, piece in enumerate(self.pieces) if k not in reasons]
+        host = parts.host({i for piece in pieces for i in piece.inside}, {}, why)
+        return Partition(self.model, _named(pieces), tuple(host_nodes.get(node.name, node) for node in host))
 
 
 class AllOnHostError(UnsupportedError):
-    """A model of which nothing can run on the NPU.  part: without a piece."""
+    """Error for a model without supported nodes.  part: its partition without subgraphs."""
 
     def __init__(self, why: str, part: Partition) -> None:
         super().__init__(f"nothing of it can run on the NPU: {why}")
@@ -119,70 +118,71 @@ def _named(pieces: Iterable[Subgraph]) -> tuple[Subgraph, ...]:
 
 
 def whole(model: ModelProto, data: ExternalData = NOTHING) -> Partition:
-    """All of it.  data: of a hollow one."""
+    """Partition of a model into one subgraph.  data: weights of a hollow model."""
     return Partition(model, _named([Subgraph("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
 def partition(
     model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None, no_floats: str = ""
 ) -> Partition:
-    """The heaviest piece of a model from `load_model`; with `offload` also the next ones that are worth it.
+    """Partition of a model from `load_model`: its heaviest subgraph, and with `offload` further ones that pay.
 
-    model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
-    whether the machine can.  no_floats: why it can no other, or ''.  Raises `AllOnHostError` where nothing of it can run on the NPU.
+    model: with separate nodes for every operator on integers (`qdq_fusion`).  able: raises for integer operators that the machine cannot
+    run.  no_floats: reason why it runs no float operators, or ''.  Raises `AllOnHostError` where no node can run on the NPU.
     """
-    parts, asked = _Parts(model), None if able is None else Abilities(able, no_floats)
+    parts, abilities = _Parts(model), None if able is None else Abilities(able, no_floats)
     compared = names_read(node for node in model.graph.node if node.op_type == "Equal")
     maxima = {i for i, node in enumerate(parts.nodes) if node.op_type in ("ReduceMax", "ReduceMin")}
     refused: dict[int, str] = {i: _COMPARED for i in maxima if not compared.isdisjoint(parts.nodes[i].output)}
     declined: dict[int, str] = {}
-    found: list[Subgraph] = []
+    subgraphs: list[Subgraph] = []
     tries = 0
+    # every round adds a subgraph, or excludes nodes: refused ones (unsupported), or declined ones (not worth it)
     while True:
-        taken = [piece.inside for piece in found]
-        if found and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken, offload)):
+        taken_sets = [piece.inside for piece in subgraphs]
+        if subgraphs and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken_sets, offload)):
             break
-        inside = parts.choose(refused.keys() | declined.keys(), taken)
+        inside = parts.choose(refused.keys() | declined.keys(), taken_sets)
         if ends := parts.ends(inside):
             declined |= {i: _ENDS[parts.nodes[i].op_type] for i in ends}
             continue
         npu = parts.extract(inside)
-        found_out = trial(npu, handlers, asked)
-        if found_out.refused:
-            blamed = _blamed(parts, npu, inside, found_out, handlers, asked)
-            refused |= {other: why for i, why in blamed.items() for other in parts.together(inside[i])}
-        elif not found_out.operators and not found:
+        check = trial(npu, handlers, abilities)
+        if check.refused:
+            blamed = _blamed(parts, npu, inside, check, handlers, abilities)
+            refused |= {member: why for i, why in blamed.items() for member in parts.together(inside[i])}
+        elif not check.operators and not subgraphs:
             first = min(refused, key=lambda i: (parts.nodes[i].op_type in _ENDS, -(parts.macs[i] or 0), i), default=None)
-            said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
-            raise AllOnHostError(said, Partition(model, (), parts.host(set(), refused, dict.fromkeys(parts.working, _VIEWS))))
+            reason = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
+            raise AllOnHostError(reason, Partition(model, (), parts.host(set(), refused, dict.fromkeys(parts.working, _VIEWS))))
         else:
-            why = _VIEWS if not found_out.operators else None
-            if found and offload is not None and why is None:
+            why = _VIEWS if not check.operators else None
+            if subgraphs and offload is not None and why is None:
                 why = offload.declined(parts.work(npu, inside))
             if why is None:
-                found.append(Subgraph("", npu, frozenset(inside)))
+                subgraphs.append(Subgraph("", npu, frozenset(inside)))
             else:
                 declined |= dict.fromkeys(inside, why)
                 tries += 1
-    every = {i for piece in found for i in piece.inside}
-    rest = dict.fromkeys(parts.working, _OUTSIDE if offload is None else _LITTLE) | declined
-    return Partition(model, _named(parts.ordered(found)), parts.host(every, refused, rest))
+    npu_nodes = {i for piece in subgraphs for i in piece.inside}
+    host_reasons = dict.fromkeys(parts.working, _OUTSIDE if offload is None else _LITTLE) | declined
+    return Partition(model, _named(parts.ordered(subgraphs)), parts.host(npu_nodes, refused, host_reasons))
 
 
 def without_ends(model: ModelProto) -> Partition | None:
-    """All of a quantised model as one piece, but for what the host does at its ends; None where it does nothing there, or all."""
+    """Partition of a quantised model with only the conversions at its ends on the host; None without such conversions."""
     parts = _Parts(model)
     inside = list(parts.working)
     while ends := parts.ends(inside):
         inside = [i for i in inside if i not in ends]
     if not inside or len(inside) == len(parts.working):
         return None
-    rest = {i: _ENDS.get(parts.nodes[i].op_type, "") for i in parts.working}
-    return Partition(model, _named([Subgraph("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, rest))
+    host_reasons = {i: _ENDS.get(parts.nodes[i].op_type, "") for i in parts.working}
+    return Partition(model, _named([Subgraph("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, host_reasons))
 
 
 class _Parts:
-    """One model, and who reads what of whom."""
+    """Dependences between the nodes of one model."""
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
@@ -200,92 +200,94 @@ class _Parts:
         self.working = [i for i in sorted(live) if not all(name in self.constants for name in self.nodes[i].output if name)]
 
     def ends(self, inside: Iterable[int]) -> set[int]:
-        """Of some nodes those that make integers of what the others do not make, or floats that they do not read."""
+        """Conversions at the ends of a set of nodes: quantisation of its inputs, dequantisation of its outputs."""
         inside = set(inside)
         single = {i: self.nodes[i] for i in inside if i not in self.groups}
-        made = {name for i in inside for name in self.nodes[i].output}
-        read = {name for i in inside for name in self.reads[i]}
+        written_names = {name for i in inside for name in self.nodes[i].output}
+        read_names = {name for i in inside for name in self.reads[i]}
         return {
             i
             for i, node in single.items()
-            if (node.op_type == "QuantizeLinear" and node.input[0] not in made and self._to_bytes(node))
-            or (node.op_type == "DequantizeLinear" and node.output[0] not in read)
+            if (node.op_type == "QuantizeLinear" and node.input[0] not in written_names and self._to_bytes(node))
+            or (node.op_type == "DequantizeLinear" and node.output[0] not in read_names)
         }
 
     def _to_bytes(self, node: NodeProto) -> bool:
-        """Whether a QuantizeLinear makes integers that the NPU reads; others it refuses, which says more."""
+        """Whether a QuantizeLinear produces integers of 8 bits; others are refused later with a better message."""
         zero = self.constants.get([*node.input, ""][2])
         return zero is None or zero.dtype in STORED
 
-    def together(self, i: int) -> frozenset[int]:
-        """The nodes of its group."""
-        return self.groups.get(i, frozenset({i}))
+    def together(self, node: int) -> frozenset[int]:
+        """Nodes of the group of a node."""
+        return self.groups.get(node, frozenset({node}))
 
     def choose(self, avoided: Iterable[int], taken: Sequence[frozenset[int]] = ()) -> list[int]:
-        """The heaviest convex set of nodes that avoids some, and does not close a cycle through pieces that are taken.
+        """Heaviest convex set of nodes without avoided ones, that closes no cycle through the subgraphs `taken`.
 
-        Of equal ones one whose nodes have less to wait for, so that what waits may be one piece too; then one with more nodes.
+        Ties: the set with fewer excluded predecessors, so that its successors may form one subgraph; then the set with more nodes.
         """
         order = self.quotient(taken)
-        place = {i: k for k, members in enumerate(order) for i in members}
+        position = {i: k for k, members in enumerate(order) for i in members}
         edges = {
-            (place[self.producer[name]], place[i])
+            (position[self.producer[name]], position[i])
             for i in self.working
             for name in self.reads[i]
-            if name in self.producer and self.producer[name] in place
+            if name in self.producer and self.producer[name] in position
         }
-        barred = {place[i] for i in (*avoided, *(i for piece in taken for i in piece)) if i in place}
+        barred = {position[i] for i in (*avoided, *(i for piece in taken for i in piece)) if i in position}
         inner = sorted((a, b) for a, b in edges if a != b)
         before = [0] * len(order)  # bits of the barred ones
         for a, b in sorted(inner, key=lambda edge: edge[1]):
             before[b] |= before[a] | (1 << a if a in barred else 0)
-        most = len(barred) + 1
+        scale = len(barred) + 1
         weights = [
-            sum(self.macs[i] or 0 for i in members) * most * len(self.working) + most - before[k].bit_count()
+            sum(self.macs[i] or 0 for i in members) * scale * len(self.working) + scale - before[k].bit_count()
             for k, members in enumerate(order)
         ]
-        chosen = heaviest_convex(inner, weights, barred)
-        return sorted(i for k in chosen for i in order[k])
+        positions = heaviest_convex(inner, weights, barred)
+        return sorted(i for k in positions for i in order[k])
 
     def quotient(self, taken: Sequence[frozenset[int]]) -> list[list[int]]:
-        """The working nodes in a topological order, those of a group, or of a piece that is taken, together in one place."""
+        """Working nodes in a topological order; nodes of a group or of a taken subgraph share one entry."""
         owner = {i: min(members) for i, members in self.groups.items()} | {i: min(piece) for piece in taken for i in piece}
         if not owner:
             return [[i] for i in self.working]
         before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}  # a group works as a whole
         members: dict[int, list[int]] = {key: [] for key in before}
         for i in self.working:
-            mine = owner.get(i, i)
-            members[mine].append(i)
+            owner_key = owner.get(i, i)
+            members[owner_key].append(i)
             sources = (owner.get(self.producer[name], self.producer[name]) for name in sorted(self.reads[i]) if name in self.producer)
-            before[mine].update(key for key in sources if key in before and key != mine)
+            before[owner_key].update(key for key in sources if key in before and key != owner_key)
         return [members[key] for key in TopologicalSorter({key: sorted(keys) for key, keys in before.items()}).static_order()]
 
-    def ordered(self, found: Sequence[Subgraph]) -> list[Subgraph]:
-        """Pieces as one can run after the other."""
-        by_first = {min(piece.inside): piece for piece in found}
-        return [by_first[key] for members in self.quotient([piece.inside for piece in found]) if (key := min(members)) in by_first]
+    def ordered(self, pieces: Sequence[Subgraph]) -> list[Subgraph]:
+        """Subgraphs in execution order."""
+        by_first = {min(piece.inside): piece for piece in pieces}
+        return [by_first[key] for members in self.quotient([piece.inside for piece in pieces]) if (key := min(members)) in by_first]
 
     def too_little(self, avoided: Iterable[int], taken: Sequence[frozenset[int]], offload: Offload | None) -> bool:
-        """Whether all that is left takes the host no longer than a launch, or nothing more is wanted."""
-        gone = set(avoided).union(*taken)
-        rest = [self.node_work(i) for i in self.working if i not in gone]
-        return not rest or offload is None or offload.host_s(rest) <= offload.launch_s
+        """Whether the remaining nodes take the host no longer than a launch, or no further subgraph is requested."""
+        settled = set(avoided).union(*taken)
+        remaining_work = [self.node_work(i) for i in self.working if i not in settled]
+        return not remaining_work or offload is None or offload.host_s(remaining_work) <= offload.launch_s
 
-    def node_work(self, i: int) -> NodeWork:
-        names = {*self.reads[i], *(name for name in self.nodes[i].output if name)}
-        integers = i in self.groups or self.nodes[i].op_type in _ON_INTEGERS
-        return NodeWork(self.macs[i] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names), integers)
+    def node_work(self, node: int) -> NodeWork:
+        names = {*self.reads[node], *(name for name in self.nodes[node].output if name)}
+        integers = node in self.groups or self.nodes[node].op_type in _ON_INTEGERS
+        return NodeWork(self.macs[node] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names), integers)
 
     def work(self, npu: ModelProto, inside: Sequence[int]) -> PieceWork:
-        """npu: the nodes `inside` as a model."""
-        border = [(item.type.tensor_type.elem_type, self.shapes[item.name]) for item in (*npu.graph.input, *npu.graph.output)]
-        weights = [(item.data_type, tuple(item.dims)) for item in npu.graph.initializer]
-        (floats, of_floats), (integers, of_integers) = ([_sized(each, whole) for each in (weights, border)] for whole in (False, True))
+        """Work of the nodes `inside`.  npu: a model of them."""
+        border = [(port.type.tensor_type.elem_type, self.shapes[port.name]) for port in (*npu.graph.input, *npu.graph.output)]
+        weights = [(port.data_type, tuple(port.dims)) for port in npu.graph.initializer]
+        (floats, of_floats), (integers, of_integers) = (
+            [_sized(tensors, integer) for tensors in (weights, border)] for integer in (False, True)
+        )
         return PieceWork(tuple(self.node_work(i) for i in inside), floats, of_floats, integers, of_integers)
 
     def extract(self, inside: list[int]) -> ModelProto:
-        """The nodes as a model.  Computed constants are initialisers of a new name."""
+        """Model of the nodes `inside`.  Folded constants become initialisers with new names."""
         made_once = len(set(self.outputs)) == len(self.outputs) and all(name in self.producer for name in self.outputs)
         if len(inside) == len(self.nodes) and made_once:
             return self.model
@@ -314,9 +316,9 @@ class _Parts:
                 sub.graph.value_info.append(self.types[name])
         return sub
 
-    def host(self, chosen: set[int], refused: Mapping[int, str], rest: Mapping[int, str]) -> tuple[HostNode, ...]:
-        """Every working node that is not chosen, and why: it is refused, or as `rest` says."""
-        why = {i: (refused.get(i) or rest.get(i, "")).partition("; supported are ")[0] for i in self.working}  # without the list
+    def host(self, chosen: set[int], refused: Mapping[int, str], reasons: Mapping[int, str]) -> tuple[HostNode, ...]:
+        """Host nodes: working nodes that are not chosen, with the reason from `refused`, else from `reasons`."""
+        why = {i: (refused.get(i) or reasons.get(i, "")).partition("; supported are ")[0] for i in self.working}  # without the list
         return tuple(
             HostNode(node.name or node.output[0], node.op_type, why[i], self.macs[i], i in refused)
             for i, node in enumerate(self.nodes)
@@ -328,50 +330,50 @@ class _Parts:
 
 
 def _sized(tensors: Iterable[tuple[int, tuple[int, ...]]], integers: bool) -> int:
-    """Bytes of those that the NPU has as integers, or how many values all others have."""
+    """Total bytes of the integer tensors, or the number of values of the others."""
     return sum(math.prod(dims) * _INTEGER_BYTES.get(kind, 1) for kind, dims in tensors if (kind in _INTEGER_BYTES) == integers)
 
 
 def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[str]) -> set[int]:
     """Nodes that an output depends on."""
     live: set[int] = set()
-    todo = [producer[name] for name in outputs if name in producer]
-    while todo:
-        i = todo.pop()
+    pending = [producer[name] for name in outputs if name in producer]
+    while pending:
+        i = pending.pop()
         if i not in live:
             live.add(i)
-            todo += [producer[name] for name in reads[i] if name in producer]
+            pending += [producer[name] for name in reads[i] if name in producer]
     return live
 
 
-def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], found: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
-    """Which nodes of a trial go to the host: those that are refused, or the views before them where these are what is wrong."""
+def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], check: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
+    """Nodes of a trial for the host: refused nodes, or the views before them where only the layout is the reason."""
     blamed: dict[int, str] = {}
-    view_of = {number: i for i in found.views for number in parts.together(numbers[i])}
+    view_of = {number: i for i in check.views for number in parts.together(numbers[i])}
     maker = {name: number for number in numbers for name in parts.nodes[number].output}
 
     def lies(name: str) -> int | None:
-        """The view that says how a tensor lies; integers lie as the floats that they are made of."""
+        """View that determines the layout of a tensor; integers have the layout of their floats."""
         while (number := maker.get(name, -1)) >= 0:
             if number in view_of or parts.nodes[number].op_type not in _ENDS:
                 return view_of.get(number)
             name = parts.nodes[number].input[0]
         return None
 
-    for i, why in found.refused.items():
-        alone = sorted(parts.together(numbers[i]))
-        views = {view for other in alone for name in parts.nodes[other].input if (view := lies(name)) is not None}
-        if views and not trial(parts.extract(alone), handlers, able).refused:
+    for i, why in check.refused.items():
+        members = sorted(parts.together(numbers[i]))
+        views = {view for member in members for name in parts.nodes[member].input if (view := lies(name)) is not None}
+        if views and not trial(parts.extract(members), handlers, able).refused:
             blamed |= dict.fromkeys(views, f"{label(npu.graph.node[i])} cannot read its result where it lies on the NPU")
         else:
             blamed[i] = why
     return blamed
 
 
-def _constants(model: ModelProto, kept: Collection[int]) -> dict[str, Array]:
-    """Every tensor that is known: initialisers, and what nodes make of them, but for those of some numbers."""
+def _constants(model: ModelProto, excluded: Collection[int]) -> dict[str, Array]:
+    """Constant tensors: initialisers and folded nodes, except the nodes of `excluded` numbers."""
     state = Translator(model)
     for i, node in enumerate(model.graph.node):
-        if node.domain in ("", "ai.onnx") and i not in kept:
+        if node.domain in ("", "ai.onnx") and i not in excluded:
             fold(state, node, attributes(node))
     return state.constants

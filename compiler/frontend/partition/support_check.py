@@ -1,4 +1,7 @@
-"""Which nodes of a model handlers and machine refuse: each is translated on its own, and behind a refused one its outputs are inputs."""
+"""Check of the nodes of a model for support by handlers and machine.
+
+Each node is translated separately; outputs of a refused node are treated as inputs of the next ones.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ Handlers = Mapping[str, Handler]
 
 
 class Trial(NamedTuple):
-    """refused: node -> why, without its name.  views: nodes that only say how a tensor lies.  operators: how many there are of the others.
+    """Result of a check.  refused: node -> reason, without its name.  views: nodes without an operator.  operators: number of operators.
 
-    Of a group its operator stands for all.
+    A group is represented by the node of its operator.
     """
 
     refused: dict[int, str]
@@ -31,16 +34,16 @@ class Trial(NamedTuple):
 
 
 class Abilities:
-    """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time.
+    """Cache of the machine's support for integer operators: trials repeat them, and packing weights is slow.
 
-    no_floats: why there are no others, or ''.
+    no_floats: reason why float operators are unsupported, or ''.
     """
 
     def __init__(self, able: Able, no_floats: str) -> None:
         self._able, self._no_floats, self._known = able, no_floats, dict[tuple[str, ...], str]()
 
     def __call__(self, op: Operator, state: Translator) -> str:
-        """Why the machine cannot run an operator that was just emitted, or ''."""
+        """Reason why the machine cannot run an emitted operator, or ''."""
         names = (*op.inputs, op.y)
         types = {name: state.types[name] for name in names if name in state.types}
         if not types:
@@ -60,20 +63,20 @@ class Abilities:
 
 
 def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Trial:
-    """Every node on its own: see the top.  Rows of matrices are pixels, or images where fewer nodes are refused with those."""
-    whole = grouped(model)
-    state = Translator(whole.model)
-    found = _trial(model, whole, state, handlers, able)
-    if state.matrices and found.refused:
-        other = _trial(model, whole, Translator(whole.model, rows=False), handlers, able)
-        return other if len(other.refused) < len(found.refused) else found
-    return found
+    """Check every node of a model.  Rows of matrices are pixels, or images where that refuses fewer nodes."""
+    groups = grouped(model)
+    state = Translator(groups.model)
+    row_trial = _trial(model, groups, state, handlers, able)
+    if state.matrices and row_trial.refused:
+        image_trial = _trial(model, groups, Translator(groups.model, rows=False), handlers, able)
+        return image_trial if len(image_trial.refused) < len(row_trial.refused) else row_trial
+    return row_trial
 
 
-def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handlers, able: Abilities | None) -> Trial:
-    nodes = list(whole.model.graph.node)
-    of = [_operator(model, members) for members in whole.members]
-    types = {item.name: item for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+def _trial(model: ModelProto, groups: Grouped, state: Translator, handlers: Handlers, able: Abilities | None) -> Trial:
+    nodes = list(groups.model.graph.node)
+    operator_node = [_operator(model, members) for members in groups.members]
+    types = {port.name: port for port in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     refused: dict[int, str] = {}
 
     def from_host(names: Iterable[str]) -> None:
@@ -81,9 +84,9 @@ def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handl
             if name in types and not state.strange(types[name]):
                 state.receive(types[name])
 
-    from_host(item.name for item in model.graph.input if item.name not in state.constants)
+    from_host(port.name for port in model.graph.input if port.name not in state.constants)
     received = set(state.views)
-    for_host = makers(whole.model)
+    for_host = makers(groups.model)
     views: set[int] = set()
     for i, node in enumerate(nodes):
         before = len(state.operators)
@@ -92,32 +95,32 @@ def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handl
                 raise state.refuse(node, "of what is added to sums, or multiplied with them, in all of its bits; the host makes that")
             for name in node.input:
                 if name and name not in state.views and name not in state.constants:
-                    what = state.strange(types[name]) if name in types else "of unknown type"
-                    raise state.refuse(node, f"input {name!r} is {what}; {TAKEN} is supported")
+                    reason = state.strange(types[name]) if name in types else "of unknown type"
+                    raise state.refuse(node, f"input {name!r} is {reason}; {TAKEN} is supported")
             translate_node(state, node, handlers)
             for op in state.operators[before:]:
                 if able is not None and (why := able(op, state)):
                     raise state.refuse(node, why)
             if len(state.operators) == before:
-                views.add(of[i])
+                views.add(operator_node[i])
         except UnsupportedError as error:
-            refused[of[i]] = str(error).removeprefix(f"{label(node)}: ")
+            refused[operator_node[i]] = str(error).removeprefix(f"{label(node)}: ")
             del state.operators[before:]
             from_host(node.output)
             received.update(name for name in node.output if name in state.views)
-    producer = {name: of[i] for i, node in enumerate(nodes) for name in node.output}
+    producer = {name: operator_node[i] for i, node in enumerate(nodes) for name in node.output}
     taken: set[str] = set()
-    # what makes a tensor before its views, in whatever order a model lists both
-    for item in sorted((item for item in model.graph.output if item.name in producer), key=lambda item: producer[item.name]):
-        if (i := producer[item.name]) in refused:
+    # the producer of a tensor before its views, independent of the order of the model's outputs
+    for port in sorted((port for port in model.graph.output if port.name in producer), key=lambda port: producer[port.name]):
+        if (i := producer[port.name]) in refused:
             continue
         node = model.graph.node[i]
         try:
-            if not has_shape(item):
-                raise state.refuse(node, f"output {item.name!r} is of unknown shape; {TAKEN} is supported")
-            tensor = state.hand_over(item).tensor
+            if not has_shape(port):
+                raise state.refuse(node, f"output {port.name!r} is of unknown shape; {TAKEN} is supported")
+            tensor = state.hand_over(port).tensor
             if tensor in received or tensor in taken:
-                raise state.refuse(node, f"{item.name!r} is another view of {tensor!r}, which the host has as well")
+                raise state.refuse(node, f"{port.name!r} is another view of {tensor!r}, which the host has as well")
             taken.add(tensor)
         except UnsupportedError as error:
             refused[i] = str(error).removeprefix(f"{label(node)}: ")
@@ -125,6 +128,6 @@ def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handl
 
 
 def _operator(model: ModelProto, members: Collection[int]) -> int:
-    """Of a group the node that computes."""
-    found = [i for i in sorted(members) if model.graph.node[i].op_type not in ("DequantizeLinear", "QuantizeLinear")]
-    return found[0] if found else max(members)
+    """Number of the node that computes in a group."""
+    computing_nodes = [i for i in sorted(members) if model.graph.node[i].op_type not in ("DequantizeLinear", "QuantizeLinear")]
+    return computing_nodes[0] if computing_nodes else max(members)

@@ -1,4 +1,4 @@
-"""Operators of a graph, a file for each: shape, meaning, which part of its input it needs, where values have to lie."""
+"""Operators of a graph, one file each: output shape, reference computation, needed input regions, lane constraints."""
 
 from compiler.ir.operators.base import COLUMNS, ROWS, ZERO, Floats, Operator, Shape, Values
 from compiler.ir.operators.conv import Conv, Convolution, Shaped

@@ -1,4 +1,4 @@
-"""What every operator of a graph is asked, and the answer of most."""
+"""Base class of operators: its interface, with the defaults of most operators."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from compiler.ir.reach import NO_BOUNDS, WINDOW
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
-Values = frozenset[float]  # that lie between the least and the greatest of these
+Values = frozenset[float]  # a range is given by its least and greatest value, or more
 ZERO: Values = frozenset({0.0})
-Spell = Callable[[NDArray[Any]], str]  # a constant, as a text form of the graph shows it
+Spell = Callable[[NDArray[Any]], str]  # text of a constant in a dump of the graph
 ROWS, COLUMNS = 0, 1  # axes of an image
 _SOME = 9
 
 
 class Operator(ABC):
-    """A frozen dataclass with fields `name`, `y` (what it makes) and those that are its own; tensors go by name.
+    """Frozen dataclass with fields `name`, `y` (name of the output tensor) and fields of its kind; tensors are referenced by name.
 
-    computes: whether it becomes instructions, of a kind (`compiler.ops.registry`); else it says where values lie.
+    computes: whether it becomes instructions (`compiler.ops.registry`); else it only constrains the layout.
     """
 
     computes: ClassVar[bool] = True
@@ -41,12 +41,12 @@ class Operator(ABC):
 
     @property
     def of_columns(self) -> tuple[str, ...]:
-        """Those of its inputs that have a value for each column of a product, in front of which they are read."""
+        """Inputs with one value per column of a product, read before the product."""
         return ()
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Those of its inputs of which rows of the result need rows."""
+        """Inputs of which rows of the result need rows."""
         columns = self.of_columns
         return tuple(name for name in self.inputs if name not in columns) if columns else self.inputs
 
@@ -58,53 +58,53 @@ class Operator(ABC):
         return cast("Self", replace(cast("Any", self), x=names[0]))
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Logical shape of what it makes."""
+        """Logical shape of the output."""
         return inputs[0]
 
     @property
     def moves(self) -> bool:
-        """Whether it moves values without looking at them, so that they may be integers."""
+        """Whether it only moves values, so that they may be integers."""
         return False
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        """Scale and zero point of what it makes, given those of its inputs; None for floats.
+        """Quantisation of the output, given those of the inputs; None for floats.
 
-        Raises ValueError where it cannot read these.
+        Raises ValueError for inputs of a wrong type.
         """
         first = inputs[0] if self.moves else None
-        for found in inputs:
-            integers_of(found, first)
+        for input_type in inputs:
+            integers_of(input_type, first)
         return first
 
     @abstractmethod
     def apply(self, inputs: Sequence[Floats]) -> Floats:
-        """What it means: float32 [n, c, h, w] of each input.  Plain, not fast."""
+        """Reference computation on float32 [n, c, h, w] of each input.  Plain, not fast."""
 
     def without_values(self) -> Self:
-        """The operator for those who need the sizes of its constants only."""
+        """Copy of the operator with only the sizes of its constants."""
         return self
 
     def unfit(self, inputs: Sequence[Shape]) -> str:
-        """What its inputs' shapes do not allow, or ''."""
+        """Error in the input shapes, or ''."""
         return ""
 
     def attributes(self, spell: Spell) -> list[str]:
-        """What a text form of the graph says of it beside its kind and its inputs, without what is as usual."""
+        """Attributes in a dump of the graph, beside kind and inputs; default values are left out."""
         del spell
         return []
 
-    # which part of its input a part of its result needs
+    # input regions of output regions
 
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
-        """Places of a window along an axis, its stride, dilation and padding in front."""
+        """(size, stride, dilation, padding before) of the window along an axis."""
         return 1, 1, 1, 0
 
     def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
-        """Six numbers for `ir.reach.demanded`.  first: where its `bounds` begin in a table of several operators'."""
+        """Six numbers for `ir.reach.demanded`.  first: index of its `bounds` in a table of several operators."""
         return WINDOW, in_size, *self.window(axis)
 
     def bounds(self, axis: int = ROWS) -> NDArray[np.int64]:
-        """int64 [.., 2] of what is listed."""
+        """Bounds of a `LISTED` reach, int64 [.., 2]."""
         return NO_BOUNDS
 
     @property
@@ -113,16 +113,16 @@ class Operator(ABC):
         size, stride, dilation, _ = self.window()
         return (size - 1) * dilation + 1 > stride
 
-    # where values lie
+    # lanes
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """Inputs whose channel i has to lie in the lane of channel i of y."""
+        """Inputs whose channel i needs the lane of channel i of y."""
         return self.inputs
 
     @property
     def headed(self) -> tuple[tuple[str, int], ...]:
-        """(tensor, heads) for tensors of which every one of so many equal runs of channels begins on a plane."""
+        """(tensor, heads) of tensors whose `heads` equal runs of channels each begin on a plane."""
         return ()
 
     def reads_fours(self, tensor: str) -> bool:
@@ -130,32 +130,32 @@ class Operator(ABC):
         return False
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """What lanes of y without a channel may hold, given what those of its inputs may; rounded to a data type.
+        """Values of padding lanes of y, given those of the inputs, rounded to a data type.
 
-        No values at all where every lane has a channel.  Always finite: weights are zero there, but 0 x inf is NaN.
+        Empty where every lane has a channel.  Always finite: weights are zero there, but 0 x inf is NaN.
         """
         return inputs[0]
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
-        """Inputs that have to be zero (of integers their zero point) in lanes without a channel, and may not be.
+        """Inputs whose padding lanes have to be zero (the zero point of integers), and may not be.
 
-        For all others any finite value there is right: weights are zero, or the operator has a mask of its own.
+        All other inputs may hold any finite value there: weights are zero, or the operator has a mask of its own.
         """
         return ()
 
 
 def between(values: Values, rounding: type[np.floating]) -> Values:
-    """Sums of parts of some values, which are 1 together: any number between the ends, of which some stand for all."""
+    """Samples of the range of weighted means of some values."""
     return frozenset(np.linspace(min(values), max(values), _SOME).astype(rounding).astype(float).tolist())
 
 
 def sized(numbers: Sequence[int]) -> str:
-    """`3x5`, as text forms show shapes."""
+    """Text of a shape in dumps: `3x5`."""
     return "x".join(map(str, numbers))
 
 
 class OfOne(Operator):
-    """Of one input, x."""
+    """Operator of one input, x."""
 
     if TYPE_CHECKING:
 

@@ -17,7 +17,7 @@ from simulator.npu.isa import MAX_WINDOW
 
 @dataclass(frozen=True)
 class Shaped:
-    """Stands for weights whose values do not matter."""
+    """Shape in place of weights whose values are not needed."""
 
     shape: tuple[int, ...]
 
@@ -27,7 +27,7 @@ class Shaped:
 
 
 class Convolution(Operator):
-    """What weights are multiplied with and where windows lie; what is made of the sums is a subclass's."""
+    """Product of weights with windows of x.  Subclasses define the epilogue of the sums."""
 
     if TYPE_CHECKING:  # fields of dataclasses
 
@@ -52,10 +52,10 @@ class Convolution(Operator):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, _, h, w = inputs[0]
-        top, left, bottom, right = self.pads
+        pad_top, pad_left, pad_bottom, pad_right = self.pads
         channels, _, high, wide = self.weights.shape
-        rows = window_size(h, high, self.stride[0], self.dilation[0], top, bottom)
-        return n, channels, rows, window_size(w, wide, self.stride[1], self.dilation[1], left, right)
+        rows = window_size(h, high, self.stride[0], self.dilation[0], pad_top, pad_bottom)
+        return n, channels, rows, window_size(w, wide, self.stride[1], self.dilation[1], pad_left, pad_right)
 
     def without_values(self) -> Self:
         return cast("Self", replace(cast("Any", self), weights=Shaped(self.weights.shape)))
@@ -70,7 +70,7 @@ class Convolution(Operator):
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether channel i of y is made of channel i of x alone."""
+        """Whether channel i of y depends on channel i of x only."""
         return self.groups > 1 and self.groups == self.weights.shape[0] and self.weights.shape[1] == 1
 
     @property
@@ -118,7 +118,7 @@ class Conv(Convolution):
         return out + ([self.activation] if self.activation != "none" else [])
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        residual = inputs[1] if self.residual is not None else frozenset({0.0})  # weights are zero there
+        residual = inputs[1] if self.residual is not None else frozenset({0.0})  # the product is 0 there
         if self.activation == "none":
             return residual
         return frozenset(min(max(0.0, v), self.limit) if self.activation == "clip" else max(0.0, v) for v in residual)

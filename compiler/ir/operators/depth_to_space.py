@@ -1,4 +1,4 @@
-"""Channels that become pixels."""
+"""DepthToSpace: rearranges channels to pixels."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ class DepthToSpace(OfOne):
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         n, c, h, w = inputs[0].shape
-        apart = inputs[0].reshape(n, self.block, self.block, c // self.block**2, h, w)
-        return np.ascontiguousarray(apart.transpose(0, 3, 4, 1, 5, 2).reshape(self.output_shape([(n, c, h, w)])))
+        sub_pixels = inputs[0].reshape(n, self.block, self.block, c // self.block**2, h, w)
+        return np.ascontiguousarray(sub_pixels.transpose(0, 3, 4, 1, 5, 2).reshape(self.output_shape([(n, c, h, w)])))

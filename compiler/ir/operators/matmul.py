@@ -12,7 +12,7 @@ from compiler.ir.operators.base import ZERO, Floats, Operator, Shape, Spell, Val
 
 
 class HeadedProduct(Operator):
-    """Product of two computed tensors, whose channels are `heads` equal runs, in every head g at every pixel p of a.
+    """Product of two computed tensors, whose channels are `heads` equal runs, for every head g and pixel p of a.
 
     transposed: y[g][j, p] = sum over channels i of a[g][i, p] * b[g][i, pixel j]: as many channels a head as b has pixels.
     Else y[g][j, p] = sum over pixels s of b of a[g][s, p] * b[g][j, pixel s]: a has as many channels a head as b has pixels.
@@ -50,13 +50,13 @@ class HeadedProduct(Operator):
 
     @property
     def zeros(self) -> tuple[Values, Values]:
-        """What adds nothing to a sum, of a and of b."""
+        """Values of a and of b that add nothing to a sum."""
         return ZERO, ZERO
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
-        """Sums over the channels of a head go through all lanes of both, where one factor of each has to be zero.
+        """Sums over the channels of a head cover all lanes of both inputs, so one factor of each product needs zeros in padding lanes.
 
-        Sums over pixels of b have none but theirs, and zeros of b are zeros of y.
+        Sums over pixels of b cover no padding lanes, and zeros of b are zeros of y.
         """
         (a, b), (zero_a, zero_b) = inputs, self.zeros
         return () if b <= zero_b or (self.transposed and a <= zero_a) else (self.b,)
@@ -87,8 +87,8 @@ class MatMul(HeadedProduct):
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         a, b = inputs
         n, _, h, w = a.shape
-        left = a.reshape(n, self.heads, -1, h * w)
-        right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
-        y = (right.swapaxes(2, 3) if self.transposed else right) @ left  # [n, heads, channels of y, pixels]
+        a_heads = a.reshape(n, self.heads, -1, h * w)
+        b_heads = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
+        y = (b_heads.swapaxes(2, 3) if self.transposed else b_heads) @ a_heads  # [n, heads, channels of y, pixels]
         y = np.ascontiguousarray(y.reshape(n, -1, h, w))
         return y if self.bias is None else y + self.bias[:, None, None]

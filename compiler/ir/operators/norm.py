@@ -14,7 +14,7 @@ from compiler.ir.operators.base import Floats, OfOne, Spell, Values
 class LayerNorm(OfOne):
     """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over the channels, at every pixel.
 
-    centred: the mean is known to be 0.
+    centred: whether the mean is known to be 0.
     """
 
     name: str

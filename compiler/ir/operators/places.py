@@ -1,4 +1,4 @@
-"""Operators that become no instructions: the layout (`ir.layout`) gives their values places."""
+"""Operators without instructions, resolved by the layout (`ir.layout`): Concat and Shuffle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiler.ir.operators.base import Floats, OfOne, Operator, Shape, Spell, Va
 
 @dataclass(frozen=True, eq=False)
 class Concat(Operator):
-    """Along the channels.  No instructions: the layout gives the inputs places side by side."""
+    """Concatenation of channels.  No instructions: the layout places the inputs side by side."""
 
     computes: ClassVar[bool] = False
     moves = True
@@ -38,9 +38,10 @@ class Concat(Operator):
 
 @dataclass(frozen=True, eq=False)
 class Shuffle(OfOne):
-    """Channel i of y is channel order[i] of x, each at most once.  No instructions: the layout relabels lanes.
+    """Permutation or selection of channels: channel i of y is channel order[i] of x, each at most once.
 
-    A run of channels out of x is a part of x, with planes of its own; other selections become a Conv (`select-by-conv`).
+    No instructions: the layout relabels lanes.  A selected run of channels is a part of x with planes of its own; other selections become
+    a Conv (`select-by-conv`).
     """
 
     computes: ClassVar[bool] = False

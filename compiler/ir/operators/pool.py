@@ -13,7 +13,7 @@ from compiler.ir.operators.windows import spelt_window, window_size, windows_of
 
 
 class Pooling(OfOne):
-    """Where the windows of a pool lie."""
+    """Window geometry of pools."""
 
     if TYPE_CHECKING:  # fields of dataclasses
 
@@ -28,9 +28,9 @@ class Pooling(OfOne):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, c, h, w = inputs[0]
-        top, left, bottom, right = self.pads
-        rows = window_size(h, self.kernel[0], self.stride[0], 1, top, bottom)
-        return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, left, right)
+        pad_top, pad_left, pad_bottom, pad_right = self.pads
+        rows = window_size(h, self.kernel[0], self.stride[0], 1, pad_top, pad_bottom)
+        return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, pad_left, pad_right)
 
     def attributes(self, spell: Spell) -> list[str]:
         del spell
@@ -62,16 +62,16 @@ class Pool(Pooling):
         return self.mode == "max"
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """Averages lie between what is there, and 0 where a window is counted beyond an end of the image."""
+        """Range of averages: between the padding values, and 0 where counted windows exceed the image."""
         counted = self.count_include_pad and any(self.pads)
-        found = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
-        return found if self.mode == "max" or len(found) < 2 else between(found, rounding)
+        values = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
+        return values if self.mode == "max" or len(values) < 2 else between(values, rounding)
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         if self.mode == "max":
-            values = np.dtype(x.dtype)  # of integers too
-            least = -np.inf if values.kind == "f" else int(np.iinfo(values.str).min)
+            dtype = np.dtype(x.dtype)  # of integers too
+            least = -np.inf if dtype.kind == "f" else int(np.iinfo(dtype.str).min)
             return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, least).max(axis=(4, 5))
         total = windows_of(x, self.kernel, self.stride, (1, 1), self.pads, 0.0).sum(axis=(4, 5), dtype=np.float32)
         ones = np.ones((1, 1, *x.shape[2:]), np.float32)

@@ -1,6 +1,6 @@
-"""Products of quantised tensors: sums in int32, then floats by a vector of scales, then integers of another scale and zero point.
+"""Products of quantised tensors: int32 sums, scaled to floats, requantised to integers.
 
-What integers they give is onnxruntime's (`compiler.ir.quantised`).
+The results equal those of onnxruntime (`compiler.ir.quantised`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BYTES, DataType
 
 
-def anything(q: Quantisation) -> Values:
-    """Every integer: what lanes without a channel may hold where nobody looks closer.  Of int32 the ends stand for all."""
-    if q.dtype == SUMS:
-        return frozenset(map(float, (*q.limits, 0)))
-    return frozenset(every_integer(q).astype(float).tolist())
+def anything(quantisation: Quantisation) -> Values:
+    """All integers of the type, for padding lanes without a tighter bound.  The ends and 0 represent int32."""
+    if quantisation.dtype == SUMS:
+        return frozenset(map(float, (*quantisation.limits, 0)))
+    return frozenset(every_integer(quantisation).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """A tensor that is added to integers, which then are those of y_q.  last: the sum is rounded with it last, else first."""
+    """Residual operand: a tensor added to the integers of a product; the sum has quantisation y_q.  last: position in the rounding."""
 
     tensor: str
     q: Quantisation
@@ -42,8 +42,8 @@ class Added:
 class QuantisedConv(Convolution):
     """y = requantise(conv(x - its zero point, weights - theirs) + bias); y_q None: floats.  Also products with constants.
 
-    alpha: a factor of the scale.  added: to the integers of y_q.  fixed_point: whether sums become integers so.
-    of_columns: tensors in place of what is known of columns: what is added to sums of x, its zero point in it, and the scales of floats.
+    alpha: a factor of the scale.  added: residual of the integers of y_q.  fixed_point: whether sums are requantised in fixed point.
+    of_columns: run-time tensors per output channel: the offset of the sums (with the zero point of x), and the scales of floats.
     """
 
     name: str
@@ -74,12 +74,12 @@ class QuantisedConv(Convolution):
 
     @property
     def scale(self) -> Floats:
-        """float32 [c_out] by which sums are multiplied."""
+        """Factor of the sums, float32 [c_out]."""
         return np.broadcast_to(linear.output_scale(self.x_q, self.w_q, self.y_q, self.alpha), self.bias.shape)
 
     @property
     def offset(self) -> products.Sums:
-        """int32 [c_out] beside sum x * (w - its zero point), where x is as it is stored and padding is its zero point."""
+        """Summand of the sums x * (w - zero point of w), int32 [c_out]; x as stored, padded with its zero point."""
         weights = products.centred(self.weights, self.w_q).sum(axis=(1, 2, 3)).astype(np.int64)
         return np.asarray(self.bias - int(self.x_q.zero_point[0]) * weights).astype(np.int32)
 
@@ -89,44 +89,44 @@ class QuantisedConv(Convolution):
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         integers_of(inputs[0], self.x_q)
-        for found, expected in zip(inputs[1:], (ALONE, None) if self.of_columns else (), strict=False):
-            integers_of(found, expected)
+        for actual, expected in zip(inputs[1:], (ALONE, None) if self.of_columns else (), strict=False):
+            integers_of(actual, expected)
         if self.added is None:
             return self.y_q
         integers_of(inputs[1], self.added.q)
         return self.added.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
-        weights, bias, *others = super().attributes(spell)
-        return [weights, bias, f"scale={spell(self.scale)}", *others, *([] if self.added is None else [f"sum of {self.y_q}"])]
+        weights, bias, *window_texts = super().attributes(spell)
+        return [weights, bias, f"scale={spell(self.scale)}", *window_texts, *([] if self.added is None else [f"sum of {self.y_q}"])]
 
     def multiplied(self) -> tuple[Integers, DataType, int]:
-        """Weights less their zero points, and the type of 8 bits that holds them; or less a part of it, and what is left of the zero point.
+        """Weights minus their zero points, their type of 8 bits, and the remaining zero point where the difference exceeds 8 bits.
 
-        Raises `UnsupportedError` where that is not the same for all channels.
+        Raises `UnsupportedError` where the remainder differs between channels.
         """
         zeros = self.w_q.of_channels(0, self.name).along(self.weights.ndim)[1]
-        found = self.weights.astype(np.int64) - zeros
-        least, greatest = int(found.min(initial=0)), int(found.max(initial=0))
+        centred_weights = self.weights.astype(np.int64) - zeros
+        least, greatest = int(centred_weights.min(initial=0)), int(centred_weights.max(initial=0))
         for dtype in BYTES:
             limits = np.iinfo(dtype.name)
             if limits.min <= least and greatest <= limits.max:
-                return found.astype(dtype.storage), dtype, 0
+                return centred_weights.astype(dtype.storage), dtype, 0
         if zeros.min() < zeros.max():
             raise UnsupportedError(
                 f"operator {self.name!r}: weights of {least} to {greatest} around several zero points; "
                 "-128 to 127, 0 to 255, or one zero point is supported"
             )
-        middle = 128 if self.w_q.dtype == np.uint8 else 0  # what int8 has at 0
+        middle = 128 if self.w_q.dtype == np.uint8 else 0  # maps uint8 to int8
         return (self.weights.astype(np.int64) - middle).astype(np.int8), DataType.int8, int(zeros.min()) - middle
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        own = 0.0 if self.y_q is None else float(self.y_q.zero_point[0])  # weights, offset and scale are zero there
+        zero_point = 0.0 if self.y_q is None else float(self.y_q.zero_point[0])  # weights, offset and scale are zero there
         if self.added is None:
-            return frozenset({own})
-        others = np.array(sorted(inputs[1]))
-        found = self._sum(np.full(others.shape, own), others)
-        return frozenset(found.astype(float).tolist())
+            return frozenset({zero_point})
+        addends = np.array(sorted(inputs[1]))
+        sums = self._sum(np.full(addends.shape, zero_point), addends)
+        return frozenset(sums.astype(float).tolist())
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         kernel = (self.weights.shape[2], self.weights.shape[3])
@@ -138,28 +138,28 @@ class QuantisedConv(Convolution):
             return linear.scaled(sums, inputs[2]) if self.y_q is None else sums
         if self.y_q is None:
             return linear.scaled(sums, scale)
-        made = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)
-        return made if self.added is None else self._sum(made, inputs[1])
+        integers = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)
+        return integers if self.added is None else self._sum(integers, inputs[1])
 
-    def _sum(self, own: Any, other: Any) -> Any:
-        """Of integers of y_q and what is added to them."""
+    def _sum(self, integers: Any, addend: Any) -> Any:
+        """Sum of integers of y_q and the residual."""
         assert self.added is not None
         assert self.y_q is not None
-        pair = (own, self.y_q), (other, self.added.q)
+        pair = (integers, self.y_q), (addend, self.added.q)
         (a, a_q), (b, b_q) = pair[::-1] if self.added.last else pair
         return elementwise.add(a, a_q, b, b_q, self.added.y_q)
 
 
-def kept(name: str, x: str, y: str, q: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:
-    """Channels `order` of x, each as it is: of the same scale, weights of 1 keep every integer."""
+def kept(name: str, x: str, y: str, quantisation: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:
+    """Convolution that copies channels `order` of x: with weights of 1 and equal scales every integer stays."""
     weights = np.eye(channels, dtype=np.int8)[list(order)][:, :, None, None]
     one = Quantisation.of(np.float32(1), None, np.int8)
-    return QuantisedConv(name, x, y, weights, np.zeros(len(weights), np.int32), q, one, q)
+    return QuantisedConv(name, x, y, weights, np.zeros(len(weights), np.int32), quantisation, one, quantisation)
 
 
 @dataclass(frozen=True, eq=False)
 class QuantisedMatMul(HeadedProduct):
-    """A product of integers: both zero points are taken off, so sums over rows and columns count.  fixed_point: as of `QuantisedConv`."""
+    """Product of integers minus their zero points, by row and column sums.  fixed_point: as of `QuantisedConv`."""
 
     name: str
     a: str
@@ -174,7 +174,7 @@ class QuantisedMatMul(HeadedProduct):
 
     @property
     def scale(self) -> Floats:
-        """float32 [1] by which sums are multiplied."""
+        """Factor of the sums, float32 [1]."""
         return linear.output_scale(self.a_q, self.b_q, self.y_q)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -190,26 +190,26 @@ class QuantisedMatMul(HeadedProduct):
         return frozenset({float(self.a_q.zero_point[0])}), frozenset({float(self.b_q.zero_point[0])})
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
-        """As of floats; but FIXPIPE takes off what lanes without a channel add where that is one number, and y may hold anything."""
+        """As of floats, but FIXPIPE subtracts the sum of padding lanes where that is one number; then y may hold any integers there."""
         return super().requires_zeros(inputs, rounding) if self.transposed and len(self.beside(inputs)) > 1 else ()
 
     def beside(self, inputs: Sequence[Values]) -> Values:
-        """What a lane without a channel may add to a sum over the channels of a head."""
+        """Products that a padding lane may add to a sum over the channels of a head."""
         (u,), (v,) = self.zeros
         return frozenset((x - u) * (y - v) for x in inputs[0] for y in inputs[1])
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """The zero point where a column is pixels that are not there, or channels that hold nothing else than theirs.
+        """Zero point of y for missing pixels, or for padding lanes that hold zero points only; else any integer.
 
-        Pixels that are not there are zeros of b in every lane: where others have a product that is taken off, it is taken off them too.
+        Missing pixels are zeros of b in every lane: the product that is subtracted from other columns is subtracted from them too.
         """
         return anything(self.y_q) if super().requires_zeros(inputs, rounding) else frozenset({float(self.y_q.zero_point[0])})
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = inputs
         n, _, h, w = a.shape
-        left = a.reshape(n, self.heads, -1, h * w).swapaxes(2, 3)  # [pixels, k]
-        right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
-        sums = products.matmul_sums(left, self.a_q, right if self.transposed else right.swapaxes(2, 3), self.b_q)
+        a_heads = a.reshape(n, self.heads, -1, h * w).swapaxes(2, 3)  # [pixels, k]
+        b_heads = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
+        sums = products.matmul_sums(a_heads, self.a_q, b_heads if self.transposed else b_heads.swapaxes(2, 3), self.b_q)
         y = (fixed_point if self.fixed_point else linear).requantize(sums, self.scale, self.y_q)  # [n, heads, pixels, channels of y]
         return y.swapaxes(2, 3).reshape(n, -1, h, w)

@@ -1,6 +1,6 @@
-"""Quantised tensors value by value: from and to floats, sums and products of two, tables, average pools, softmax.
+"""Operators on quantised tensors: conversion from and to floats, element-wise sums and products, tables, average pools, softmax.
 
-What integers they give is onnxruntime's (`compiler.ir.quantised`).
+The results equal those of onnxruntime (`compiler.ir.quantised`).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ PairMode = Literal["add", "radd", "mul"]
 
 
 class _Pointwise(Operator):
-    """Every value of y is made of those of the inputs at its place, also in lanes without a channel."""
+    """Element-wise operator, also in padding lanes."""
 
     @property
     @abstractmethod
     def read(self) -> tuple[Quantisation | None, ...]:
-        """Of the inputs."""
+        """Quantisation of each input; None for floats."""
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         types = [np.float32 if q is None else q.dtype for q in self.read]
-        cases = np.array(list(product(*(sorted(each) for each in inputs))))  # of every lane a case of its own
+        cases = np.array(list(product(*(sorted(values) for values in inputs))))  # one case per combination
         if not cases.size:
             return frozenset()
-        made = self.apply([cases[:, i].astype(dtype).reshape(1, -1, 1, 1) for i, dtype in enumerate(types)])
-        return frozenset(np.unique(made.astype(rounding)).astype(float).tolist())
+        outputs = self.apply([cases[:, i].astype(dtype).reshape(1, -1, 1, 1) for i, dtype in enumerate(types)])
+        return frozenset(np.unique(outputs.astype(rounding)).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class Quantise(OfOne, _Pointwise):
-    """Floats as integers."""
+    """Conversion of floats to integers."""
 
     name: str
     x: str
@@ -64,7 +64,7 @@ class Quantise(OfOne, _Pointwise):
 
 @dataclass(frozen=True, eq=False)
 class Dequantise(OfOne, _Pointwise):
-    """Integers as floats."""
+    """Conversion of integers to floats."""
 
     name: str
     x: str
@@ -85,7 +85,7 @@ class Dequantise(OfOne, _Pointwise):
 
 @dataclass(frozen=True, eq=False)
 class QuantisedPair(_Pointwise):
-    """The sum or the product of two tensors; images, channels, rows or columns of one may be one for all of the other's.
+    """Sum or product of two tensors, with numpy's broadcasting.
 
     A sum is rounded first with b, then with a; `radd`: first with a.
     """
@@ -129,7 +129,7 @@ class QuantisedPair(_Pointwise):
         return [self.mode]
 
     def apply(self, inputs: Sequence[Any]) -> Any:
-        a, b = np.broadcast_arrays(*inputs)  # of one shape, so that neither is exchanged again
+        a, b = np.broadcast_arrays(*inputs)  # equal shapes, so that `add` does not exchange them
         if self.mode == "radd":
             return elementwise.add(b, self.b_q, a, self.a_q, self.y_q)
         return (elementwise.add if self.mode == "add" else elementwise.mul)(a, self.a_q, b, self.b_q, self.y_q)
@@ -137,7 +137,7 @@ class QuantisedPair(_Pointwise):
 
 @dataclass(frozen=True, eq=False)
 class LookUp(OfOne, _Pointwise):
-    """entries[x], the least integer first: a function of one quantised tensor, or another scale and zero point for it."""
+    """Table look-up entries[x], the least integer first: any function of one quantised tensor, also a requantisation."""
 
     name: str
     x: str
@@ -163,9 +163,9 @@ class LookUp(OfOne, _Pointwise):
 
 @dataclass(frozen=True, eq=False)
 class QuantisedAffine(OfOne):
-    """Multiply-adds per channel of a quantised tensor, one after the other, each rounded to integers of its own: see `Affine`.
+    """Chain of multiply-adds per channel of a quantised tensor, each rounded to integers of its own type: see `Affine`.
 
-    It stands for operators that are equal to it for every integer in every channel.  Lanes without a channel become 0.
+    It replaces operators that are equal for every integer in every channel.  Padding lanes become 0.
     """
 
     name: str
@@ -225,7 +225,7 @@ class QuantisedAverage(Pooling):
 
 @dataclass(frozen=True, eq=False)
 class QuantisedSoftmax(OfOne):
-    """Over the channels, or over each of `groups` equal runs of them, at every pixel."""
+    """Softmax over the channels, or over each of `groups` equal runs of channels, at every pixel."""
 
     name: str
     x: str
@@ -251,5 +251,5 @@ class QuantisedSoftmax(OfOne):
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         x = inputs[0]
-        grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
-        return tables.softmax(grouped, self.x_q, self.y_q, 2).reshape(x.shape)
+        group_values = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
+        return tables.softmax(group_values, self.x_q, self.y_q, 2).reshape(x.shape)

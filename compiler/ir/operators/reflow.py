@@ -1,4 +1,4 @@
-"""Pixels in another order of rows."""
+"""Reflow: the same pixels in rows of another width."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from compiler.ir.reach import RATIO
 
 @dataclass(frozen=True, eq=False)
 class Reflow(OfOne):
-    """The pixels of x, row after row, as an image of other height and width: `fill` in `before` pixels first and in what is left;
-    what has no place any more is left out.
+    """Pixels of x, row by row, as an image of another height and width: `before` fill pixels first, fill pixels or truncation at the end.
 
     of, size: height and width of x and of y.
     """
@@ -36,7 +35,7 @@ class Reflow(OfOne):
         return [f"size={sized(self.size)}", *before, *fill]
 
     def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
-        """Rows that hold the pixels of rows of the result."""
+        """Reach of the rows that contain the pixels of rows of the result."""
         return RATIO, self.of[0], self.of[1], self.size[1], self.before, 0
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
@@ -50,6 +49,6 @@ class Reflow(OfOne):
         x = inputs[0]
         n, c, h, w = x.shape
         out = np.full((n, c, self.size[0] * self.size[1]), self.fill, x.dtype)
-        inside = out[:, :, self.before : self.before + h * w]
-        inside[...] = x.reshape(n, c, -1)[:, :, : inside.shape[2]]
+        pixels = out[:, :, self.before : self.before + h * w]
+        pixels[...] = x.reshape(n, c, -1)[:, :, : pixels.shape[2]]
         return out.reshape(n, c, *self.size)

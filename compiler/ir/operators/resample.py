@@ -1,4 +1,4 @@
-"""Rows and columns taken anew."""
+"""Resampling of rows and columns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from simulator.npu.isa import bits_float
 
 @dataclass(frozen=True, eq=False)
 class Resample(OfOne):
-    """Rows and columns taken anew: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
+    """Resampling of rows and columns: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
 
-    A row or a column without taps is `fill`.  Slices, padding of every kind, resizing and inserted zeros are this.
+    A row or a column without taps is `fill`.  Covers slices, all kinds of padding, resizing and inserted zeros.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Resample(OfOne):
     @property
     def moves(self) -> bool:
         taps = (*self.rows.taps, *self.columns.taps)
-        return all(len(each) <= 1 and all(weight == 1 for _, weight in each) for each in taps)
+        return all(len(place_taps) <= 1 and all(weight == 1 for _, weight in place_taps) for place_taps in taps)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], len(self.rows), len(self.columns)
@@ -52,9 +52,9 @@ class Resample(OfOne):
         return bool((bounds[1:, 0] < bounds[:-1, 1]).any())
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        filled = {self.fill} if self.rows.has_empty or self.columns.has_empty else set()
+        fill_values = {self.fill} if self.rows.has_empty or self.columns.has_empty else set()
         sums = [a * b for a in self.rows.sums or (1.0,) for b in self.columns.sums or (1.0,)]
-        return frozenset({float(rounding(value * total)) for value in inputs[0] for total in sums} | filled)
+        return frozenset({float(rounding(value * total)) for value in inputs[0] for total in sums} | fill_values)
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
@@ -66,7 +66,7 @@ class Resample(OfOne):
 
 
 def _spelt(taps: Taps) -> str:
-    """Runs as place+step*count<-source+step, with a weight that is not 1."""
+    """Text of runs: place+step*count<-source+step, with weights other than 1."""
     runs = []
     for place, step, count, source, source_step, bits, _ in taps.runs.tolist():
         weight = bits_float(bits)

@@ -12,7 +12,7 @@ from compiler.ir.operators.base import ZERO, Floats, OfOne, Spell, Values
 
 @dataclass(frozen=True, eq=False)
 class Softmax(OfOne):
-    """Over the channels, or over each of `groups` equal runs of them, at every pixel."""
+    """Softmax over the channels, or over each of `groups` equal runs of channels, at every pixel."""
 
     name: str
     x: str
@@ -28,7 +28,7 @@ class Softmax(OfOne):
         return [f"groups={self.groups}"] if self.groups > 1 else []
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
-        """Its own mask is the least number, which is added: it has to stay that."""
+        """x, unless adding its values to the mask (the least finite number) leaves the mask unchanged."""
         least = np.finfo(rounding).min
         with np.errstate(over="ignore"):
             absorbed = all(rounding(value) + least <= least for value in inputs[0])
@@ -39,6 +39,6 @@ class Softmax(OfOne):
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
-        grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
-        e = np.exp(grouped - grouped.max(axis=2, keepdims=True))
-        return np.asarray(e / e.sum(axis=2, keepdims=True), np.float32).reshape(x.shape)
+        group_values = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
+        exponentials = np.exp(group_values - group_values.max(axis=2, keepdims=True))
+        return np.asarray(exponentials / exponentials.sum(axis=2, keepdims=True), np.float32).reshape(x.shape)

@@ -12,13 +12,13 @@ import numpy as np
 
 from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
 
-# What a lane without a channel may start as, the first one that stays finite: ln, reciprocal, square root and division take 1
+# Candidate start values of padding lanes, the first that stays finite is taken: ln, reciprocal, square root and division take 1
 GUARDS = (1.0, -1.0, *(sign * 4.0**power for power in range(1, 7) for sign in (1, -1)))
 _QUOTIENTS = ("div", "rdiv", "reciprocal", "exp")
-# Steps that may be infinite: a division by another tensor's, then a square
+# Steps that may overflow: a division by another tensor's values, then a square
 _BEYOND = (_QUOTIENTS, (*_QUOTIENTS, "square", "mul", "muls", "scale_shift", "multiply_add", "add", "adds", "sub", "rsub"))
-_UNDEFINED = ("div", "rdiv", "reciprocal", "ln", "sqrt")  # on some finite numbers
-_CASES = 4096  # combinations of operands that are looked at; of an operand that may be more, some values between its least and greatest
+_UNDEFINED = ("div", "rdiv", "reciprocal", "ln", "sqrt")  # for some finite numbers
+_CASES = 4096  # limit of tested operand combinations; of operands with more values some between the least and the greatest are tested
 
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
@@ -32,10 +32,10 @@ class Step:
     """One step of an element-wise chain on the running value v.
 
     scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
-    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
-    multiply_add: v * factor + summand, rounded once: what is put aside under `kept` and `added`, or `value` where that is -1.
+    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or the last value that `keep` stored in register `kept`.
+    multiply_add: v * factor + summand, rounded once: registers `kept` and `added`, or `value` where the number is -1.
     gelu: v * (1 + erf(v / sqrt 2)) / 2.
-    padding: of a scale_shift: what lanes without a channel become, whatever they were.
+    padding: of a scale_shift: constant result in padding lanes.
     """
 
     op: StepOp
@@ -49,7 +49,7 @@ class Step:
 
     @property
     def of_padding(self) -> tuple[float, float]:
-        """(scale, shift) of lanes without a channel: that of all channels where it is one, so that such a lane stays as finite; else 0."""
+        """(scale, shift) of padding lanes: that of the channels where all are equal, which keeps the lanes finite; else 0."""
         assert self.scale is not None
         assert self.shift is not None
         if self.padding is not None:
@@ -73,9 +73,9 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Vector(Operator):
-    """An element-wise chain: v starts as inputs[0], every step changes it, y is the last v.
+    """Element-wise chain: v starts as inputs[0], each step updates it, y is the last v.
 
-    inputs[0] and y have one shape; each other input has it as well, or is one pixel (n, c, 1, 1) that goes with all of them.
+    inputs[0] and y have one shape; each other input has it as well, or is one pixel (n, c, 1, 1), broadcast to all pixels.
     """
 
     name: str
@@ -95,40 +95,40 @@ class Vector(Operator):
 
     def unfit(self, inputs: Sequence[Shape]) -> str:
         n, c, h, w = inputs[0]
-        others = [shape for shape in inputs[1:] if shape not in ((n, c, h, w), (n, c, 1, 1))]
-        return f"an input of shape {others[0]} beside {(n, c, h, w)}" if others else ""
+        mismatches = [shape for shape in inputs[1:] if shape not in ((n, c, h, w), (n, c, 1, 1))]
+        return f"an input of shape {mismatches[0]} beside {(n, c, h, w)}" if mismatches else ""
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         return chain(self.steps, inputs[0], inputs)
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """As `guarded` leaves it."""
-        found = _on_padding(self.guarded(inputs, rounding), _combinations(inputs), rounding)
-        return frozenset(np.unique(found).astype(float).tolist())
+        """Values of padding lanes after the `guarded` steps."""
+        outputs = _on_padding(self.guarded(inputs, rounding), _combinations(inputs), rounding)
+        return frozenset(np.unique(outputs).astype(float).tolist())
 
     def guarded(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[Step, ...]:
-        """Steps that keep lanes without a channel finite: its own where they do anyway.
+        """Steps that keep padding lanes finite: the operator's own where possible.
 
-        Weights are zero for such lanes, but 0 x inf is NaN, so one logarithm or division of a zero there would spoil every channel of the
-        next convolution.  They are followed through the graph as sets of values; only a chain that would leave the finite numbers changes.
+        Weights are zero for such lanes, but 0 x inf is NaN, so one logarithm or division of a zero there would corrupt every channel of the
+        next convolution.  Padding values are tracked through the graph as sets; only a chain that would overflow changes.
         """
         cases = _combinations(inputs)
         finite = (steps for steps in self._guards(rounding) if np.isfinite(_on_padding(steps, cases, rounding)).all())
         return next(finite)
 
     def _guards(self, rounding: type[np.floating]) -> Iterator[tuple[Step, ...]]:
-        """Cheapest first.  The last is finite on any finite inputs."""
-        for bounded in ((), *_BEYOND):  # what is beyond the largest number becomes that, in channels too
-            steps = _bounded(self.steps, bounded, rounding) if bounded else self.steps
-            if not bounded:
+        """Candidates of guarded steps, the cheapest first.  The last is finite for all finite inputs."""
+        for limited_ops in ((), *_BEYOND):  # overflow saturates, in channels too
+            steps = _bounded(self.steps, limited_ops, rounding) if limited_ops else self.steps
+            if not limited_ops:
                 yield steps
             yield from ((_guard(value), *steps) for value in GUARDS)
         steps = _bounded(self.steps, _BEYOND[-1], rounding)
-        yield tuple(each for step in steps for each in ((_guard(GUARDS[0]), step) if step.op in _UNDEFINED else (step,)))
+        yield tuple(guarded_step for step in steps for guarded_step in ((_guard(GUARDS[0]), step) if step.op in _UNDEFINED else (step,)))
 
     def with_mask(self, channels: int) -> Self:
-        """The chain with zeros in lanes without a channel: its last step has a value for every lane where it is a sum or a product with
-        a constant; else one more step is such a product."""
+        """Chain with zeros in padding lanes: a last step that adds or multiplies a constant gets a value per lane; else a product with 1
+        is appended."""
         *before, last = self.steps or (Step("muls", 1.0),)
         if last.op == "scale_shift":
             return replace(self, steps=(*before, replace(last, padding=0.0)))
@@ -140,31 +140,31 @@ class Vector(Operator):
 
 
 def _combinations(inputs: Sequence[Values]) -> Floats:
-    """float32 [inputs, cases]: what a lane without a channel may hold in each."""
-    most = max(2, int(_CASES ** (1 / len(inputs))))
-    every = [np.array(sorted(values), np.float32) for values in inputs]
-    some = [values[np.linspace(0, len(values) - 1, min(len(values), most), dtype=np.int64)] for values in every]
-    return np.array(list(product(*some)), np.float32).reshape(-1, len(inputs)).T
+    """Test cases of a padding lane, float32 [inputs, cases]."""
+    max_values = max(2, int(_CASES ** (1 / len(inputs))))
+    operand_values = [np.array(sorted(values), np.float32) for values in inputs]
+    samples = [values[np.linspace(0, len(values) - 1, min(len(values), max_values), dtype=np.int64)] for values in operand_values]
+    return np.array(list(product(*samples)), np.float32).reshape(-1, len(inputs)).T
 
 
 def _bounded(steps: tuple[Step, ...], ops: Sequence[str], rounding: type[np.floating]) -> tuple[Step, ...]:
-    """Steps with limits behind those that may be infinite."""
+    """Steps with limits after those of the kinds `ops`, which may overflow."""
     largest = float(np.finfo(rounding).max)
     limits = Step("mins", largest), Step("maxs", -largest)
-    return tuple(each for step in steps for each in ((step, *limits) if step.op in ops else (step,)))
+    return tuple(bounded_step for step in steps for bounded_step in ((step, *limits) if step.op in ops else (step,)))
 
 
 def _guard(value: float) -> Step:
-    """What v is in lanes without a channel from here on."""
+    """Step that sets padding lanes to a value."""
     return Step("scale_shift", scale=np.ones(1, np.float32), shift=np.zeros(1, np.float32), padding=value)
 
 
 def _on_padding(steps: tuple[Step, ...], cases: Floats, rounding: type[np.floating]) -> Floats:
-    """[cases]: the chain where inputs have no channel, rounded after every step."""
-    there = [_of_one_lane(step) if step.op == "scale_shift" else step for step in steps]
+    """Result of the chain in padding lanes, [cases], rounded after every step."""
+    lane_steps = [_of_one_lane(step) if step.op == "scale_shift" else step for step in steps]
     tensors = list(cases[:, None, None, None])
     with np.errstate(all="ignore"):
-        return chain(there, tensors[0], tensors, lambda made: made.astype(rounding).astype(np.float32)).reshape(-1)
+        return chain(lane_steps, tensors[0], tensors, lambda values: values.astype(rounding).astype(np.float32)).reshape(-1)
 
 
 def _of_one_lane(step: Step) -> Step:
@@ -173,27 +173,27 @@ def _of_one_lane(step: Step) -> Step:
 
 
 def erf(x: Floats) -> Floats:
-    """Abramowitz and Stegun 7.1.26: off by at most 1.5e-7."""
+    """Error function of x by Abramowitz and Stegun 7.1.26: error at most 1.5e-7."""
     t = 1 / (1 + np.float32(0.3275911) * np.abs(x))
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     return np.asarray(np.sign(x) * (1 - series * np.exp(-x * x)), np.float32)
 
 
 def chain(steps: Sequence[Step], v: Floats, inputs: Sequence[Floats], rounded: Callable[[Floats], Floats] = np.asarray) -> Floats:
-    """An element-wise chain that starts as v; `rounded` is applied to what every step makes."""
-    kept: dict[int, Floats] = {}
+    """Result of an element-wise chain with start value v.  rounded: applied after every step."""
+    registers: dict[int, Floats] = {}
     for step in steps:
         if step.op == "keep":
-            kept[step.kept] = v
+            registers[step.kept] = v
         elif step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
             v = rounded(v * step.scale[:, None, None] + step.shift[:, None, None])
         elif step.op == "multiply_add":
-            v = rounded(v * kept.get(step.kept, np.float32(step.value)) + kept.get(step.added, np.float32(step.value)))
+            v = rounded(v * registers.get(step.kept, np.float32(step.value)) + registers.get(step.added, np.float32(step.value)))
         else:
-            other = inputs[step.operand] if step.operand >= 0 else kept.get(step.kept, v)
-            v = rounded(_STEPS[step.op](v, np.float32(step.value), other))
+            operand = inputs[step.operand] if step.operand >= 0 else registers.get(step.kept, v)
+            v = rounded(_STEPS[step.op](v, np.float32(step.value), operand))
     return v
 
 

@@ -16,19 +16,19 @@ def window_size(size: int, kernel: int, stride: int, dilation: int, pad_before: 
 
 
 def windows_of(x: Floats, kernel: Pair, stride: Pair, dilation: Pair, pads: tuple[int, int, int, int], fill: float) -> Floats:
-    """[n, c, h_out, w_out, kh, kw]"""
-    top, left, bottom, right = pads
-    if min(pads) < 0:  # rows and columns that are left out
-        x = x[:, :, max(0, -top) : x.shape[2] - max(0, -bottom), max(0, -left) : x.shape[3] - max(0, -right)]
-        top, left, bottom, right = (max(0, pad) for pad in pads)
-    if any((top, left, bottom, right)):
-        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
+    """Windows [n, c, h_out, w_out, kh, kw] of x [n, c, h, w]; negative pads crop."""
+    pad_top, pad_left, pad_bottom, pad_right = pads
+    if min(pads) < 0:  # cropped rows and columns
+        x = x[:, :, max(0, -pad_top) : x.shape[2] - max(0, -pad_bottom), max(0, -pad_left) : x.shape[3] - max(0, -pad_right)]
+        pad_top, pad_left, pad_bottom, pad_right = (max(0, pad) for pad in pads)
+    if any((pad_top, pad_left, pad_bottom, pad_right)):
+        x = np.pad(x, ((0, 0), (0, 0), (pad_top, pad_bottom), (pad_left, pad_right)), constant_values=fill)
     reach = ((kernel[0] - 1) * dilation[0] + 1, (kernel[1] - 1) * dilation[1] + 1)
     windows = sliding_window_view(x, reach, axis=(2, 3))
     return windows[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
 
 
 def spelt_window(stride: tuple[int, int], pads: tuple[int, int, int, int]) -> list[str]:
-    """For `Operator.attributes`, without what is as usual."""
+    """Stride and pads for `Operator.attributes`, without default values."""
     out = [f"stride={sized(stride)}"] if stride != (1, 1) else []
     return out + ([f"pads={','.join(map(str, pads))}"] if any(pads) else [])

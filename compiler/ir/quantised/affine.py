@@ -1,4 +1,4 @@
-"""Functions of integers as a multiply-add and a rounding, where one in float32 gives what is wanted for every input."""
+"""Functions of integers as a float32 multiply-add and a rounding, where these are exact for every input."""
 
 from __future__ import annotations
 
@@ -15,57 +15,58 @@ _NEAR = (0, 1, -1, 2, -2, 3, -3)  # slopes that are tried, in units of the last 
 
 
 class Affine(NamedTuple):
-    """x -> saturated(round(fma(x, scale, shift))).  scale, shift: float32 [] or [channels]."""
+    """Function x -> saturated(round(fma(x, scale, shift))).  scale, shift: float32 [] or [channels]."""
 
     scale: Floats
     shift: Floats
 
     def apply(self, x: NDArray[Any], dtype: np.dtype[Any]) -> Integers:
-        """x: [.., channels, n]."""
-        made = fma(x.astype(np.float32), self.scale[..., None], self.shift[..., None])
+        """Apply the function to x [.., channels, n]."""
+        values = fma(x.astype(np.float32), self.scale[..., None], self.shift[..., None])
         limits = np.iinfo(dtype)
-        return np.clip(to_int32(made), limits.min, limits.max).astype(dtype)
+        return np.clip(to_int32(values), limits.min, limits.max).astype(dtype)
 
 
-def gated(x: Integers, gates: NDArray[Any], zero: int, wanted: Integers, slope: NDArray[Any]) -> Affine | None:
-    """(scale, shift) with which fma(x, g, fma(g, -zero, shift)), g = float32(gate * scale), rounds to `wanted` [gates, n] of all x [n].
+def gated(x: Integers, gates: NDArray[Any], zero: int, targets: Integers, slope: NDArray[Any]) -> Affine | None:
+    """Scale and shift with which fma(x, g, fma(g, -zero, shift)), g = float32(gate * scale), rounds to `targets` [gates, n] of x [n].
 
-    As `fitted`: one multiply-add for a product of x - zero and a gate; each gate has constants of its own.  None where there is none.
+    As `fitted`, for a product of x - zero and a gate: one multiply-add with constants per gate.  None without a solution.
     """
-    limits = np.iinfo(wanted.dtype)
-    made = wanted.astype(np.float64)
-    low, high = np.where(wanted > limits.min, made - 0.5, -np.inf), np.where(wanted < limits.max, made + 0.5, np.inf)
+    limits = np.iinfo(targets.dtype)
+    centres = targets.astype(np.float64)
+    low, high = np.where(targets > limits.min, centres - 0.5, -np.inf), np.where(targets < limits.max, centres + 0.5, np.inf)
     for steps in _NEAR:
         scale = np.float32(slope * np.float32(1 + steps * np.finfo(np.float32).eps))
         g = gates.astype(np.float32) * scale
         line = g.astype(np.float64)[:, None] * (x.astype(np.int64) - zero)
         first, last = (low - line).max(), (high - line).min()
         shift = np.float32((first + last) / 2 if np.isfinite(first + last) else np.nan_to_num(max(first, last - 1)))
-        if np.array_equal(Affine(g, fma(g, np.float32(-zero), shift)).apply(x, wanted.dtype), wanted):
+        if np.array_equal(Affine(g, fma(g, np.float32(-zero), shift)).apply(x, targets.dtype), targets):
             return Affine(np.asarray(scale), np.asarray(shift))
     return None
 
 
-def fitted(x: NDArray[Any], wanted: Integers, slope: NDArray[Any]) -> Affine | None:
-    """The multiply-add that gives `wanted` [channels, n], or [n], of all x [n]; None where there is none near that slope.
+def fitted(x: NDArray[Any], targets: Integers, slope: NDArray[Any]) -> Affine | None:
+    """Multiply-add that gives `targets` [channels, n], or [n], of x [n]; None where there is none near that slope.
 
-    Every entry that is not at an end of the type leaves the shift a stretch of one; the middle of what all leave is furthest from ties.
+    Every target inside the range of the type limits the shift to an interval of length 1; the middle of the intersection is furthest
+    from ties.
     """
-    limits = np.iinfo(wanted.dtype)
-    exact, made = x.astype(np.float64), wanted.astype(np.float64)
-    low = np.where(wanted > limits.min, made - 0.5, -np.inf)
-    high = np.where(wanted < limits.max, made + 0.5, np.inf)
+    limits = np.iinfo(targets.dtype)
+    exact, centres = x.astype(np.float64), targets.astype(np.float64)
+    low = np.where(targets > limits.min, centres - 0.5, -np.inf)
+    high = np.where(targets < limits.max, centres + 0.5, np.inf)
     scale = np.asarray(slope, np.float32)
     shift = np.full(scale.shape, np.nan, np.float32)
-    found = np.zeros(scale.shape, bool)
+    has_solution = np.zeros(scale.shape, bool)
     for steps in _NEAR:
-        tried = np.asarray(np.asarray(slope, np.float32) * np.float32(1 + steps * np.finfo(np.float32).eps), np.float32)
-        line = tried[..., None].astype(np.float64) * exact
+        candidate = np.asarray(np.asarray(slope, np.float32) * np.float32(1 + steps * np.finfo(np.float32).eps), np.float32)
+        line = candidate[..., None].astype(np.float64) * exact
         first, last = (low - line).max(axis=-1), (high - line).min(axis=-1)
         first, last = np.where(np.isinf(first), last - 1, first), np.where(np.isinf(last), first + 1, last)
         middle = ((first + last) / 2).astype(np.float32)
-        right = (Affine(tried, middle).apply(x, wanted.dtype) == wanted).all(axis=-1) & ~found
-        scale, shift, found = np.where(right, tried, scale), np.where(right, middle, shift), found | right
-        if found.all():
+        matches = (Affine(candidate, middle).apply(x, targets.dtype) == targets).all(axis=-1) & ~has_solution
+        scale, shift, has_solution = np.where(matches, candidate, scale), np.where(matches, middle, shift), has_solution | matches
+        if has_solution.all():
             return Affine(np.asarray(scale, np.float32), np.asarray(shift, np.float32))
     return None

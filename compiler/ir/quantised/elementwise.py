@@ -12,7 +12,7 @@ from simulator.npu.fused import fma
 def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:
     """QLinearAdd: fma(a, ra, fma(b, rb, zy - fma(ra, za, rb * zb))) with ra = sa / sy and rb = sb / sy, rounded, then saturated.
 
-    Where a is one value along the innermost axis and b several, onnxruntime exchanges the two.
+    onnxruntime exchanges the two where a has one value along the innermost axis and b several.
     """
     if repeats(a.shape, b.shape):
         a, a_q, b, b_q = b, b_q, a, a_q
@@ -22,7 +22,7 @@ def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Qua
 
 
 def add_factors(a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> tuple[np.float32, np.float32, np.float32]:
-    """Of `add`: ra, rb, and what is added to both products."""
+    """Constants of `add`: ra, rb, and the summand."""
     (sa, za), (sb, zb), (sy, zy) = a_q.single("a"), b_q.single("b"), y_q.single("y")
     ra, rb = sa / sy, sb / sy
     return ra, rb, np.float32(zy) - np.float32(fma(np.asarray(ra), np.float32(za), rb * np.float32(zb)))
@@ -36,13 +36,13 @@ def mul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Qua
         return saturated(to_int32(product.astype(np.float32) * (sa * sb / sy) + np.float32(zy)), y_q)
 
 
-def _floats(x: Integers) -> Floats:
-    return x.astype(np.float32)
+def _floats(integers: Integers) -> Floats:
+    return integers.astype(np.float32)
 
 
-def repeats(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether a is one value along the innermost axis that is longer than 1 in either."""
-    rank = max(len(a), len(b))
-    pairs = zip(*((1,) * (rank - len(shape)) + shape for shape in (a, b)), strict=True)
-    differing = [pair for pair in pairs if pair != (1, 1)]
-    return bool(differing) and differing[-1][0] == 1
+def repeats(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
+    """Whether a has size 1 along the innermost axis that is longer than 1 in a or b."""
+    rank = max(len(a_shape), len(b_shape))
+    pairs = zip(*((1,) * (rank - len(shape)) + shape for shape in (a_shape, b_shape)), strict=True)
+    unequal_to_one = [pair for pair in pairs if pair != (1, 1)]
+    return bool(unequal_to_one) and unequal_to_one[-1][0] == 1

@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear, and int32 sums as int8."""
+"""QuantizeLinear and DequantizeLinear, and requantisation of int32 sums."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from compiler.ir.quantised.parameters import SUMS, Floats, Integers, Quantisatio
 from compiler.ir.quantised.rounding import clamped
 
 
-def quantize(x: Floats, q: Quantisation) -> Integers:
-    """x / scale in float32, then `clamped`."""
-    scale, _ = q.along(x.ndim)
+def quantize(x: Floats, quantisation: Quantisation) -> Integers:
+    """QuantizeLinear: x / scale in float32, then `clamped`."""
+    scale, _ = quantisation.along(x.ndim)
     with np.errstate(over="ignore", invalid="ignore"):
-        return clamped(np.asarray(x, np.float32) / scale, q)
+        return clamped(np.asarray(x, np.float32) / scale, quantisation)
 
 
-def dequantize(x: NDArray[Any], q: Quantisation) -> Floats:
-    """(x - zero_point) * scale: an exact difference, one product in float32."""
-    scale, zero = q.along(x.ndim)
+def dequantize(x: NDArray[Any], quantisation: Quantisation) -> Floats:
+    """DequantizeLinear: (x - zero_point) * scale, an exact difference and one product in float32."""
+    scale, zero = quantisation.along(x.ndim)
     return np.asarray((x.astype(np.int64) - zero).astype(np.float32) * scale, np.float32)
 
 
 def output_scale(x: Quantisation, w: Quantisation, y: Quantisation | None, alpha: float = 1.0) -> Floats:
-    """float32 [1] or [channels] by which sums of products are multiplied: (alpha * x's * w's) / y's, each step in float32."""
+    """Factor of sums of products, float32 [1] or [channels]: (alpha * scale of x * scale of w) / scale of y, each step in float32."""
     scale = np.float32(alpha) * x.single("x")[0] * w.scale
     return np.asarray(scale if y is None else scale / y.single("y")[0], np.float32)
 
 
-def requantize(sums: NDArray[np.int32], scale: Floats, q: Quantisation) -> Integers:
-    """float32(sums) * scale, then `clamped`; no sum of the two is fused.  scale: in a shape that broadcasts over the sums.
+def requantize(sums: NDArray[np.int32], scale: Floats, quantisation: Quantisation) -> Integers:
+    """float32(sums) * scale, then `clamped`, without fused steps.  scale: broadcasts over the sums.
 
-    Sums that are asked for as int32 are what they are.
+    For a quantisation of int32 the sums are unchanged.
     """
-    if q.dtype == SUMS:
+    if quantisation.dtype == SUMS:
         return sums
     with np.errstate(over="ignore"):
-        return clamped(sums.astype(np.float32) * scale, q)
+        return clamped(sums.astype(np.float32) * scale, quantisation)
 
 
 def scaled(sums: NDArray[np.int32], scale: Floats, bias: Floats | None = None) -> Floats:
@@ -48,7 +48,7 @@ def scaled(sums: NDArray[np.int32], scale: Floats, bias: Floats | None = None) -
 
 
 def measured(x: Floats) -> Quantisation:
-    """DynamicQuantizeLinear's scale and zero point of uint8: over the range of x, with 0 in it."""
+    """Scale and zero point of DynamicQuantizeLinear (uint8): over the range of x, extended to contain 0."""
     least, greatest = (np.float32(bound) for bound in (min(x.min(initial=0), 0), max(x.max(initial=0), 0)))
     scale = np.float32(1) if greatest == least else (greatest - least) / np.float32(255)
     zero = np.rint(np.clip(-least / scale, np.float32(0), np.float32(255)))

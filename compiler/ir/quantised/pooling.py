@@ -11,11 +11,11 @@ from compiler.ir.quantised.parameters import Integers, Quantisation
 from compiler.ir.quantised.products import SlidingWindow
 from compiler.ir.quantised.rounding import saturated, to_int32
 
-_NORMAL = 2.0**-60  # far from what float32 holds no more
+_NORMAL = 2.0**-60  # far from the ends of float32
 
 
 def max_pool(x: Integers, window: SlidingWindow) -> Integers:
-    """MaxPool: it only moves integers; padding is the least of them."""
+    """MaxPool: selects integers; padding is the least of the type."""
     rank = len(window.kernel)
     return np.asarray(window.over(x, np.iinfo(x.dtype).min).max(axis=tuple(range(2 + rank, 2 + 2 * rank))))
 
@@ -23,7 +23,7 @@ def max_pool(x: Integers, window: SlidingWindow) -> Integers:
 def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: SlidingWindow, count_include_pad: bool = False) -> Integers:
     """QLinearAveragePool: real values added in float32 in the order of the window, over their number, over sy, plus zy, rounded, saturated.
 
-    One window over the whole image without padding is `global_average_pool`, as onnxruntime has it.
+    One window over the whole image without padding is `global_average_pool`, as in onnxruntime.
     """
     if window.kernel == x.shape[2:] and not any(window.pads):
         return global_average_pool(x, x_q, y_q)
@@ -42,21 +42,21 @@ def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: Slid
 
 
 def means_of_sums(x_q: Quantisation, y_q: Quantisation, taps: int, number: int) -> Integers | None:
-    """What `average_pool` makes of `taps` integers by what they add up to, from taps times the least one on, over `number`.
+    """Results of `average_pool` for every sum of `taps` integers, divided by `number`; the first sum is taps * the least integer.
 
-    None where it is no function of that.  float32 products and sums of n values are off by at most (n + 1) / 2^24 of their magnitudes
-    (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), quotients and the sum with a zero point by 1 / 2^24 each.  Where a
-    tie lies within that, which integer it is depends on the order.
+    None where the result is no function of the sum.  float32 products and sums of n values have errors of at most (n + 1) / 2^24 of
+    their magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), quotients and the sum with a zero point 1 / 2^24
+    each.  Where a tie lies within the error, the integer depends on the order of the summands.
     """
     (sx, zx), (sy, zy) = x_q.single("x"), y_q.single("y")
     (low, high), scale = x_q.limits, float(sx) / (number * float(sy))
-    if not all(_NORMAL < float(each) < 1 / _NORMAL for each in (sx, sy)):
+    if not all(_NORMAL < float(factor) < 1 / _NORMAL for factor in (sx, sy)):
         return None  # products may be no normal numbers
     sums = np.arange(taps * low, taps * high + 1, dtype=np.float64) - taps * zx
     magnitudes = np.abs(sums) if zx in (low, high) else np.full(sums.shape, float(taps * max(high - zx, zx - low)))
     exact = sums * scale + zy
-    off = ((taps + 4) * magnitudes * scale + 2 * np.abs(exact)) * 2.0**-24
-    first, last = (saturated(np.rint(np.clip(exact + by, -(2.0**30), 2.0**30)).astype(np.int64), y_q) for by in (-off, off))
+    error_bound = ((taps + 4) * magnitudes * scale + 2 * np.abs(exact)) * 2.0**-24
+    first, last = (saturated(np.rint(np.clip(exact + by, -(2.0**30), 2.0**30)).astype(np.int64), y_q) for by in (-error_bound, error_bound))
     return first if np.array_equal(first, last) else None
 
 

@@ -20,7 +20,7 @@ MOST = 2**31 - 1  # of a sum
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """How a window goes over the spatial axes.  pads: in front of each axis, then behind each."""
+    """Geometry of a sliding window over the spatial axes.  pads: before each axis, then after each."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -29,7 +29,7 @@ class SlidingWindow:
     groups: int = 1
 
     def over(self, x: NDArray[Any], fill: float) -> NDArray[Any]:
-        """[n, c, places.., kernel..] of [n, c, spatial..]."""
+        """Windows [n, c, places.., kernel..] of x [n, c, spatial..]."""
         rank = len(self.kernel)
         if any(self.pads):
             around = [(0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:], strict=True)]
@@ -40,37 +40,37 @@ class SlidingWindow:
         return windows[(slice(None), slice(None), *steps)]
 
 
-def centred(x: Integers, q: Quantisation) -> NDArray[np.float64]:
-    """x - zero_point, in a type in which sums of products below 2^53 are exact and fast."""
-    return (x.astype(np.int64) - q.along(x.ndim)[1]).astype(np.float64)
+def centred(x: Integers, quantisation: Quantisation) -> NDArray[np.float64]:
+    """x - zero_point as float64, in which sums of products below 2^53 are exact and fast."""
+    return (x.astype(np.int64) - quantisation.along(x.ndim)[1]).astype(np.float64)
 
 
 def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: int, bias: Sums | None, where: str) -> int:
-    """The largest sum that any input can give, by magnitude: sum|w - zero_point| * max|x - zero_point| + |bias|, over all channels.
+    """Largest possible magnitude of a sum: max over channels of sum|w - zero_point| * max|x - zero_point| + |bias|.
 
-    Raises UnsupportedError where int32 does not hold it.
+    Raises UnsupportedError where it exceeds int32.
     """
     zero = x.single(where)[1]
     reach = max(abs(limit - zero) for limit in x.limits)
-    others = tuple(axis for axis in range(w.ndim) if axis != channel_axis % w.ndim)
-    most = np.abs(centred(w, w_q)).sum(axis=others) * reach
+    reduced_axes = tuple(axis for axis in range(w.ndim) if axis != channel_axis % w.ndim)
+    bounds = np.abs(centred(w, w_q)).sum(axis=reduced_axes) * reach
     if bias is not None:
-        most = most + np.abs(bias.astype(np.float64))
-    largest = int(most.max(initial=0))
+        bounds = bounds + np.abs(bias.astype(np.float64))
+    largest = int(bounds.max(initial=0))
     if largest > MOST:
         raise UnsupportedError(f"{where}: sums of up to {largest:,}; expected at most {MOST:,}, what int32 holds")
     return largest
 
 
 def _int32(sums: NDArray[np.float64]) -> Sums:
-    """Exact sums as int32 registers have them."""
+    """Exact sums modulo 2^32, as in int32 registers."""
     return sums.astype(np.int64).astype(np.int32)
 
 
 def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, window: SlidingWindow, bias: Sums | None = None) -> Sums:
-    """sum (x - x's zero point) * (w - w's) + bias: [n, c_out, places..].  x: [n, c, spatial..], w: [c_out, c / groups, kernel..].
+    """Sums (x - zero point of x) * (w - zero point of w) + bias: [n, c_out, places..].
 
-    Padding is the zero point, so it adds nothing.
+    x: [n, c, spatial..], w: [c_out, c / groups, kernel..].  Padding is the zero point, so it adds nothing.
     """
     c_out, c_in = w.shape[:2]
     windows = window.over(centred(x, x_q), 0.0)
@@ -96,7 +96,7 @@ def conv(
 
 
 def matmul_sums(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation) -> Sums:
-    """sum (a - a's zero point) * (b - b's): row and column sums for both zero points come to the same integers.  Batches broadcast."""
+    """Sums (a - zero point of a) * (b - zero point of b), as exact integers.  Batches broadcast."""
     return _int32(centred(a, a_q) @ centred(b, b_q.of_channels(b.ndim - 1, "b")))
 
 
@@ -106,7 +106,7 @@ def matmul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: 
 
 
 def gemm_sums(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, bias: Sums | None = None) -> Sums:
-    """[m, n] of a [m, k] and b [k, n]; bias broadcasts over [m, n]."""
+    """Sums [m, n] of a [m, k] and b [k, n]; bias broadcasts over [m, n]."""
     sums = matmul_sums(a, a_q, b, b_q)
     return sums if bias is None else sums + bias
 

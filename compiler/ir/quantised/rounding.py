@@ -1,4 +1,4 @@
-"""From float32 to integers, one step at a time as x86 does it."""
+"""Conversion of float32 to integers, step by step as on x86."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from numpy.typing import NDArray
 from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
 
 _BEYOND = np.float32(2.0**31)
-INDEFINITE = -(2**31)  # what a conversion gives for what int32 does not hold, NaN too
+INDEFINITE = -(2**31)  # result of the conversion for NaN and values beyond int32
 
 
 def to_int32(x: Floats) -> NDArray[np.int64]:
-    """The nearest integer, of two the even one (CVTPS2DQ)."""
+    """Round to the nearest integer, ties to even (CVTPS2DQ)."""
     nearest = np.rint(x)
-    held = (nearest >= -_BEYOND) & (nearest < _BEYOND)  # NaN is not
-    return np.where(held, np.where(held, nearest, np.float32(0)).astype(np.int64), INDEFINITE)
+    in_range = (nearest >= -_BEYOND) & (nearest < _BEYOND)  # NaN is not
+    return np.where(in_range, np.where(in_range, nearest, np.float32(0)).astype(np.int64), INDEFINITE)
 
 
-def saturated(values: NDArray[Any], q: Quantisation) -> Integers:
-    """Integers in the type of q, those beyond its range at its ends."""
-    least, greatest = q.limits
-    return np.clip(values, least, greatest).astype(q.dtype)
+def saturated(values: NDArray[Any], quantisation: Quantisation) -> Integers:
+    """Integers in the type of the quantisation, clipped to its range."""
+    least, greatest = quantisation.limits
+    return np.clip(values, least, greatest).astype(quantisation.dtype)
 
 
-def clamped(x: Floats, q: Quantisation) -> Integers:
-    """x, which is in units of q's scale, as an integer of q: cut to the range around the zero point, rounded, moved by the zero point.
+def clamped(x: Floats, quantisation: Quantisation) -> Integers:
+    """Integers of x, which is in units of the scale: clipped to the range around the zero point, rounded, plus the zero point.
 
-    NaN is the least integer, because MAXPS answers with its second operand.
+    NaN becomes the least integer, because MAXPS returns its second operand.
     """
-    _, zero = q.along(x.ndim)
-    least, greatest = (np.float32(limit) - zero.astype(np.float32) for limit in q.limits)
-    held = np.where(x > least, x, least)
-    return np.asarray(to_int32(np.minimum(held, greatest)) + zero).astype(q.dtype)
+    _, zero = quantisation.along(x.ndim)
+    least, greatest = (np.float32(limit) - zero.astype(np.float32) for limit in quantisation.limits)
+    lower_clamped = np.where(x > least, x, least)
+    return np.asarray(to_int32(np.minimum(lower_clamped, greatest)) + zero).astype(quantisation.dtype)
