@@ -1,4 +1,4 @@
-"""`tilefarm compile --dump`: what the stages of the compiler have made, to stdout or into a folder."""
+"""Option `compile --dump`: the text of each compiler stage, to stdout or into a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = "all"
 
 
 class Text(NamedTuple):
-    """What a stage has made.  piece, levels: of which, where others have another; else nothing."""
+    """Text of one stage.  piece, levels: its subgraph and levels where these differ between texts; else empty."""
 
     stage: str
     piece: str
@@ -29,7 +29,7 @@ class Text(NamedTuple):
 
 
 def parse_stages(texts: Sequence[str]) -> tuple[str, ...]:
-    """Stages, several in a text with commas between them, `all` for all: in the compiler's order.  Raises `BadInputError`."""
+    """Parse stage names, comma-separated, `all` for all; returned in the compiler's order.  Raises `BadInputError`."""
     wanted = {word.strip() for text in texts for word in text.split(",")}
     for text in texts:
         for word in text.split(","):
@@ -39,7 +39,7 @@ def parse_stages(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[Text]:
-    """Texts in the order of the stages, each made when its turn comes, so that a plan that does not fit is shown up to there.
+    """Texts in stage order, each made on demand, so that a plan that does not fit is printed up to the failing stage.
 
     plans: level -> its plan.  names: of the plans' files, by level, for errors.  Raises `BadInputError`, `InfeasibleError`.
     """
@@ -52,36 +52,36 @@ def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str
     pieces = opened.names if len(opened.names) > 1 else ("",)
     for stage in stages:
         if stage in ("graph", "unit"):
-            for k, piece in enumerate(pieces):
-                yield Text(stage, piece, (), _of_piece(opened, stage, k))
+            for index, piece in enumerate(pieces):
+                yield Text(stage, piece, (), _of_piece(opened, stage, index))
             continue
-        for mine in levels.values():
-            plan, where, whose = plans[mine[0]], names.get(mine[0], "plan"), mine if len(levels) > 1 else ()
+        for plan_levels in levels.values():
+            plan, where, shown_levels = plans[plan_levels[0]], names.get(plan_levels[0], "plan"), plan_levels if len(levels) > 1 else ()
             parts = plans_of_pieces(opened, plan, where)
             if stage == "plan":
-                yield Text(stage, "", whose, plan_lines(plan))
+                yield Text(stage, "", shown_levels, plan_lines(plan))
                 continue
-            for k, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
-                yield Text(stage, piece, whose, _of_plan(opened, stage, k, part, where))
+            for index, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
+                yield Text(stage, piece, shown_levels, _of_plan(opened, stage, index, part, where))
 
 
-def _of_piece(opened: LoweredModel, stage: str, k: int) -> list[str]:
+def _of_piece(opened: LoweredModel, stage: str, index: int) -> list[str]:
     from compiler.dump.graph import graph_lines
     from compiler.dump.target_graph import unit_lines
     from compiler.frontend.lower import lower
 
     if stage == "unit":
-        return unit_lines(opened.target_graphs[k])
-    # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
-    return graph_lines(lower(opened.part.pieces[k].npu, opened.digest, opened.part.data))
+        return unit_lines(opened.target_graphs[index])
+    # lowered again, one frame: the text has digests of the weights, whose values are not kept
+    return graph_lines(lower(opened.part.pieces[index].npu, opened.digest, opened.part.data))
 
 
-def _of_plan(opened: LoweredModel, stage: str, k: int, plan: Plan, where: str) -> Iterable[str]:
+def _of_plan(opened: LoweredModel, stage: str, index: int, plan: Plan, where: str) -> Iterable[str]:
     from compiler.build import check_plan, compile_plan
     from compiler.dump.records import record_lines
     from compiler.dump.segments import segment_lines
 
-    compiler = opened.compilers[k]
+    compiler = opened.compilers[index]
     if stage == "records":
         return record_lines(compile_plan(compiler, plan, where))
     check_plan(compiler.target_graph, plan, where)
@@ -89,7 +89,7 @@ def _of_plan(opened: LoweredModel, stage: str, k: int, plan: Plan, where: str) -
 
 
 def print_texts(texts: Iterable[Text]) -> None:
-    """To stdout, each behind a comment that says what it is."""
+    """Print each text to stdout under a comment with its stage, piece and levels."""
     for stage, piece, levels, lines in texts:
         print_line(f"# --- {' '.join(filter(None, (stage, piece, ', '.join(levels))))} ---")
         for line in lines:
@@ -97,7 +97,7 @@ def print_texts(texts: Iterable[Text]) -> None:
 
 
 def write_texts(texts: Iterable[Text], folder: Path) -> None:
-    """Files [PIECE.][LEVEL.]STAGE.txt, whole or not at all.  Raises `BadInputError` where the folder cannot be made."""
+    """Write files [PIECE.][LEVEL.]STAGE.txt atomically.  Raises `BadInputError` where the folder cannot be made."""
     from simulator.npu.files import atomic_write
 
     try:
