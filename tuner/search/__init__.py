@@ -1,1 +1,1 @@
-"""What to measure next: islands, segments, paths over them, placement on cores."""
+"""Search for the next measurements: islands, segments, paths over them, placement on cores."""
