@@ -1,1 +1,1 @@
-"""Whether the results of a finished run may be trusted: `tuner.audit.run` has the order of what is asked."""
+"""Audit of a finished run: evidence for or against its results.  `tuner.audit.run` lists the checks in order."""

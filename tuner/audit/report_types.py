@@ -1,4 +1,4 @@
-"""What an audit found: figures by level, faults, and one sentence about them."""
+"""Types of an audit: figures by level, faults, and a one-sentence verdict."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Timed:
-    """Cycles of a program at a level: as the run said, and as whoever measured says now.  None where nothing is known."""
+    """Cycles of a program at a level: as the run reported, and as measured now.  None where unknown."""
 
     then: int | None
     now: int | None
 
     @property
     def moved(self) -> float | None:
-        """In parts of what the run said."""
+        """Change since the run, as a fraction of its cycles."""
         return self.now / self.then - 1 if self.then and self.now else None
 
 
@@ -24,7 +24,7 @@ class Timed:
 class Raced:
     """Champion and runners-up read again at one level, in rounds.
 
-    races: that the rounds were dealt into; flips: of them, those with another winner.  rounds: readings of each.
+    races: groups of the rounds; flips: races with another winner.  rounds: readings of each program.
     """
 
     champion: Timed
@@ -36,9 +36,9 @@ class Raced:
 
 @dataclass(frozen=True)
 class Rivals:
-    """Another simulator's opinion of a search's best programs at a level: the fastest of those that are not the champion.
+    """Verdict of another simulator on a search's best programs at a level: the fastest program other than the champion.
 
-    behind: its cycles over the champion's, minus 1; below 0 where another one wins now.
+    behind: its cycles over the champion's, minus 1; below 0 where it wins now.
     """
 
     plan: str
@@ -47,10 +47,10 @@ class Rivals:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Short searches with other seeds.  readings: of each; taken: of all, without what the run's log answers.
+    """Short searches with other seeds.  readings: of each; taken: of all, without those answered by the run's log.
 
-    own, others: level -> cycles of the best after so many, of the run and by seed.
-    own is None where the run was measured by another simulator, or knew no program by then.
+    own, others: level -> best cycles after `readings`, of the run and by seed.
+    own is None where another simulator measured the run, or the run had no program by then.
     """
 
     readings: int
@@ -60,17 +60,17 @@ class Seeds:
     others: Mapping[str, tuple[int | None, ...]]
 
     def spread(self, level: str) -> tuple[float, float] | None:
-        """Lowest and highest of the others over the run's own, minus 1; over the lowest of them where that is not known."""
-        known = [cycles for cycles in self.others[level] if cycles is not None]
-        if not known:
+        """Lowest and highest cycles of the other seeds over the run's, minus 1; over the lowest where the run's are unknown."""
+        measured = [cycles for cycles in self.others[level] if cycles is not None]
+        if not measured:
             return None
-        base = self.own[level] or min(known)
-        return min(known) / base - 1, max(known) / base - 1
+        base = self.own[level] or min(measured)
+        return min(measured) / base - 1, max(measured) / base - 1
 
 
 @dataclass(frozen=True)
 class Longer:
-    """A longer search.  readings: of it.  cycles: level -> of its best.  regret: of the run's best over that, minus 1."""
+    """Longer search.  readings: in all.  cycles: level -> best.  regret: cycles of the run's best over these, minus 1."""
 
     readings: int
     cycles: Mapping[str, int]
@@ -79,8 +79,9 @@ class Longer:
 
 @dataclass(frozen=True)
 class LevelAudit:
-    """champion: the fastest program of the run at the level.  untuned: every operator alone, the faster one of the run's baseline and of
-    what is compiled without a search.  raced: where a runner measures.  rival: where the simulator is another one than the run's."""
+    """Audit of one level.  champion: the fastest program of the run.  untuned: every operator on its own: the faster of the run's
+    baseline
+    and the default plan.  raced: if a runner measures.  rival: if the simulator differs from the run's."""
 
     champion: Timed
     untuned: Timed
@@ -90,9 +91,10 @@ class LevelAudit:
 
 @dataclass(frozen=True)
 class Audit:
-    """simulator: then, and now.  runner: None for the simulator.  faults: why the run is not to be trusted, a line each.
+    """Outcome of an audit.  simulator: of the run, and of today.  runner: None for the simulator.  faults: reasons for distrust, a line
+    each.
 
-    notes: what could not be asked, a line each.  readings: that the audit took; of: the run's.
+    notes: checks that were impossible, a line each.  readings: used by the audit; of: readings of the run.
     """
 
     what: str
@@ -111,12 +113,12 @@ class Audit:
         return not self.faults
 
     def values(self) -> dict[str, Any]:
-        """As JSON."""
+        """JSON of the audit."""
         return {"sound": self.sound, **asdict(self), "verdict": self.verdict}
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Verdict in one sentence."""
         if self.faults:
             count = len(self.faults)
             return f"{self.what} is not to be trusted: {count} fault{'s' if count > 1 else ''}, the first is {self.faults[0]}."
@@ -126,35 +128,35 @@ class Audit:
         yield self._champions()
         yield "none is slower than the untuned plan"
         yield self._winners()
-        spreads = [] if self.seeds is None else [found for level in self.levels if (found := self.seeds.spread(level)) is not None]
+        spreads = [] if self.seeds is None else [ends for level in self.levels if (ends := self.seeds.spread(level)) is not None]
         if self.seeds is not None and spreads:
-            most = max(abs(end) for spread in spreads for end in spread)
-            yield f"{len(self.seeds.seeds)} other seeds are within {most:.1%} after {self.seeds.readings:,} readings"
+            largest = max(abs(end) for spread in spreads for end in spread)
+            yield f"{len(self.seeds.seeds)} other seeds are within {largest:.1%} after {self.seeds.readings:,} readings"
         if self.longer is not None:
             level, regret = max(self.longer.regret.items(), key=lambda pair: pair[1])
             yield f"twice as many readings gain {regret:.1%}" + (f" at most, at {level}" if regret else "")
 
     def _champions(self) -> str:
-        moved = {level: by for level, each in self.levels.items() if (by := each.champion.moved) is not None}
+        moved = {level: change for level, level_audit in self.levels.items() if (change := level_audit.champion.moved) is not None}
         then, now = self.simulator
         if self.runner is None and then == now:
             return "every champion takes the cycles that the run said"
         if not moved:
             return "champions could not be timed again"
         level = max(moved, key=lambda level: abs(moved[level]))
-        who = f"simulator {now} times champions" if self.runner is None else "the board reads champions"
+        subject = f"simulator {now} times champions" if self.runner is None else "the board reads champions"
         before = f"than {then}" if self.runner is None else "than then"
-        return f"{who} at most {abs(moved[level]):.1%} {'slower' if moved[level] > 0 else 'faster'} {before}, at {level}"
+        return f"{subject} at most {abs(moved[level]):.1%} {'slower' if moved[level] > 0 else 'faster'} {before}, at {level}"
 
     def _winners(self) -> str:
-        raced = {level: each.raced for level, each in self.levels.items() if each.raced is not None}
+        raced = {level: level_audit.raced for level, level_audit in self.levels.items() if level_audit.raced is not None}
         if raced:
             level = max(raced, key=lambda level: raced[level].flips)
-            most = raced[level]
-            return f"under the runner's noise another program wins {most.flips} of {most.races} races" + (
-                f", at {level}" if most.flips else ""
+            worst = raced[level]
+            return f"under the runner's noise another program wins {worst.flips} of {worst.races} races" + (
+                f", at {level}" if worst.flips else ""
             )
-        rivals = {level: each.rival for level, each in self.levels.items() if each.rival is not None}
+        rivals = {level: level_audit.rival for level, level_audit in self.levels.items() if level_audit.rival is not None}
         if not rivals:
             return "winners are exact, the simulator has no noise"
         level = min(rivals, key=lambda level: rivals[level].behind)

@@ -1,7 +1,7 @@
-"""How often winners flip: each level's champion raced again against the next best programs of the log, by the runner that measured them.
+"""Rate of flipped winners: each level's champion races again against the log's next best programs, on the runner that measured them.
 
-Rounds are those of the finals (`tuner.selection.race`): everybody once, forwards and backwards in turn, so that a drift is in all alike.
-They are dealt into races, each won by the smallest median.  What is told of all rounds together is told by the finals' test.
+Rounds are those of the finals (`tuner.selection.race`): every program once, forwards and backwards in turn, so drift affects all alike.
+Rounds are dealt into races, each won by the smallest median.  Faults are decided over all rounds, by the test of the finals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.selection.race import FAILED, TOLERANCE, WRONG, Turn, score
 
 
 class RacesFound(NamedTuple):
-    """readings: that were taken."""
+    """Outcome of all races.  readings: readings used."""
 
     levels: Mapping[str, Raced]
     faults: tuple[str, ...]
@@ -38,7 +38,7 @@ class RacesFound(NamedTuple):
 
 @dataclass(frozen=True)
 class _Entered:
-    """Of one search.  programs: all of its programs, by number.  of: level -> numbers, the champion's first, the baseline's last."""
+    """Race entries of one search.  programs: by number.  of: level -> numbers, champion first, baseline last."""
 
     search: SearchedSubgraph
     programs: Sequence[Contender]
@@ -50,59 +50,59 @@ class _Entered:
 
 
 def race_again(
-    run: Any, opened: LoweredModel, found: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig, own: Mapping[str,
-    Plan],
-    baselines: Mapping[str, Plan], most: int, races: int, address: str | None, say: Callable[[str], None],
+    run: Any, opened: LoweredModel, searches: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig,
+    champions: Mapping[str, Plan], baselines: Mapping[str, Plan], limit: int, races: int, address: str | None, say: Callable[[str], None],
 ) -> RacesFound:  # fmt: skip
-    """run: its folder.  most: readings, of which at least two rounds are taken.  races: at most.  Raises `TilefarmError`."""
+    """Race all levels.  run: its folder.  limit: of readings, at least two rounds.  races: limit of races.  Raises `TilefarmError`."""
     log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
     tasks = read_tasks(run, ("task", "payload"))
-    entered = [_entered(opened, search, log, tasks, own, baselines, config.runner.finalists) for search in found]
-    rounds = max(2, most // sum(each.a_round for each in entered))
+    entered = [_entered(opened, search, log, tasks, champions, baselines, config.runner.finalists) for search in searches]
+    rounds = max(2, limit // sum(entry.a_round for entry in entered))
     count = min(races, rounds)
     length = rounds // count
-    say(f"{count} races of {length} readings: champions, runners-up and the untuned plan at {len(own)} levels")
-    cycles = [_cycles(each, count * length, config, address) for each in entered]
-    faults = [line for each, its in zip(entered, cycles, strict=True) for line in _faults(run, each, its, summary)]
-    levels = {level: _level(level, entered, cycles, count, summary) for level in own}
-    return RacesFound(levels, tuple(faults), sum(each.a_round for each in entered) * count * length)
+    say(f"{count} races of {length} readings: champions, runners-up and the untuned plan at {len(champions)} levels")
+    cycles = [_cycles(entry, count * length, config, address) for entry in entered]
+    faults = [line for entry, readings in zip(entered, cycles, strict=True) for line in _faults(run, entry, readings, summary)]
+    levels = {level: _level(level, entered, cycles, count, summary) for level in champions}
+    return RacesFound(levels, tuple(faults), sum(entry.a_round for entry in entered) * count * length)
 
 
 def _entered(
-    opened: LoweredModel, search: SearchedSubgraph, log: Any, tasks: Any, own: Mapping[str, Plan], baselines: Mapping[str, Plan], count: int
-) -> _Entered:
+    opened: LoweredModel, search: SearchedSubgraph, log: Any, tasks: Any, champions: Mapping[str, Plan],
+    baselines: Mapping[str, Plan], count: int,
+) -> _Entered:  # fmt: skip
     piece = search.pieces[0]
     plans: dict[str, Plan] = {}
     ranked: dict[str, list[str]] = {}
-    for level in own:
-        first, last = own[level].piece(piece), baselines[level].piece(piece)
-        some = [first, *finalists(log, tasks, search.run, [level], count), last]
-        plans |= {plan.digest: plan for plan in some}
-        others = dict.fromkeys(plan.digest for plan in some if plan.digest not in (first.digest, last.digest))
-        ranked[level] = [first.digest, *others, last.digest]
-    programs = contenders(opened.packed[piece], list(plans.values()), tuple(own))
-    number = {each.plan.digest: at for at, each in enumerate(programs)}
+    for level in champions:
+        first, last = champions[level].piece(piece), baselines[level].piece(piece)
+        plan_list = [first, *finalists(log, tasks, search.run, [level], count), last]
+        plans |= {plan.digest: plan for plan in plan_list}
+        runners_up = dict.fromkeys(plan.digest for plan in plan_list if plan.digest not in (first.digest, last.digest))
+        ranked[level] = [first.digest, *runners_up, last.digest]
+    programs = contenders(opened.packed[piece], list(plans.values()), tuple(champions))
+    number = {contender.plan.digest: index for index, contender in enumerate(programs)}
     return _Entered(
         search,
         programs,
-        {level: tuple(number[each] for each in digests if level in programs[number[each]].simulated) for level, digests in ranked.items()},
+        {level: tuple(number[key] for key in digests if level in programs[number[key]].simulated) for level, digests in ranked.items()},
     )
 
 
 def _cycles(entered: _Entered, rounds: int, config: TuneConfig, address: str | None) -> dict[str, NDArray[np.int64]]:
-    """Level -> int64 [rounds, programs of the level], FAILED where there was no reading."""
+    """Cycles of every reading: level -> int64 [rounds, programs of the level], FAILED where there was no reading."""
     spec = runner_spec(config)
     assert spec is not None
-    turns = [Turn(level, of if at % 2 == 0 else of[::-1]) for at in range(rounds) for level, of in entered.of.items()]
-    found: dict[str, list[list[int]]] = defaultdict(list)
-    with farm_of_finals(FinalsSpec(spec, tuple(each.program for each in entered.programs)), config, address) as farm:
-        for turn, told in zip(turns, read(farm, turns), strict=True):
-            found[turn.level].append(told if turn.programs == entered.of[turn.level] else told[::-1])
-    return {level: np.array(rows, np.int64) for level, rows in found.items()}
+    turns = [Turn(level, of if index % 2 == 0 else of[::-1]) for index in range(rounds) for level, of in entered.of.items()]
+    by_level: dict[str, list[list[int]]] = defaultdict(list)
+    with farm_of_finals(FinalsSpec(spec, tuple(contender.program for contender in entered.programs)), config, address) as farm:
+        for turn, row in zip(turns, read(farm, turns), strict=True):
+            by_level[turn.level].append(row if turn.programs == entered.of[turn.level] else row[::-1])
+    return {level: np.array(rows, np.int64) for level, rows in by_level.items()}
 
 
 def _median(cycles: NDArray[np.int64]) -> float:
-    """Of the readings that did not fail; infinity where all did."""
+    """Median of the successful readings; infinity without any."""
     good = cycles[cycles > FAILED]
     return float(np.median(good)) if len(good) else float("inf")
 
@@ -110,50 +110,50 @@ def _median(cycles: NDArray[np.int64]) -> float:
 def _level(
     level: str, entered: Sequence[_Entered], cycles: Sequence[Mapping[str, NDArray[np.int64]]], count: int, summary: Mapping[str, Any]
 ) -> Raced:
-    """Of the whole model: cycles are sums over pieces, and a race of it is lost where one of its pieces loses."""
+    """Races of the entire model: cycles are sums over subgraphs, and the champion loses a race if it loses in any subgraph."""
     flipped = np.zeros(count, bool)
     now = np.zeros(2)
-    for each, its in zip(entered, cycles, strict=True):
-        rows = its[level]
-        now += len(each.search.pieces) * np.array([_median(rows[:, 0]), _median(rows[:, -1])])
-        for at, race in enumerate(np.split(rows[:, : max(1, rows.shape[1] - 1)], count)):
+    for entry, readings in zip(entered, cycles, strict=True):
+        rows = readings[level]
+        now += len(entry.search.pieces) * np.array([_median(rows[:, 0]), _median(rows[:, -1])])
+        for index, race in enumerate(np.split(rows[:, : max(1, rows.shape[1] - 1)], count)):
             medians = [_median(race[:, program]) for program in range(race.shape[1])]
-            flipped[at] |= medians[0] > min(medians)
+            flipped[index] |= medians[0] > min(medians)
     robust, row = summary["robust"], summary["levels"][level]
     then = int(row["cycles"] if robust is None else robust["own_cycles"][level])
-    champion, untuned = (None if np.isinf(each) else round(float(each)) for each in now)
+    champion, untuned = (None if np.isinf(total) else round(float(total)) for total in now)
     return Raced(
         Timed(then, champion), Timed(int(row["baseline_layerwise_cycles"]), untuned), count, int(flipped.sum()), len(cycles[0][level])
     )
 
 
 def _faults(run: Any, entered: _Entered, cycles: Mapping[str, NDArray[np.int64]], summary: Mapping[str, Any]) -> Iterator[str]:
-    """What is told apart from noise: a champion that is slower than said, beside the untuned plan, which drifts as it does; slower than
-    that plan; or slower than a runner-up."""
-    said = {each["plan"]: each["cycles"] for each in summary["runner"]["finalists"] if each["search"] == entered.search.run}
+    """Faults beyond noise: a champion slower than reported (relative to the untuned plan, which drifts alike), slower than the untuned
+    plan, or slower than a runner-up."""
+    reported = {row["plan"]: row["cycles"] for row in summary["runner"]["finalists"] if row["search"] == entered.search.run}
     tests = sum(len(of) for of in entered.of.values())
-    sure = NormalDist().inv_cdf(1 - WRONG / tests)
+    threshold = NormalDist().inv_cdf(1 - WRONG / tests)
     for level, of in entered.of.items():
         rows = cycles[level]
-        where = f"{run}: level {level}"
+        location = f"{run}: level {level}"
         if _median(rows[:, 0]) == float("inf"):
-            yield f"{where}: the champion has no reading any more"
+            yield f"{location}: the champion has no reading any more"
             continue
-        plans = [entered.programs[at].plan.digest for at in of]
-        apart = _apart(rows, 0, -1)
-        champion, baseline = (said.get(plan, {}).get(level) for plan in (plans[0], plans[-1]))
-        if len(of) > 1 and score(apart) > sure:
-            yield f"{where}: the champion takes {float(np.exp(np.median(apart))) - 1:.1%} longer than the untuned plan"
-        elif len(of) > 1 and champion and baseline and score(apart - np.log(champion / baseline) - np.log1p(DRIFTED)) > sure:
-            slower = float(np.exp(np.median(apart))) / (champion / baseline) - 1
-            yield f"{where}: the champion is {slower:.1%} slower than summary.json says, beside the untuned plan"
-        for at in range(1, len(of) - 1):
-            behind = _apart(rows, 0, at)
-            if score(behind - TOLERANCE) > sure:
-                yield f"{where}: plan {plans[at][:8]} of the log is {-np.expm1(-np.median(behind)):.1%} faster than the champion"
+        plans = [entered.programs[index].plan.digest for index in of]
+        gap = _apart(rows, 0, -1)
+        champion, baseline = (reported.get(plan, {}).get(level) for plan in (plans[0], plans[-1]))
+        if len(of) > 1 and score(gap) > threshold:
+            yield f"{location}: the champion takes {float(np.exp(np.median(gap))) - 1:.1%} longer than the untuned plan"
+        elif len(of) > 1 and champion and baseline and score(gap - np.log(champion / baseline) - np.log1p(DRIFTED)) > threshold:
+            slower = float(np.exp(np.median(gap))) / (champion / baseline) - 1
+            yield f"{location}: the champion is {slower:.1%} slower than summary.json says, beside the untuned plan"
+        for index in range(1, len(of) - 1):
+            lag = _apart(rows, 0, index)
+            if score(lag - TOLERANCE) > threshold:
+                yield f"{location}: plan {plans[index][:8]} of the log is {-np.expm1(-np.median(lag)):.1%} faster than the champion"
 
 
-def _apart(rows: NDArray[np.int64], a: int, b: int) -> NDArray[np.float64]:
-    """log a - log b, of the rounds in which neither failed."""
-    both = rows[(rows[:, a] > FAILED) & (rows[:, b] > FAILED)]
-    return np.log(both[:, a]) - np.log(both[:, b])
+def _apart(rows: NDArray[np.int64], first: int, second: int) -> NDArray[np.float64]:
+    """Differences log first - log second, of the rounds without a failure of either."""
+    valid = rows[(rows[:, first] > FAILED) & (rows[:, second] > FAILED)]
+    return np.log(valid[:, first]) - np.log(valid[:, second])

@@ -1,4 +1,4 @@
-"""A run's search done again elsewhere: shorter with other seeds, or longer with its own.  The run's folder is only read."""
+"""Repetition of a run's search elsewhere: shorter with other seeds, or longer with its own seed.  The run's folder is read only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tuner.runs.subgraph_runs import copies
 
 @dataclass(frozen=True)
 class Again:
-    """Of which run, and where its searches run.  identity: run.json."""
+    """Source run of the repetition, and backend for its searches.  identity: content of run.json."""
 
     run: Path
     saved: SavedSource
@@ -57,18 +57,18 @@ class Again:
 
     @property
     def clock(self) -> str:
-        """Who says how long tasks take."""
+        """Name of the clock of tasks: simulator or runner."""
         return runner_name(self.config)
 
     @cached_property
     def beginning(self) -> int:
-        """Readings of what any seed measures first: until the run knew another program than those of single operators."""
+        """Readings before the first program other than single operators: the same for every seed."""
         grants = len(same_grants(self.saved.source.machine, self.levels))
         return readings_for(read_log(self.run, COLUMNS), copies(LocalPath(self.run)), grants + 1)
 
     @property
     def answered(self) -> int:
-        """Readings of that beginning that a store with this log answers, whoever asks."""
+        """Readings of that beginning that a store filled from this log answers."""
         log = read_log(self.run, ("seq", "task", "kind", "readings")).sort_values("seq", kind="stable")
         begins = log["readings"].cumsum() <= self.beginning
         trusted = (log["kind"].astype("str") != "program") & ~log["task"].astype("str").map(checked)
@@ -76,7 +76,7 @@ class Again:
 
     @property
     def an_epoch(self) -> int:
-        """Readings of one that comes after it, about."""
+        """Approximate readings of a later epoch."""
         config = self.config
         return (config.segments.measured + config.islands * config.search.generation) * len(self.levels) * repeats_of(config)
 
@@ -91,77 +91,78 @@ class Again:
         )  # fmt: skip
 
     def best(self, folder: Path, count: int | None = None) -> list[int | None]:
-        """By level, of the best model after so many readings of the search, by its log; None where there was none.  count: all."""
+        """Best cycles of the model by level after `count` readings of the search, by its log; None without a program.  count: None for
+        all."""
         log = read_log(folder, COLUMNS)
         count = int(log["readings"].sum()) if count is None else count
-        found = best_after(log, copies(LocalPath(folder)), self.levels, [count])[:, 0]
-        return [None if np.isnan(cycles) else int(cycles) for cycles in found]
+        best_cycles = best_after(log, copies(LocalPath(folder)), self.levels, [count])[:, 0]
+        return [None if np.isnan(cycles) else int(cycles) for cycles in best_cycles]
 
 
 def seeds_spread(
-    again: Again, opened: LoweredModel, left: int, most: int, known: Sequence[SearchedSubgraph], say: Callable[[str], None]
+    rerun: Again, opened: LoweredModel, remaining: int, limit: int, searches: Sequence[SearchedSubgraph], say: Callable[[str], None]
 ) -> Seeds | None:
-    """Searches with the next seeds, `most` at most, of `left` readings together; None where these are too few for one.
+    """Searches with the next seeds, at most `limit`, with `remaining` readings together; None if these are too few for one.
 
-    known: the run's searches, whose log answers what it has; () where that is not this simulator's.  Raises as `tuner.driver.tune`.
+    searches: the run's own, whose log answers known tasks; () for another simulator.  Raises as `tuner.driver.tune`.
     """
-    beginning, simulated = again.beginning, again.clock == BUILT_IN
-    free = again.answered if known and simulated else 0
-    count = min(most, left // (beginning - free + again.an_epoch))
+    beginning, simulated = rerun.beginning, rerun.clock == BUILT_IN
+    free = rerun.answered if searches and simulated else 0
+    count = min(limit, remaining // (beginning - free + rerun.an_epoch))
     if not count:
         return None
-    readings = free + left // count
-    first = int(again.identity["seed"]) + 1
+    readings = free + remaining // count
+    first = int(rerun.identity["seed"]) + 1
     seeds = tuple(range(first, first + count))
-    prior = again.run / "models" / PRIOR
-    found: list[list[int | None]] = []
+    prior = rerun.run / "models" / PRIOR
+    best_cycles: list[list[int | None]] = []
     taken = 0
     with TemporaryDirectory(prefix="tilefarm-audit-") as folder:
         store = Path(folder) / STORE
         if free:
-            _store_log(again, opened, known, store)
-        for at, seed in enumerate(seeds, 1):
-            say(f"seed {seed}, {at} of {count}: {readings:,} readings" + (f", of which the log has {free:,}" if free else ""))
-            request = again.request(Path(folder) / str(seed), readings, seed, prior=prior if known and prior.is_file() else None)
-            if simulated:  # over before actors would be there
+            _store_log(rerun, opened, searches, store)
+        for index, seed in enumerate(seeds, 1):
+            say(f"seed {seed}, {index} of {count}: {readings:,} readings" + (f", of which the log has {free:,}" if free else ""))
+            request = rerun.request(Path(folder) / str(seed), readings, seed, prior=prior if searches and prior.is_file() else None)
+            if simulated:  # shorter than the start of actors
                 request = replace(request, backend="serial", store=str(store), champions=False)
             with searched(request):
                 pass
             log = read_log(request.out, ("worker", "readings"))
             taken += int(log["readings"][~log["worker"].astype("str").str.startswith(WORKER)].sum())
-            found.append(again.best(request.out))
+            best_cycles.append(rerun.best(request.out))
             shutil.rmtree(request.out)
-    own: Sequence[int | None] = again.best(again.run, readings) if known else [None] * len(again.levels)
-    others = zip(again.levels, zip(*found, strict=True), strict=True)
-    return Seeds(readings, taken, seeds, dict(zip(again.levels, own, strict=True)), dict(others))
+    run_cycles: Sequence[int | None] = rerun.best(rerun.run, readings) if searches else [None] * len(rerun.levels)
+    seed_cycles = zip(rerun.levels, zip(*best_cycles, strict=True), strict=True)
+    return Seeds(readings, taken, seeds, dict(zip(rerun.levels, run_cycles, strict=True)), dict(seed_cycles))
 
 
-def _store_log(again: Again, opened: LoweredModel, known: Sequence[SearchedSubgraph], store: Path) -> None:
-    """What the run measured, where the searches look."""
+def _store_log(rerun: Again, opened: LoweredModel, searches: Sequence[SearchedSubgraph], store: Path) -> None:
+    """Fill a store with the run's measurements, for the searches to read."""
     store.mkdir()
-    for search in known:
-        target_graph = ordered(opened.packed[search.pieces[0]].target_graph, again.config.search.order)
-        machine, seed, tag = opened.machine.name, int(again.identity["seed"]), str(again.identity["tag"])
-        origin = Origin(search.run, opened.name, machine, simulator.VERSION, again.clock, seed, tag)
-        spec = SearchSpec(origin, target_graph, again.levels, again.config)
-        StoreClient(LocalPath(store), LocalPath(again.run), spec, lambda _: None).close()
+    for search in searches:
+        target_graph = ordered(opened.packed[search.pieces[0]].target_graph, rerun.config.search.order)
+        machine, seed, tag = opened.machine.name, int(rerun.identity["seed"]), str(rerun.identity["tag"])
+        origin = Origin(search.run, opened.name, machine, simulator.VERSION, rerun.clock, seed, tag)
+        spec = SearchSpec(origin, target_graph, rerun.levels, rerun.config)
+        StoreClient(LocalPath(store), LocalPath(rerun.run), spec, lambda _: None).close()
 
 
-def search_longer(again: Again, readings: int, say: Callable[[str], None]) -> Longer:
-    """The run resumed in a copy of its folder.  readings: in all.  Raises as `tuner.driver.tune`."""
+def search_longer(rerun: Again, readings: int, say: Callable[[str], None]) -> Longer:
+    """Resume the run in a copy of its folder.  readings: in all.  Raises as `tuner.driver.tune`."""
     with TemporaryDirectory(prefix="tilefarm-audit-") as folder:
         copy = Path(folder) / "RUN"
         say(f"the run goes on in a copy, to {readings:,} readings")
         try:
-            shutil.copytree(again.run, copy, ignore=shutil.ignore_patterns(".lock", ".tmp", "*.onnx", "*.html"))
+            shutil.copytree(rerun.run, copy, ignore=shutil.ignore_patterns(".lock", ".tmp", "*.onnx", "*.html"))
         except (OSError, shutil.Error) as error:
-            raise BadInputError(f"{again.run}: cannot be copied to {copy}: {error}") from None
-        with searched(again.request(copy, readings, int(again.identity["seed"]), resume=True, quiet=again.quiet)):
+            raise BadInputError(f"{rerun.run}: cannot be copied to {copy}: {error}") from None
+        with searched(rerun.request(copy, readings, int(rerun.identity["seed"]), resume=True, quiet=rerun.quiet)):
             pass
-        after, before = again.best(copy), again.best(again.run)
+        after, before = rerun.best(copy), rerun.best(rerun.run)
     cycles, regret = {}, {}
-    for level, mine, longer in zip(again.levels, before, after, strict=True):
-        assert mine is not None, "a run that has ended has measured a program at every level"
+    for level, shorter, longer in zip(rerun.levels, before, after, strict=True):
+        assert shorter is not None, "a run that has ended has measured a program at every level"
         assert longer is not None, "its log goes on from there"
-        cycles[level], regret[level] = longer, mine / longer - 1
+        cycles[level], regret[level] = longer, shorter / longer - 1
     return Longer(readings, cycles, regret)

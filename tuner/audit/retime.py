@@ -1,4 +1,4 @@
-"""The files of a run timed again by this simulator: what is compiled from its plans, and what `best.onnx` holds."""
+"""Run files timed again by this simulator: programs compiled from the plans, and the content of `best.onnx`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tuner.runs.subgraph_runs import copies
 
 
 class FilesTimed(NamedTuple):
-    """own, baselines: level -> plan.  champions, untuned: level -> cycles by this simulator, None where it has no program of it.
+    """Plans of the run and today's cycles.  own, baselines: level -> plan.  champions, untuned: level -> cycles; None without a program.
 
     faults: a line each.
     """
@@ -40,100 +40,99 @@ class FilesTimed(NamedTuple):
 
 
 def clock_of(summary: Mapping[str, Any]) -> str:
-    """Who said the summary's cycles: `simulator`, or the runner's name."""
+    """Name of the summary's clock: `simulator`, or the runner's name."""
     return BUILT_IN if summary["runner"] is None else str(summary["runner"]["name"])
 
 
 def own_cycles(summary: Mapping[str, Any], level: str) -> int:
-    """Of the level's champion, whatever ships."""
+    """Cycles of the level's champion, shipped or not."""
     robust = summary["robust"]
     return int(summary["levels"][level]["cycles"] if robust is None else robust["own_cycles"][level])
 
 
 def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator: bool) -> FilesTimed:
-    """Raises `BadInputError` where a plan is missing or is none."""
+    """Time all plans of a run again and compare with its summary.  Raises `BadInputError` for a missing or invalid plan."""
     summary, machine = entry.summary, opened.machine
     assert summary is not None
     levels = tuple(machine.contention)
-    ships, own = plans_of(run / "plans", machine), plans_of(run / "plans" / OWN, machine)
+    ships, champions = plans_of(run / "plans", machine), plans_of(run / "plans" / OWN, machine)
     baselines = _baselines(run, opened)
     robust, rows = summary["robust"], summary["levels"]
     faults = list[str]()
-    for folder, plans in (("plans", ships), (f"plans/{OWN}", own)):
+    for folder, plans in (("plans", ships), (f"plans/{OWN}", champions)):
         for level in levels:
-            said = rows[level]["plan"] if folder == "plans" else rows[level]["plan"] if robust is None else robust["own_plan"][level]
-            if plans[level].digest != said:
-                faults.append(f"{run / folder / f'{level}.json'}: plan {plans[level].digest[:8]}, summary.json says {said[:8]}")
+            expected = rows[level]["plan"] if folder == "plans" else rows[level]["plan"] if robust is None else robust["own_plan"][level]
+            if plans[level].digest != expected:
+                faults.append(f"{run / folder / f'{level}.json'}: plan {plans[level].digest[:8]}, summary.json says {expected[:8]}")
     shipped = _timed(opened, ships)
-    others = _timed(opened, {level: plan for level, plan in own.items() if plan.digest != ships[level].digest})
-    timed = {"plans": shipped, f"plans/{OWN}": {**shipped, **others}, "baseline": _timed(opened, baselines)}
-    faults += [
-        f"{run}: {name}, level {level}: {each}" for name, found in timed.items() for level, each in found.items() if isinstance(each, str)
-    ]
+    unshipped = _timed(opened, {level: plan for level, plan in champions.items() if plan.digest != ships[level].digest})
+    timed = {"plans": shipped, f"plans/{OWN}": {**shipped, **unshipped}, "baseline": _timed(opened, baselines)}
+    faults += [f"{run}: {name}, level {level}: {m}" for name, models in timed.items() for level, m in models.items() if isinstance(m, str)]
     now = {
-        name: {level: None if isinstance(each, str) else each.timings[level].cycles for level, each in found.items()}
-        for name, found in timed.items()
+        name: {level: None if isinstance(m, str) else m.timings[level].cycles for level, m in models.items()}
+        for name, models in timed.items()
     }
+    # cycles are exact only by the simulator that reported them; a runner's vary from reading to reading
     by_simulator = same_simulator and clock_of(summary) == BUILT_IN
     if by_simulator:
-        said_of = {
+        expected_cycles = {
             "plans": {level: rows[level]["cycles"] for level in levels},
             f"plans/{OWN}": {level: own_cycles(summary, level) for level in levels},
             "baseline": {level: rows[level]["baseline_layerwise_cycles"] for level in levels},
         }
-        for name, said in said_of.items():
+        for name, expected in expected_cycles.items():
             for level in levels:
-                if (cycles := now[name][level]) is not None and cycles != said[level]:
-                    faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, summary.json says {said[level]:,}")
+                if (cycles := now[name][level]) is not None and cycles != expected[level]:
+                    faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, summary.json says {expected[level]:,}")
         if summary["target"] is None:
             faults += _fastest_of_log(run, levels, {level: own_cycles(summary, level) for level in levels})
     faults += _file(run, opened, timed["plans"], rows, same_simulator)
     plain = measure(opened, default_by_level(opened))
     untuned = {}
     for level in levels:
-        base, alone = now["baseline"][level], plain[level].timings[level].cycles
-        untuned[level] = alone if base is None else min(base, alone)
+        base, default = now["baseline"][level], plain[level].timings[level].cycles
+        untuned[level] = default if base is None else min(base, default)
         for name in ("plans", f"plans/{OWN}") if clock_of(summary) == BUILT_IN else ():
             if (cycles := now[name][level]) is not None and cycles > untuned[level]:
                 faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, the untuned plan {untuned[level]:,}")
-    return FilesTimed(own, baselines, now[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
+    return FilesTimed(champions, baselines, now[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
 
 
 def _baselines(run: Path, opened: LoweredModel) -> dict[str, Plan]:
-    """Level -> that of what it grants."""
+    """Baseline plan of every level: one for each group of levels with the same grants."""
     levels = tuple(opened.machine.contention)
-    found = dict[str, Plan]()
+    plans = dict[str, Plan]()
     for group in same_grants(opened.machine, levels):
         first = levels[group[0]]
         plan = Plan.load(run / "plans" / f"{BASELINE if first == levels[0] else f'{BASELINE}.{first}'}.json")
-        found |= {levels[at]: plan for at in group}
-    return {level: found[level] for level in levels}
+        plans |= {levels[index]: plan for index in group}
+    return {level: plans[level] for level in levels}
 
 
 def _timed(opened: LoweredModel, plans: Mapping[str, Plan]) -> dict[str, MeasuredModel | str]:
-    """Each at its level; why not, where there is no program of it."""
-    found: dict[str, MeasuredModel | str] = {}
+    """Measurement of each plan at its level; the error's text where it has no program."""
+    outcomes: dict[str, MeasuredModel | str] = {}
     for level, plan in plans.items():
         try:
-            found[level] = measure(opened, {level: plan})[level]
+            outcomes[level] = measure(opened, {level: plan})[level]
         except (BadInputError, InfeasibleError) as error:
-            found[level] = str(error)
-    return found
+            outcomes[level] = str(error)
+    return outcomes
 
 
-def _fastest_of_log(run: Path, levels: tuple[str, ...], said: Mapping[str, int]) -> Iterator[str]:
-    """A champion that is not the fastest program that the log has."""
+def _fastest_of_log(run: Path, levels: tuple[str, ...], expected: Mapping[str, int]) -> Iterator[str]:
+    """Faults of champions that are not the fastest program of the log."""
     log, place = read_log(run, COLUMNS), LocalPath(run)
     best = best_after(log, copies(place), levels, [int(log["readings"].sum())])
     for level, cycles in zip(levels, best[:, 0], strict=True):
-        if not np.isnan(cycles) and int(cycles) != said[level]:
-            yield f"{run}: level {level}: the log's fastest program takes {int(cycles):,} cycles, summary.json says {said[level]:,}"
+        if not np.isnan(cycles) and int(cycles) != expected[level]:
+            yield f"{run}: level {level}: the log's fastest program takes {int(cycles):,} cycles, summary.json says {expected[level]:,}"
 
 
 def _file(
     run: Path, opened: LoweredModel, compiled: Mapping[str, MeasuredModel | str], rows: Mapping[str, Any], same_simulator: bool
 ) -> Iterator[str]:
-    """What is wrong with `best.onnx`.  compiled: from the plans that ship, today."""
+    """Faults of `best.onnx`.  compiled: from the shipped plans, today."""
     path = run / "best.onnx"
     try:
         file = read_compiled(path)
@@ -146,20 +145,20 @@ def _file(
     if set(file.levels) != set(compiled):
         yield f"{path}: has levels {', '.join(file.levels)}; the run has {', '.join(compiled)}"
         return
-    for level, mine in compiled.items():
-        said = rows[level]["plan"]
-        if file.plan(level) != said:
-            yield f"{path}: level {level} runs plan {file.plan(level)[:8]}, summary.json says {said[:8]}"
-        elif same_simulator and not isinstance(mine, str):
-            yield from _stream(path, file, level, mine)
+    for level, outcome in compiled.items():
+        expected = rows[level]["plan"]
+        if file.plan(level) != expected:
+            yield f"{path}: level {level} runs plan {file.plan(level)[:8]}, summary.json says {expected[:8]}"
+        elif same_simulator and not isinstance(outcome, str):
+            yield from _stream(path, file, level, outcome)
 
 
-def _stream(path: Path, file: Compiled, level: str, mine: MeasuredModel) -> Iterator[str]:
-    """What is wrong with one variant, by the simulator that the file was compiled for."""
+def _stream(path: Path, file: Compiled, level: str, model: MeasuredModel) -> Iterator[str]:
+    """Faults of one variant, by the simulator that the file was compiled for."""
     cycles = simulate_all(file.prepared(level), file.machine, file.level(level)).cycles
     try:
         file.check_cycles(level, cycles)
     except BadInputError as error:
         yield f"{path}: {error}"
-    if mine.plan.digest == file.plan(level) and mine.digest != " ".join(program.digest for program in file.programs(level)):
+    if model.plan.digest == file.plan(level) and model.digest != " ".join(program.digest for program in file.programs(level)):
         yield f"{path}: level {level}: not the program that its plan compiles to"

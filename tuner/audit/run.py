@@ -1,4 +1,4 @@
-"""`tilefarm audit`: what is asked of a finished run, in order."""
+"""Checks of `tilefarm audit` on a finished run, in order."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tuner.runs.folder import SETTINGS
 from tuner.runs.list_runs import ENDED, open_run
 from tuner.selection.finals import finalists
 
-SHARE = 10  # of the run's readings an audit takes one part in so many
+SHARE = 10  # an audit uses one SHARE-th of the run's readings
 
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """seeds: short searches with others, at most.  races: of the finals again, at most, where a runner measures.
+    """Request for an audit.  seeds: limit of short searches with other seeds.  races: limit of repeated finals, if a runner measures.
 
-    longer: go on to twice the readings, in a copy.  backend, address, workers: as of a search; None: as the run's settings say.
+    longer: resume to twice the readings, in a copy.  backend, address, workers: as of a search; None: as in the run's settings.
     """
 
     run: Path
@@ -46,7 +46,7 @@ class AuditRequest:
 
 
 def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
-    """say: takes a line of progress.  Raises `BadInputError` for what is no finished run, or whose model or settings are not there."""
+    """Audit a finished run.  say: takes a progress line.  Raises `BadInputError` for an unfinished run, or a missing model or settings."""
     run = request.run
     entry = open_run(run)
     summary = entry.summary
@@ -63,68 +63,69 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     say(f"{opened.name} on {opened.machine.name}: champions and the untuned plan compiled and timed again")
     files = time_files(run, entry, opened, same)
     faults, notes = list(files.faults), list[str]()
-    found = searches(opened, str(entry.identity["run"]))
+    subgraphs = searches(opened, str(entry.identity["run"]))
     used = sum(summary["measurements"][name] for name in ("search", "canary", "finals"))
-    left, taken = used // SHARE, 0
+    # readings are shared out: half to races if seeds are wanted too, the remainder to the seeds
+    budget, taken = used // SHARE, 0
     raced: Mapping[str, Raced] = {}
     if clock != BUILT_IN:
-        share = left if not request.seeds else left // 2
+        share = budget if not request.seeds else budget // 2
         race = race_again(
-            run, opened, found, summary, config, files.own, files.baselines, share, request.races, request.address, say
+            run, opened, subgraphs, summary, config, files.own, files.baselines, share, request.races, request.address, say
         )  # fmt: skip
         raced, taken = race.levels, race.readings
         faults += race.faults
-    rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, found, files.own, config)
-    again = Again(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
+    rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, subgraphs, files.own, config)
+    rerun = Again(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
     longer = None
-    seeds = seeds_spread(again, opened, left - taken, request.seeds, found if same else (), say)
+    seeds = seeds_spread(rerun, opened, budget - taken, request.seeds, subgraphs if same else (), say)
     if seeds is not None:
         taken += seeds.taken
         if entry.identity.get("warm_start") or entry.identity.get("start"):
             notes.append("other seeds begin without the earlier runs and the plans that this one began with")
     elif request.seeds:
-        notes.append(f"no search with another seed: {left - taken:,} readings are left for it, too few for an epoch")
+        notes.append(f"no search with another seed: {budget - taken:,} readings are left for it, too few for an epoch")
     if request.longer and not same:
         notes.append(f"not resumed: simulator {then} measured the run, this is {now}")
     elif request.longer:
-        longer = search_longer(again, 2 * used, say)
+        longer = search_longer(rerun, 2 * used, say)
         taken += used
     found_levels = {}
     for level in levels:
         champion = raced[level].champion if raced else Timed(own_cycles(summary, level), files.champions[level])
-        said = int(summary["levels"][level]["baseline_layerwise_cycles"])
-        untuned = raced[level].untuned if raced else Timed(said, files.untuned[level])
+        recorded = int(summary["levels"][level]["baseline_layerwise_cycles"])
+        untuned = raced[level].untuned if raced else Timed(recorded, files.untuned[level])
         found_levels[level] = LevelAudit(champion, untuned, raced.get(level), rivals.get(level))
-    what, runner = f"{opened.name} on {opened.machine.name}", None if clock == BUILT_IN else clock
-    return Audit(what, (then, now), runner, found_levels, tuple(faults), tuple(notes), seeds, longer, taken, used)
+    title, runner = f"{opened.name} on {opened.machine.name}", None if clock == BUILT_IN else clock
+    return Audit(title, (then, now), runner, found_levels, tuple(faults), tuple(notes), seeds, longer, taken, used)
 
 
 def _rivals(
-    run: Path, opened: LoweredModel, found: Sequence[SearchedSubgraph], own: Mapping[str, Plan], config: TuneConfig
+    run: Path, opened: LoweredModel, searches: Sequence[SearchedSubgraph], champions: Mapping[str, Plan], config: TuneConfig
 ) -> dict[str, Rivals]:
-    """By level the next best programs of the log as this simulator times them, beside the champion; of a search that has the fastest."""
+    """Best rival of the champion for every level: the log's next best programs, timed by this simulator."""
     log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
     tasks = read_tasks(run, ("task", "payload"))
     rivals: dict[str, Rivals] = {}
-    for search in found:
+    for search in searches:
         piece = search.pieces[0]
         compiler = opened.compilers[piece]
-        for level, plan in own.items():
+        for level, plan in champions.items():
             champion = plan.piece(piece)
-            others = [
-                each for each in finalists(log, tasks, search.run, [level], config.runner.finalists) if each.digest != champion.digest
+            runners_up = [
+                rival for rival in finalists(log, tasks, search.run, [level], config.runner.finalists) if rival.digest != champion.digest
             ]
             cycles = {}
-            for each in (champion, *others):
+            for rival in (champion, *runners_up):
                 try:
-                    cycles[each.digest] = measure_plans(compiler, {level: each})[level].timings[level].cycles
+                    cycles[rival.digest] = measure_plans(compiler, {level: rival})[level].timings[level].cycles
                 except InfeasibleError:
                     continue  # another simulator may leave less room
-            mine = cycles.pop(champion.digest, None)
-            if mine is None or not cycles:
+            champion_cycles = cycles.pop(champion.digest, None)
+            if champion_cycles is None or not cycles:
                 continue
             best = min(cycles, key=lambda digest: (cycles[digest], digest))
-            behind = cycles[best] / mine - 1
-            if level not in rivals or behind < rivals[level].behind:
-                rivals[level] = Rivals(best, behind)
+            lag = cycles[best] / champion_cycles - 1
+            if level not in rivals or lag < rivals[level].behind:
+                rivals[level] = Rivals(best, lag)
     return rivals

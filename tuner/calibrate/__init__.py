@@ -1,1 +1,1 @@
-"""A machine file fitted to a board: micro-programs measured through a runner, values found class by class, and how well each is known."""
+"""Calibration of a machine file to a board: micro-programs run by a runner, values fitted class by class, each with its accuracy."""

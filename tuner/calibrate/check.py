@@ -1,4 +1,4 @@
-"""How well a fitted machine predicts: whole segments of networks, of which no probe was made, measured and predicted."""
+"""Accuracy of a fitted machine's predictions: held-out segments of networks, measured and predicted."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tuner.search.table import SegmentTable
 from tuner.zoo.load import open_network
 
 NETWORKS = ("light:squeezenet", "light:shufflenet", "made:mobilenet_v2")
-READINGS = 24  # of a segment: noise of 3% is 0.6% then
+READINGS = 24  # of each segment: reduces noise of 3% to 0.6%
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """level: at which each was measured, in turn.  measured, predicted: cycles, float64 [segments].  networks: that they are of."""
+    """Held-out segments.  level: of each measurement, in turn.  measured, predicted: cycles, float64 [segments].  networks: the sources."""
 
     networks: tuple[str, ...]
     level: tuple[str, ...]
@@ -45,7 +45,7 @@ class HeldOut:
 
     @property
     def error(self) -> NDArray[np.float64]:
-        """float64 [segments]: predicted over measured, less 1, without its sign."""
+        """Relative errors, float64 [segments]: |predicted / measured - 1|."""
         return np.asarray(np.abs(self.predicted / self.measured - 1))
 
     @property
@@ -58,47 +58,47 @@ class HeldOut:
 
     @property
     def pairs(self) -> float:
-        """Of all two segments at one level: the share whose prediction says which is the faster; equal predictions count by half."""
+        """Share of segment pairs at one level that predictions order correctly; equal predictions count half."""
         right = total = 0.0
         levels = np.array(self.level)
         for level in sorted(set(self.level)):
-            here = levels == level
-            i, j = np.triu_indices(int(here.sum()), 1)
-            measured, predicted = (np.sign(each[here][i] - each[here][j]) for each in (self.measured, self.predicted))
+            at_level = levels == level
+            i, j = np.triu_indices(int(at_level.sum()), 1)
+            measured, predicted = (np.sign(cycles[at_level][i] - cycles[at_level][j]) for cycles in (self.measured, self.predicted))
             right += float(((measured * predicted + 1) / 2)[measured != 0].sum())
             total += int((measured != 0).sum())
         return right / total if total else 0.0
 
 
 def check(board: ProbedBoard, machine: Machine, count: int, seed: int, networks: Sequence[str] = NETWORKS) -> HeldOut:
-    """`count` segments, compiled for the machine.  Raises `BadInputError` where networks have fewer, or the board says nonsense."""
+    """Measure and predict `count` segments, compiled for the machine.  Raises `BadInputError` for too few segments or invalid readings."""
     levels = tuple(machine.contention)
     measured: list[float] = []
     predicted: list[int] = []
-    at: list[str] = []
+    turns: list[str] = []
     for cycles, program in _segments(machine, networks, count, seed):
-        level = levels[len(at) % len(levels)]
-        at.append(level)
+        level = levels[len(turns) % len(levels)]
+        turns.append(level)
         predicted.append(cycles[level])
-        measured.append(board.centre(program, level, f"held-out segment {len(at)}", READINGS))
-        if len(at) == count:
-            return HeldOut(tuple(networks), tuple(at), np.array(measured), np.array(predicted, np.float64))
-    raise BadInputError(f"--check {count}: {', '.join(networks)} have {len(at)} segments that fit {machine.name}; accepted: up to that")
+        measured.append(board.centre(program, level, f"held-out segment {len(turns)}", READINGS))
+        if len(turns) == count:
+            return HeldOut(tuple(networks), tuple(turns), np.array(measured), np.array(predicted, np.float64))
+    raise BadInputError(f"--check {count}: {', '.join(networks)} have {len(turns)} segments that fit {machine.name}; accepted: up to that")
 
 
 _Segments = Iterator[tuple[Mapping[str, int], Encoded]]
 
 
 def _segments(machine: Machine, networks: Sequence[str], count: int, seed: int) -> _Segments:
-    """Predicted cycles by level, and what a runner takes: of all networks in turn, until none has another."""
+    """Predicted cycles by level, and the runner's input, of all networks in turn until all are exhausted."""
     rng = np.random.default_rng([seed, 5])
     dtype = machine.matrix.data_types[0]
     packed = [one for name in networks for one in open_network(ModelSpec.named(Path(name), machine, dtype, {}, None)).packed]
-    left = [_of_unit(one, -(-2 * count // len(packed)), rng) for one in packed]
-    while left:
-        found = [(stream, next(stream, None)) for stream in left]
-        yield from (segment for _, segment in found if segment is not None)
-        left = [stream for stream, segment in found if segment is not None]
+    streams = [_of_unit(one, -(-2 * count // len(packed)), rng) for one in packed]
+    while streams:
+        segments = [(stream, next(stream, None)) for stream in streams]
+        yield from (segment for _, segment in segments if segment is not None)
+        streams = [stream for stream, segment in segments if segment is not None]
 
 
 def _of_unit(packed: Packed, count: int, rng: np.random.Generator) -> _Segments:
@@ -117,7 +117,7 @@ def _of_unit(packed: Packed, count: int, rng: np.random.Generator) -> _Segments:
 
 
 def _genes(target_graph: TargetGraph, count: int, rng: np.random.Generator) -> list[Gene]:
-    """Different ones: of single operators and of runs of them, in any blocks, tiles, cores and orders that moves and chance make."""
+    """Distinct genes of single operators and of fused runs, with random blocks, tiles, cores and orders."""
     start = single_operators(target_graph)
     if isinstance(start, Infeasible):
         return []

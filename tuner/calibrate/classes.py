@@ -1,7 +1,8 @@
-"""The table of what is fitted: classes of values in an order in which what a class needs is known by then.
+"""Table of fitted values: classes in order, so that each class depends only on earlier ones.
 
-A row is data: its keys in the machine's file (at most four at a time), the probes whose times depend on them, and what is taken for
-granted meanwhile.  How they are fitted is the same for all (`tuner.calibrate.fit`).
+A row is data: its keys in the machine's file (at most four at a time), the probes whose times depend on them, and assumed values of
+later
+classes.  All classes are fitted alike (`tuner.calibrate.fit`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tuner.calibrate.probes_paths import copies, path_probes
 Probes = Callable[[Machine, int], tuple[Probe, ...]]
 GRANULES = (32, 64, 128, 256, 512)
 MOST_KEYS = 4
-_WIDE = 1 << 20  # B/cycle: a port that nobody feels
+_WIDE = 1 << 20  # B/cycle: a port without effect
 
 
 def _no_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
@@ -33,10 +34,10 @@ def _no_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 
 @dataclass(frozen=True)
 class ParameterClass:
-    """keys: what the class says.  first: other keys that are free when it is fitted for the first time, whose own class comes later.
+    """Class of values.  keys: of the class.  first: keys of later classes, also free during the first fit.
 
-    assumed: values that hold meanwhile.  beside: keys of other classes that are free once more when all are known, since these keys can
-    take their place; with the probes that show those.
+    assumed: values that hold meanwhile.  beside: keys of other classes, free again in the last fit because these keys can compensate for
+    them; with the probes that separate them.
     """
 
     name: str
@@ -48,13 +49,13 @@ class ParameterClass:
     beside_probes: Probes = _no_probes
 
 
-def cycles(path: str, hidden: str, least: int = 0, most: int = 1 << 20) -> Key:
-    """A time."""
-    return Key(path, "cycles", least, most, hidden=hidden)
+def cycles(path: str, hidden: str, least: int = 0, greatest: int = 1 << 20) -> Key:
+    """Key of a time in cycles."""
+    return Key(path, "cycles", least, greatest, hidden=hidden)
 
 
 def rate(path: str, hidden: str, step: Number = 1) -> Key:
-    """Bytes per cycle; times go with its inverse."""
+    """Key of a rate in bytes per cycle; times are proportional to its inverse."""
     return Key(path, "B/cycle", step, 1 << 20, step, inverse=True, hidden=hidden)
 
 
@@ -64,7 +65,7 @@ _GRANULE = "blocks of 32 bytes are moved whole, and rows of DRAM are opened no f
 
 
 def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
-    """The rows for a machine.  Raises `UnsupportedError` for one without UB or L0: probes are programs of a machine with all buffers."""
+    """Rows for a machine.  Raises `UnsupportedError` without UB or L0: probes use all buffers."""
     if lacks := [memory.name for memory in (Memory.L0A, Memory.L0B, Memory.UB) if not machine.has(memory)]:
         raise UnsupportedError(f"machine {machine.name}: has no {', '.join(lacks)}; calibrate takes machines with L0A, L0B and UB")
     unit = machine.matrix
@@ -83,6 +84,7 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
         ),
         ParameterClass("matrix", (cycles("matrix.startup_cycles", _ISSUE), *products), matrix_probes),
     ]
+    # paths of DDR follow last: their probes also depend on paths on chip
     for path in machine.paths:
         ends = (path.source, path.destination)
         if not path.of_ddr:
@@ -96,7 +98,7 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
 
 
 def _of_product(unit: CubeUnit | SystolicUnit, dtype: str) -> str:
-    """The key of what the matrix unit takes for one product."""
+    """Key of the matrix unit's time for one product."""
     if isinstance(unit, SystolicUnit):
         return f"matrix.passes.{dtype}"
     return f"matrix.products.{dtype}.cycles" if dtype in unit.products else f"matrix.cycles_per_fractal.{dtype}"
@@ -107,7 +109,7 @@ def _granule(source: str, target: str) -> Key:
 
 
 def _ddr(machine: Machine) -> list[ParameterClass]:
-    """Paths as if the port were no limit, then the port, then what levels leave of it."""
+    """Classes of DDR: paths with an unlimited port, then the port, then the share of each level."""
     paths = [(path.source, path.destination) for path in machine.paths if path.of_ddr]
     if not paths:
         return []
@@ -125,7 +127,7 @@ def _ddr(machine: Machine) -> list[ParameterClass]:
         rows.append(ParameterClass(f"{name}, runs", (_granule(*ends),), partial(run_probes, *ends), assumed=wide))
     rows.append(ParameterClass("DDR latency", latency, partial(transfer_probes, *paths[0]), assumed=wide))
     rows.append(ParameterClass("DDR port", (port,), port_probes))
-    for level in list(machine.contention)[1:]:  # the first is what the port's rate is measured at
+    for level in list(machine.contention)[1:]:  # the port's rate is measured at the first
         share = Key(f"contention.{level}.share", "share", 0.001, 1, 0.001, inverse=True, hidden="the paths of all cores together draw less")
         late = cycles(f"contention.{level}.latency_cycles", "start-ups and data take longer")
         rows.append(
@@ -135,5 +137,5 @@ def _ddr(machine: Machine) -> list[ParameterClass]:
 
 
 def keys_of(machine: Machine) -> tuple[Key, ...]:
-    """All that is fitted of a machine, but the depth of its queues (`tuner.calibrate.queue`)."""
+    """Fitted keys of a machine, except the depth of its queues (`tuner.calibrate.queue`)."""
     return tuple(key for row in classes_of(machine) for key in row.keys)

@@ -1,12 +1,13 @@
-"""Values of one class from what was observed: least squares against the simulator itself, on the values that the format takes.
+"""Values of one class from observations: least squares against the simulator, on the grid of legal values.
 
-Times are linear in cycles and in the inverse of rates, but for what hides behind something else and what is rounded up.  So steps of
-Gauss and Newton with differences of the simulator's own predictions solve a class that is linear at once, and are near for one that
-is not; a search over neighbours on the grid of legal values then ends at the least of what the simulator says, roundings and limits
-included.  Deterministic, and of tens of evaluations; a random search (CMA-ES) needed thousands for the same least.
+Times are linear in cycles and in the inverse of rates, except for hidden times and rounding.  So Gauss-Newton steps with differences of
+the simulator's own predictions solve a linear class at once, and come close for others; a search over neighbours on the grid of legal
+values then ends at the minimum, with roundings and limits.  Deterministic, tens of evaluations; a random search (CMA-ES) needed
+thousands
+for the same minimum.
 
-How well a value is known: the curvature at the least, all values of the class free, twice the standard error.  Where a value can be moved
-without any probe's noticing, nothing is known but how far.
+Accuracy of a value: the curvature at the minimum with all values of the class free, twice the standard error.  Where a value can move
+without a change of any probe, only its range is known.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from tuner.calibrate.readings import Observed
 
 Values = tuple[Number, ...]
 
-SURE = 2.0  # standard errors that are said
-APART = 12.0  # of chi squared, from the least to what is told apart from it: three and a half standard errors
+SURE = 2.0  # reported standard errors
+APART = 12.0  # of chi squared above the minimum for a significant difference: three and a half standard errors
 _FAR = 1e3  # of chi squared
 _MISFIT = 9.0  # chi squared by degrees of freedom from which other starts are tried
 _STEP = 0.05  # of a value, for differences
-_SEEN = 0.3  # standard errors by which such a step moves all times together, at least, or nothing is said of the value
+_SEEN = 0.3  # least joint effect of such a step on all times, in standard errors; below, a value is unobservable
 
 
 @dataclass(frozen=True)
 class KnownValue:
-    """What is known of a key.
+    """Fitted value of a key and its accuracy.
 
-    half: the value is known to +- so much.  low, high: the range in which no probe notices, the others as they are; value lies in it.
-    together: the key that it is known only together with, or ''.
+    half: half-width of the confidence interval.  low, high: range around the value without an effect on any probe, other values fixed.
+    together: another key that only a joint change distinguishes from this key, or ''.
     """
 
     key: Key
@@ -49,25 +50,25 @@ class KnownValue:
 
     @property
     def hidden(self) -> bool:
-        """Whether it can be moved unnoticed in one direction, by far more than noise explains."""
+        """Whether the value can move unnoticed in one direction, by far more than noise explains."""
         least = max(2 * self.key.step if self.key.step >= 1 else 0, 0.04 * self.value, 4 * self.half)
         return max(self.high - self.value, self.value - self.low) > least or (bool(self.key.choices) and self.high > self.low)
 
     @property
     def enough(self) -> bool:
-        """Whether more readings would say nothing that is needed."""
+        """Whether more readings would not improve the result."""
         return self.hidden or bool(self.together) or self.half <= max(self.key.step / 3, 0.0075 * self.value)
 
     @property
     def good(self) -> bool:
-        """To one of its unit, or to 2%."""
+        """Whether the value is accurate to one unit, or to 2%."""
         return not self.hidden and self.half <= max(self.key.step, 0.02 * self.value)
 
 
 class Problem:
-    """Keys, probes, and what was observed of them.
+    """Keys, probes, and their observations.
 
-    machine: with the values of all other keys.  beside: places of keys that are free, but not asked for: they give way to the others.
+    machine: with the values of all other keys.  beside: indices of free keys that are not reported: they absorb changes of the others.
     """
 
     def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe], beside: Sequence[Key] = ()) -> None:
@@ -77,23 +78,23 @@ class Problem:
         self._known: dict[Values, NDArray[np.float64]] = {}
 
     def observe(self, observed: Sequence[Observed]) -> None:
-        """What was read by now; predictions stay."""
-        self.seen = np.array([each.value for each in observed])
-        self.error = np.array([each.error for each in observed])
+        """Set the observations so far; predictions stay cached."""
+        self.seen = np.array([observation.value for observation in observed])
+        self.error = np.array([observation.error for observation in observed])
 
     def given(self) -> Values:
-        """What the machine has."""
+        """Values of the machine."""
         return tuple(value_of(self.machine, key.path) for key in self.keys)
 
     def times(self, values: Values) -> NDArray[np.float64]:
-        """float64 [probes]: what the simulator says."""
+        """Predicted times, float64 [probes]."""
         if values not in self._known:
             machine = with_values(self.machine, {key.path: value for key, value in zip(self.keys, values, strict=True)})
             self._known[values] = np.array([probe.of(predicted(probe, machine)) for probe in self.probes])
         return self._known[values]
 
     def off(self, values: Values) -> NDArray[np.float64]:
-        """float64 [probes]: observed less predicted, in standard errors."""
+        """Deviations, float64 [probes]: observed less predicted, in standard errors."""
         return (self.seen - self.times(values)) / self.error
 
     def chi(self, values: Values) -> float:
@@ -104,35 +105,35 @@ class Problem:
         return max(1, len(self.probes) - len(self.keys))
 
     def residuals(self, values: Values) -> NDArray[np.float64]:
-        """float64 [probes]: predicted over observed, less 1."""
-        # of what may take no time at all, in cycles
+        """Relative residuals, float64 [probes]: predicted over observed, less 1."""
+        # absolute, in cycles, for times near 0
         return np.asarray((self.times(values) - self.seen) / np.where(np.abs(self.seen) < 0.5, 1, self.seen))
 
 
 def solve(problem: Problem, start: Values | None = None) -> Values:
-    """The values of the least chi squared; of choices that are equally good the first one.  start: of an earlier look."""
+    """Minimise chi squared; among equally good choices take the first.  start: of an earlier fit."""
     free = [i for i, key in enumerate(problem.keys) if not key.choices]
     best = _least(problem, start or problem.given(), free)
-    others = [(i, choice) for i, key in enumerate(problem.keys) for choice in key.choices if choice != best[i]]
-    best = _best(problem, best, [_moved(problem, best, {i: choice}) for i, choice in others], free, _FAR)
+    alternatives = [(i, choice) for i, key in enumerate(problem.keys) for choice in key.choices if choice != best[i]]
+    best = _best(problem, best, [_moved(problem, best, {i: choice}) for i, choice in alternatives], free, _FAR)
     if problem.chi(best) / problem.freedom > _MISFIT:
         best = _best(problem, best, _elsewhere(problem, best, free), free, np.inf)
     return best
 
 
 def _best(problem: Problem, best: Values, starts: Sequence[Values], free: Sequence[int], far: float) -> Values:
-    """Of starts in the order in which they fit, to the first that is worse than the best that was found by so much of chi squared."""
+    """Best solution from starts in order of fit, up to the first start worse than the best by `far` of chi squared."""
     for start in sorted(starts, key=problem.chi):
         if problem.chi(start) > problem.chi(best) + far:
             break
-        found = _least(problem, start, free)
-        if problem.chi(found) < problem.chi(best) - 1e-9:
-            best = found
+        solution = _least(problem, start, free)
+        if problem.chi(solution) < problem.chi(best) - 1e-9:
+            best = solution
     return best
 
 
 def _elsewhere(problem: Problem, values: Values, free: Sequence[int]) -> list[Values]:
-    """Starts from which a limit that hides a value may not bind."""
+    """Starts where a limit that hides a value may not bind."""
     return [_moved(problem, values, {i: values[i] * factor if values[i] else 8 * factor}) for i in free for factor in (4.0, 0.25)]
 
 
@@ -144,31 +145,31 @@ def _least(problem: Problem, start: Values, free: Sequence[int]) -> Values:
     best = start
     for _ in range(6):
         step = _newton(problem, best, free)
-        tried = [
+        candidates = [
             _moved(problem, best, {i: _towards(problem.keys[i], best[i], move * part) for i, move in step.items()})
             for part in (1, 0.5, 0.2)
         ]
-        found = min(tried, key=problem.chi)
-        if problem.chi(found) >= problem.chi(best):
+        candidate = min(candidates, key=problem.chi)
+        if problem.chi(candidate) >= problem.chi(best):
             break
-        best = found
+        best = candidate
     return _neighbours(problem, best, free)
 
 
 def _towards(key: Key, value: Number, move: float) -> float:
-    """A value that was moved in the space in which times are linear, by no more than four times."""
+    """Value moved in the space with linear times, by a factor of four at most."""
     if not key.inverse:
         return value + move
     inverse = 1 / value + move
     return min(max(1 / inverse if inverse > 0 else 4 * value, value / 4), 4 * value)
 
 
-def slopes(problem: Problem, values: Values, i: int) -> NDArray[np.float64]:
-    """float64 [probes]: of times in standard errors, by what is linear of a key."""
-    key, value = problem.keys[i], values[i]
+def slopes(problem: Problem, values: Values, index: int) -> NDArray[np.float64]:
+    """Slopes, float64 [probes]: of times in standard errors, by the linear quantity of a key."""
+    key, value = problem.keys[index], values[index]
     step = max(key.step, _STEP * value)
-    low, high = (_moved(problem, values, {i: value + sign * step}) for sign in (-1, 1))
-    run = (1 / high[i] - 1 / low[i]) if key.inverse else high[i] - low[i]
+    low, high = (_moved(problem, values, {index: value + sign * step}) for sign in (-1, 1))
+    run = (1 / high[index] - 1 / low[index]) if key.inverse else high[index] - low[index]
     return (problem.times(high) - problem.times(low)) / problem.error / run if run else np.zeros_like(problem.error)
 
 
@@ -177,78 +178,79 @@ def _newton(problem: Problem, values: Values, free: Sequence[int]) -> dict[int, 
         return {}
     across = np.stack([slopes(problem, values, i) for i in free], 1)
     scale = np.linalg.norm(across, axis=0)
-    told = scale > 0
-    if not told.any():
+    sensitive = scale > 0
+    if not sensitive.any():
         return {}
-    move, *_ = np.linalg.lstsq(across[:, told] / scale[told], problem.off(values), rcond=1e-6)
-    return {i: float(each) for i, each in zip(np.array(free)[told].tolist(), move / scale[told], strict=True)}
+    move, *_ = np.linalg.lstsq(across[:, sensitive] / scale[sensitive], problem.off(values), rcond=1e-6)
+    return {i: float(change) for i, change in zip(np.array(free)[sensitive].tolist(), move / scale[sensitive], strict=True)}
 
 
 def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values:
-    """Steps on the grid, of one key and of two at once, from coarse ones to the finest, while they are better."""
+    """Descend on the grid in steps of one key and of two at once, from coarse steps to the finest."""
     best = values
     for scale in (0.005, 0.0):
         while True:
             size = {i: max(problem.keys[i].step, scale * best[i]) for i in free}
             moves = [{i: s} for i in free for s in (-1, 1)]
             moves += [{i: s, j: t} for i in free for j in free if i < j for s in (-1, 1) for t in (-1, 1)]
-            tried = [_moved(problem, best, {i: best[i] + s * size[i] for i, s in move.items()}) for move in moves]
-            found = min(tried, key=problem.chi, default=best)
-            if problem.chi(found) >= problem.chi(best) - 1e-9:
+            candidates = [_moved(problem, best, {i: best[i] + s * size[i] for i, s in move.items()}) for move in moves]
+            candidate = min(candidates, key=problem.chi, default=best)
+            if problem.chi(candidate) >= problem.chi(best) - 1e-9:
                 break
-            best = found
+            best = candidate
     return best
 
 
 def known(problem: Problem, values: Values) -> tuple[KnownValue, ...]:
-    """How well each value is known, the others of the class free."""
+    """Estimate the accuracy of each value, with the others of the class free."""
     least = problem.chi(values)
     reach = [_reach(problem, values, i, least) for i in range(len(values))]
-    told = [i for i, key in enumerate(problem.keys) if not key.choices and _told(problem, values, i)]
+    sensitive = [i for i, key in enumerate(problem.keys) if not key.choices and _told(problem, values, i)]
     half, single = np.zeros(len(values)), np.zeros(len(values))
     partner: dict[int, str] = {}
-    # where the model fits worse than noise explains, it says less
+    # a misfit beyond the noise widens all intervals
     worse = max(1.0, np.sqrt(least / (problem.freedom + 3 * np.sqrt(2 * problem.freedom))))
-    if told:
-        across = np.stack([slopes(problem, values, i) for i in told], 1)
+    if sensitive:
+        across = np.stack([slopes(problem, values, i) for i in sensitive], 1)
         scale = np.linalg.norm(across, axis=0)
         covariance = np.linalg.pinv((across / scale).T @ (across / scale), rcond=1e-10)
         joint = np.sqrt(np.diag(covariance)) / scale
-        for at, i in enumerate(told):
+        for row, i in enumerate(sensitive):
             width = values[i] ** 2 if problem.keys[i].inverse else 1.0
-            half[i], single[i] = SURE * worse * joint[at] * width, SURE * worse / scale[at] * width
-            others = [(abs(covariance[at, other]), told[other]) for other in range(len(told)) if other != at]
-            if others and half[i] > 20 * single[i]:
-                partner[i] = problem.keys[max(others)[1]].path
-    found = []
+            half[i], single[i] = SURE * worse * joint[row] * width, SURE * worse / scale[row] * width
+            correlated = [(abs(covariance[row, column]), sensitive[column]) for column in range(len(sensitive)) if column != row]
+            if correlated and half[i] > 20 * single[i]:
+                partner[i] = problem.keys[max(correlated)[1]].path
+    estimates = []
+    # the range of a value holds for its neighbours fixed, the interval for all of them free
     for i, (key, value) in enumerate(zip(problem.keys, values, strict=True)):
         low, high = reach[i]
-        found.append(KnownValue(key, value, float(half[i]), low, high, partner.get(i, "")))
-    return tuple(found)
+        estimates.append(KnownValue(key, value, float(half[i]), low, high, partner.get(i, "")))
+    return tuple(estimates)
 
 
-def _told(problem: Problem, values: Values, i: int) -> bool:
-    """Whether times say anything of a value."""
-    key, value = problem.keys[i], values[i]
+def _told(problem: Problem, values: Values, index: int) -> bool:
+    """Whether times depend on a value measurably."""
+    key, value = problem.keys[index], values[index]
     step = max(key.step, _STEP * value)
-    return float(np.linalg.norm(slopes(problem, values, i))) * (step / value**2 if key.inverse else step) > _SEEN
+    return float(np.linalg.norm(slopes(problem, values, index))) * (step / value**2 if key.inverse else step) > _SEEN
 
 
-def _reach(problem: Problem, values: Values, i: int, least: float) -> tuple[Number, Number]:
-    """The range around a value in which no probe notices."""
-    key, value = problem.keys[i], values[i]
+def _reach(problem: Problem, values: Values, index: int, least: float) -> tuple[Number, Number]:
+    """Range around a value without an effect on any probe."""
+    key, value = problem.keys[index], values[index]
     if key.choices:
-        same = [each for each in key.choices if problem.chi(_moved(problem, values, {i: each})) <= least + APART]
+        same = [choice for choice in key.choices if problem.chi(_moved(problem, values, {index: choice})) <= least + APART]
         return min([*same, value]), max([*same, value])
-    return _as_far(problem, values, i, least, -1), _as_far(problem, values, i, least, 1)
+    return _as_far(problem, values, index, least, -1), _as_far(problem, values, index, least, 1)
 
 
-def _as_far(problem: Problem, values: Values, i: int, least: float, sign: int) -> Number:
-    """By doubling steps, then by halving."""
-    key, value = problem.keys[i], values[i]
+def _as_far(problem: Problem, values: Values, index: int, least: float, sign: int) -> Number:
+    """End of the range in one direction: by doubling steps, then by halving."""
+    key, value = problem.keys[index], values[index]
 
-    def same(at: Number) -> bool:
-        moved = _moved(problem, values, {i: at})
+    def same(point: Number) -> bool:
+        moved = _moved(problem, values, {index: point})
         return problem.chi(moved) <= least + APART or (
             bool(problem.beside) and problem.chi(_least(problem, moved, problem.beside)) <= least + APART
         )
@@ -256,14 +258,14 @@ def _as_far(problem: Problem, values: Values, i: int, least: float, sign: int) -
     inside: Number = value
     step = max(key.step, _STEP * value)
     while True:
-        at = key.rounded(value + sign * step)
-        if at == inside:
+        candidate = key.rounded(value + sign * step)
+        if candidate == inside:
             return inside
-        if not same(at):
+        if not same(candidate):
             break
-        inside = at
+        inside = candidate
         step *= 2
-    outside = at
+    outside = candidate
     while abs(outside - inside) > max(key.step, 0.002 * value) * 1.001:
         middle = key.rounded((outside + inside) / 2)
         if middle in (inside, outside):

@@ -1,4 +1,4 @@
-"""Machines to be found: a machine with every value that is fitted changed by a random factor."""
+"""Hidden machines for tests of the calibration: every fitted value changed by a random factor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LAUNCH = 3000
 
 
 def hidden_machine(machine: Machine, seed: int) -> Machine:
-    """The machine's twin: another value for everything that `calibrate` fits."""
+    """Twin of a machine with another value for every fitted key."""
     rng = np.random.default_rng([seed, 24])
     return with_values(machine, {key.path: _changed(key, value_of(machine, key.path), rng) for key in (*keys_of(machine), QUEUE)})
 

@@ -1,4 +1,4 @@
-"""Class by class, from the readings of a board to a machine: what is known of every value, and how well its class is explained."""
+"""Identification of a machine from a board's readings, class by class: accuracy of every value, misfit of every class."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tuner.calibrate.queue import QUEUE, queue_depth
 from tuner.calibrate.readings import ProbedBoard
 
 Source = Literal["calibrated", "uncertain", "given"]
-FIRST_READINGS = 8  # of every program; doubled until all is known, or the most are read
+FIRST_READINGS = 8  # of every program; doubled until all values are accurate, or up to the limit
 _LEAST_LOAD, _LOADS = 4096, 8  # cycles of a probe's longer program, and times the shortest program of all
 
 
 @dataclass(frozen=True)
 class Identified:
-    """Of one value.  half: it is known to +- so much.  source: calibrated to one of its unit or 2%; uncertain: less well; or as given.
+    """Outcome for one value.  half: half-width of its interval.  source: calibrated (to one unit or 2%), uncertain, or as given.
 
-    low, high: what it may be, by all that was measured.  why: of what is not calibrated.
+    low, high: the possible range by all measurements.  why: reason for a value that is not calibrated.
     """
 
     key: Key
@@ -41,9 +41,9 @@ class Identified:
 
 @dataclass(frozen=True)
 class ClassFindings:
-    """residual, worst: of probes, predicted over observed less 1: root of the mean square, and the one that is farthest off.
+    """Outcome for one class.  residual, worst: relative error of predicted probe times: root mean square, and the largest.
 
-    noise: what of `residual` readings alone would leave.  readings: of each program.
+    noise: share of `residual` explained by the readings' noise.  readings: of each program.
     """
 
     name: str
@@ -57,13 +57,13 @@ class ClassFindings:
 
     @property
     def unexplained(self) -> bool:
-        """Whether the simulator cannot say what the board does, whatever the values."""
+        """Whether no values make the simulator agree with the board."""
         return self.residual > max(4 * self.noise, 0.02)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """machine: with the values found.  spread: standard deviation of a reading, in parts of it."""
+    """Outcome of a calibration.  machine: with the fitted values.  spread: relative standard deviation of a reading."""
 
     given: Machine
     machine: Machine
@@ -73,12 +73,12 @@ class Calibration:
 
     @property
     def findings(self) -> tuple[Identified, ...]:
-        return tuple(finding for each in self.classes for finding in each.findings)
+        return tuple(finding for fitted_class in self.classes for finding in fitted_class.findings)
 
 
 @dataclass
 class _Row:
-    """A class while it is worked on.  beside: its probes of keys beside its own.  count: readings of each program."""
+    """Class during the fit.  beside: probes of the keys beside its own.  count: readings of each program."""
 
     row: ParameterClass
     probes: tuple[Probe, ...]
@@ -87,15 +87,15 @@ class _Row:
 
 
 def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
-    """What the board says of the machine that it was described as.  Raises `BadInputError` where it says what cannot be."""
+    """Fit the machine to the board that it describes.  Raises `BadInputError` for impossible readings."""
     given = board.machine
     load = _load(board)
     machine, rows = given, []
-    made: dict[Probes, tuple[Probe, ...]] = {}  # what several classes look at is read once
+    cache: dict[Probes, tuple[Probe, ...]] = {}  # probes shared by several classes are read once
 
     def probes(row: Probes) -> tuple[Probe, ...]:
-        key = next((each for each in made if _same(each, row)), row)
-        return made.setdefault(key, row(given, load))
+        key = next((builder for builder in cache if _same(builder, row)), row)
+        return cache.setdefault(key, row(given, load))
 
     for row in classes_of(given):
         state = _Row(row, probes(row.probes), probes(row.beside_probes))
@@ -104,29 +104,29 @@ def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
     depth = queue_depth(board, machine, load)
     if depth is not None:
         machine = with_values(machine, {depth.key.path: _kept(depth, given.queue_depth)})
-    # what a class took for granted is known by now
-    found = []
+    # second pass: the assumed values are fitted now
+    class_findings = []
     for state in rows:
         machine, findings = _settled(board, given, machine, state)
-        found.append(findings)
+        class_findings.append(findings)
     queue = (_unseen(QUEUE, given) if depth is None else _finding(depth, given, 0),)
     return Calibration(
         given,
         machine,
-        (*found, ClassFindings("queue", queue, 0, 0, 0.0, 0.0, 0.0, "")),
+        (*class_findings, ClassFindings("queue", queue, 0, 0, 0.0, 0.0, 0.0, "")),
         board.readings,
         board.spread([probe for state in rows for probe in state.probes]),
     )
 
 
-def _same(a: Probes, b: Probes) -> bool:
-    """Whether two rows name the same probes."""
-    parts = [(each.func, each.args) if isinstance(each, partial) else (each, ()) for each in (a, b)]
+def _same(first: Probes, second: Probes) -> bool:
+    """Whether two rows have the same probes."""
+    parts = [(builder.func, builder.args) if isinstance(builder, partial) else (builder, ()) for builder in (first, second)]
     return parts[0] == parts[1]
 
 
 def _load(board: ProbedBoard) -> int:
-    """Cycles that a probe should take, so that launching it is a small part."""
+    """Cycles of a probe, so that its launch is a small part."""
     shortest = launch_probes(board.machine, 0)
     board.read("launch", shortest, FIRST_READINGS)
     return max(_LEAST_LOAD, _LOADS * round(board.observed(shortest[0], 0.0).value))
@@ -137,8 +137,8 @@ def _observe(board: ProbedBoard, problem: Problem) -> None:
     problem.observe([board.observed(probe, spread) for probe in problem.probes])
 
 
-def _fitted(board: ProbedBoard, machine: Machine, state: _Row, most: int) -> Machine:
-    """Reads until every value is known as well as is asked for."""
+def _fitted(board: ProbedBoard, machine: Machine, state: _Row, limit: int) -> Machine:
+    """Read until every value is accurate enough."""
     if not state.probes:
         return machine
     problem = Problem(with_values(machine, state.row.assumed), (*state.row.keys, *state.row.first), state.probes)
@@ -148,9 +148,9 @@ def _fitted(board: ProbedBoard, machine: Machine, state: _Row, most: int) -> Mac
         board.read(state.row.name, state.probes, state.count)
         _observe(board, problem)
         values = solve(problem, values)
-        if state.count >= most or all(each.enough for each in known(problem, values)):
+        if state.count >= limit or all(estimate.enough for estimate in known(problem, values)):
             return with_values(machine, _by_key(problem, values))
-        state.count = min(most, 2 * state.count)
+        state.count = min(limit, 2 * state.count)
 
 
 def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
@@ -164,58 +164,59 @@ def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) 
     problem = Problem(machine, state.row.keys, (*state.probes, *state.beside), state.row.beside)
     _observe(board, problem)
     values = solve(problem, problem.given())
-    told = known(problem, values)[: len(state.row.keys)]
-    findings = tuple(_finding(each, given, state.count) for each in told)
+    estimates = known(problem, values)[: len(state.row.keys)]
+    findings = tuple(_finding(estimate, given, state.count) for estimate in estimates)
     chosen = tuple(finding.value for finding in findings)
-    off = problem.residuals((*chosen, *values[len(chosen) :]))[: len(state.probes)]
-    at = int(np.argmax(np.abs(off)))
-    # of what may take no time at all, in cycles rather than in parts
+    deviation = problem.residuals((*chosen, *values[len(chosen) :]))[: len(state.probes)]
+    worst = int(np.argmax(np.abs(deviation)))
+    # absolute, in cycles, for times near 0
     noise = problem.error / np.where(np.abs(problem.seen) < 0.5, 1, np.abs(problem.seen))
     noise = noise[: len(state.probes)]
-    result = ClassFindings(
+    class_findings = ClassFindings(
         state.row.name, findings, len(state.probes), state.count,
-        float(np.sqrt((off**2).mean())), float(np.sqrt((noise**2).mean())), float(off[at]), state.probes[at].name,
+        float(np.sqrt((deviation**2).mean())), float(np.sqrt((noise**2).mean())), float(deviation[worst]), state.probes[worst].name,
     )  # fmt: skip
-    return with_values(machine, {finding.key.path: finding.value for finding in findings}), result
+    return with_values(machine, {finding.key.path: finding.value for finding in findings}), class_findings
 
 
 def _unseen(key: Key, given: Machine) -> Identified:
-    """What there is no probe for."""
+    """Finding for a key without a probe."""
     value = value_of(given, key.path)
     return Identified(key, value, value, 0.0, "given", key.least, key.most, f"no probe: {key.hidden}")
 
 
-def _kept(told: KnownValue, given: Number) -> Number:
-    """What was given, where it is as good as any other; else what is nearest to it of those that are."""
-    return min(max(given, told.low), told.high) if told.hidden else told.value
+def _kept(estimate: KnownValue, given: Number) -> Number:
+    """Given value if inside the unobservable range, else the nearest end of the range."""
+    return min(max(given, estimate.low), estimate.high) if estimate.hidden else estimate.value
 
 
-def _finding(told: KnownValue, given: Machine, readings: int) -> Identified:
-    key, before = told.key, value_of(given, told.key.path)
-    if told.hidden:
-        if told.high >= key.most:
-            how = f"any value from {told.low:g} on"
-        elif told.low <= key.least:
-            how = f"any value up to {told.high:g}"
+def _finding(fit: KnownValue, given: Machine, readings: int) -> Identified:
+    key, old = fit.key, value_of(given, fit.key.path)
+    if fit.hidden:
+        if fit.high >= key.most:
+            scope = f"any value from {fit.low:g} on"
+        elif fit.low <= key.least:
+            scope = f"any value up to {fit.high:g}"
         else:
-            how = f"any value from {told.low:g} to {told.high:g}"
-        return Identified(key, before, _kept(told, before), 0.0, "given", told.low, told.high, f"{how} gives the same times: {key.hidden}")
-    value = _few_digits(told)
+            scope = f"any value from {fit.low:g} to {fit.high:g}"
+        return Identified(key, old, _kept(fit, old), 0.0, "given", fit.low, fit.high, f"{scope} gives the same times: {key.hidden}")
+    # the key is observable: only its accuracy is in question
+    value = _few_digits(fit)
     source: Source = "calibrated"
     why = ""
-    if told.together:
-        source, why = "uncertain", f"only together with {told.together}"
-    elif not told.good:
-        source, why = "uncertain", f"noise: {readings} readings of each program leave +-{told.half:.2g}"
-    return Identified(key, before, value, told.half, source, value - told.half, value + told.half, why)
+    if fit.together:
+        source, why = "uncertain", f"only together with {fit.together}"
+    elif not fit.good:
+        source, why = "uncertain", f"noise: {readings} readings of each program leave +-{fit.half:.2g}"
+    return Identified(key, old, value, fit.half, source, value - fit.half, value + fit.half, why)
 
 
-def _few_digits(told: KnownValue) -> Number:
-    """No more digits than are known, where the file takes fractions."""
-    if told.key.step >= 1:
-        return told.value
+def _few_digits(estimate: KnownValue) -> Number:
+    """Value rounded to its accuracy, where the file takes fractions."""
+    if estimate.key.step >= 1:
+        return estimate.value
     for digits in range(6):
-        value = round(told.value, digits)
-        if abs(value - told.value) <= told.half / 4 and told.key.least <= value <= told.key.most:
+        value = round(estimate.value, digits)
+        if abs(value - estimate.value) <= estimate.half / 4 and estimate.key.least <= value <= estimate.key.most:
             return int(value) if value == int(value) else value
-    return told.value
+    return estimate.value

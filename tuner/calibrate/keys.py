@@ -1,4 +1,4 @@
-"""Values of a machine by the keys of its file, with dots: `vector.startup_cycles`, `paths.L1->L0A.bytes_per_cycle`."""
+"""Machine values by dotted keys of the file: `vector.startup_cycles`, `paths.L1->L0A.bytes_per_cycle`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Unit = Literal["cycles", "B/cycle", "B", "entries", "share"]
 
 @dataclass(frozen=True)
 class Key:
-    """One free value.
+    """Free value of a machine file.
 
-    step: the finest that the file takes, or that is asked for.  least, most: what is legal, and what is looked at.
-    inverse: times go with 1/value (a rate).  choices: all that it may be, where it is no matter of degree.
-    hidden: what hides it where no probe shows it, for people.
+    step: the finest legal or useful step.  least, most: the legal range, searched completely.
+    inverse: times are proportional to 1/value (a rate).  choices: all possible values of a discrete key.
+    hidden: explanation for people if no probe depends on the value.
     """
 
     path: str
@@ -31,21 +31,21 @@ class Key:
     hidden: str = "no probe's time depends on it"
 
     def rounded(self, value: float) -> Number:
-        """The nearest legal value on the grid of `step`."""
-        whole = round(min(max(value, self.least), self.most) / self.step)
-        # 1/step is whole: dividing by it keeps 12.8 what YAML reads, where multiplying would give 12.800000000000001
-        return whole * int(self.step) if self.step >= 1 else whole / round(1 / self.step)
+        """Nearest legal value on the grid of `step`."""
+        steps = round(min(max(value, self.least), self.most) / self.step)
+        # 1/step is an integer: division gives the 12.8 that YAML reads, multiplication 12.800000000000001
+        return steps * int(self.step) if self.step >= 1 else steps / round(1 / self.step)
 
 
 def value_of(machine: Machine, path: str) -> Number:
-    """Raises KeyError where the machine has no such key."""
+    """Value of a key.  Raises KeyError for a key that the machine lacks."""
     folder, name = _holder(machine.model_dump(mode="json"), path)
-    found: Number = folder[name]
-    return found
+    number: Number = folder[name]
+    return number
 
 
 def with_values(machine: Machine, values: Mapping[str, Number]) -> Machine:
-    """The machine with other values, by key.  Raises pydantic's ValidationError for what the format refuses, KeyError as `value_of`."""
+    """Machine with other values, by key.  Raises pydantic's ValidationError for illegal values, KeyError as `value_of`."""
     raw = machine.model_dump(mode="json")
     for path, value in values.items():
         folder, name = _holder(raw, path)
@@ -54,27 +54,27 @@ def with_values(machine: Machine, values: Mapping[str, Number]) -> Machine:
 
 
 def path_key(source: str, destination: str, name: str) -> str:
-    """The key of a value of a path."""
+    """Key of a value of a path."""
     return f"paths.{source}->{destination}.{name}"
 
 
 def split(path: str) -> tuple[str, ...]:
-    """The parts of a key.  A level's name may have dots."""
-    first, _, rest = path.partition(".")
+    """Parts of a key.  A level's name may contain dots."""
+    first, _, tail = path.partition(".")
     if first in ("paths", "contention"):
-        return first, *rest.rsplit(".", 1)
+        return first, *tail.rsplit(".", 1)
     return tuple(path.split("."))
 
 
 def _holder(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """The mapping that has the value, and its name there."""
+    """Mapping that contains the value, and its name there."""
     *folders, name = split(path)
-    at: Any = raw
+    node: Any = raw
     for part in folders:
-        if isinstance(at, list):
-            at = next((each for each in at if f"{each['source']}->{each['destination']}" == part), {})
+        if isinstance(node, list):
+            node = next((entry for entry in node if f"{entry['source']}->{entry['destination']}" == part), {})
         else:
-            at = at.get(part, {})
-    if name not in at:
+            node = node.get(part, {})
+    if name not in node:
         raise KeyError(path)
-    return at, name
+    return node, name

@@ -1,4 +1,4 @@
-"""What is measured: pairs of programs that differ in how often they repeat a body, so that launch, latency and filling cancel."""
+"""Probes: pairs of programs with different repeats of one body, so that launch, latency and pipeline filling cancel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tuner.calibrate.programs import Body, program, spare
 
-FEW = 4  # repeats of the shorter program: enough to fill queues and pipelines that are not deep
+FEW = 4  # repeats of the shorter program: enough to fill shallow queues and pipelines
 MOST = 4096  # instructions of a core in the longer one
 _AT_LEAST = 32
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The time of `more` less that of `less`, divided by `per`.
+    """Time of `more` less that of `less`, divided by `per`.
 
     grows: whether more work must take longer; False where a free value may be 0.
     """
@@ -34,18 +34,18 @@ class Probe:
         return (self.more,) if self.less is None else (self.more, self.less)
 
     def of(self, times: Sequence[float]) -> float:
-        """times: of `programs`."""
+        """Observed quantity.  times: of `programs`."""
         return times[0] / self.per if self.less is None else (times[0] - times[1]) / self.per
 
 
 def predicted(probe: Probe, machine: Machine) -> list[int]:
-    """Cycles of the probe's programs on a machine."""
-    return [timed(found, machine, probe.level) for found in probe.programs]
+    """Predict the cycles of the probe's programs on a machine."""
+    return [timed(variant, machine, probe.level) for variant in probe.programs]
 
 
-def timed(found: Program, machine: Machine, level: str) -> int:
-    """Cycles of a program of another machine, as this one runs it."""
-    return simulate_levels(Program(machine.digest, found.streams, found.memory), machine, [level])[level].cycles
+def timed(micro_program: Program, machine: Machine, level: str) -> int:
+    """Cycles of a program written for another machine, on this machine."""
+    return simulate_levels(Program(machine.digest, micro_program.streams, micro_program.memory), machine, [level])[level].cycles
 
 
 def repeated(
@@ -58,16 +58,16 @@ def repeated(
     per: int = 1,
     grows: bool = True,
 ) -> Probe:
-    """A probe of the time of a body; each core has its own.
+    """Probe of the time of a body; each core has its own body.
 
-    load: cycles that the longer program takes at least, as far as the machine's description goes: the less of it is launch and latency,
-    the fewer readings do.  per: parts of a body that are counted.  A vector instruction stands at the end: no program takes no time.
+    load: least cycles of the longer program by the machine's description: a smaller share of launch and latency needs fewer readings.
+    per: counted parts of a body.  A vector instruction stands at the end, so that no program takes no time.
     """
     level = level or next(iter(machine.contention))
 
     def of(repeats: int) -> Program:
-        first, *others = (list(body) * repeats for body in bodies)
-        return program(machine, [[*first, spare(machine)], *others])
+        first, *other_bodies = (list(body) * repeats for body in bodies)
+        return program(machine, [[*first, spare(machine)], *other_bodies])
 
     less = of(FEW)
     step = max(1.0, (timed(of(FEW + 16), machine, level) - timed(less, machine, level)) / 16)

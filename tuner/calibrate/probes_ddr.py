@@ -1,4 +1,4 @@
-"""Probes of DDR: moves of one DMA by size, back to back and each after the other's end, in short runs; of many DMAs; at every level."""
+"""Probes of DDR: transfers of one DMA by size, back to back and serialised, in short runs; of many DMAs; at every level."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import DDR_BLOCKS, copy, flag
 
 RUNS = (1, 2, 3, 5)  # blocks of the short runs that show a granule
-_SHORT = 64  # runs of a move
-_LARGE = 2048  # blocks of a move in which start-up and latency are small
+_SHORT = 64  # runs of one transfer
+_LARGE = 2048  # blocks of a transfer with small start-up and latency
 
 
 def _move(machine: Machine, source: str, target: str, length: int, count: int = 1, stride: int = 0, core: int = 0) -> Code:
-    """From or to the region of DDR that is the core's own, the half of it that is read or the one that is written."""
+    """Transfer from or to the core's own region of DDR, in its read half or its write half."""
     a, b = Memory[source], Memory[target]
     region = DDR_BLOCKS // machine.cores // 2
-    at = 2 * core * region + (region if b == Memory.DDR else 0)
-    return copy(machine, a, b, at if a == Memory.DDR else 0, at if b == Memory.DDR else 0, length, count, stride)
+    offset = 2 * core * region + (region if b == Memory.DDR else 0)
+    return copy(machine, a, b, offset if a == Memory.DDR else 0, offset if b == Memory.DDR else 0, length, count, stride)
 
 
 def _room(machine: Machine, source: str, target: str) -> int:
-    """Blocks of the largest move: half of the memory on chip, so that loads and stores at once do not meet."""
+    """Blocks of the largest transfer: half of the on-chip memory, so that simultaneous loads and stores do not overlap."""
     return min(
         _LARGE, *(machine.buffer_blocks(Memory[end]) // 2 for end in (source, target) if end != "DDR"), DDR_BLOCKS // machine.cores // 2
     )
 
 
 def _after_itself(machine: Machine, source: str, target: str, length: int) -> list[Code]:
-    """A move that the next one waits for."""
+    """Transfer that the next one waits for."""
     path = machine.path(Memory[source], Memory[target])
     assert path is not None
     engine = Engine[path.engine]
@@ -38,50 +38,50 @@ def _after_itself(machine: Machine, source: str, target: str, length: int) -> li
 
 
 def transfer_probes(source: str, target: str, machine: Machine, load: int) -> tuple[Probe, ...]:
-    """Of one path: the largest moves show its rate, smaller ones its start-up, those that wait for each other the latency.
+    """Probes of one path: the largest transfers show its rate, smaller ones the start-up, serialised ones the latency.
 
-    The smallest are as many as may be outstanding in a latency.
+    The smallest transfers are limited by the number outstanding during one latency.
     """
-    name, most = f"{source} -> {target}", _room(machine, source, target)
-    found = [
+    name, limit = f"{source} -> {target}", _room(machine, source, target)
+    probes = [
         repeated(f"{name}, {blocks} blocks", machine, [[_move(machine, source, target, blocks)]], load)
-        for blocks in sorted({2, 8, 32, 128, most // 4, most})
+        for blocks in sorted({2, 8, 32, 128, limit // 4, limit})
     ]
-    found += [
+    probes += [
         repeated(f"{name}, {blocks} blocks, one after the end of another", machine, [_after_itself(machine, source, target, blocks)], load)
         for blocks in (2, 32)
     ]
-    return tuple(found)
+    return tuple(probes)
 
 
 def run_probes(source: str, target: str, machine: Machine, load: int) -> tuple[Probe, ...]:
-    """Short runs, of which each is rounded up to the path's granule."""
-    name, most = f"{source} -> {target}", _room(machine, source, target)
+    """Probes of short runs, each rounded up to the path's granule."""
+    name, limit = f"{source} -> {target}", _room(machine, source, target)
     return tuple(
         repeated(f"{name}, runs of {length} blocks", machine, [[_move(machine, source, target, length, _SHORT, length + 1)]], load)
         for length in RUNS
-        if length * _SHORT <= most
+        if length * _SHORT <= limit
     )
 
 
 def port_probes(machine: Machine, load: int, level: str = "") -> tuple[Probe, ...]:
-    """All cores read, all cores write, and both at once."""
+    """Probes of the port: all cores read, all cores write, and both at once."""
     loads, stores = _of_ddr(machine)
-    found = []
-    for what, ends in (("read", loads[:1]), ("write", stores[:1]), ("read and write", [*loads[:1], *stores[:1]])):
+    probes = []
+    for direction, ends in (("read", loads[:1]), ("write", stores[:1]), ("read and write", [*loads[:1], *stores[:1]])):
         if not ends:
             continue
         bodies = []
         for core in range(machine.cores):
-            # packed in one body: both queues are fed alike
+            # one body for both: their queues are fed alike
             bodies.append([_move(machine, *end, min(256, _room(machine, *end)), core=core) for end in ends])
-        who = f"{machine.cores} cores" if machine.cores > 1 else "one core"
-        found.append(repeated(f"{who}, {what}", machine, bodies, load, level=level))
-    return tuple(found)
+        cores_text = f"{machine.cores} cores" if machine.cores > 1 else "one core"
+        probes.append(repeated(f"{cores_text}, {direction}", machine, bodies, load, level=level))
+    return tuple(probes)
 
 
 def level_probes(level: str, machine: Machine, load: int) -> tuple[Probe, ...]:
-    """The port's, and moves that wait for each other, at a level."""
+    """Probes of the port and of serialised transfers, at a level."""
     ends = _of_ddr(machine)[0][0]
     waiting = repeated(
         f"{ends[0]} -> {ends[1]}, one after the end of another", machine, [_after_itself(machine, *ends, 2)], load, level=level

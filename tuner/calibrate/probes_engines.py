@@ -18,7 +18,7 @@ _FEW, _SOME = 2, 16
 
 
 def smallest(machine: Machine) -> Program:
-    """One vector instruction."""
+    """Program of one vector instruction."""
     return program(machine, [[spare(machine)]])
 
 
@@ -28,37 +28,37 @@ def launch_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 
 
 def issue_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
-    """Flags that the scalar unit sets for itself: nothing is slower than handing them out."""
+    """Probe of issue: flags that the scalar unit sets for itself, limited by nothing else."""
     pair = [flag(Op.SET, Engine.SCALAR, Engine.SCALAR), flag(Op.WAIT, Engine.SCALAR, Engine.SCALAR)]
     return (repeated("flags of the scalar unit", machine, [pair * 8], load, per=16, grows=False),)
 
 
 def vector_probes(kind: str, machine: Machine, load: int) -> tuple[Probe, ...]:
-    """Instructions of a class one after another: of few repeats, where the start-up shows, and of as many as there may be."""
+    """Probes of an instruction class, back to back: few repeats show the start-up, the maximum shows the rate."""
     op = CLASSES[kind]
-    most = min(isa.MAX_REPEATS, machine.buffer_blocks(Memory.UB) // isa.REPEAT_BLOCKS)
-    sizes = sorted({1 if kind == "simple" else _FEW, min(_SOME, most), most})
+    limit = min(isa.MAX_REPEATS, machine.buffer_blocks(Memory.UB) // isa.REPEAT_BLOCKS)
+    sizes = sorted({1 if kind == "simple" else _FEW, min(_SOME, limit), limit})
     return tuple(repeated(f"{kind}, {n} repeats", machine, [[vector(op, n, dtype=isa.OPS[op].types[0])]], load) for n in sizes)
 
 
 def matrix_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
-    """Products of one fractal, where the start-up shows, of several shapes, and as large as L0 holds, of every data type."""
-    found = []
+    """Probes of products of every data type: of one fractal, where the start-up shows, up to the size of L0."""
+    probes = []
     for name in machine.matrix.data_types:
         for m, k, n1 in _shapes(machine, DataType[name]):
-            found.append(repeated(f"product {name}, {m} x {k} x {n1}", machine, [[mmad(m, k, n1, DataType[name])]], load))
-    return tuple(found)
+            probes.append(repeated(f"product {name}, {m} x {k} x {n1}", machine, [[mmad(m, k, n1, DataType[name])]], load))
+    return tuple(probes)
 
 
 def _shapes(machine: Machine, dtype: DataType) -> tuple[tuple[int, int, int], ...]:
-    """(rows, blocks of k, times 16 columns) that fit; the first is the smallest."""
+    """Shapes (rows, blocks of k, times 16 columns) that fit; the first is the smallest."""
     fractal, blocks = machine.fractal(dtype), machine.buffer_blocks
 
-    def fits(m: int, k: int, n1: int) -> bool:
+    def fits(rows: int, depth: int, n1: int) -> bool:
         return (
-            k * m <= blocks(Memory.L0A)
-            and n1 * k * fractal.weight_blocks <= blocks(Memory.L0B)
-            and n1 * m * fractal.sum_blocks <= blocks(Memory.L0C)
+            depth * rows <= blocks(Memory.L0A)
+            and n1 * depth * fractal.weight_blocks <= blocks(Memory.L0B)
+            and n1 * rows * fractal.sum_blocks <= blocks(Memory.L0C)
         )
 
     wanted = ((16, 1, 1), (32, 2, 1), (64, 2, 4), (128, 4, 4), (128, 4, 8))

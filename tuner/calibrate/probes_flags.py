@@ -1,4 +1,4 @@
-"""Probes of flags between cores, and of how many instructions a queue holds."""
+"""Probes of flags between cores, and of the depth of queues."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from simulator.npu.program import Program
 from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import copy, flag, program, spare
 
-DEEPEST = 1024  # entries of a queue that are looked for
-_BLOCKS = 32  # of a burst, which is moved again and again
+DEEPEST = 1024  # largest queue depth searched
+_BLOCKS = 32  # of a burst, repeated
 
 
 def flag_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
-    """Two cores that wait for each other in turn; nothing for a machine of one."""
+    """Probe of two cores that wait for each other in turn; none on a machine with one core."""
     if machine.cores < 2:
         return ()
     scalar = Engine.SCALAR
@@ -25,23 +25,24 @@ def flag_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 
 
 def queue_program(machine: Machine, entries: int, load: int) -> Program | None:
-    """`entries` in the vector unit's queue behind one that waits for a long move, then a long move on another engine.
+    """Program of `entries` in the vector unit's queue behind a wait for a long transfer, then a long transfer on another engine.
 
-    The two moves overlap where the queue holds so many, and follow one another where it does not: then the scalar unit has stopped at
-    the queue, and hands out the second when the first has ended.  None where the machine has no two engines for it.
+    The two transfers overlap if the queue holds all entries, and run one after the other if it does not: the scalar unit then stops at
+    the
+    queue, and issues the second transfer after the first has ended.  None on a machine without two engines for it.
     """
-    there, back = machine.path(Memory.L1, Memory.UB), machine.path(Memory.UB, Memory.L1)
-    if there is None or back is None or there.engine == back.engine or "VECTOR" in (there.engine, back.engine):
+    inward, outward = machine.path(Memory.L1, Memory.UB), machine.path(Memory.UB, Memory.L1)
+    if inward is None or outward is None or inward.engine == outward.engine or "VECTOR" in (inward.engine, outward.engine):
         return None
     far = machine.buffer_blocks(Memory.L1) // 2
-    one = copy(machine, Memory.L1, Memory.UB, 0, 0, _BLOCKS, _bursts(there, load))
-    two = copy(machine, Memory.UB, Memory.L1, _BLOCKS, far, _BLOCKS, _bursts(back, load))
-    first, vector = Engine[there.engine], Engine.VECTOR
-    own = [flag(Op.SET, vector, vector), flag(Op.WAIT, vector, vector)]  # which take no time
-    filling = own * ((entries - 1) // 2) + ([spare(machine)] if entries % 2 == 0 else [])
-    return program(machine, [[one, flag(Op.SET, first, vector), flag(Op.WAIT, vector, first), *filling, two]])
+    first_move = copy(machine, Memory.L1, Memory.UB, 0, 0, _BLOCKS, _bursts(inward, load))
+    second_move = copy(machine, Memory.UB, Memory.L1, _BLOCKS, far, _BLOCKS, _bursts(outward, load))
+    first_engine, vector = Engine[inward.engine], Engine.VECTOR
+    no_time = [flag(Op.SET, vector, vector), flag(Op.WAIT, vector, vector)]  # takes no time
+    filling = no_time * ((entries - 1) // 2) + ([spare(machine)] if entries % 2 == 0 else [])
+    return program(machine, [[first_move, flag(Op.SET, first_engine, vector), flag(Op.WAIT, vector, first_engine), *filling, second_move]])
 
 
 def _bursts(path: DataPath, load: int) -> int:
-    """So many that moving them takes `load` cycles."""
+    """Number of bursts whose transfer takes `load` cycles."""
     return max(1, round(load * path.bytes_per_cycle / (_BLOCKS * BLOCK_BYTES)))

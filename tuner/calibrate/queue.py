@@ -1,4 +1,4 @@
-"""How many instructions a queue holds: halved down, since a program's time jumps where one more no longer fits."""
+"""Search for the depth of a queue by bisection: a program's time jumps at the first entry that does not fit."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tuner.calibrate.probes_flags import DEEPEST, queue_program
 from tuner.calibrate.readings import ProbedBoard
 
 QUEUE = Key("queue_depth", "entries", 1, DEEPEST, hidden="the longest probe fits the queue")
-_READINGS = 7  # of each program: its times differ by a third, so far as noise never goes
-_TOLD = 0.1  # by how much, in logarithms
+_READINGS = 7  # of each program: times differ by a third, far above noise
+_TOLD = 0.1  # least difference of logarithms for a visible jump
 
 
 def queue_depth(board: ProbedBoard, machine: Machine, load: int) -> KnownValue | None:
-    """Of a machine whose other values are known.  None where it cannot be probed."""
+    """Depth of the queues of a machine with all other values fitted.  None where no probe exists."""
     load = max(load, 8 * DEEPEST * max(1, machine.issue_cycles))
     level = next(iter(machine.contention))
     holds, too_many = 1, DEEPEST + 1
     while too_many - holds > 1:
         entries = (holds + too_many) // 2
-        found = queue_program(board.machine, entries, load)
-        if found is None:
+        program = queue_program(board.machine, entries, load)
+        if program is None:
             return None
-        fits, stops = (math.log(timed(found, with_values(machine, {QUEUE.path: depth}), level)) for depth in (entries, entries - 1))
+        fits, stops = (math.log(timed(program, with_values(machine, {QUEUE.path: depth}), level)) for depth in (entries, entries - 1))
         if stops - fits < _TOLD:
             return KnownValue(QUEUE, machine.queue_depth, 0.0, holds, too_many - 1)
-        probe = Probe(f"queue of {entries}", level, found, None, 1)
+        probe = Probe(f"queue of {entries}", level, program, None, 1)
         board.read("queue", [probe], _READINGS)
         seen = math.log(board.observed(probe, 0.0).value)
         if abs(seen - fits) < abs(seen - stops):

@@ -1,4 +1,4 @@
-"""The machine file that comes of it: the text of the one that was given, with other values and a word beside each, comments kept."""
+"""Calibrated machine file: the text of the given file with new values and a note beside each; its comments stay."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from simulator.npu.parts import BLOCK_BYTES
 from tuner.calibrate.identify import Calibration, Identified
 from tuner.calibrate.keys import split
 
-_DEFAULTS: Mapping[str, Any] = {"startup_cycles": 0, "granule_bytes": BLOCK_BYTES, "launch_cycles": 0, "dram": None}  # what is not written
+_DEFAULTS: Mapping[str, Any] = {"startup_cycles": 0, "granule_bytes": BLOCK_BYTES, "launch_cycles": 0, "dram": None}  # may be omitted
 _NAME = 64  # characters that a machine's name may have
 _SUFFIX = "-calibrated"
 
 
 def named(machine: Machine) -> Machine:
-    """The machine under the name of its calibrated twin."""
+    """Machine under the name of its calibrated twin."""
     name = machine.name.removesuffix(_SUFFIX)[: _NAME - len(_SUFFIX)] + _SUFFIX
     return machine.model_copy(update={"name": name})
 
 
-def written(source: str, machine: Machine, found: Calibration, command: str) -> str:
-    """The new file.  source: text of the file that the machine was read from.  command: that was run.
+def written(source: str, machine: Machine, calibration: Calibration, command: str) -> str:
+    """Text of the new file.  source: text of the given file.  command: the command line of the calibration.
 
-    Where the text is laid out as no edit of single values can follow (anchors, merges), values are written anew, without its comments.
+    Where the layout of the text (anchors, merges) allows no edit of single values, the values are written again, without its comments.
     """
-    notes = {finding.key.path: note(finding) for finding in found.findings}
+    notes = {finding.key.path: note(finding) for finding in calibration.findings}
     head = [
         f"# {command}",
-        f"# {found.readings:,} readings, which scatter by {found.spread:.1%}.  +-: twice the standard error.",
+        f"# {calibration.readings:,} readings, which scatter by {calibration.spread:.1%}.  +-: twice the standard error.",
     ]
     for text in (_edited(source, machine, notes), _anew(machine, notes)):
-        whole = "\n".join(head) + "\n" + text
+        content = "\n".join(head) + "\n" + text
         with contextlib.suppress(yaml.YAMLError, ValidationError):
-            if Machine.model_validate(yaml.safe_load(whole)) == machine:
-                return whole
+            if Machine.model_validate(yaml.safe_load(content)) == machine:
+                return content
     raise AssertionError("a machine that is written is read as it was")
 
 
 def note(finding: Identified) -> str:
-    """What is said beside a value."""
+    """Note beside a value."""
     if finding.source == "given":
-        before = "as given" if finding.value == finding.given else f"given {finding.given:g}"
-        return f"{before}: {finding.why}"
+        given_text = "as given" if finding.value == finding.given else f"given {finding.given:g}"
+        return f"{given_text}: {finding.why}"
     doubt = f", {finding.why}" if finding.why else ""
     return f"{finding.source}, {finding.value:g} +-{finding.half:.2g}, given {finding.given:g}{doubt}"
 
 
 @dataclass(frozen=True)
 class _Edit:
-    """Characters from..to of the text become `text`."""
+    """Replacement of characters start..stop of the text."""
 
     start: int
     stop: int
@@ -69,7 +69,7 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
     leaves = dict(_leaves(root, ()))
     edits: list[_Edit] = []
     beside: dict[int, list[str]] = {}
-    absent: dict[str, list[str]] = {}  # keys of the file, and what is said of theirs
+    absent: dict[str, list[str]] = {}  # key of the file -> notes
     for path, value in _values(raw, ()):
         node = leaves.get(path)
         key = ".".join(path)
@@ -92,11 +92,12 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
         if yaml.safe_load(node.value) != value if node.style is None else node.value != value:
             edits.append(_Edit(node.start_mark.index, node.end_mark.index, _scalar(value)))
         _beside(beside, notes, key, node)
+    # from the end, so that earlier positions stay valid
     text = source
     for edit in sorted([*edits, *_comments(source, beside)], key=lambda edit: edit.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.stop :]
     text = text if text.endswith("\n") else text + "\n"
-    return text + "".join(f"{key}: {_scalar(raw[key])}   # {'; '.join(said)}\n" for key, said in absent.items())
+    return text + "".join(f"{key}: {_scalar(raw[key])}   # {'; '.join(remarks)}\n" for key, remarks in absent.items())
 
 
 def _beside(beside: dict[int, list[str]], notes: Mapping[str, str], key: str, node: yaml.Node) -> None:
@@ -105,38 +106,38 @@ def _beside(beside: dict[int, list[str]], notes: Mapping[str, str], key: str, no
 
 
 def _comments(source: str, beside: Mapping[int, list[str]]) -> Iterator[_Edit]:
-    """Notes of a line at its end; what stood there goes on behind them."""
-    at = 0
+    """Notes appended to their lines; an earlier comment follows them."""
+    offset = 0
     tokens = _comment_starts(source)
     for number, line in enumerate(source.splitlines(keepends=True)):
         if number in beside:
             bare = line.rstrip("\r\n")
             start = tokens.get(number, len(bare))
             old = bare[start:].lstrip("# ").strip()
-            kept = len(bare[:start].rstrip())
+            code_length = len(bare[:start].rstrip())
             notes = beside[number]
-            said = (
+            remark = (
                 notes[0].partition(" ")[2]
                 if len(notes) == 1 and not bare.lstrip().startswith(("-", "{")) and "{" not in bare
                 else "; ".join(notes)
             )
-            text = "   # " + said + (f"; before: {old}" if old else "")
-            yield _Edit(at + kept, at + len(bare), text)
-        at += len(line)
+            text = "   # " + remark + (f"; before: {old}" if old else "")
+            yield _Edit(offset + code_length, offset + len(bare), text)
+        offset += len(line)
 
 
 def _comment_starts(source: str) -> dict[int, int]:
-    """Line -> column of its comment: what stands behind the last token of the line."""
+    """Column of the comment on each line: after the last token of the line."""
     last: dict[int, int] = {}
     for token in yaml.scan(source, yaml.SafeLoader):
         if token.end_mark.index > token.start_mark.index:
             last[token.end_mark.line] = max(last.get(token.end_mark.line, 0), token.end_mark.column)
-    found = {}
+    columns = {}
     for number, line in enumerate(source.splitlines()):
-        at = line.find("#", last.get(number, 0))
-        if at >= 0:
-            found[number] = at
-    return found
+        column = line.find("#", last.get(number, 0))
+        if column >= 0:
+            columns[number] = column
+    return columns
 
 
 def _leaves(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], yaml.ScalarNode]]:
@@ -147,22 +148,22 @@ def _leaves(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str,
 
 
 def _children(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
-    """Of a mapping by key; of the list of paths by what they lead from and to."""
+    """Children of a mapping by key; of the list of paths by source and destination."""
     if isinstance(node, yaml.MappingNode):
         yield from ((str(key.value), value) for key, value in node.value)
     elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            ends = dict(_children(each))
+        for element in node.value:
+            ends = dict(_children(element))
             if {"source", "destination"} <= ends.keys():
-                yield f"{ends['source'].value}->{ends['destination'].value}", each
+                yield f"{ends['source'].value}->{ends['destination'].value}", element
 
 
 def _folder(node: yaml.Node, path: tuple[str, ...]) -> yaml.MappingNode | None:
     for part in path:
-        found = dict(_children(node)).get(part)
-        if found is None:
+        child = dict(_children(node)).get(part)
+        if child is None:
             return None
-        node = found
+        node = child
     return node if isinstance(node, yaml.MappingNode) and node.value else None
 
 
@@ -171,30 +172,30 @@ def _values(raw: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
         for key, value in raw.items():
             yield from _values(value, (*path, str(key)))
     elif isinstance(raw, list):
-        for each in raw:
-            yield from _values(each, (*path, f"{each['source']}->{each['destination']}"))
+        for element in raw:
+            yield from _values(element, (*path, f"{element['source']}->{element['destination']}"))
     else:
         yield path, raw
 
 
 def _inserted(source: str, folder: yaml.MappingNode, name: str, value: Any) -> _Edit:
-    """Behind the last value of a mapping."""
+    """Insertion after the last value of a mapping."""
     last = folder.value[-1][1]
     if folder.flow_style:
         return _Edit(last.end_mark.index, last.end_mark.index, f", {name}: {_scalar(value)}")
-    # at the end of what the mapping's first level holds, comments of its last line included
-    at = source.find("\n", last.end_mark.index)
-    at = len(source) if at < 0 else at
+    # after the last line of the mapping, including its comment
+    position = source.find("\n", last.end_mark.index)
+    position = len(source) if position < 0 else position
     if isinstance(last, yaml.CollectionNode) and not last.flow_style:  # its end mark is on the next token's line
-        at = last.end_mark.index
-        return _Edit(at, at, f"{' ' * folder.value[0][0].start_mark.column}{name}: {_scalar(value)}\n")
-    return _Edit(at, at, f"\n{' ' * folder.value[0][0].start_mark.column}{name}: {_scalar(value)}")
+        position = last.end_mark.index
+        return _Edit(position, position, f"{' ' * folder.value[0][0].start_mark.column}{name}: {_scalar(value)}\n")
+    return _Edit(position, position, f"\n{' ' * folder.value[0][0].start_mark.column}{name}: {_scalar(value)}")
 
 
 def _level(value: Mapping[str, Any]) -> str:
     if not value["latency_cycles"]:
         return _scalar(value["share"])
-    return "{" + ", ".join(f"{key}: {_scalar(each)}" for key, each in value.items()) + "}"
+    return "{" + ", ".join(f"{key}: {_scalar(number)}" for key, number in value.items()) + "}"
 
 
 def _scalar(value: Any) -> str:
@@ -202,5 +203,5 @@ def _scalar(value: Any) -> str:
 
 
 def _anew(machine: Machine, notes: Mapping[str, str]) -> str:
-    said = "".join(f"# {key}: {text}\n" for key, text in notes.items())
-    return said + str(yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False, width=140))
+    comments = "".join(f"# {key}: {text}\n" for key, text in notes.items())
+    return comments + str(yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False, width=140))

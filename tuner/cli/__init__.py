@@ -1,9 +1,10 @@
-"""The command `tilefarm`: parse, call, print.
+"""Command line `tilefarm`: parse, call, print.
 
-Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine, or less of the model
-on the NPU than `--min-npu-share` asks; 4 tuned, but values are not confirmed against onnxruntime; 70 a bug (one line, and a file with the
-details); 75 the Ray cluster went away (`--resume` goes on); 130 interrupted; 143 SIGTERM.
-A command is a module here, imported when it is asked for; what is heavy is imported in its function, so that `--help` answers at once.
+Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: the value and its place); 3 infeasible on this machine, or a
+smaller
+share of the model on the NPU than `--min-npu-share`; 4 tuned, but the values are not confirmed against onnxruntime; 70 a bug (one line,
+and a file with the details); 75 the Ray cluster went away (continue with `--resume`); 130 interrupted; 143 SIGTERM.
+Each command is a module of this folder, imported on demand. Functions import heavy modules themselves, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tuner.cli.kernel_progress import report_kernels
 
 DEBUG = "--debug"
 
-# a command, which is the module of its name -> the first line of its help
+# command (also its module's name) -> the first line of its help
 COMMANDS = {
     "tune": "Search for the best plan at every contention level; writes RUN/best.onnx, plans, log and summary.",
     "study": "Tune the search's own settings with Optuna; writes STUDY/best.yaml for `tune --config`.",
@@ -74,7 +75,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option(DEBUG, help="Of any command: show where an error came from.")] = False,
 ) -> None:
-    del debug  # taken by `main`, wherever it stands
+    del debug  # handled by `main`, anywhere on the line
     if version:
         from tuner.platform.crash import version_of
 
@@ -85,28 +86,28 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = DEBUG in words  # before the command or after it: whoever asks for it has just seen an error, and appends it
+    debug = DEBUG in words  # accepted anywhere: users append it after they see an error
     words = [word for word in words if word != DEBUG]
 
-    def seen(error: TilefarmError) -> None:
+    def on_error(error: TilefarmError) -> None:
         if debug:
             _details(error, words, debug)
 
     with report_kernels(search=words[:1] in (["tune"], ["sweep"])):
-        return command.run(app, "tilefarm", words, seen, lambda error: _bug(error, words, debug))
+        return command.run(app, "tilefarm", words, on_error, lambda error: _bug(error, words, debug))
 
 
 def _bug(error: Exception, words: Sequence[str], debug: bool) -> str:
     from tuner.platform.crash import keep, one_line
 
     path = keep(_details(error, words, debug), _folders(words))
-    where = "which no file could be written about" if path is None else f"its details are in {path}"
-    shown = "" if debug else f" ({DEBUG} shows them)"
-    return f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error).rstrip(': ')}; please report it, {where}{shown}"
+    location = "which no file could be written about" if path is None else f"its details are in {path}"
+    hint = "" if debug else f" ({DEBUG} shows them)"
+    return f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error).rstrip(': ')}; please report it, {location}{hint}"
 
 
 def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
-    """Everything that is known of an error; with --debug on the terminal too."""
+    """Details of an error; with --debug also printed to the terminal."""
     from tuner.platform.crash import details
 
     text = details(error, _doing(words))
@@ -121,9 +122,9 @@ def _doing(words: Sequence[str]) -> str:
 
 
 def _folders(words: Sequence[str]) -> Iterator[Path]:
-    """Folders of runs that a command names, first of them the one that it writes."""
+    """Run folders that a command names, the output folder first."""
     from tuner.runs.folder import IDENTITY
 
-    named = [word.removeprefix("--out=") for word in words]
-    out = [value for option, value in zip(words, named[1:], strict=False) if option == "--out"]
-    return (Path(text) for text in (*out, *named) if os.path.isfile(os.path.join(text, IDENTITY)))
+    values = [word.removeprefix("--out=") for word in words]
+    outputs = [value for option, value in zip(words, values[1:], strict=False) if option == "--out"]
+    return (Path(text) for text in (*outputs, *values) if os.path.isfile(os.path.join(text, IDENTITY)))

@@ -1,4 +1,4 @@
-"""`tilefarm audit`: may the results of a finished run be trusted?"""
+"""Command `tilefarm audit`: check whether the results of a finished run can be trusted."""
 
 from __future__ import annotations
 
@@ -34,46 +34,47 @@ def audit(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Takes a tenth of the run's readings, without --longer.  Exit code 1 for a fault: a champion that is slower than the run said or than
-    the untuned plan, or a file that is another one."""
+    """Uses a tenth of the run's readings, without --longer.  Exit code 1 for a fault: a champion slower than the run reported or slower
+    than
+    the untuned plan, or a file with other content."""
     from tuner.audit.run import AuditRequest
     from tuner.audit.run import audit as ask
 
-    found = ask(AuditRequest(run, seeds, races, longer, backend, address, workers, quiet), common.quiet if quiet else say)
+    report = ask(AuditRequest(run, seeds, races, longer, backend, address, workers, quiet), common.quiet if quiet else say)
     if as_json:
-        print_json(found.values())
-        return int(not found.sound)
-    print_table(_columns(found), [_row(found, level, each) for level, each in found.levels.items()])
-    for line in (*found.faults, *found.notes):
+        print_json(report.values())
+        return int(not report.sound)
+    print_table(_columns(report), [_row(report, level, level_audit) for level, level_audit in report.levels.items()])
+    for line in (*report.faults, *report.notes):
         print_line(line)
-    print_line(found.verdict)
-    return int(not found.sound)
+    print_line(report.verdict)
+    return int(not report.sound)
 
 
-def _columns(found: Audit) -> tuple[str, ...]:
+def _columns(report: Audit) -> tuple[str, ...]:
     columns = ["<level", "champion then", "now", "moved", "untuned now", "speed-up", "winner flips"]
-    if found.seeds is not None:
-        columns.append(f"{len(found.seeds.seeds)} seeds at {found.seeds.readings:,}")
-    return (*columns, *(["regret"] if found.longer is not None else []))
+    if report.seeds is not None:
+        columns.append(f"{len(report.seeds.seeds)} seeds at {report.seeds.readings:,}")
+    return (*columns, *(["regret"] if report.longer is not None else []))
 
 
-def _row(found: Audit, level: str, each: LevelAudit) -> tuple[object, ...]:
-    champion, untuned = each.champion, each.untuned
+def _row(report: Audit, level: str, level_audit: LevelAudit) -> tuple[object, ...]:
+    champion, untuned = level_audit.champion, level_audit.untuned
     gain = speedup(untuned.now / champion.now) if untuned.now and champion.now else None
-    row: list[object] = [level, champion.then, champion.now, _percent(champion.moved), untuned.now, gain, _flips(each)]
-    if found.seeds is not None:
-        spread = found.seeds.spread(level)
+    row: list[object] = [level, champion.then, champion.now, _percent(champion.moved), untuned.now, gain, _flips(level_audit)]
+    if report.seeds is not None:
+        spread = report.seeds.spread(level)
         row.append(None if spread is None else f"{spread[0]:+.1%} to {spread[1]:+.1%}")
-    if found.longer is not None:
-        row.append(_percent(found.longer.regret[level]))
+    if report.longer is not None:
+        row.append(_percent(report.longer.regret[level]))
     return tuple(row)
 
 
-def _flips(each: LevelAudit) -> str:
-    if each.raced is not None:
-        return f"{each.raced.flips} of {each.raced.races}"
-    if each.rival is not None:
-        return f"by {-each.rival.behind:.1%}" if each.rival.behind < 0 else "none"
+def _flips(level_audit: LevelAudit) -> str:
+    if level_audit.raced is not None:
+        return f"{level_audit.raced.flips} of {level_audit.raced.races}"
+    if level_audit.rival is not None:
+        return f"by {-level_audit.rival.behind:.1%}" if level_audit.rival.behind < 0 else "none"
     return "exact"
 
 

@@ -1,4 +1,4 @@
-"""`tilefarm best`."""
+"""Command `tilefarm best`: print the champions of a finished run."""
 
 from __future__ import annotations
 

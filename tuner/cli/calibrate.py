@@ -1,4 +1,4 @@
-"""`tilefarm calibrate`: a machine file fitted to a board; prints what is known of every value, and what it predicts."""
+"""Command `tilefarm calibrate`: fit a machine file to a board; print the accuracy of every value and of predictions."""
 
 from __future__ import annotations
 
@@ -58,51 +58,52 @@ def calibrate(
     given = load_machine(machine)
     bench = Bench(find_runner(runner, timeout_s) or measure, 1, tries)
     board = ProbedBoard(runner, bench, given, (lambda line: None) if quiet else say)
-    found = fit(board, readings)
-    fitted = named(found.machine)
+    calibration = fit(board, readings)
+    fitted = named(calibration.machine)
     command = shlex.join(["tilefarm", "calibrate", "--runner", runner, "--machine", machine])
     source = machine_file(machine).read_text(encoding="utf-8")
-    atomic_write(out, [written(source, fitted, found, command).encode()])
+    atomic_write(out, [written(source, fitted, calibration, command).encode()])
+    # prediction of segments that the fit has not measured
     held_out = None if check is None else predict(board, fitted, check, seed, tuple(networks.split(",")) if networks else NETWORKS)
     if as_json:
-        print_json(_as_json(found, held_out, out))
+        print_json(_as_json(calibration, held_out, out))
         return
-    _show(found)
+    _show(calibration)
     if held_out is not None:
         _show_held_out(held_out)
-    print_line(f"{out}: {fitted.name}, digest {fitted.digest}; {board.readings:,} readings, which scatter by {found.spread:.1%}")
+    print_line(f"{out}: {fitted.name}, digest {fitted.digest}; {board.readings:,} readings, which scatter by {calibration.spread:.1%}")
     print_next(("tune", "MODEL.onnx", "--machine", out, "--runner", runner, "--out", "RUN"))
 
 
-def _show(found: Calibration) -> None:
+def _show(calibration: Calibration) -> None:
     rows = [
-        (each.name, f.key.path, f"{f.given:g}", f"{f.value:g}", "" if f.source == "given" else f"{f.half:.2g}", f.key.unit, f.source)
-        for each in found.classes
-        for f in each.findings
+        (fit.name, f.key.path, f"{f.given:g}", f"{f.value:g}", "" if f.source == "given" else f"{f.half:.2g}", f.key.unit, f.source)
+        for fit in calibration.classes
+        for f in fit.findings
     ]
     print_table(("<class", "<key", "given", "value", "+-", "<unit", "<known"), rows)
     print_line("")
-    probed = [each for each in found.classes if each.probes]
+    probed = [fit for fit in calibration.classes if fit.probes]
     columns = ("<class", "probes", "readings", "residual", "noise", "worst", "<probe")
     print_table(
         columns,
         [(c.name, c.probes, c.readings, f"{c.residual:.2%}", f"{c.noise:.2%}", f"{c.worst:+.2%}", c.worst_probe) for c in probed],
     )
     print_line("")
-    for line in _doubts(found):
+    for line in _doubts(calibration):
         print_line(line)
 
 
-def _doubts(found: Calibration) -> Iterator[str]:
-    """What is not known, and why; and classes that the model does not explain."""
-    for finding in found.findings:
+def _doubts(calibration: Calibration) -> Iterator[str]:
+    """Values without a reliable fit, with the reason, and classes that the model does not explain."""
+    for finding in calibration.findings:
         if finding.why:
-            said = "not identified" if finding.source == "given" else "uncertain"
-            yield f"{finding.key.path}: {said}, {finding.value:g}; {finding.why}"
-    for each in found.classes:
-        if each.unexplained:
-            off = f"probes are {each.residual:.1%} off, noise explains {each.noise:.1%}"
-            yield f"class {each.name}: {off}: the board does what this machine's description cannot say"
+            verdict = "not identified" if finding.source == "given" else "uncertain"
+            yield f"{finding.key.path}: {verdict}, {finding.value:g}; {finding.why}"
+    for fit in calibration.classes:
+        if fit.unexplained:
+            deviation = f"probes are {fit.residual:.1%} off, noise explains {fit.noise:.1%}"
+            yield f"class {fit.name}: {deviation}: the board does what this machine's description cannot say"
 
 
 def _show_held_out(held_out: HeldOut) -> None:
@@ -112,23 +113,23 @@ def _show_held_out(held_out: HeldOut) -> None:
     )
 
 
-def _as_json(found: Calibration, held_out: HeldOut | None, out: Path) -> dict[str, Any]:
+def _as_json(calibration: Calibration, held_out: HeldOut | None, out: Path) -> dict[str, Any]:
     classes = [
         {
-            "name": each.name, "probes": each.probes, "readings": each.readings, "residual": each.residual, "noise": each.noise,
-            "worst": each.worst, "worst_probe": each.worst_probe, "unexplained": each.unexplained,
+            "name": fit.name, "probes": fit.probes, "readings": fit.readings, "residual": fit.residual, "noise": fit.noise,
+            "worst": fit.worst, "worst_probe": fit.worst_probe, "unexplained": fit.unexplained,
             "keys": [
                 {
                     "key": f.key.path, "unit": f.key.unit, "given": f.given, "value": f.value, "half": f.half, "low": f.low, "high": f.high,
                     "source": f.source, "why": f.why,
                 }
-                for f in each.findings
+                for f in fit.findings
             ],
         }
-        for each in found.classes
+        for fit in calibration.classes
     ]  # fmt: skip
     checked = held_out and {
         "networks": list(held_out.networks), "segments": len(held_out.measured), "median": held_out.median, "p95": held_out.p95,
         "worst": float(held_out.error.max()), "pairs": held_out.pairs,
     }  # fmt: skip
-    return {"out": str(out), "readings": found.readings, "spread": found.spread, "classes": classes, "check": checked or None}
+    return {"out": str(out), "readings": calibration.readings, "spread": calibration.spread, "classes": classes, "check": checked or None}

@@ -1,4 +1,4 @@
-"""A compiled file held against onnxruntime, for the commands that do: what is found, as JSON and as text."""
+"""Comparison of a compiled file with onnxruntime, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ from tuner.zoo.load import load_network
 
 @dataclass(frozen=True, eq=False)
 class FileCheck:
-    """ports: what is wrong with them.  levels: those that were asked for.  integers: of a quantised model.
+    """Findings of one check of a file.
 
-    cause: what is to be said of wrong values, '' where there are none; first: the operator that is to blame.  outputs: of the first level.
+    ports: faults of the ports.  levels: one entry per checked level.  integers: of a quantised model.  cause: the message about wrong
+    values,
+    '' where there are none; first: the first wrong operator.  outputs: of the first level.
     """
 
     ports: tuple[str, ...]
@@ -50,13 +52,13 @@ class FileCheck:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """But for those of ports; the operator that is to blame first."""
-        found = [fault for checked in self.levels for fault in checked.faults]
-        found += () if self.integers is None else self.integers.faults
-        return tuple(dict.fromkeys(found if self.first is None else [self.cause, *found]))
+        """Faults of values and cycles, the first wrong operator in front; faults of ports are separate."""
+        faults = [fault for checked in self.levels for fault in checked.faults]
+        faults += () if self.integers is None else self.integers.faults
+        return tuple(dict.fromkeys(faults if self.first is None else [self.cause, *faults]))
 
     def told(self) -> dict[str, Any]:
-        """Beside the levels."""
+        """JSON of the check, without the levels."""
         first = (
             None if self.first is None else {"operator": self.first.operator, "tensor": self.first.tensor, "why": str(self.first.compared)}
         )
@@ -68,14 +70,14 @@ class FileCheck:
         }
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """By level."""
+        """JSON of each level, by name."""
         return {checked.level: _level(checked, self.dtype) for checked in self.levels}
 
     def show(self) -> None:
         for fault in self.ports:
             print_line(f"FAILED {fault}")
         for k, checked in enumerate(self.levels):
-            if all(checked.values is not other.values for other in self.levels[:k]):  # of another program
+            if all(checked.values is not earlier.values for earlier in self.levels[:k]):  # once per program
                 _print_check(checked, self.outputs)
             if k == 0 and self.cause:
                 print_line(f"FAILED {self.cause}")
@@ -92,9 +94,11 @@ def check_compiled(
     floats: Path | None = None,
     body: Path | None = None,
 ) -> FileCheck:
-    """session: of the file.  floats: the model before it was quantised.  body: a file with the model, of one that has none.
+    """Check a compiled file at `levels`.  session: of the file.  floats: the model before quantisation.  body: a file with the model,
+    for a file without one.
 
-    Raises `BadInputError` for levels or feeds that the file does not have, for `floats` of one that is not quantised, and as `reference`.
+    Raises `BadInputError` for levels or feeds that the file does not have, for `floats` of one that is not quantised, and as
+    `reference`.
     """
     compiled, body = session.compiled, body or path
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
@@ -105,13 +109,13 @@ def check_compiled(
     names = [port.name for port in session.get_outputs()]
     if len(compiled.pieces) == 1:
         outputs = {name: checked[0].values.made[name] for name in names}
-    else:  # in a check the second piece is given onnxruntime's inputs
+    else:  # the check feeds onnxruntime's inputs to later pieces: no outputs of the whole model
         outputs = dict(zip(names, session.run(names, feeds, level=levels[0]), strict=True))
     integers: Quantised | None = None
     if expected.quantised:
         first = {name: value[: len(value) // expected.frames] if value.ndim else value for name, value in outputs.items()}
         integers = quantised(expected.integers(None if floats is None else load_network(floats)), first, compiled.machine, compiled.dtype)
-    wrong = next((each for each in checked if each.values.faults and each.values.beyond is None), None)
+    wrong = next((level_check for level_check in checked if level_check.values.faults and level_check.values.beyond is None), None)
     blamed, cause = None, ""
     if wrong is not None:
         tensors = [name for name, one in wrong.values.compared.items() if not one.ok]
@@ -150,39 +154,39 @@ def _print_check(checked: Checked, outputs: Mapping[str, Any]) -> None:
         print_line(f"FAILED {fault}")
 
 
-def _integers(found: Quantised) -> dict[str, Any]:
-    operators, values, wrong = found.operators.total
-    by_kind = {kind: dict(zip(("operators", "values", "differing"), counts, strict=True)) for kind, counts in found.operators.kinds.items()}
-    told: dict[str, Any] = {
-        "operators": operators, "values": values, "differing": wrong, "first": found.operators.first or None, "kinds": by_kind,
-        "left_out": list(found.operators.left_out), "fixed_point_steps": found.operators.steps and dict(found.operators.steps),
-        "unfused_steps": dict(found.unfused), "unfused_through_steps": dict(found.through),
-        "stock": {"differing": found.stock[0], "of": found.stock[1]},
-        "faults": list(found.faults), "float": None,
+def _integers(check: Quantised) -> dict[str, Any]:
+    operators, values, wrong = check.operators.total
+    by_kind = {kind: dict(zip(("operators", "values", "differing"), counts, strict=True)) for kind, counts in check.operators.kinds.items()}
+    report: dict[str, Any] = {
+        "operators": operators, "values": values, "differing": wrong, "first": check.operators.first or None, "kinds": by_kind,
+        "left_out": list(check.operators.left_out), "fixed_point_steps": check.operators.steps and dict(check.operators.steps),
+        "unfused_steps": dict(check.unfused), "unfused_through_steps": dict(check.through),
+        "stock": {"differing": check.stock[0], "of": check.stock[1]},
+        "faults": list(check.faults), "float": None,
     }  # fmt: skip
-    if found.agreement is not None:
-        same, choices = found.agreement.top1
-        told["float"] = {"top1_same": same, "top1_of": choices, "sqnr_db": finite(found.agreement.sqnr_db)}
-    return told
+    if check.agreement is not None:
+        same, choices = check.agreement.top1
+        report["float"] = {"top1_same": same, "top1_of": choices, "sqnr_db": finite(check.agreement.sqnr_db)}
+    return report
 
 
-def _print_integers(found: Quantised) -> None:
-    operators, values, wrong = found.operators.total
+def _print_integers(integers: Quantised) -> None:
+    operators, values, wrong = integers.operators.total
     print_line(f"integers: {operators} operators given onnxruntime's, {wrong:,} of {values:,} values differ")
-    if (steps := found.operators.steps) is not None:
-        said = ", ".join(f"{count:,} by {step}" for step, count in steps.items()) or "none"
-        print_line(f"  compared with TFLite's rounding in fixed point, as the machine's; off onnxruntime's: {said} steps")
-    for kind, (count, size, off) in found.operators.kinds.items():
+    if (steps := integers.operators.steps) is not None:
+        step_counts = ", ".join(f"{count:,} by {step}" for step, count in steps.items()) or "none"
+        print_line(f"  compared with TFLite's rounding in fixed point, as the machine's; off onnxruntime's: {step_counts} steps")
+    for kind, (count, size, off) in integers.operators.kinds.items():
         print_line(f"  {kind}: {count} operators, {off:,} of {size:,} values differ")
-    if found.operators.left_out:
-        some = ", ".join(found.operators.left_out[:3])
-        print_line(f"  not run by themselves: {len(found.operators.left_out)}, as {some}")
-    for what, steps in (("each operator", found.unfused), ("from the inputs on", found.through)):
-        said = ", ".join(f"{int(count):,} by {step}" for step, count in steps.items()) or "none"
-        print_line(f"onnxruntime without groups, {what}: values off {said} steps")
-    print_line(f"onnxruntime's default options: {found.stock[0]:,} of {found.stock[1]:,} values of the outputs are others")
-    if found.agreement is not None:
-        same, choices = found.agreement.top1
-        print_line(f"float model: top-1 agrees in {same:,} of {choices:,}, SQNR {found.agreement.sqnr_db:.1f} dB")
-    for fault in found.faults:
+    if integers.operators.left_out:
+        some = ", ".join(integers.operators.left_out[:3])
+        print_line(f"  not run by themselves: {len(integers.operators.left_out)}, as {some}")
+    for scope, steps in (("each operator", integers.unfused), ("from the inputs on", integers.through)):
+        step_counts = ", ".join(f"{int(count):,} by {step}" for step, count in steps.items()) or "none"
+        print_line(f"onnxruntime without groups, {scope}: values off {step_counts} steps")
+    print_line(f"onnxruntime's default options: {integers.stock[0]:,} of {integers.stock[1]:,} values of the outputs are others")
+    if integers.agreement is not None:
+        same, choices = integers.agreement.top1
+        print_line(f"float model: top-1 agrees in {same:,} of {choices:,}, SQNR {integers.agreement.sqnr_db:.1f} dB")
+    for fault in integers.faults:
         print_line(f"FAILED {fault}")

@@ -1,4 +1,4 @@
-"""What `tune`, `study` and `sweep` say alike."""
+"""Messages and exit codes that `tune`, `study` and `sweep` share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNCONFIRMED = 4  # exit code where values are not onnxruntime's
 
 @contextmanager
 def resumable(out: Path) -> Iterator[None]:
-    """Whoever interrupts is told how to go on."""
+    """Print the command's way to continue after an interrupt."""
     from tuner.runs.folder import IDENTITY
 
     try:
@@ -24,5 +24,5 @@ def resumable(out: Path) -> Iterator[None]:
         raise
 
 
-def quiet(_: str) -> None:
-    """In the place of `say`."""
+def quiet(line: str) -> None:
+    """Drop a progress line; takes the place of `say`."""

@@ -1,4 +1,4 @@
-"""`tilefarm compare`: two runs, level by level, and for a continuous integration whether the second may replace the first."""
+"""Command `tilefarm compare`: two runs, level by level; for continuous integration, whether the second may replace the first."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def compare(
 
     allowed = None if fail_if_slower is None else _percent(fail_if_slower)
     folders = place(first), place(second)
-    found = progress.compare(open_run(folders[0]), open_run(folders[1]), force)
-    ratios = {level: found.ratio(level) for level in found.cycles}
-    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
-    slower = [] if allowed is None else [level for level, (a, b) in found.cycles.items() if b > a * (1 + allowed / 100)]
+    comparison = progress.compare(open_run(folders[0]), open_run(folders[1]), force)
+    ratios = {level: comparison.ratio(level) for level in comparison.cycles}
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))  # geometric mean, since these are ratios
+    slower = [] if allowed is None else [level for level, (a, b) in comparison.cycles.items() if b > a * (1 + allowed / 100)]
     if as_json:
-        levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in found.cycles.items()}
-        counts = {"candidates": found.candidates, "lost_rows": found.lost}
+        levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in comparison.cycles.items()}
+        counts = {"candidates": comparison.candidates, "lost_rows": comparison.lost}
         verdict = {} if allowed is None else {"allowed_percent": allowed, "slower": slower}
         print_json({"first": str(folders[0]), "second": str(folders[1]), **counts, "levels": levels, "mean_ratio": mean, **verdict})
         return int(bool(slower))
-    print_line(f"best after {found.candidates:,} measured programs of each")
-    for folder, lost in zip(folders, found.lost, strict=True):
+    print_line(f"best after {comparison.candidates:,} measured programs of each")
+    for folder, lost in zip(folders, comparison.lost, strict=True):
         if lost:
             print_line(f"{folder}: {lost:,} rows of its log were lost, its best may be among them")
-    rows = [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in found.cycles.items()]
+    rows = [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in comparison.cycles.items()]
     print_table(("<level", *map(str, folders), "second / first"), [*rows, ("mean", None, None, f"{mean:.4f}")])
     if allowed is not None:
         where = f"more than {allowed:g}% slower at {', '.join(slower)}" if slower else f"nowhere more than {allowed:g}% slower"

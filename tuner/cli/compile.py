@@ -1,4 +1,4 @@
-"""`tilefarm compile`: plans in, a compiled ONNX out, and what it is."""
+"""Command `tilefarm compile`: compile given plans into an ONNX file and describe it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def compile_(
         why = str(nothing).partition("; supported are ")[0]
         if min_npu_share is not None:
             raise InfeasibleError(f"--min-npu-share {min_npu_share:g}: {why}") from None
-        if out is None or stages or plan or in_run > 1:  # there is no program that they could be of
+        if out is None or stages or plan or in_run > 1:  # no NPU program exists for these options
             raise
         on_host = write_for_host(nothing.part, source, why, out)
         if as_json:
@@ -114,20 +114,20 @@ def compile_(
     if out is None:
         return 0
     report = write_compiled(opened, plans, out, style, names)
-    found = _checked(opened, out, style) if check else None
+    file_check = _checked(opened, out, style) if check else None
     if not stages or dump_to is not None:
-        told = None if found is None else {**found.told(), "levels": found.rows()}
-        show(report._replace(values={**report.values, "check": told}), as_json)
-        if not as_json and found is not None:
-            found.show()
+        check_values = None if file_check is None else {**file_check.told(), "levels": file_check.rows()}
+        show(report._replace(values={**report.values, "check": check_values}), as_json)
+        if not as_json and file_check is not None:
+            file_check.show()
         elif not as_json:
             words = f"`{shlex.join(['tilefarm', 'run', str(out), '--input', 'random', '--check'])}`, or " if style == "function" else ""
             print_line(f"values unchecked: {words}compile with --check")
-    return 0 if found is None or found.ok else 1
+    return 0 if file_check is None or file_check.ok else 1
 
 
 def _checked(opened: LoweredModel, out: Path, style: Style) -> FileCheck:
-    """The file that was just written, with random inputs."""
+    """Check the file just written, with random inputs."""
     from compiler.package import file_with_body
     from simulator.session import InferenceSession
     from tuner.cli.checking import check_compiled
@@ -139,7 +139,7 @@ def _checked(opened: LoweredModel, out: Path, style: Style) -> FileCheck:
 
 
 def _stages(dump: Sequence[str], dump_to: Path | None, out: Path | None, as_json: bool) -> tuple[str, ...]:
-    """Of --dump.  Raises `BadInputError` where options do not go together."""
+    """Stages of --dump.  Raises `BadInputError` where options do not go together."""
     if dump_to is not None and not dump:
         raise BadInputError(f"--dump-to {dump_to}: goes with --dump")
     if out is None and not dump:
@@ -150,7 +150,7 @@ def _stages(dump: Sequence[str], dump_to: Path | None, out: Path | None, as_json
 
 
 def show(report: CompiledReport, as_json: bool) -> None:
-    """What `write_compiled` says of the levels, and of a file where it wrote one."""
+    """Print the report of `write_compiled`: the levels, and the file if one was written."""
     if as_json:
         print_json(report.values)
         return

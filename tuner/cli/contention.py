@@ -1,4 +1,4 @@
-"""`simulate --trace` and `trace --trace`: many inferences under a background load, with a controller that switches variants."""
+"""Options `simulate --trace` and `trace --trace`: many inferences under a background load, with a controller that switches variants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tuner.cli.text import finite, print_json, print_table, ratio
 
 
 def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json: bool) -> None:
-    """Serve the inferences with the controller, with every variant alone and with the oracle, and compare."""
+    """Serve the inferences with the controller, with every single variant and with the oracle, and compare."""
     runs, about = _runs(path, load, level)
     machine, thresholds = runs.compiled.machine, runs.thresholds
 
@@ -54,16 +54,16 @@ def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json
 
 
 def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Iterable[bytes], str]:
-    """Serve the inferences with the controller: the events of which variant ran when, and what they are of."""
+    """Serve the inferences with the controller: trace events of the variants' runs, and a line that describes them."""
     runs, about = _runs(path, load, level)
     served = runs.chosen()
     events = served_trace(served, runs.trace, runs.compiled.machine, {"file": path.name, "model": runs.compiled.model_digest, **about})
-    who = about["controller"] if runs.level is None else f"static {runs.level}"
-    return events, f"{who}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
+    policy = about["controller"] if runs.level is None else f"static {runs.level}"
+    return events, f"{policy}, {served.inferences:,} inferences, {served.cycles:,} cycles, {served.switches:,} switches"
 
 
 def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
-    """Nothing of them has run; and how a report names them."""
+    """Contended runs, not started yet, and the fields that a report identifies them by."""
     controller = load.controller or "estimator"
     by_hand = load.by_hand()
     if controller not in ("threshold", "c") and by_hand is not None:
@@ -78,7 +78,7 @@ def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRu
 
 
 def _trace(text: str) -> Path | tuple[str, int]:
-    """A file, or `kind:seed` of a generator."""
+    """A trace file, or `kind:seed` of a generator."""
     kind, colon, seed = text.partition(":")
     if kind in GENERATORS and not (not colon and Path(text).is_file()):
         if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
@@ -106,21 +106,21 @@ def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
 
 
 def _granted(runs: ContendedRuns, grants: GrantTrace, served: Served) -> dict[str, Any]:
-    """What was granted from when on and which variants fit that, what each needs, and how long an announcement waited at most."""
+    """Granted resources by cycle with the variants that fit, needs of each variant, and the longest wait of an announcement."""
     names, needs = runs.runtime.names, runs.runtime.needs or ()
     steps = [
-        {"cycle": cycle, **granted._asdict(), "fits": [name for name, each in zip(names, needs, strict=True) if each.fits(granted)]}
+        {"cycle": cycle, **granted._asdict(), "fits": [name for name, need in zip(names, needs, strict=True) if need.fits(granted)]}
         for cycle, granted in zip(grants.cycles, grants.grants, strict=True)
     ]
     wait = grants.longest_wait(served.start.tolist(), served.cycles)
-    return {"needs": {name: each._asdict() for name, each in zip(names, needs, strict=True)}, "steps": steps, "longest_wait_cycles": wait}
+    return {"needs": {name: need._asdict() for name, need in zip(names, needs, strict=True)}, "steps": steps, "longest_wait_cycles": wait}
 
 
-def _variant(runs: ContendedRuns, v: int, name: str) -> dict[str, Any]:
-    """What tells the variants apart: the use that each makes of its loads, and rho at every level's share."""
+def _variant(runs: ContendedRuns, variant: int, name: str) -> dict[str, Any]:
+    """Differences of the variants: reuse of loads, and rho at the share of every level."""
     compiled = runs.compiled
     reuse = program_reuse(breakdown(compiled.timeline(name), compiled.segments(name), compiled.operators))
-    rho = {level: finite(runs.runtime.steady(v, compiled.level(level).share_units).balance) for level in compiled.levels}
+    rho = {level: finite(runs.runtime.steady(variant, compiled.level(level).share_units).balance) for level in compiled.levels}
     return {"levels": [level for level in compiled.levels if (compiled.same_as(level) or level) == name], **asdict(reuse), "rho": rho}
 
 
@@ -133,7 +133,7 @@ def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, A
         "border_shares": [border.share for border in thresholds.borders] or None,
         "slice_cycles": rule.slice_cycles,
         "merged": [asdict(merged) for merged in thresholds.merged],
-        "oscillations": [asdict(found) for found in thresholds.oscillations],
+        "oscillations": [asdict(oscillation) for oscillation in thresholds.oscillations],
     }
 
 
@@ -146,15 +146,15 @@ _GRANTED = {"l1_bytes": "L1 B", "shared_bytes": "shared B", "cores": "cores"}
 
 
 def _print_granted(granted: Mapping[str, Any]) -> None:
-    """A column for what changes, or for what some variant lacks."""
+    """Print columns only for resources that change, or that some variant lacks."""
     steps, needs = granted["steps"], granted["needs"]
-    keys = [key for key in _GRANTED if len({step[key] for step in steps}) > 1 or any(each[key] > steps[0][key] for each in needs.values())]
+    keys = [key for key in _GRANTED if len({step[key] for step in steps}) > 1 or any(need[key] > steps[0][key] for need in needs.values())]
     print_line()
     print_line(f"grants, acknowledged after at most {granted['longest_wait_cycles']:,} cycles, and the variants that fit them")
     rows = [(step["cycle"], *(step[key] for key in keys), ", ".join(step["fits"])) for step in steps]
     print_table(("from cycle", *(_GRANTED[key] for key in keys), "<fits"), rows)
     print_table(
-        ("<variant", *(f"needs {_GRANTED[key]}" for key in keys)), [(name, *(each[key] for key in keys)) for name, each in needs.items()]
+        ("<variant", *(f"needs {_GRANTED[key]}" for key in keys)), [(name, *(need[key] for key in keys)) for name, need in needs.items()]
     )
 
 
@@ -189,7 +189,7 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
                 row["p99_cycles"],
                 row["switches"],
                 f"{row['regret']:+.2%}",
-                *(f"{spent / row['cycles']:.1%}" for spent in row["variant_cycles"].values()),
+                *(f"{spent / row['cycles']:.1%}" for spent in row["variant_cycles"].values()),  # share of the time in each variant
             )
             for label, row in rows.items()
         ],
@@ -220,19 +220,19 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
     )
     if thresholds is None:
         return
-    found = report["thresholds"]
+    rule = report["thresholds"]
     print_line()
-    held = f"held for {found['slice_cycles']:,} cycles and one inference at least"
+    duration = f"held for {rule['slice_cycles']:,} cycles and one inference at least"
     where = "" if report["granted"] is None else "where all variants fit, "
-    print_line(f"{where}thresholds of rho, {held}; ladder {' > '.join(found['ladder'])}")
-    shares_at = found["border_shares"] or [None] * len(found["t_min"])
-    if shares_at:
+    print_line(f"{where}thresholds of rho, {duration}; ladder {' > '.join(rule['ladder'])}")
+    border_shares = rule["border_shares"] or [None] * len(rule["t_min"])
+    if border_shares:
         print_table(
             ("<border", "share", "heavier below", "lighter from"),
             [
                 (f"{a} | {b}", None if share is None else f"{share:.3f}", f"{low:.4g}", f"{high:.4g}")
                 for a, b, share, low, high in zip(
-                    found["ladder"], found["ladder"][1:], shares_at, found["t_min"], found["t_max"], strict=False
+                    rule["ladder"], rule["ladder"][1:], border_shares, rule["t_min"], rule["t_max"], strict=False
                 )
             ],
         )

@@ -1,4 +1,4 @@
-"""`tilefarm disasm`."""
+"""Command `tilefarm disasm`: print the instructions of a variant."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def disasm(
         raise BadInputError(f"--core {core}: {machine.name} has cores 0..{machine.cores - 1}")
     parts = []
     for piece, variant in zip(file.pieces, file.variants(level), strict=True):
-        whose = f"{piece.name} " if len(file.pieces) > 1 else ""
-        for at, code in enumerate(variant.streams):
-            if core in (None, at):
-                parts.append(print_core(code, at, f"{machine.name} {file.dtype.name} level {level} {whose}"))
+        prefix = f"{piece.name} " if len(file.pieces) > 1 else ""
+        for index, code in enumerate(variant.streams):
+            if core in (None, index):
+                parts.append(print_core(code, index, f"{machine.name} {file.dtype.name} level {level} {prefix}"))
     if out is not None:
         atomic_write(out, [part.encode() for part in parts])
     else:

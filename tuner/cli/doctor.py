@@ -1,4 +1,4 @@
-"""`doctor`: is everything here that a run needs?"""
+"""Command `tilefarm doctor`: check that this computer has everything that a run needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ RATE_S = 3600.0
 
 
 class CheckResult(NamedTuple):
-    """What a check found: a line for a person, values for a program.  state: `ok`, `FAILED`, or `unknown` where it could not look."""
+    """Finding of one check: a line for a person, values for a program.  state: `ok`, `FAILED`, or `unknown` where the check could not
+    run."""
 
     detail: str
     values: Mapping[str, Any] = MappingProxyType({})
@@ -76,17 +77,17 @@ def doctor(
     width = max(len(name) for name, _ in checks)
     for name, check in checks:
         try:
-            found = check()
+            check_result = check()
         except (TilefarmError, OSError, ImportError) as error:
-            found = CheckResult(" ".join(str(error).split()), state="FAILED")
-        rows.append((name, found))
-        if not as_json:  # one by one: the last ones take a while, and a check that hangs is the one that is missing
-            print_line(f"{name.ljust(width)}  {found.state.ljust(7)}  {found.detail}")
+            check_result = CheckResult(" ".join(str(error).split()), state="FAILED")
+        rows.append((name, check_result))
+        if not as_json:  # line by line: the last checks are slow, and a hanging check is visible as the missing line
+            print_line(f"{name.ljust(width)}  {check_result.state.ljust(7)}  {check_result.detail}")
             sys.stdout.flush()
-    failed = any(found.state == "FAILED" for _, found in rows)
+    failed = any(check_result.state == "FAILED" for _, check_result in rows)
     if as_json:
-        told = [{"name": name, "state": what.state, "detail": what.detail, "values": dict(what.values)} for name, what in rows]
-        print_json({"ok": not failed, "checks": told})
+        reports = [{"name": name, "state": entry.state, "detail": entry.detail, "values": dict(entry.values)} for name, entry in rows]
+        print_json({"ok": not failed, "checks": reports})
     return int(failed)
 
 
@@ -98,15 +99,15 @@ def _python() -> CheckResult:
 
 
 def _libraries() -> CheckResult:
-    found, missing = {}, []
+    versions, missing = {}, []
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             missing.append(name)
     if missing:
         raise TilefarmError(f"not installed: {', '.join(missing)} (python {sys.executable})")
-    return CheckResult(", ".join(f"{name} {number}" for name, number in found.items()), found)
+    return CheckResult(", ".join(f"{name} {number}" for name, number in versions.items()), versions)
 
 
 def _machines() -> CheckResult:
@@ -117,11 +118,11 @@ def _machines() -> CheckResult:
 
 
 def _plugins() -> CheckResult:
-    """What installed packages offer, by its entry point; modules that are named by themselves are nobody's but their run's."""
+    """Plug-ins of installed packages, by entry point; modules named directly belong only to their run."""
     from tuner.plugins import KINDS, find, offered_names
 
-    found = [find(kind, name) for kind in KINDS for name in offered_names(kind)]
-    rows = [{"kind": f.plugin.kind, "name": f.plugin.name, "version": f.plugin.version, "from": f.where} for f in found]
+    plugins = [find(kind, name) for kind in KINDS for name in offered_names(kind)]
+    rows = [{"kind": f.plugin.kind, "name": f.plugin.name, "version": f.plugin.version, "from": f.where} for f in plugins]
     built_in = {kind.name: list(kind.built_in) for kind in KINDS}
     text = "; ".join(f"{row['kind']} {row['name']} {row['version']} ({row['from']})" for row in rows) or "none installed"
     along = ", ".join(f"{kind} {', '.join(names)}" for kind, names in built_in.items())
@@ -134,16 +135,16 @@ def _disk(folder: Path) -> CheckResult:
 
 
 def _kernel_cache() -> CheckResult:
-    """Kernels of these sources, and of others, which are removed after a month."""
+    """Sizes of the kernel caches of this version and of other versions, which are removed after a month."""
     from simulator.kernel_cache import own_folder
 
     folder = own_folder()
-    mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
-    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for most of a minute"
+    own_bytes, other_bytes = _bytes_below(folder), sum(_bytes_below(cache) for cache in folder.parent.glob("kernels-*") if cache != folder)
+    state = f"{own_bytes / 1e6:,.1f} MB" if own_bytes else "empty, the first run compiles for most of a minute"
     if folder.parent.name == f"tilefarm-{os.getuid()}":
         state += f"; {user_cache() or 'the cache of a user without a home'} cannot be written"
-    text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
-    return CheckResult(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
+    text = f"{folder}, {state}" + (f"; {other_bytes / 1e6:,.1f} MB of other versions" if other_bytes else "")
+    return CheckResult(text, {"path": str(folder), "bytes": own_bytes, "other_bytes": other_bytes})
 
 
 def _bytes_below(folder: Path) -> int:
@@ -151,7 +152,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _ray_folders() -> CheckResult:
-    """Of a Ray that `tune` starts."""
+    """Folders of a Ray cluster that `tune` starts."""
     session = ray_folder()
     text = f"{session}; token in {'the environment' if provide_token() else token_path()}"
     return CheckResult(text, {"session": str(session)})
@@ -165,7 +166,7 @@ def _ray(address: str | None) -> CheckResult:
     except BadInputError as error:
         if address is not None or "RAY_ADDRESS" in os.environ:
             raise
-        # nobody named it: one that hangs, or is being started or ended, is in nobody's way
+        # no cluster was named: one that hangs, starts or stops is no obstacle
         return CheckResult(f"one runs here, but: {error}; `tune` starts one of its own for as long as it runs", {"address": None})
     if facts is None:
         return CheckResult("none is running here; `tune` starts one on this computer for as long as it runs", {"address": None})
@@ -177,7 +178,7 @@ def _ray(address: str | None) -> CheckResult:
 
 
 def _log(run: Path) -> CheckResult:
-    """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
+    """Completeness of a run's datasets, growth rate over the last hour of work, and days until the disk is full."""
     from tuner.log.dataset import DATASETS, read_dataset
     from tuner.platform.local_files import LocalPath
     from tuner.runs.list_runs import open_run
@@ -206,7 +207,7 @@ def _ports(file: Path) -> CheckResult:
 
 
 def _values(file: Path) -> CheckResult:
-    """Of every level, with random inputs: files of earlier versions may have what has been mended since."""
+    """Check the values of every level with random inputs: files of earlier versions may have faults fixed since."""
     from simulator.onnx_container import has_body, read_file
     from simulator.session import InferenceSession
     from tuner.cli.checking import check_compiled
@@ -217,21 +218,21 @@ def _values(file: Path) -> CheckResult:
         return CheckResult("nothing of it runs on the NPU; onnxruntime runs the model as it is", {"faults": []})
     if not has_body(read_file(file), str(file)):
         return CheckResult("has no model to compare with (style epcontext); compile that with --check", {"faults": None}, "unknown")
-    found = check_compiled(file, session, random_feeds(session, 0), session.levels)
-    if found.faults:
-        return _touched(found.faults)
-    worst = max((checked.values.worst for checked in found.levels), key=lambda one: one.error)
-    return CheckResult(f"{len(found.levels)} levels, random input; {worst}", {"faults": []})
+    file_check = check_compiled(file, session, random_feeds(session, 0), session.levels)
+    if file_check.faults:
+        return _touched(file_check.faults)
+    worst = max((checked.values.worst for checked in file_check.levels), key=lambda one: one.error)
+    return CheckResult(f"{len(file_check.levels)} levels, random input; {worst}", {"faults": []})
 
 
 def _touched(faults: Sequence[str]) -> CheckResult:
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    again = "make it anew: `tilefarm compile MODEL`, or `tilefarm export RUN` where a run made it"
-    return CheckResult(f"{faults[0]}{more}; {again}", {"faults": list(faults)}, "FAILED")
+    advice = "make it anew: `tilefarm compile MODEL`, or `tilefarm export RUN` where a run made it"
+    return CheckResult(f"{faults[0]}{more}; {advice}", {"faults": list(faults)}, "FAILED")
 
 
 def _whole_way() -> CheckResult:
-    """A convolution, compiled for `tiny`, from a file again, executed, compared with onnxruntime."""
+    """Compile a convolution for `tiny`, read the file back, execute it, compare with onnxruntime."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save_model
 

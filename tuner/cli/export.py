@@ -1,4 +1,4 @@
-"""`tilefarm export`: the plans of a run, compiled again, and compiled models in parts for a run time without Python."""
+"""Command `tilefarm export`: compile the plans of a run again; write bundles for a run time without Python."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def export(
         check_bundle_folder(bundle)
     elif by_hand is not None:
         raise BadInputError("--t-min, --t-max and --slice go with --bundle")
+    # a compiled file has its plans already: options that choose plans need a run
     if bundle is not None and os.path.isfile(run):
         of_run = {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--insure": insure, "--style": style}
         for name, value in of_run.items():

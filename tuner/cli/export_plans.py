@@ -1,4 +1,4 @@
-"""Plans of a run, to be compiled to the same bytes as the run's own `best.onnx` (`tuner.cli.write_file`)."""
+"""Plans of a run for `export`: compiled to the same bytes as the run's own `best.onnx` (`tuner.cli.write_file`)."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tuner.runs.list_runs import open_run
 from tuner.selection.variant_choice import Candidates, not_judged, shipment
 
 DIGEST_DIGITS = 32
-ROBUST = "robust"  # the plan of that name alone, in the place of a folder
+ROBUST = "robust"  # --plans robust: this plan, not a folder
 
 
 def plan_by_digest(run: Path, digest: str) -> Plan:
-    """A plan of the run, by its digest or the first digits of it: from `plans/`, else from the programs in `tasks/`.
+    """Plan of the run with a digest that starts with `digest`: from `plans/`, else from the programs in `tasks/`.
 
-    Raises `BadInputError` where there is none, or several begin so.
+    Raises `BadInputError` where no plan or several plans match.
     """
     if not digest or len(digest) > DIGEST_DIGITS or set(digest) - set("0123456789abcdef"):
         raise BadInputError(f"--plan {digest}: expected up to {DIGEST_DIGITS} hex digits of a plan's digest")
     for plans in (_kept, _measured):
-        found = {plan.digest: plan for plan in plans(run) if plan.digest.startswith(digest)}
-        if len(found) > 1:
-            raise BadInputError(f"--plan {digest}: {len(found)} plans begin so: {', '.join(sorted(found)[:4])}")
-        if found:
-            return next(iter(found.values()))
+        matches = {plan.digest: plan for plan in plans(run) if plan.digest.startswith(digest)}
+        if len(matches) > 1:
+            raise BadInputError(f"--plan {digest}: {len(matches)} plans begin so: {', '.join(sorted(matches)[:4])}")
+        if matches:
+            return next(iter(matches.values()))
     lost = read_rows(run, "tasks", ()).lost if (run / "tasks").is_dir() else 0
     raise BadInputError(f"--plan {digest}: {run} has no such plan" + (f"; {lost} of its tasks were lost" if lost else ""))
 
@@ -52,7 +52,7 @@ def _kept(run: Path) -> Iterator[Plan]:
 
 
 def _measured(run: Path) -> Iterator[Plan]:
-    """Plans of the programs that the run measured."""
+    """Plans of the measured programs of the run."""
     if not (run / "tasks").is_dir() and not (run / "log").is_dir():
         return
     tasks = read_tasks(run, ("kind", "payload"))
@@ -67,11 +67,11 @@ def _plan_in(payload: str) -> Plan | None:
     try:
         return Plan.model_validate(raw)
     except ValidationError:
-        return None  # a program that was measured without a plan
+        return None  # a program measured without a plan
 
 
 def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Path | None = None) -> Mapping[str, Plan]:
-    """The plans to export: of `folder`, or one at every level, that with `digest` or the robust one, or what the run ships."""
+    """Plans to export: of `folder`, or for every level the plan with `digest` or the robust plan, or the plans that the run ships."""
     if digest is not None and folder is not None:
         raise BadInputError("--plan and --plans: give one of them")
     if digest is not None:
@@ -82,7 +82,7 @@ def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Pa
 
 
 def robust_plan(run: Path) -> Plan:
-    """Raises `BadInputError` where a run has none."""
+    """Robust plan of a run.  Raises `BadInputError` where a run has none."""
     path = run / "plans" / f"{ROBUST}.json"
     if not path.is_file():
         raise BadInputError(f"{path}: not there; no program of the run fits every level, or it has not ended")
@@ -92,7 +92,7 @@ def robust_plan(run: Path) -> Plan:
 def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float | None = None) -> Mapping[str, Plan]:
     """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants --insure` ships them.
 
-    Raises `BadInputError` where a board measured: the cycles that it would be decided by are not here.
+    Raises `BadInputError` for a run measured by a board: its cycles are needed for the choice and are not available here.
     """
     summary = open_run(run).summary
     if summary is None:
@@ -100,21 +100,21 @@ def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float 
     if (runner := summary["runner"]) is not None:
         words = f"--insure {insure:g}" if count is None else f"--variants {count}"
         raise BadInputError(f"{words}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume {words}`")
-    own = measure(opened, plans_of(run / "plans" / OWN, opened.machine))
+    champions = measure(opened, plans_of(run / "plans" / OWN, opened.machine))
     robust = None
     if summary["robust"] is not None:
-        robust = next(iter(measure(opened, dict.fromkeys(own, robust_plan(run))).values()))
+        robust = next(iter(measure(opened, dict.fromkeys(champions, robust_plan(run))).values()))
     target = NPU if summary["target"] is None else summary["target"]["name"]
-    shipped = shipment(opened, Candidates(own, robust), count, None, not_judged(BUILT_IN, target), insure)
+    shipped = shipment(opened, Candidates(champions, robust), count, None, not_judged(BUILT_IN, target), insure)
     return {level: m.plan for level, m in shipped.variants.items()}
 
 
 def bundle_facts(compiled: Compiled, folder: Path, where: str, by_hand: ByHand | None) -> dict[str, Any]:
-    """Write the bundle of a compiled model, with a rule that is set by hand where one is, and what it is as JSON.
+    """Write the bundle of a compiled model, with the threshold rule set by hand if given; returns its description as JSON.
 
     where: names the model in errors.
     """
-    # as a file has it: nothing is behind the constants, all integers are Python's
+    # encode and decode as a file does: no trailing data behind the constants, integers of Python
     read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
     oscillations = list[str]()
     if by_hand is not None and read.controller is not None:

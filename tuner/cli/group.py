@@ -1,7 +1,7 @@
-"""A group of commands of which each is a module, imported and made when it is asked for.
+"""Command group that imports each command's module on demand.
 
-To make one, typer reads the signature of its function and evaluates what is written there; for all of them that takes as long as typer's
-own import.  A list of the commands needs their names and a line of help each.
+To make a command, typer reads the signature of its function and evaluates the annotations; for all commands this takes as long as the
+import of typer.  A list of the commands needs only their names and one help line each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 
 class PathUse(NamedTuple):
-    """What a command does with the path that a parameter is: in its annotation.  A `Path` without is read."""
+    """Use of a path parameter, written in its annotation.  A `Path` without a `PathUse` is an input."""
 
     writes: bool
     folder: bool = False
@@ -30,14 +30,14 @@ READ, FILE, FOLDER = PathUse(False), PathUse(True), PathUse(True, folder=True)
 
 
 def without_threads() -> None:
-    """Before numpy is imported: its BLAS starts a thread for every core then, which takes longer than to read a log, for nothing."""
+    """Keep BLAS single-threaded; call before numpy is imported, since starting a thread per core takes longer than reading a log."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def later_group(lines: Mapping[str, str]) -> type[TyperGroup]:
-    """A group of the commands whose names and first lines of help these are.
+    """Group of commands, from their names and first help lines.
 
-    A command is `app` of the module of its name beside this one; a docstring of its function is what its help says after that line.
+    A command is the `app` of the module with its name in this package; the docstring of its function follows the first line in its help.
     """
 
     class LaterGroup(TyperGroup):
@@ -54,7 +54,7 @@ def later_group(lines: Mapping[str, str]) -> type[TyperGroup]:
 
 
 class _Later(MutableMapping[str, Any]):
-    """click's commands by name."""
+    """Mapping of click's commands by name, imported on first access."""
 
     def __init__(self, lines: Mapping[str, str]) -> None:
         self._lines = lines
@@ -62,13 +62,13 @@ class _Later(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            line = self._lines[name]  # KeyError: no command of that name, whatever module has it
+            line = self._lines[name]  # KeyError: no such command, even if a module has the name
             app = import_module(f"{__package__}.{name}").app
             for command in app.registered_commands:
                 command.callback = _guard_inputs(_spread(command.callback))
-            made = typer.main.get_command(app)
-            made.name, made.help = name, "\n\n".join(filter(None, (line, made.help)))
-            self._made[name] = made
+            command_object = typer.main.get_command(app)
+            command_object.name, command_object.help = name, "\n\n".join(filter(None, (line, command_object.help)))
+            self._made[name] = command_object
         return self._made[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -85,42 +85,42 @@ class _Later(MutableMapping[str, Any]):
 
 
 def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the fields of a dataclass as options where it takes one: what several commands take together is declared there."""
+    """Wrap a function so that the fields of its dataclass parameters become options; several commands share such a dataclass."""
     signature = inspect.signature(function, eval_str=True)
-    groups: dict[str, Any] = {name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)}
+    groups: dict[str, Any] = {name: param.annotation for name, param in signature.parameters.items() if is_dataclass(param.annotation)}
     if not groups:
         return function
     parameters: list[inspect.Parameter] = []
-    for name, one in signature.parameters.items():
+    for name, param in signature.parameters.items():
         if name in groups:
             hints = get_type_hints(groups[name], include_extras=True)
-            named = [(field.name, field.default) for field in fields(groups[name])]
-            parameters += [inspect.Parameter(key, one.KEYWORD_ONLY, default=value, annotation=hints[key]) for key, value in named]
+            defaults = [(field.name, field.default) for field in fields(groups[name])]
+            parameters += [inspect.Parameter(key, param.KEYWORD_ONLY, default=value, annotation=hints[key]) for key, value in defaults]
         else:
-            parameters.append(one)
+            parameters.append(param)
 
     @wraps(function)
     def spread(**values: Any) -> Any:
-        made = {name: group(**{field.name: values.pop(field.name) for field in fields(group)}) for name, group in groups.items()}
-        return function(**values, **made)
+        grouped = {name: group(**{field.name: values.pop(field.name) for field in fields(group)}) for name, group in groups.items()}
+        return function(**values, **grouped)
 
     vars(spread)["__signature__"] = signature.replace(parameters=parameters)
-    spread.__annotations__ = {one.name: one.annotation for one in parameters}
+    spread.__annotations__ = {param.name: param.annotation for param in parameters}
     return spread
 
 
 def path_uses(function: Callable[..., Any]) -> dict[str, PathUse]:
-    """Of the parameters of a command that are paths, or may be."""
+    """Uses of a command's path parameters."""
     uses = {}
-    for name, one in inspect.signature(function, eval_str=True).parameters.items():
-        marks = [mark for mark in getattr(one.annotation, "__metadata__", ()) if isinstance(mark, PathUse)]
-        if marks or "Path" in str(getattr(one.annotation, "__origin__", "")):
+    for name, param in inspect.signature(function, eval_str=True).parameters.items():
+        marks = [mark for mark in getattr(param.annotation, "__metadata__", ()) if isinstance(mark, PathUse)]
+        if marks or "Path" in str(getattr(param.annotation, "__origin__", "")):
             uses[name] = marks[0] if marks else READ
     return uses
 
 
 def _guard_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a look at what it is to write: a place for it, and none of its inputs (`simulator.outputs`)."""
+    """Wrap a function so that its outputs are checked first: a writable place, and none of its inputs (`simulator.outputs`)."""
     uses = path_uses(function)
     if not any(use.writes for use in uses.values()):
         return function
@@ -139,10 +139,10 @@ def _guard_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _paths(value: object) -> Iterator[Path]:
-    """Of an option: PATH, LEVEL=PATH, PATH,PATH, a URL of a folder here, or several of them."""
+    """Paths in an option's value: PATH, LEVEL=PATH, PATH,PATH, a URL of a local folder, or a list of them."""
     if isinstance(value, list):
-        for one in value:
-            yield from _paths(one)
+        for element in value:
+            yield from _paths(element)
     elif value is not None:
         text = str(value)
         yield from (Path(part) for part in (text, text.partition("=")[2], text.removeprefix("file://"), *text.split(",")) if part)

@@ -1,4 +1,4 @@
-"""`tilefarm log verify|repair|compact|migrate`: the files of a run as data."""
+"""Commands `tilefarm log verify|repair|compact|migrate`: maintenance of a run's Parquet files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NewFolder = Annotated[Path, FOLDER, typer.Option("--out", metavar="DIR", help="A
 
 @app.command()
 def verify(run: RunFolder, as_json: Json = False) -> int:
-    """Read every part of tasks/ and log/ and check what the format promises.  Exit 1 where something is wrong."""
+    """Read every part of tasks/ and log/ and check the promises of the format.  Exit 1 for a fault."""
     from tuner.runs import repair
 
     faults = repair.verify(run)
@@ -33,7 +33,7 @@ def verify(run: RunFolder, as_json: Json = False) -> int:
 
 @app.command()
 def repair(run: RunFolder, as_json: Json = False) -> None:
-    """Move what cannot be read to RUN/aside, so that the rest can.  Nothing is deleted; the run must not be under way."""
+    """Move unreadable parts to RUN/aside, so that the others can be read.  Nothing is deleted; the run must not be active."""
     from tuner.runs import repair
 
     _print(run, repair.repair(run), "nothing to repair", as_json)
@@ -64,23 +64,25 @@ def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
         print_json({"out": str(out), "schema_version": SCHEMA_VERSION, **{name: result._asdict() for name, result in done.items()}})
         return
     for name, result in done.items():
-        was = f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
-        print_line(f"{out / name}: {result.rows:,} rows, {was}")
+        note = (
+            f"was schema {SCHEMA_VERSION} already" if result.version == SCHEMA_VERSION else f"schema {result.version} to {SCHEMA_VERSION}"
+        )
+        print_line(f"{out / name}: {result.rows:,} rows, {note}")
     _print_lost(lost_rows(out))
 
 
-def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
+def _print(run: Path, faults: list[Fault], sound_text: str, as_json: bool) -> None:
     from tuner.runs.repair import lost_rows
 
     lost = lost_rows(run)
     if as_json:
-        told = [{"file": fault.file, "what": fault.what} for fault in faults]
-        print_json({"run": str(run), "faults": told, "lost_rows": lost})
+        fault_rows = [{"file": fault.file, "what": fault.what} for fault in faults]
+        print_json({"run": str(run), "faults": fault_rows, "lost_rows": lost})
         return
     for fault in faults:
         print_line(f"{fault.file}: {fault.what}")
     if not faults:
-        print_line(f"{run}: {nothing}")
+        print_line(f"{run}: {sound_text}")
     _print_lost(lost)
 
 

@@ -1,4 +1,4 @@
-"""`tilefarm ls`."""
+"""Command `tilefarm ls`: list the runs below a folder."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _row(folder: AnyPath, run: RunEntry) -> tuple[object, ...]:
     if run.summary is not None:
         gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
         programs, readings = run.summary["candidates"], readings_of(run.summary)
-    at = run.identity
-    return path_below(folder, run.path), at["model"], at["machine"], at["seed"], run.state, programs, readings, gains, at.get("tag")
+    head = run.identity
+    return path_below(folder, run.path), head["model"], head["machine"], head["seed"], run.state, programs, readings, gains, head.get("tag")
 
 
 def _json(run: RunEntry) -> dict[str, object]:
@@ -55,6 +55,6 @@ def _json(run: RunEntry) -> dict[str, object]:
 
 
 def readings_of(summary: dict[str, Any]) -> int | None:
-    """All of them: of the search, the canary and the finals; None where an earlier program wrote the summary."""
+    """Readings of the search, the canary and the finals together; None for a summary of an earlier version."""
     use = summary.get("measurements")
     return None if use is None else int(use["search"] + use["canary"] + use["finals"])

@@ -1,4 +1,4 @@
-"""`tilefarm machines`: all presets, or every value of one, with units."""
+"""Command `tilefarm machines`: all presets, or every value of one, with units."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def machines(
     from compiler.target.capabilities import check_machine
     from simulator.npu.machine_file import load_machine, preset_names
 
+    # one machine: every value of its file, then derived values; the check comes last, so that a faulty file is shown too
     if name is not None:
         machine = load_machine(name)
         raw = machine.model_dump(mode="json") | {key: getattr(machine, key).model_dump(mode="json") for key in ("dma", "host")}
@@ -109,19 +110,19 @@ def machines(
 
 
 def _peak(machine: Machine) -> str:
-    """Multiply-accumulates per cycle of all cores, of float16; of integers where it has no floats."""
+    """Multiply-accumulates per cycle of all cores, in float16; in int8 on a machine without floats."""
     unit = "" if "float16" in machine.macs_per_cycle else " int8"
     return f"{int(machine.peak(DataType.float16) * machine.cores):,}{unit}"
 
 
 def _deliverable(machine: Machine) -> dict[str, float]:
-    """Bytes per cycle of DDR where nobody else is there."""
+    """Bytes per cycle of DDR without contention."""
     return {"one_run": float(machine.ddr.deliverable), "reads_beside_writes": float(machine.ddr.turned)}
 
 
 def _granted(machine: Machine, level: str) -> str:
-    """What a level leaves of the machine's memory and cores, where that is not all."""
-    return ", ".join(f"{have:,} {what} of {whole:,}" for have, what, whole in machine.granted(level).less(machine.whole))
+    """Memory and cores that a level leaves of the machine, where less than all."""
+    return ", ".join(f"{amount:,} {resource} of {total:,}" for amount, resource, total in machine.granted(level).less(machine.whole))
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

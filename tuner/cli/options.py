@@ -1,6 +1,6 @@
-"""Arguments and options that several commands share: each is declared once.
+"""Arguments and options shared by several commands, each declared once.
 
-What some commands take together is a dataclass; a command that has a parameter of it has its fields as options (`tuner.cli.group`).
+A dataclass groups options of several commands; each command with such a parameter gets the fields as options (`tuner.cli.group`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled O
 
 
 def machine_names(incomplete: str) -> list[str]:
-    """For the shell's completion."""
+    """Names of machines for the shell's completion."""
     from simulator.npu.machine_file import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
@@ -119,7 +119,7 @@ Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, 
 
 @dataclass(frozen=True)
 class FarmOptions:
-    """What measures, and where.  The fields are those of a request for a search."""
+    """Measuring backend, cluster and workers.  Fields are those of a search request."""
 
     backend: BackendName = None
     address: Address = None
@@ -143,7 +143,7 @@ class FarmOptions:
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """What a person sets of the threshold rule."""
+    """Threshold rule set by the user."""
 
     t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")] = None
     t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None
@@ -155,7 +155,7 @@ class RuleOptions:
     ] = None
 
     def by_hand(self) -> ByHand | None:
-        """None where nothing is set.  Raises `BadInputError` for one threshold without the other, and for a pair that is none."""
+        """Rule set by hand, or None.  Raises `BadInputError` for one threshold without the other, and for an invalid pair."""
         from simulator.thresholds import ByHand, pair_in_units
 
         if (self.t_min is None) != (self.t_max is None):
@@ -169,7 +169,7 @@ class RuleOptions:
 
 @dataclass(frozen=True)
 class LoadOptions(RuleOptions):
-    """Inferences under a load that changes, and who picks their variants.  Without a trace there is none of it."""
+    """Inferences under a changing load, and the controller that selects variants.  All options need a trace."""
 
     trace: Annotated[
         str | None,
@@ -191,22 +191,22 @@ class LoadOptions(RuleOptions):
     ] = None
 
     def given(self) -> bool:
-        """Whether there is a trace.  Raises `BadInputError` for the others without it."""
-        others: dict[str, object] = {
+        """Whether a trace is given.  Raises `BadInputError` for other load options without one."""
+        dependent: dict[str, object] = {
             "--controller": self.controller,
             "--t-min": self.t_min,
             "--t-max": self.t_max,
             "--slice": self.slice_cycles,
         }
-        others |= {"--inferences": self.inferences, "--switch-cycles": self.switch_cycles, "--grants": self.grants}
-        for name, value in others.items():
+        dependent |= {"--inferences": self.inferences, "--switch-cycles": self.switch_cycles, "--grants": self.grants}
+        for name, value in dependent.items():
             if self.trace is None and value is not None:
                 raise BadInputError(f"{name} goes with --trace")
         return self.trace is not None
 
 
 def named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
-    """The file of a model that may be `light:NAME` or `made:NAME`, and the seed of its weights; says so where it picks the seed."""
+    """Resolve a model that may be `light:NAME` or `made:NAME` to its file and the seed of its weights; prints a seed chosen here."""
     from tuner.zoo.names import resolve
 
     path, seed = resolve(model, random_weights)

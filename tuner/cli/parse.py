@@ -1,4 +1,4 @@
-"""Texts of options to values; every error is one line that names the option."""
+"""Parsers of option texts; every error is one line that names the option."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.npu.errors import BadInputError
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """`name=1,3,224,224` texts.  Raises `BadInputError`."""
+    """Parse `name=1,3,224,224` texts.  Raises `BadInputError`."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, dims = text.rpartition("=")  # a tensor's name may hold "="
@@ -27,7 +27,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_weights(text: str | None) -> dict[str, float]:
-    """`none=1,severe=3`.  Raises `BadInputError`."""
+    """Parse `none=1,severe=3`.  Raises `BadInputError`."""
     weights: dict[str, float] = {}
     for part in text.split(",") if text else ():
         name, equals, value = part.strip().partition("=")
@@ -44,7 +44,7 @@ def parse_weights(text: str | None) -> dict[str, float]:
 
 
 def parse_tags(texts: Iterable[str]) -> str:
-    """`k=v` texts, joined by commas in the order of their keys.  Raises `BadInputError`."""
+    """Parse `k=v` texts; returns them joined by commas in key order.  Raises `BadInputError`."""
     tags: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -57,23 +57,23 @@ def parse_tags(texts: Iterable[str]) -> str:
 
 
 def parse_plans(texts: Sequence[str], levels: Sequence[str], machine: str) -> dict[str, Path]:
-    """`PLAN.json` for all levels, or `level=PLAN.json` for each: level -> file.  {} where no plan is given.  Raises `BadInputError`."""
-    everywhere: Path | None = None
+    """Parse `PLAN.json` for all levels, or `level=PLAN.json`: level -> file.  {} without a plan.  Raises `BadInputError`."""
+    common_plan: Path | None = None
     plans: dict[str, Path] = {}
     for text in texts:
-        level, equals, rest = text.partition("=")
+        level, equals, file_text = text.partition("=")
         if equals and level in levels:
             if level in plans:
                 raise BadInputError(f"--plan {text}: level {level} is given twice")
-            plans[level] = Path(rest)
+            plans[level] = Path(file_text)
         elif equals and not Path(text).exists():
             raise BadInputError(f"--plan {text}: level {level!r}: unknown; levels of {machine}: {', '.join(levels)}")
-        elif everywhere is not None:
+        elif common_plan is not None:
             raise BadInputError(f"--plan {text}: a plan for all levels is given twice; give level=PLAN.json")
         else:
-            everywhere = Path(text)
-    if everywhere is not None:
-        return {level: plans.get(level, everywhere) for level in levels}
+            common_plan = Path(text)
+    if common_plan is not None:
+        return {level: plans.get(level, common_plan) for level in levels}
     missing = [level for level in levels if level not in plans]
     if plans and missing:
         raise BadInputError(f"--plan: no plan for level {', '.join(missing)}; give one with level=PLAN.json, or one PLAN.json for all")
@@ -81,7 +81,7 @@ def parse_plans(texts: Sequence[str], levels: Sequence[str], machine: str) -> di
 
 
 def parse_input(text: str) -> int | Path:
-    """`random` or `random:SEED`: the seed; else a file.  Raises `BadInputError`."""
+    """Parse `random` or `random:SEED` to the seed, other texts to a file.  Raises `BadInputError`."""
     if text == "random":
         return 0
     if text.startswith("random:"):

@@ -1,4 +1,4 @@
-"""`tilefarm plan show` and `plan diff`: a plan as a person reads it, and two as a person compares them."""
+"""Commands `tilefarm plan show` and `plan diff`: print a plan, or the differences of two plans."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def diff_plans(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 where they differ, as git diff --exit-code does.")] = False,
     as_json: Json = False,
 ) -> int:
-    """What differs between two plans, segment by segment; nothing where they are the same."""
+    """Differences of two plans, segment by segment; no output for equal plans."""
     from compiler.plan.diff import diff
     from compiler.plan.plan import Plan
 
-    left, right = Plan.load(a), Plan.load(b)
-    found = diff(left, right)
+    plan_a, plan_b = Plan.load(a), Plan.load(b)
+    difference = diff(plan_a, plan_b)
     if as_json:
-        print_json({"equal": found.equal, "a": left.digest, "b": right.digest, **asdict(found)})
+        print_json({"equal": difference.equal, "a": plan_a.digest, "b": plan_b.digest, **asdict(difference)})
     else:
-        for line in _lines(found, left, right):
+        for line in _lines(difference, plan_a, plan_b):
             print_line(line)
-    return 1 if exit_code and not found.equal else 0
+    return 1 if exit_code and not difference.equal else 0
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:
@@ -87,7 +87,7 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
 def _source(
     path: Path, plan: Plan, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None
 ) -> ModelSpec:
-    """What the plan was made for: as given, or as the run knows in whose folder it lies."""
+    """Model and machine of the plan: from the options, or from the run folder that contains the plan."""
     from compiler.model import ModelSpec
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
@@ -124,32 +124,32 @@ def _print_primitives(plan: Plan, source: ModelSpec, where: str, as_json: bool) 
         print_line()
 
 
-def _lines(found: PlanDiff, a: Plan, b: Plan) -> list[str]:
-    """`-` is a, `+` is b; nothing where they are equal."""
-    out = [f"{key}: {old} -> {new}" for key, (old, new) in found.keys.items()]
-    out += [f"- operator {name}" for name in found.only_a] + [f"+ operator {name}" for name in found.only_b]
-    if found.order:
-        out.append("operators come in another order")
-    for change in found.changes:
-        out += _change(change, a, b)
-    return out
+def _lines(difference: PlanDiff, plan_a: Plan, plan_b: Plan) -> list[str]:
+    """Difference as text: `-` is plan a, `+` is plan b; empty for equal plans."""
+    lines = [f"{key}: {old} -> {new}" for key, (old, new) in difference.keys.items()]
+    lines += [f"- operator {name}" for name in difference.only_a] + [f"+ operator {name}" for name in difference.only_b]
+    if difference.order:
+        lines.append("operators come in another order")
+    for change in difference.changes:
+        lines += _change(change, plan_a, plan_b)
+    return lines
 
 
-def _change(change: Change, a: Plan, b: Plan) -> list[str]:
+def _change(change: Change, plan_a: Plan, plan_b: Plan) -> list[str]:
     numbers = f"segment {change.a[0]}" if change.a == change.b and change.a[0] == change.a[1] else "segments"
     if change.changed:
         where = numbers if numbers != "segments" else f"segment {change.a[0]} (now {change.b[0]})"
         return [f"{where}, {_run(change.operators)}:", *(f"  {key}: {old} -> {new}" for key, (old, new) in change.changed.items())]
-    out = [f"{_run(change.operators)}: cut in other places"]
-    for sign, (first, last), plan in (("-", change.a, a), ("+", change.b, b)):
+    lines = [f"{_run(change.operators)}: cut in other places"]
+    for sign, (first, last), plan in (("-", change.a, plan_a), ("+", change.b, plan_b)):
         for index in range(first, last + 1):
             segment = plan.segments[index]
             blocks = "1 block" if segment.blocks == 1 else f"{segment.blocks} blocks"
             blocks += f" of {segment.columns} strips" if segment.columns > 1 else ""
-            out.append(
+            lines.append(
                 f"  {sign} segment {index}, {_run(segment.operators)}: {blocks}, prefetch {segment.prefetch}, window {segment.window}"
             )
-    return out
+    return lines
 
 
 def _run(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
-"""Plans of a model for which nothing is measured: by the estimate or by a cost model, fused or layer by layer.
+"""Plans of a model without measurements: by the estimate or a cost model, fused or layer by layer.
 
-Mostly a matter of seconds.  Where it takes longer, a line on stderr says how far it is.
+Usually takes seconds; progress lines on stderr if it takes longer.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _LINE_EVERY_S = 10.0
 
 
 def _now_and_then() -> Progress:
-    """Says what it is told, but for lines that follow too soon on the last one, or on the beginning."""
+    """Progress callback that prints at most one line per `_LINE_EVERY_S`."""
     last = time.monotonic()
 
-    def told(line: str) -> None:
+    def report_line(line: str) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= _LINE_EVERY_S:
             last = now
             say(line)
 
-    return told
+    return report_line
 
 
 def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
-    """Level -> plan.  model: of `tilefarm train`; None for the estimate.  Raises `BadInputError`, `InfeasibleError`."""
+    """Plan for each level.  model: of `tilefarm train`; None for the estimate.  Raises `BadInputError`, `InfeasibleError`."""
     if model is None:
         return default_by_level(opened) if layerwise else quick_plans(opened, progress=_now_and_then())
     from compiler.cost.features import scaled
@@ -49,4 +49,4 @@ def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) 
 
         return quick_plans(opened, lambda _: by_models, _now_and_then())
     tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
-    return {level: joined({name: each[level] for name, each in tiled.items()}) for level in opened.machine.contention}
+    return {level: joined({name: by_level[level] for name, by_level in tiled.items()}) for level in opened.machine.contention}

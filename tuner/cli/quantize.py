@@ -1,4 +1,4 @@
-"""`tilefarm quantize`: a float model to int8, by onnxruntime's quantiser."""
+"""Command `tilefarm quantize`: convert a float model to int8 by onnxruntime's quantiser."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def quantize(
         raise BadInputError(f"--data: missing; expected an .npz file with {expected_data(loaded)}")
     samples = load_feeds(data)
     count = check_data(loaded, samples, str(data))
-    made = quantised(loaded, samples, Quantiser(form, activations, per_channel), str(model))
-    atomic_write(out, [made])
-    kinds = Counter(node.op_type for node in onnx.load_model_from_string(made).graph.node)
+    encoded = quantised(loaded, samples, Quantiser(form, activations, per_channel), str(model))
+    atomic_write(out, [encoded])
+    kinds = Counter(node.op_type for node in onnx.load_model_from_string(encoded).graph.node)
     if as_json:
-        print_json({"out": str(out), "samples": count, "bytes": len(made), "operators": dict(sorted(kinds.items()))})
+        print_json({"out": str(out), "samples": count, "bytes": len(encoded), "operators": dict(sorted(kinds.items()))})
         return
     listed = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
-    print_line(f"{out}: {len(made):,} bytes, ranges of {count} samples; {listed}")
+    print_line(f"{out}: {len(encoded):,} bytes, ranges of {count} samples; {listed}")

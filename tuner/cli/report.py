@@ -1,4 +1,4 @@
-"""`tilefarm report`: a run, a study or a sweep as one HTML page."""
+"""Command `tilefarm report`: write a run, a study or a sweep as one HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilefarm run`: a compiled file on the simulated NPU, with a check where it is asked for."""
+"""Command `tilefarm run`: execute a compiled file on the simulated NPU, optionally with a check."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def run(
     on_npu = bool(session.compiled.pieces)
     if on_npu:
         level = level if level is not None else session.levels[0]
-        session.compiled.variants(level)
+        session.compiled.variants(level)  # raises for an unknown level, before the inputs are read
     feeds = random_feeds(session, source) if isinstance(source, int) else load_feeds(source)
     try:
         session.checked(feeds)
     except BadInputError as error:
         raise BadInputError(f"--input {given}: {error}") from None
-    found: FileCheck | None = None
+    file_check: FileCheck | None = None
     if check and on_npu and level is not None:
-        found = check_compiled(compiled, session, feeds, [level], floats)
-        outputs = found.outputs
+        file_check = check_compiled(compiled, session, feeds, [level], floats)
+        outputs = file_check.outputs
     else:
         names = [port.name for port in session.get_outputs()]
         outputs = dict(zip(names, session.run(names, feeds, level=level), strict=True))
@@ -74,23 +74,23 @@ def run(
         atomic_write(out, [npz_bytes(outputs)])
     described = {name: _described(value) for name, value in outputs.items()}
     if as_json:
-        told = {} if found is None else {"check": {**found.rows()[found.levels[0].level], **found.told()}}
-        print_json({"level": level, "outputs": described, **told})
+        check_values = {} if file_check is None else {"check": {**file_check.rows()[file_check.levels[0].level], **file_check.told()}}
+        print_json({"level": level, "outputs": described, **check_values})
     else:
         _print_outputs(described)
-        if found is not None:
-            found.show()
+        if file_check is not None:
+            file_check.show()
         if not on_npu:
             print_line("nothing of it runs on the NPU: onnxruntime ran all of it" + (", so there is nothing to check" if check else ""))
-    return 0 if found is None or found.ok else 1
+    return 0 if file_check is None or file_check.ok else 1
 
 
 def _described(value: NDArray[Any]) -> dict[str, Any]:
-    """An output in a few numbers; null where it has no values."""
-    found: dict[str, Any] = {"shape": list(value.shape), "min": None, "max": None, "mean": None, "argmax": None}
+    """Statistics of an output; null where it has no values."""
+    statistics: dict[str, Any] = {"shape": list(value.shape), "min": None, "max": None, "mean": None, "argmax": None}
     if value.size:
-        found |= {key: finite(float(getattr(value, key)())) for key in ("min", "max", "mean")} | {"argmax": int(value.argmax())}
-    return found
+        statistics |= {key: finite(float(getattr(value, key)())) for key in ("min", "max", "mean")} | {"argmax": int(value.argmax())}
+    return statistics
 
 
 def _print_outputs(described: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""`tilefarm schema`: the JSON Schema of a file that people write or read."""
+"""Command `tilefarm schema`: print the JSON Schema of a user-facing file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tilefarm simulate --segments`: where the time of a compiled file goes."""
+"""Option `simulate --segments`: the time of a compiled file by segment."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tuner.cli.text import print_json, print_table, ratio
 
 
 def show_segments(path: Path, level: str | None, as_json: bool) -> None:
-    """Of every level, or of one."""
+    """Print segments and the critical chain of every level, or of one."""
     compiled = read_model(path)
     levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
     runs = {name: compiled.timeline(name) for name in levels}
-    for name, t in runs.items():
-        compiled.check_cycles(name, t.cycles)
+    for name, timeline in runs.items():
+        compiled.check_cycles(name, timeline.cycles)  # stale cycles in the file are an error
     operators = compiled.operators
-    rows = {name: breakdown(t, compiled.segments(name), operators) for name, t in runs.items()}
-    chains = {name: spent(t, critical_chain(t)) for name, t in runs.items()}
+    rows = {name: breakdown(timeline, compiled.segments(name), operators) for name, timeline in runs.items()}
+    chains = {name: spent(timeline, critical_chain(timeline)) for name, timeline in runs.items()}
     machine = compiled.machine
     if as_json:
         print_json(
@@ -38,23 +38,23 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
                 "levels": {
                     name: {
                         "cycles": runs[name].cycles,
-                        "reuse": asdict(program_reuse(found)),
-                        "segments": [_json(operators, row) for row in found],
-                        "longest_chain": [_link(operators, each) for each in chains[name]],
+                        "reuse": asdict(program_reuse(segment_rows)),
+                        "segments": [_json(operators, row) for row in segment_rows],
+                        "longest_chain": [_link(operators, link) for link in chains[name]],
                     }
-                    for name, found in rows.items()
+                    for name, segment_rows in rows.items()
                 },
             }
         )
         return
-    for i, (name, found) in enumerate(rows.items()):
+    for index, (name, segment_rows) in enumerate(rows.items()):
         cycles = runs[name].cycles
-        if i:
+        if index:
             print_line()
         print_line(f"{path}: {machine.name}, {compiled.types}, level {name}, {cycles:,} cycles")
         shared = machine.shared is not None
-        print_table(_columns(shared), [_cells(operators, row, cycles, shared) for row in found])
-        print_line(_reuse_line(program_reuse(found)))
+        print_table(_columns(shared), [_cells(operators, row, cycles, shared) for row in segment_rows])
+        print_line(_reuse_line(program_reuse(segment_rows)))
         _print_chain(operators, chains[name], cycles)
 
 
@@ -62,33 +62,35 @@ _SHOWN_LINKS = 10
 
 
 def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[Spent], cycles: int) -> None:
-    """What held up what, the most first, and by engine."""
+    """Links of the critical chain, the longest first, and sums by engine."""
     print_line()
     print_line("the longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
-    rows = [(_of(operators, each) or "", _what(each), each.cycles, f"{each.cycles / cycles:.1%}") for each in chain[:_SHOWN_LINKS]]
+    rows = [(_of(operators, link) or "", _what(link), link.cycles, f"{link.cycles / cycles:.1%}") for link in chain[:_SHOWN_LINKS]]
     print_table(("<operator", "<on", "cycles", "of run"), rows)
-    by: dict[str, int] = {}
-    for each in chain:
-        what = each.engine.name if each.cause == WORK else "waits"
-        by[what] = by.get(what, 0) + each.cycles
-    print_line("in all: " + ", ".join(f"{what} {count / cycles:.1%}" for what, count in sorted(by.items(), key=lambda item: -item[1])))
+    totals: dict[str, int] = {}
+    for link in chain:
+        resource = link.engine.name if link.cause == WORK else "waits"
+        totals[resource] = totals.get(resource, 0) + link.cycles
+    print_line(
+        "in all: " + ", ".join(f"{resource} {count / cycles:.1%}" for resource, count in sorted(totals.items(), key=lambda item: -item[1]))
+    )
 
 
-def _of(operators: Sequence[OperatorEntry], each: Spent) -> str | None:
-    return _name(operators, each.operator) if each.operator >= 0 else None
+def _of(operators: Sequence[OperatorEntry], link: Spent) -> str | None:
+    return _name(operators, link.operator) if link.operator >= 0 else None
 
 
-def _what(each: Spent) -> str:
-    return each.engine.name if each.cause == WORK else f"{each.engine.name} {WAITS[Cause(each.cause)]}"
+def _what(link: Spent) -> str:
+    return link.engine.name if link.cause == WORK else f"{link.engine.name} {WAITS[Cause(link.cause)]}"
 
 
-def _link(operators: Sequence[OperatorEntry], each: Spent) -> dict[str, Any]:
-    cause = "work" if each.cause == WORK else Cause(each.cause).name.lower()
-    return {"operator": _of(operators, each), "engine": each.engine.name, "cause": cause, "cycles": each.cycles}
+def _link(operators: Sequence[OperatorEntry], link: Spent) -> dict[str, Any]:
+    cause = "work" if link.cause == WORK else Cause(link.cause).name.lower()
+    return {"operator": _of(operators, link), "engine": link.engine.name, "cause": cause, "cycles": link.cycles}
 
 
 def _columns(shared: bool) -> tuple[str, ...]:
-    """shared: the machine has a memory that cores share."""
+    """Column names.  shared: the machine has memory shared by its cores."""
     return (
         "seg", "<operators", "ops", "blocks", "blocks/load", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE",
         "DDR read B", "DDR write B", *(("shared read B", "shared write B") if shared else ()), "MACs", "MACs/B", "halo", "padding",
@@ -123,12 +125,12 @@ def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int, sh
 
 
 def _reuse_line(reuse: ProgramReuse) -> str:
-    """The whole program, below its segments."""
+    """Line about the entire program, printed below its segments."""
     parts = [f"{reuse.segments} segments"]
     parts += [f"{reuse.blocks} blocks"] if reuse.blocks is not None else []
     parts += [f"{reuse.loads:,} loads"]
-    for value, what in ((reuse.blocks_per_load, "blocks/load"), (reuse.operators_per_load, "ops/load"), (reuse.halo, "halo")):
-        parts += [f"{what} {value:.2f}"] if value is not None else []
+    for value, label in ((reuse.blocks_per_load, "blocks/load"), (reuse.operators_per_load, "ops/load"), (reuse.halo, "halo")):
+        parts += [f"{label} {value:.2f}"] if value is not None else []
     return "in all: " + ", ".join(parts)
 
 

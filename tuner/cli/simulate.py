@@ -1,4 +1,4 @@
-"""`tilefarm simulate`: what a compiled file takes, whole or segment by segment, alone or under a load that changes."""
+"""Command `tilefarm simulate`: time of a compiled file, in total or by segment, alone or under a changing load."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
         print_json({**head, "pieces": pieces, "levels": rows})
         return
     print_line(f"{path}: {machine.name}, {compiled.types}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
-    shared = ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()
+    shared = ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()  # columns only where cores share memory
     columns = (*_COLUMNS, *(("shared read B", "shared write B") if shared else ()))
     print_table(columns, [(name, *_cells(row), *(row[key] for key in shared)) for name, row in rows.items()])
     print_pace(compiled.frames, rows)
@@ -105,7 +105,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
-    """A level's variants at its own share of the bandwidth, one after the other."""
+    """Figures of a level: its variants one after the other, at the level's share of the bandwidth."""
     from simulator.npu.parts import Engine
     from simulator.npu.shared_traffic import shared_traffic
     from simulator.sequence import bound_of_all, simulate_all
@@ -114,7 +114,7 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     prepared = compiled.prepared(level)
     shared = shared_traffic(stream for program in compiled.programs(level) for stream in program.streams)
     timing = simulate_all(prepared, machine, condition)
-    compiled.check_cycles(level, timing.cycles)
+    compiled.check_cycles(level, timing.cycles)  # stale cycles in the file are an error
     busy = timing.busy_cycles.sum(axis=0)
     return {
         "ddr": condition.model_dump(),
@@ -131,6 +131,6 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
         "load_store_cycles": timing.load_store_cycles,
         "compute_cycles": timing.compute_cycles,
         "balance": finite(timing.balance),
-        "engine_utilisation": {e.name.lower(): float(busy[e]) / max(1, timing.cycles * machine.cores) for e in Engine},
+        "engine_utilisation": {engine.name.lower(): float(busy[engine]) / max(1, timing.cycles * machine.cores) for engine in Engine},
         "variant_cycles": compiled.cycles(level),
     }

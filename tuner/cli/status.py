@@ -1,4 +1,4 @@
-"""`tilefarm status`: how far a run, a sweep or a study is."""
+"""Command `tilefarm status`: progress of a run, a sweep or a study."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _sweep(path: AnyPath, as_json: bool) -> None:
         print_json({"sweep": name, "state": now.state, "runs": now.runs, "begun": begun, "left_s": now.left_s})
         return
     pairs: dict[str, object] = {"sweep": name, "state": now.state, "runs done": f"{now.ended:,} of {now.total:,}"}
-    if now.runs["unconfirmed"]:
+    if now.runs["unconfirmed"]:  # rows only for states that occur
         pairs["runs unconfirmed"] = now.runs["unconfirmed"]
     if now.runs["failed"]:
         pairs["runs failed"] = now.runs["failed"]
@@ -80,7 +80,7 @@ def _sweep(path: AnyPath, as_json: bool) -> None:
     if now.begun:
         print_line()
         print_table(
-            ("<run", "<state", "<programs"), [(path_below(path, run.path), run.state, programs_text(its)) for run, its in now.begun]
+            ("<run", "<state", "<programs"), [(path_below(path, run.path), run.state, programs_text(entry)) for run, entry in now.begun]
         )
 
 

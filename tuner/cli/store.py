@@ -1,4 +1,4 @@
-"""`tilefarm store ls|gc`: the measurements that runs share (`--store`)."""
+"""Commands `tilefarm store ls|gc`: the measurements that runs share (`--store`)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="The store: a folder, or
 
 @app.command()
 def ls(url: Url, as_json: Json = False) -> None:
-    """What lies in a store: whose packs, of which machine, how many tasks, and what no run reads any more."""
+    """Contents of a store: runs, machine and tasks of each pack, and packs that no run reads any more."""
     from tuner.platform.remote_files import store_place
     from tuner.store.pack_store import entries
 
     root = store_place(url)
-    found = list(entries(root))
+    packs = list(entries(root))  # damaged packs too: their state says so
     if as_json:
         print_json(
             [
@@ -42,17 +42,17 @@ def ls(url: Url, as_json: Json = False) -> None:
                     "whose": entry.pack and dict(entry.pack.whose),
                     "why": entry.why or None,
                 }
-                for entry in found
+                for entry in packs
             ]
         )
         return
-    if found:
-        print_table(("<file", "<state", "bytes", "tasks", "<simulator", "<runner", "<whose"), [_row(entry) for entry in found])
-    states = Counter(entry.state for entry in found)
-    said = ", ".join(f"{count} {state}" for state, count in states.items())
-    tasks = sum(entry.tasks or 0 for entry in found if entry.state == "used")
+    if packs:
+        print_table(("<file", "<state", "bytes", "tasks", "<simulator", "<runner", "<whose"), [_row(entry) for entry in packs])
+    states = Counter(entry.state for entry in packs)
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    tasks = sum(entry.tasks or 0 for entry in packs if entry.state == "used")
     print_line(
-        f"{root}: {tasks:,} tasks in packs that are used: {states['used']}" + (f" ({said})" if states.total() > states["used"] else "")
+        f"{root}: {tasks:,} tasks in packs that are used: {states['used']}" + (f" ({counts})" if states.total() > states["used"] else "")
     )
 
 
@@ -61,15 +61,15 @@ def _row(entry: Entry) -> tuple[object, ...]:
 
     if (pack := entry.pack) is None:
         return entry.name, entry.state, entry.size_bytes, None, None, None, entry.why
-    at = pack.conditions
-    return entry.name, entry.state, entry.size_bytes, entry.tasks, at.simulator, at.runner, whose_line(pack.whose)
+    conditions = pack.conditions
+    return entry.name, entry.state, entry.size_bytes, entry.tasks, conditions.simulator, conditions.runner, whose_line(pack.whose)
 
 
 @app.command()
 def gc(url: Url) -> None:
-    """Delete what no run of this version reads: damaged and dropped packs, those of other simulators, and what is half written for a day.
+    """Delete unused data: damaged and dropped packs, packs of other simulators, and files left half-written for a day.
 
-    Packs below 1 MiB become larger ones.  Nothing else deletes; runs that are under way go on.
+    Packs below 1 MiB are merged into larger ones.  No other command deletes; active runs continue.
     """
     from tuner.platform.real import REAL
     from tuner.platform.remote_files import store_place

@@ -1,4 +1,4 @@
-"""`tilefarm study`: Optuna over the settings of the search; prints what it found best."""
+"""Command `tilefarm study`: tune the search's settings with Optuna; print the best."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ def study(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """What is least is the area under a search's curve: log(best so far / untuned) over log(readings), a mean over levels, seeds, networks.
-    A trial behind the median of earlier ones is stopped at an eighth, a quarter or half of the readings.
+    """The objective is the area under a search's curve: log(best so far / untuned) over log(readings), a mean over levels, seeds,
+    networks.
+    A trial worse than the median of earlier ones is stopped at an eighth, a quarter or half of the readings.
     """
     from tuner.request import StudyRequest
     from tuner.runs.study_summary import setting_text
     from tuner.study.run import study as drive
 
-    found = [options.named(model, random_weights) for model in models]
-    if len({seed for _, seed in found}) > 1:
+    resolved = [options.named(model, random_weights) for model in models]
+    if len({seed for _, seed in resolved}) > 1:
         raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     request = StudyRequest(
-        models=tuple(path for path, _ in found), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage,
+        models=tuple(path for path, _ in resolved), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage,
         measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
-        random_weights=found[0][1], quiet=quiet, store=store, **vars(farm),
+        random_weights=resolved[0][1], quiet=quiet, store=store, **vars(farm),
     )  # fmt: skip
     with common.resumable(out):
         summary = drive(request, common.quiet if quiet else say)

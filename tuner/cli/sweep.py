@@ -1,4 +1,4 @@
-"""`tilefarm sweep`: a run for every model, machine and seed; prints the gains of all."""
+"""Command `tilefarm sweep`: one run for every model, machine and seed; print the gains of all."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def sweep(
 
 
 def _print_gains(done: DataFrame) -> None:
-    """A row per model and machine; over seeds the geometric mean, since they are ratios."""
+    """Print a row per model and machine; over seeds the geometric mean, since gains are ratios."""
     logs = done["speedup"].astype("float64").map(math.log)
     gains = logs.groupby([done["model"], done["machine"], done["level"]], sort=False).mean().map(math.exp)
     levels = list(dict.fromkeys(done["level"]))

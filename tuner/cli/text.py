@@ -1,4 +1,4 @@
-"""How commands print: a table on a terminal, aligned plain lines elsewhere, JSON where a program reads it."""
+"""Output of commands: a table on a terminal, aligned plain lines elsewhere, JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns whose name starts with `<` are text (left), the others numbers (right)."""
+    """Print a table.  Columns with names that start with `<` are text (left), others numbers (right)."""
     texts = [[_cell(value) for value in row] for row in rows]
     names = [shown(name.removeprefix("<")) for name in columns]
-    left = [name.startswith("<") for name in columns]
+    left_flags = [name.startswith("<") for name in columns]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        for name, is_left in zip(names, left, strict=True):
+        for name, is_left in zip(names, left_flags, strict=True):
             table.add_column(name, justify="left" if is_left else "right", overflow="fold")
         for row in texts:
             table.add_row(*row)
@@ -33,7 +33,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         return
     widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
     for row in [names, *texts]:
-        cells = (cell.ljust(width) if is_left else cell.rjust(width) for cell, width, is_left in zip(row, widths, left, strict=True))
+        cells = (cell.ljust(width) if is_left else cell.rjust(width) for cell, width, is_left in zip(row, widths, left_flags, strict=True))
         print_line("  ".join(cells).rstrip())
 
 
@@ -44,7 +44,7 @@ def _cell(value: object) -> str:
 
 
 def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
-    """A table of what runs in several pieces; nothing for one.  Their cycles add up to the model's; the host's time is in none."""
+    """Print a table of the subgraphs; nothing for a single one.  Their cycles add up to the model's, without the host's time."""
     if len(pieces) < 2:
         return
     levels = list(pieces[0]["cycles"])
@@ -53,13 +53,13 @@ def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
 
 
 def ddr_text(row: Mapping[str, Any]) -> str:
-    """What a level leaves of the DDR, of a row of a report."""
+    """DDR share and added latency of a level, from a row of a report."""
     share, latency = row["ddr"]["share"], row["ddr"]["latency_cycles"]
     return f"{share:g}" + (f" +{latency}" if latency else "")
 
 
 def print_pace(frames: int, levels: Mapping[str, Mapping[str, Any]]) -> None:
-    """Latency beside throughput, where a run takes several frames."""
+    """Print latency beside throughput, if a run takes several frames."""
     if frames > 1:
         columns = ("<level", "frames", "cycles", "latency us", "cycles/frame", "frames/s")
         rows = (
@@ -70,11 +70,11 @@ def print_pace(frames: int, levels: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_levels(summary: Mapping[str, Any]) -> None:
-    """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
+    """Print a table of a summary's levels, in cycles unless marked; 80 columns hold eight digits of them."""
     levels: Mapping[str, Mapping[str, Any]] = summary["levels"]
     columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
     print_table(columns, [_level(name, row) for name, row in levels.items()])
-    granted = [f"{name} {what}" for name, row in levels.items() if (what := _granted(row["ddr"]))]
+    granted = [f"{name} {limits}" for name, row in levels.items() if (limits := _granted(row["ddr"]))]
     if granted:
         print_line(f"granted at {'; at '.join(granted)}")
     print_pace(summary.get("frames", 1), levels)
@@ -83,9 +83,9 @@ def print_levels(summary: Mapping[str, Any]) -> None:
 
 
 def _granted(ddr: Mapping[str, Any]) -> str:
-    """Of a level of a summary, which names only what is less than the machine has."""
+    """Granted resources of a level of a summary, which lists only those below the machine's."""
     named = (("l1_bytes", "B of L1"), ("shared_bytes", "B of shared memory"), ("cores", "cores"))
-    return ", ".join(f"{ddr[key]:,} {what}" for key, what in named if key in ddr)
+    return ", ".join(f"{ddr[key]:,} {unit}" for key, unit in named if key in ddr)
 
 
 def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
@@ -97,7 +97,7 @@ def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def print_robust(summary: Mapping[str, Any]) -> None:
-    """Cycles of one program for all levels beside each level's own, and whether variants pay."""
+    """Print cycles of one program for all levels beside each level's own, and whether variants pay."""
     robust = summary["robust"]
     if robust is not None:
         print_line()
@@ -107,44 +107,44 @@ def print_robust(summary: Mapping[str, Any]) -> None:
 
 
 def print_proposers(summary: Mapping[str, Any]) -> None:
-    """The models that proposed candidates, where a summary knows."""
+    """Print the models that proposed candidates, if the summary has them."""
     if sentence := describe_proposers(summary):
         print_line(sentence)
 
 
 def print_unconfirmed(summary: Mapping[str, Any]) -> None:
-    """What is wrong with the values of a run, and why, if anything is."""
+    """Print unconfirmed values of a run, with the reasons."""
     for line in summary["unconfirmed"]:
         print_line(f"values not confirmed: {line}")
 
 
 def print_next(*commands: Sequence[object]) -> None:
-    """What to do next: commands of tilefarm by their words, as a shell takes them."""
+    """Print the suggested next commands, quoted for a shell."""
     print_line("next: " + "; ".join(shlex.join(["tilefarm", *map(str, words)]) for words in commands))
 
 
 def print_json(value: Any) -> None:
-    """One JSON value; no NaN."""
+    """Print one JSON value; no NaN."""
     print_text(shown_json(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)) + "\n")
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
-    """`name  value` lines."""
+    """Print `name  value` lines."""
     width = max(map(len, pairs), default=0)
     for name, value in pairs.items():
         print_line(f"{name.ljust(width)}  {_cell(value)}".rstrip())
 
 
 def path_below(folder: object, path: object) -> str:
-    """A path below a folder, or a URL below another, as it goes on from there."""
+    """Path or URL relative to a folder that contains it."""
     return str(path).removeprefix(str(folder).rstrip("/") + "/")
 
 
 def finite(value: float) -> float | None:
-    """JSON has no infinity: null then."""
+    """Value for JSON: None for infinity and NaN, which JSON lacks."""
     return value if abs(value) != float("inf") and value == value else None
 
 
 def ratio(value: float | None, digits: int) -> str:
-    """A cell; empty where there was nothing to divide by."""
+    """Cell of a ratio; empty for None."""
     return "" if value is None else f"{value:.{digits}f}"

@@ -1,4 +1,4 @@
-"""`tilefarm trace`: a variant's instructions, or the inferences under a load, as a file for a trace viewer."""
+"""Command `tilefarm trace`: write a variant's instructions, or the inferences under a load, for a trace viewer."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ def trace(
     if contended:
         from tuner.cli.contention import served_events
 
-        pieces, what = served_events(compiled, load, level)
+        pieces, description = served_events(compiled, load, level)
     else:
-        pieces, what = _instructions(compiled, level)
+        pieces, description = _instructions(compiled, level)
     events = _write(out, pieces)
-    print_line(f"{out}: {what}, {events:,} events, {out.stat().st_size:,} bytes")
+    print_line(f"{out}: {description}, {events:,} events, {out.stat().st_size:,} bytes")
     print_line("open it in https://ui.perfetto.dev or chrome://tracing")
 
 
 def _instructions(path: Path, level: str | None) -> tuple[Iterable[bytes], str]:
-    """The events of a variant, and what they are of."""
+    """Events of a variant, and a line that describes them."""
     from simulator.bundle.read import read_model
     from simulator.trace import chrome_trace
 
     compiled = read_model(path)
     level = level if level is not None else compiled.levels[0]
-    t = compiled.timeline(level)
-    compiled.check_cycles(level, t.cycles)
+    timeline = compiled.timeline(level)
+    compiled.check_cycles(level, timeline.cycles)
     about = {"file": path.name, "level": level, "plan": compiled.plan(level), "model": compiled.model_digest}
-    events = chrome_trace(t, [operator.name for operator in compiled.operators], about)
-    return events, f"level {level}, {t.cycles:,} cycles, {len(t.code):,} instructions"
+    events = chrome_trace(timeline, [operator.name for operator in compiled.operators], about)
+    return events, f"level {level}, {timeline.cycles:,} cycles, {len(timeline.code):,} instructions"
 
 
 def _write(out: Path, pieces: Iterable[bytes]) -> int:
-    """Compressed where the name says so; returns how many events there are: each is a line, with a comma before it but for the first."""
+    """Write events, compressed if the name ends in .gz; returns their count: each is a line, after a comma except the first."""
     from simulator.npu.files import atomic_write
     from simulator.trace_events import gzipped
 

@@ -1,4 +1,4 @@
-"""`tilefarm train`: the logs of runs in, one cost model and its card out."""
+"""Command `tilefarm train`: train one cost model on the logs of runs; write the model and its card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.cli.text import print_json, print_next, print_table
 
 app = new_app()
 
-CARD = ".json"  # behind the model's name
+CARD = ".json"  # suffix to the model's name
 
 
 @app.command()
@@ -33,8 +33,9 @@ def train(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Networks are held out in turn: the table says how many pairs of a network's segments a model of the others ranks right,
-    and how many the estimate does.
+    """Networks are held out in turn: the table says how many pairs of a network's segments a model of the other networks ranks
+    correctly,
+    and how many the estimate ranks correctly.
     """
     from simulator.npu.files import write_whole
     from tuner.config import load_config
@@ -47,24 +48,24 @@ def train(
     logged = read_logged(runs)
     if not quiet:
         say(f"{len(logged.rows.cycles):,} rows of {len(logged.runs)} runs, {logged.tasks:,} segments")
-    made = model_of_runs(logged, settings, seed, trials, (lambda _: None) if quiet else say)
-    write_json(LocalPath(out.with_name(out.name + CARD)), made.card)
-    write_whole(LocalPath(out), [made.kept.model.encoded(made.kept.kind)])
+    trained = model_of_runs(logged, settings, seed, trials, (lambda _: None) if quiet else say)
+    write_json(LocalPath(out.with_name(out.name + CARD)), trained.card)
+    write_whole(LocalPath(out), [trained.kept.model.encoded(trained.kept.kind)])
     if as_json:
-        print_json(made.card)
+        print_json(trained.card)
         return
     columns = ("<unseen", "<", "segments", "pairs", "by estimate", "rank", "by estimate", "best of 8 loses", "by estimate")
-    print_table(columns, _rows(made.card["metrics"]))
-    print_line(f"{out}: {out.stat().st_size:,} bytes, {made.kept.kind} {made.kept.model.version[:8]}; {out}{CARD}")
+    print_table(columns, _rows(trained.card["metrics"]))
+    print_line(f"{out}: {out.stat().st_size:,} bytes, {trained.kept.kind} {trained.kept.model.version[:8]}; {out}{CARD}")
     print_next(("tune", "MODEL.onnx", "--machine", "M", "--model", out, "--out", "RUN"))
 
 
 def _rows(metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tuple[object, ...]]:
-    """Of every network, kind and level, and of all, what the model and the estimate are right about."""
-    for what, found in metrics.items():
-        for name, each in found.items():
-            both = each["model"], each["estimate"]
-            pairs = (f"{m['pair_accuracy']:.1%}" for m in both)
-            ranks = (f"{m['spearman']:.2f}" for m in both)
-            regret = (f"{m['regret']['8']:.2%}" for m in both)
-            yield what, name, each["model"]["rows"], *pairs, *ranks, *regret
+    """Accuracy of the model and of the estimate, for every network, kind and level, and in total."""
+    for grouping, groups in metrics.items():
+        for name, scores in groups.items():
+            both = scores["model"], scores["estimate"]
+            pairs = (f"{metric['pair_accuracy']:.1%}" for metric in both)
+            ranks = (f"{metric['spearman']:.2f}" for metric in both)
+            regret = (f"{metric['regret']['8']:.2%}" for metric in both)
+            yield grouping, name, scores["model"]["rows"], *pairs, *ranks, *regret

@@ -1,4 +1,4 @@
-"""`tilefarm tune`: one search; prints the summary that it left in the folder."""
+"""Command `tilefarm tune`: run one search; print the summary written to the run folder."""
 
 from __future__ import annotations
 
@@ -91,15 +91,15 @@ def tune(
         return code
     print_levels(summary)
     if target := summary["target"]:
-        said = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
-        print_line(f"searched with target {target['name']}, which says {said} cycles; the table is the NPU's")
+        target_cycles = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
+        print_line(f"searched with target {target['name']}, which says {target_cycles} cycles; the table is the NPU's")
     print_robust(summary)
     print_proposers(summary)
     print_unconfirmed(summary)
     if store is not None:
         use = summary["measurements"]
-        others = "; the others lay in the store" if use["paid"] < use["asked"] else ""
-        print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}{others}")
+        note = "; the others lay in the store" if use["paid"] < use["asked"] else ""
+        print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}{note}")
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")

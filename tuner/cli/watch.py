@@ -1,4 +1,4 @@
-"""`tilefarm watch`: the page of a run while it goes on, for a browser on this computer."""
+"""Command `tilefarm watch`: serve the page of an active run to a browser on this computer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def watch(
     from tuner.report.served_page import LOOPBACK, ServedPage
 
     path = place(folder)
-    live_page(path)  # what is wrong with the folder is said here, not in the browser
+    live_page(path)  # faults of the folder are raised here, not in the browser
     try:
         served = ServedPage(port, lambda: live_page(path))
     except OSError as error:

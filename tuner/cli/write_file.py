@@ -1,4 +1,4 @@
-"""Plans into a compiled ONNX file, and what is said of it; no run is read for that, nor what reads one."""
+"""Compiled ONNX file from plans, and its report; imports nothing that reads runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tuner.summary import TensorSummary
 
 
 class CompiledReport(NamedTuple):
-    """values: as JSON.  lines: on what the NPU does and what not."""
+    """Compiled model with its report.  values: as JSON.  lines: text on the work of NPU and host."""
 
     compiled: Compiled
     values: dict[str, Any]
@@ -32,12 +32,12 @@ class CompiledReport(NamedTuple):
 def write_compiled(
     opened: LoweredModel, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
 ) -> CompiledReport:
-    """Write the file that runs a plan at every level; without `out` there is none.  names: of the plans' files, by level, for errors."""
+    """Write the file with a plan for every level, if `out` is given.  names: of the plans' files, by level, for errors."""
     measured = measure(opened, plans, names)
     compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
     container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
     share, dtype = mac_share(opened.part), opened.source.dtype
-    values = {
+    values = {  # JSON of `compile --json` and `export --json`
         "out": None if out is None else str(out),
         "model": opened.name,
         "model_digest": opened.digest,
@@ -63,7 +63,7 @@ def write_compiled(
 
 
 def write_for_host(part: Partition, source: ModelSpec, why: str, out: Path) -> CompiledReport:
-    """Write a model of which nothing runs on the NPU, as it is.  why: of it."""
+    """Write a model without any NPU part, unchanged.  why: the reason, for the report."""
     write_packed([], part, out)
     values: dict[str, Any] = {
         "out": str(out), "model": source.model.stem, "machine": source.machine.name, "dtype": source.dtype.name, "why": why,
@@ -87,7 +87,7 @@ def _levels(opened: LoweredModel, measured: dict[str, MeasuredModel]) -> dict[st
             "program_bound_cycles": m.bound(machine, level),
             "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
             "executed_macs": sum(map(program_macs, m.programs)),
-            "variant_cycles": {at: m.timings[at].cycles if at in m.timings else None for at in measured},
+            "variant_cycles": {name: m.timings[name].cycles if name in m.timings else None for name in measured},
         }
         for level, m in measured.items()
     }

@@ -1,1 +1,1 @@
-"""Models of cycles: what they learn from, when they are trained, which are in use."""
+"""Cost models of cycles: training data, training, and the choice of the model in use."""

@@ -1,7 +1,7 @@
-"""Gradient boosting of what an estimate is off by, in octaves: the cost model that comes along.
+"""Built-in cost model: gradient boosting of an estimate's error, in octaves.
 
-What trees see, and the estimate that they correct, is `compiler.cost.features.seen`: a model that learns cycles themselves spends its
-first trees on how large segments are (docs/decisions.md).
+The columns of the trees, and the corrected estimate, are `compiler.cost.features.seen`: a model of the cycles themselves spends its first
+trees on the size of segments (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from compiler.cost.features import seen
 from tuner.config import ModelSettings, Range
 from tuner.cost_model.interface import TrainingRows
 
-BINS = 64  # of a column: few hundred rows fill no more, and a search waits for trainings
+BINS = 64  # of a column: enough for a few hundred rows, and a search waits for trainings
 
 
 @dataclass(frozen=True, eq=False)
 class BoostedTrees:
-    """raw: the trees in XGBoost's own format (UBJSON)."""
+    """Gradient-boosted trees.  raw: in XGBoost's own format (UBJSON)."""
 
     version: ClassVar[str] = "3"
     ranges: ClassVar[Mapping[str, Range]] = {  # of settings that `tilefarm train --trials` may change
@@ -54,7 +54,7 @@ class BoostedTrees:
             "lambda": settings.l2,
             "base_score": float(off.mean()),
             "seed": seed % 2**31,
-            "nthread": 1,  # more threads add in another order
+            "nthread": 1,  # several threads would change the order of sums
             "verbosity": 0,
         }
         matrix = xgb.QuantileDMatrix(columns, label=off, max_bin=BINS, nthread=1)

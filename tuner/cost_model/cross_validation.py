@@ -1,6 +1,6 @@
-"""How well a model knows networks that it has not seen: k folds of whole networks, each answered by a model of the others.
+"""Cross-validation on unseen networks: k folds of entire networks, each predicted by a model of the others.
 
-Beside it stands the estimate that needs no model (`compiler.cost.features.estimated`), on the same rows.
+The estimate, which needs no model (`compiler.cost.features.estimated`), is evaluated on the same rows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FOLDS = 5
 
 
 class Unseen(NamedTuple):
-    """Cycles of every row as expected by a model that has not seen its network.
+    """Predicted cycles of every row, by a model without its network.
 
-    held_out: what a fold is made of: networks, or workloads where there is one network.  folds: how many.
+    held_out: unit of the folds: networks, or workloads if there is one network.  folds: their number.
     """
 
     predicted: NDArray[np.float64]
@@ -34,43 +34,43 @@ class Unseen(NamedTuple):
 
 
 def folds_of(logged: LoggedRows, seed: int) -> tuple[NDArray[np.int64], str]:
-    """Number of each row's fold, and what folds are made of."""
+    """Fold number of each row, and the unit of the folds."""
     several = len(np.unique(logged.networks)) > 1
-    names, at = np.unique(logged.networks if several else logged.rows.groups, return_inverse=True)
+    names, index = np.unique(logged.networks if several else logged.rows.groups, return_inverse=True)
     order = np.argsort([digest([seed, name]) for name in names.tolist()])
     fold = np.empty(len(names), np.int64)
     fold[order] = np.arange(len(names)) % FOLDS
-    return fold[at], "networks" if several else "workloads"
+    return fold[index], "networks" if several else "workloads"
 
 
 def predicted_unseen(kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings) -> Unseen:
-    """Raises `ValueError` where there are too few rows for two folds."""
+    """Predict every row by a model of the other folds.  Raises `ValueError` for too few rows for two folds."""
     rows, (fold, held_out) = logged.rows, folds_of(logged, seed)
     numbers = np.unique(fold).tolist()
     if len(numbers) < 2 or min(int((fold != number).sum()) for number in numbers) < 2:
         raise ValueError(f"{len(rows.cycles)} rows of {len(numbers)} {held_out}")
     predicted = np.empty(len(rows.cycles))
     for number in numbers:
-        back = fold == number
-        predicted[back] = Loaded(kind.train(rows.some(~back), seed, settings), WIDTH).predict(rows.features[back])
+        in_fold = fold == number
+        predicted[in_fold] = Loaded(kind.train(rows.some(~in_fold), seed, settings), WIDTH).predict(rows.features[in_fold])
     return Unseen(predicted, held_out, len(numbers))
 
 
 class ModelBesideEstimate(NamedTuple):
-    """The same rows by a model, and by the estimate: means over levels."""
+    """Metrics of the model and of the estimate on the same rows: means over levels."""
 
     model: Metrics
     estimate: Metrics
 
 
 def compared(logged: LoggedRows, predicted: NDArray[np.float64]) -> dict[str, dict[str, ModelBesideEstimate]]:
-    """By network, kind and level: `{"network": {name: ...}, "kind": ..., "level": ...}`, and `{"all": {"": ...}}`."""
+    """Metrics by network, kind and level: `{"network": {name: ...}, "kind": ..., "level": ...}`, and `{"all": {"": ...}}`."""
     rows, guessed = logged.rows, estimated(logged.rows.features)
 
-    def of(kept: NDArray[np.bool_]) -> ModelBesideEstimate:
-        some = rows.some(kept)
-        return ModelBesideEstimate(*(mean_of(by_level(each[kept], some)) for each in (predicted, guessed)))
+    def of(mask: NDArray[np.bool_]) -> ModelBesideEstimate:
+        chosen = rows.some(mask)
+        return ModelBesideEstimate(*(mean_of(by_level(cycles[mask], chosen)) for cycles in (predicted, guessed)))
 
     slices: dict[str, NDArray[np.str_]] = {"network": logged.networks, "kind": logged.kinds, "level": rows.levels}
-    found = {what: {name: of(labels == name) for name in np.unique(labels).tolist()} for what, labels in slices.items()}
-    return found | {"all": {"": of(np.ones(len(rows.cycles), np.bool_))}}
+    metrics = {grouping: {name: of(labels == name) for name in np.unique(labels).tolist()} for grouping, labels in slices.items()}
+    return metrics | {"all": {"": of(np.ones(len(rows.cycles), np.bool_))}}

@@ -1,8 +1,8 @@
-"""Training, and the judge: who ranks what it has not seen better says what is measured, a model or the built-in estimate.
+"""Training and judgement: the best ranking of unseen segments decides whether a model or the built-in estimate proposes measurements.
 
-A model is trained twice: on the rows that are not held out, which says how good it is, and on all of them, which is what a search uses.
-The first of the two, the judge, stays beside the second, because that is what a later candidate can be compared with.
-The estimate needs no training and has seen nothing, nor has a model from elsewhere: both are compared on the same held-out rows.
+A model is trained twice: without the held-out rows, for its evaluation, and on all rows, for the search.  The first of the two, the judge,
+is stored beside the second, because a later candidate is compared with it.
+The estimate and a model from elsewhere have seen none of the rows: all are compared on the same held-out rows.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tuner.cost_model.model_file import Loaded, Models, Trained, TrainedModel
 
 
 def train(kind: type[CostModel], rows: TrainingRows, seed: int, settings: ModelSettings) -> TrainedModel:
-    """Fit the judge on the rows that are not held out, measure it on those that are, and fit on all.  Same rows and seed, same bytes.
+    """Fit the judge without the held-out rows, evaluate it on them, and fit on all rows.  Same rows and seed, same bytes.
 
-    Raises `ValueError` where fewer than two usable rows are left to learn from.
+    Raises `ValueError` for fewer than two usable training rows.
     """
     rows = usable(rows)
-    back = held_out(rows, seed, settings.hold_out)
-    if (~back).sum() < 2:
-        raise ValueError(f"{(~back).sum()} rows to learn from ({rows.left_out} left out, {int(back.sum())} held out)")
-    judge, whole = (kind.train(rows.some(kept), seed, settings) for kept in (~back, np.ones_like(back)))
-    unseen, width = rows.some(back), rows.features.shape[1]
+    in_test = held_out(rows, seed, settings.hold_out)
+    if (~in_test).sum() < 2:
+        raise ValueError(f"{(~in_test).sum()} rows to learn from ({rows.left_out} left out, {int(in_test.sum())} held out)")
+    judge, full = (kind.train(rows.some(mask), seed, settings) for mask in (~in_test, np.ones_like(in_test)))
+    unseen, width = rows.some(in_test), rows.features.shape[1]
     metrics = by_level(Loaded(judge, width).predict(unseen.features), unseen)
-    return TrainedModel(whole.save(), judge.save(), width, len(rows.cycles), rows.left_out, metrics)
+    return TrainedModel(full.save(), judge.save(), width, len(rows.cycles), rows.left_out, metrics)
 
 
 def retrain(
@@ -42,19 +42,23 @@ def retrain(
     older: TrainedModel | None = None,
     prior: TrainedModel | None = None,
 ) -> Trained:
-    """Train, and choose who ranks the held-out rows best: the estimate, a model that the run began with, the one in use, the new one.
+    """Train, and choose the best ranking of the held-out rows: the estimate, the initial model, the model in use, or the new one.
 
-    older: in use, None where the estimate is.  Of equals the one that was there before, and so the cheapest.
+    older: in use, None for the estimate.  Of equals the earliest, and so the cheapest.
     """
     candidate = train(kind, rows, seed, settings)
     clean = usable(rows)
     unseen = clean.some(held_out(clean, seed, settings.hold_out))
-    known: dict[Proposer, TrainedModel | None] = {"estimate": None, "prior": prior, "older": older if older != prior else None}
-    said: dict[Proposer, Mapping[str, Metrics]] = {"estimate": by_level(estimated(unseen.features), unseen)}
-    said |= {who: by_level(model.judge_of(kind).predict(unseen.features), unseen) for who, model in known.items() if model is not None}
-    said |= {"new": candidate.metrics}
-    known |= {"new": candidate}
-    chosen = max(said, key=lambda who: merit(said[who]))  # the first of equals
-    model = known[chosen]
+    contenders: dict[Proposer, TrainedModel | None] = {"estimate": None, "prior": prior, "older": older if older != prior else None}
+    metrics: dict[Proposer, Mapping[str, Metrics]] = {"estimate": by_level(estimated(unseen.features), unseen)}
+    metrics |= {
+        proposer: by_level(model.judge_of(kind).predict(unseen.features), unseen)
+        for proposer, model in contenders.items()
+        if model is not None
+    }
+    metrics |= {"new": candidate.metrics}
+    contenders |= {"new": candidate}
+    chosen = max(metrics, key=lambda proposer: merit(metrics[proposer]))  # the first of equals
+    model = contenders[chosen]
     models: Models = () if model is None else (model,)
-    return Trained(candidate, chosen, {who: mean_of(each).pair_accuracy for who, each in said.items()}, models)
+    return Trained(candidate, chosen, {proposer: mean_of(by_levels).pair_accuracy for proposer, by_levels in metrics.items()}, models)

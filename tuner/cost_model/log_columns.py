@@ -1,6 +1,6 @@
-"""What a model reads of a log: columns of `log/` and of `tasks/`, and of these its inputs.
+"""Log columns that a model reads: columns of `log/` and of `tasks/`, and its inputs among these.
 
-Only these decide whether a model fits the logs of a program.  A column that is added to the log beside them changes nothing.
+Only these decide whether a model fits the logs of a program.  Other new columns of the log have no effect.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from tuner.log import record
 WIDTH = len(FEATURES) + len(CONDITIONS)
 LOG = ("task", "kind", "level_index", "level", "status", "cycles", "simulator", "model", "workload", "run", "seq")
 TASKS = ("task", "kind", "feature_set")
-INPUTS = tuple(record.FEATURE_PREFIX + name for name in FEATURES)  # of `tasks/`, too; what they mean is their set's
+INPUTS = tuple(record.FEATURE_PREFIX + name for name in FEATURES)  # of `tasks/`, too; their feature set defines them
 
 
 def columns_read() -> list[list[str]]:
-    """Name, type, unit and meaning of each column but the inputs: a model of other ones has learnt something else."""
-    found = []
+    """Name, type, unit and meaning of each column except the inputs: a change of any invalidates a model."""
+    rows = []
     for columns, names in ((record.LOG_COLUMNS, LOG), (record.TASK_COLUMNS, TASKS)):
-        known = {column.name: column for column in columns}
-        found += [[name, str(known[name].type), known[name].unit, known[name].meaning] for name in names]
-    return found
+        by_name = {column.name: column for column in columns}
+        rows += [[name, str(by_name[name].type), by_name[name].unit, by_name[name].meaning] for name in names]
+    return rows

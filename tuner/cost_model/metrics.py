@@ -1,7 +1,7 @@
-"""How well a model ranks what it has not seen: which rows are kept back, and the metrics that the gate compares.
+"""Ranking metrics on unseen rows: the choice of held-out rows, and the compared metrics.
 
-Which rows are held out follows from a hash of the workload (of the features where there is one workload), never from the number of rows:
-so two judges are compared on rows that neither was trained on.
+A hash of the workload (of the features if there is one workload) decides about held-out rows, never the number of rows: so two judges are
+compared on rows that neither was trained on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAIRS, _REGRETS = 1, 2 + len(REGRET_AT)  # columns of `_of_groups`
 
 @dataclass(frozen=True)
 class Metrics:
-    """How well a model ranks rows it has not seen: means over the held-out workloads, each ranked apart.
+    """Ranking quality on unseen rows: means over the held-out workloads, each ranked separately.
 
     spearman: rank correlation.  pair_accuracy: share of pairs in the right order (0.5: a coin).  regret[k]: fastest of
     the k best by prediction ÷ fastest of all, minus 1.  log2_error: root mean square of log2(predicted ÷ measured).
@@ -39,7 +39,7 @@ class Metrics:
 
 
 def usable(rows: TrainingRows) -> TrainingRows:
-    """Leave out rows whose cycles or features are no finite numbers, or whose cycles are not positive."""
+    """Remove rows with non-finite cycles or features, or non-positive cycles."""
     good = np.isfinite(rows.cycles) & (rows.cycles > 0) & np.isfinite(rows.features).all(axis=1)
     return rows.some(good)._replace(left_out=int((~good).sum()))
 
@@ -49,39 +49,39 @@ def _target_graph(seed: int, data: bytes) -> float:
 
 
 def held_out(rows: TrainingRows, seed: int, share: float) -> NDArray[np.bool_]:
-    """Mask of the rows that are kept back: whole workloads, or rows of equal features where there is one workload."""
+    """Mask of held-out rows: entire workloads, or rows of equal features if there is one workload."""
     names = np.unique(rows.groups)
     if len(names) > 1:
-        place = {name: _target_graph(seed, name.encode()) for name in names.tolist()}
-        back = {name for name, target_graph in place.items() if target_graph < share}
-        if len(back) in (0, len(place)):  # one at least on either side
-            first = min(place, key=lambda name: (place[name], name))
-            back = {first}
-        return np.isin(rows.groups, sorted(back))
+        fractions = {name: _target_graph(seed, name.encode()) for name in names.tolist()}
+        chosen = {name for name, fraction in fractions.items() if fraction < share}
+        if len(chosen) in (0, len(fractions)):  # at least one workload on either side
+            first = min(fractions, key=lambda name: (fractions[name], name))
+            chosen = {first}
+        return np.isin(rows.groups, sorted(chosen))
     return np.array([_target_graph(seed, row.tobytes()) < share for row in rows.features[:, : -len(CONDITIONS)]], np.bool_)
 
 
 def by_level(predicted: NDArray[np.float64], rows: TrainingRows) -> dict[str, Metrics]:
-    """Of every level that there are rows of, by name."""
-    found = {}
+    """Metrics of every level with rows, by name."""
+    metrics = {}
     for level in np.unique(rows.levels).tolist():
-        own = rows.levels == level
-        found[level] = evaluate(predicted[own], rows.some(own))
-    return found
+        at_level = rows.levels == level
+        metrics[level] = evaluate(predicted[at_level], rows.some(at_level))
+    return metrics
 
 
 def evaluate(predicted: NDArray[np.float64], rows: TrainingRows) -> Metrics:
-    """Ranking metrics of rows of one level, workload by workload, then averaged."""
+    """Ranking metrics of rows of one level: by workload, then averaged."""
     _, group = np.unique(rows.groups, return_inverse=True)
     order = np.argsort(group, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(group[order])) + 1, len(order)).astype(np.int64)
-    each = _of_groups(predicted[order], rows.cycles[order], ends, REGRET_AT) if len(order) else np.zeros((0, _REGRETS))
-    each = each[~np.isnan(each[:, _PAIRS])]
-    spearman, pairs, *regret = each.mean(0).tolist() if len(each) else [0.0, 0.5, *(0.0 for _ in REGRET_AT)]
+    scores = _of_groups(predicted[order], rows.cycles[order], ends, REGRET_AT) if len(order) else np.zeros((0, _REGRETS))
+    scores = scores[~np.isnan(scores[:, _PAIRS])]
+    spearman, pairs, *regret = scores.mean(0).tolist() if len(scores) else [0.0, 0.5, *(0.0 for _ in REGRET_AT)]
     error = np.log2(predicted / rows.cycles) if len(predicted) else np.zeros(1)
     return Metrics(
         rows=len(rows.cycles),
-        groups=len(each),
+        groups=len(scores),
         spearman=spearman,
         pair_accuracy=pairs,
         regret={str(k): value for k, value in zip(REGRET_AT, regret, strict=True)},
@@ -90,12 +90,14 @@ def evaluate(predicted: NDArray[np.float64], rows: TrainingRows) -> Metrics:
 
 
 @njit(cache=True)
-def _of_groups(guess: NDArray[np.float64], truth: NDArray[np.float64], ends: NDArray[np.int64], at: tuple[int, ...]) -> NDArray[np.float64]:
-    """float64 [groups, (rank correlation, pairs in order, regret at each)]; NaN of a group whose rows all took the same.
+def _of_groups(
+    guess: NDArray[np.float64], truth: NDArray[np.float64], ends: NDArray[np.int64], shortlists: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Scores, float64 [groups, (rank correlation, pairs in order, regret at each)]; NaN for a group with equal cycles only.
 
     ends: one past each group's last row.
     """
-    out = np.full((len(ends), 2 + len(at)), np.nan)
+    out = np.full((len(ends), 2 + len(shortlists)), np.nan)
     start = 0
     for g, end in enumerate(ends):
         a, b = guess[start:end], truth[start:end]
@@ -109,6 +111,7 @@ def _of_groups(guess: NDArray[np.float64], truth: NDArray[np.float64], ends: NDA
         y -= y.mean()
         size = np.sqrt((x * x).sum() * (y * y).sum())
         out[g, 0] = (x * y).sum() / size if size > 0 else 0.0
+        # pairs of at most MOST_IN_PAIRS rows; equal predictions count half
         step = -(-len(a) // MOST_IN_PAIRS)
         right, pairs = 0.0, 0
         for i in range(0, len(a), step):
@@ -120,14 +123,14 @@ def _of_groups(guess: NDArray[np.float64], truth: NDArray[np.float64], ends: NDA
                     elif (a[i] < a[j]) == (b[i] < b[j]):
                         right += 1.0
         out[g, 1] = right / pairs if pairs else 0.5
-        for k, many in enumerate(at):
+        for k, many in enumerate(shortlists):
             out[g, 2 + k] = b[order[:many]].min() / least - 1
     return out
 
 
 @njit(cache=True)
 def _ranks(values: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.float64]:
-    """1 for the smallest; equal values share their mean rank."""
+    """Ranks, 1 for the smallest; equal values share their mean rank."""
     out = np.empty(len(values))
     i = 0
     while i < len(values):
@@ -140,25 +143,25 @@ def _ranks(values: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.
 
 
 def mean_of(metrics: Mapping[str, Metrics]) -> Metrics:
-    """Over levels, each counting the same; rows and groups are summed."""
-    each = list(metrics.values())
-    if not each:
+    """Mean over levels with equal weights; rows and groups are summed."""
+    per_level = list(metrics.values())
+    if not per_level:
         return Metrics(0, 0, 0.0, 0.5, {str(k): 0.0 for k in REGRET_AT}, 0.0)
 
     def mean(values: Iterable[float]) -> float:
         return float(np.mean(list(values)))
 
     return Metrics(
-        sum(m.rows for m in each),
-        sum(m.groups for m in each),
-        mean(m.spearman for m in each),
-        mean(m.pair_accuracy for m in each),
-        {str(k): mean(m.regret[str(k)] for m in each) for k in REGRET_AT},
-        mean(m.log2_error for m in each),
+        sum(m.rows for m in per_level),
+        sum(m.groups for m in per_level),
+        mean(m.spearman for m in per_level),
+        mean(m.pair_accuracy for m in per_level),
+        {str(k): mean(m.regret[str(k)] for m in per_level) for k in REGRET_AT},
+        mean(m.log2_error for m in per_level),
     )
 
 
 def merit(metrics: Mapping[str, Metrics]) -> tuple[float, float, float]:
-    """What the gate compares, over the levels: the order of pairs first, then rank correlation, then the regret of a short list."""
+    """Order of models by metrics over the levels: pairs in order first, then rank correlation, then the regret of a short list."""
     mean = mean_of(metrics)
     return mean.pair_accuracy, mean.spearman, -mean.regret["8"]

@@ -1,8 +1,8 @@
-"""A trained model as bytes: on its way from whoever trained it to the driver, as a file, and to whoever predicts.
+"""Trained model as bytes: between processes, and as a file.
 
-One file for a model of a run and for one of `tilefarm train`: a line that says what it is, a line of JSON, then what the class of models
-saved.  The JSON names what the model was made for.  Where features, the simulator or the columns that it learnt from differ, its numbers
-would mean something else, so it is refused.
+Models of a run and of `tilefarm train` have the same form: a line with the format, a line of JSON, then the bytes of the model's class.
+The JSON names the features, the simulator and the log columns of the model.  A file with others is refused: its predictions would be
+meaningless.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SUFFIX = ".model"
 
 
 def made_for() -> dict[str, str]:
-    """What a model of this program is made for: its features, its simulator and the columns it learns from."""
+    """Requirements of a model of this program: its features, its simulator and its log columns."""
     return {
         "features": f"{FEATURE_SET} {digest([FEATURES, CONDITIONS])[:8]}",
         "simulator": simulator.VERSION,
@@ -45,7 +45,7 @@ def made_for() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """raw: what predicts.  judge: what `metrics` are of, b'' for the same.  width: columns that both take.  metrics: by level."""
+    """Model.  raw: for predictions.  judge: evaluated by `metrics`, b'' for the same.  width: columns of both.  metrics: by level."""
 
     raw: bytes
     judge: bytes
@@ -56,19 +56,19 @@ class TrainedModel:
 
     @property
     def version(self) -> str:
-        """Digest of what predicts; the log's column `model_version`."""
+        """Digest of `raw`; the log's column `model_version`."""
         return hashlib.sha256(self.raw).hexdigest()[:32]
 
     def load(self, kind: type[CostModel]) -> Loaded:
-        """What predicts, ready to."""
+        """Load the model for predictions."""
         return Loaded(kind.load(self.raw), self.width)
 
     def judge_of(self, kind: type[CostModel]) -> Loaded:
-        """What has not seen the rows that are held out."""
+        """Load the judge, which has not seen the held-out rows."""
         return Loaded(kind.load(self.judge or self.raw), self.width)
 
     def encoded(self, kind: str) -> bytes:
-        """A file of it.  kind: name of the class."""
+        """Content of a model file.  kind: name of the class."""
         facts = {
             "kind": kind,
             "made_for": made_for(),
@@ -77,7 +77,7 @@ class TrainedModel:
             "width": self.width,
             "trained_rows": self.trained_rows,
             "left_out": self.left_out,
-            "metrics": {level: asdict(each) for level, each in self.metrics.items()},
+            "metrics": {level: asdict(by_level) for level, by_level in self.metrics.items()},
         }
         return b"".join([MAGIC, canonical_json(facts).encode(), b"\n", self.raw, self.judge])
 
@@ -86,27 +86,27 @@ class TrainedModel:
 
 
 class KeptModel(NamedTuple):
-    """What a file holds.  kind: name of the class that trained it, by `tuner.cost_model.interface.find_cost_model`."""
+    """Content of a model file.  kind: name of the model's class for `tuner.cost_model.interface.find_cost_model`."""
 
     kind: str
     model: TrainedModel
 
     def load(self, where: str) -> Loaded:
-        """What predicts.  A file names a class, but no file decides which module is imported: what is installed is somebody's choice.
+        """Load the model for predictions.  A file may only name an installed class: no file decides about imported modules.
 
         Raises `BadInputError`.
         """
         if ":" in self.kind:
-            known = ", ".join((*COST_MODELS.built_in, *offered_names(COST_MODELS)))
-            what = f"trained by {self.kind}, which is not installed as an entry point of {COST_MODELS.group}"
-            raise BadInputError(f"{where}: {what}; expected one of {known}")
+            accepted = ", ".join((*COST_MODELS.built_in, *offered_names(COST_MODELS)))
+            fault = f"trained by {self.kind}, which is not installed as an entry point of {COST_MODELS.group}"
+            raise BadInputError(f"{where}: {fault}; expected one of {accepted}")
         return self.model.load(find_cost_model(self.kind))
 
 
 def load_trained(path: Readable) -> KeptModel:
-    """What `save` wrote.  Raises `BadInputError`: no model, a damaged one, or one that was made for something else.
+    """Read a file of `save`.  Raises `BadInputError`: no model, a damaged one, or one made for another program.
 
-    A model's class sees no byte of a file whose digest differs.
+    A model's class gets no byte of a file with a wrong digest.
     """
     try:
         data = path.read_bytes()
@@ -116,54 +116,54 @@ def load_trained(path: Readable) -> KeptModel:
 
 
 def decoded_model(data: bytes, where: str, make: str = "tilefarm train RUN... --out MODEL") -> KeptModel:
-    """As `load_trained`.  where: for messages.  make: what makes it anew."""
+    """Parse as `load_trained`.  where: for messages.  make: command that makes the file again."""
     if not data.startswith(MAGIC):
         raise BadInputError(f"{where}: not a cost model of this version; expected a file of `tilefarm train`, or of RUN/models")
-    line, _, rest = data[len(MAGIC) :].partition(b"\n")
+    line, _, payload = data[len(MAGIC) :].partition(b"\n")
     try:
         facts = json.loads(line)
-        kind, theirs, (size, more) = str(facts["kind"]), dict(facts["made_for"]), map(int, facts["bytes"])
+        kind, requirements, (size, judge_size) = str(facts["kind"]), dict(facts["made_for"]), map(int, facts["bytes"])
         width, trained, left_out = int(facts["width"]), int(facts["trained_rows"]), int(facts["left_out"])
-        metrics = {level: Metrics(**each) for level, each in facts["metrics"].items()}
+        metrics = {level: Metrics(**numbers) for level, numbers in facts["metrics"].items()}
         expected = str(facts["digest"])
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise BadInputError(f"{where}: not the facts of a cost model: {error!r}") from None
-    raw, judge = rest[:size], rest[size:]
-    if len(judge) != more or _digest(raw, judge) != expected:
+    raw, judge = payload[:size], payload[size:]
+    if len(judge) != judge_size or _digest(raw, judge) != expected:
         raise BadInputError(f"{where}: damaged (digest differs)")
-    for what, ours in made_for().items():
-        if theirs.get(what) != ours:
-            raise BadInputError(f"{where}: made for {what} {theirs.get(what)}, this program has {ours}; `{make}`")
+    for name, ours in made_for().items():
+        if requirements.get(name) != ours:
+            raise BadInputError(f"{where}: made for {name} {requirements.get(name)}, this program has {ours}; `{make}`")
     return KeptModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model that is asked for what it was trained for, and whose answers can be used.  width: columns that it takes."""
+    """Model with checked inputs and outputs.  width: columns of the features."""
 
     model: CostModel
     width: int
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """As `CostModel.predict`, for n = 0 too.  Raises `TilefarmError` where a model breaks its promise."""
+        """Predict as `CostModel.predict`, for n = 0 too.  Raises `TilefarmError` for a model that breaks its promise."""
         if features.ndim != 2 or features.shape[1] != self.width:
             raise ValueError(f"features of shape {features.shape}; this model takes [n, {self.width}]")
         if not len(features):
             return np.zeros(0)
-        found = np.asarray(self.model.predict(features), np.float64)
-        if found.shape != features.shape[:1] or not (np.isfinite(found) & (found > 0)).all():
-            what = f"cycles of shape {list(found.shape)}, {int((np.isfinite(found) & (found > 0)).sum())} of them finite and above 0"
-            raise TilefarmError(f"cost model {type(self.model).__qualname__}: predicted {what}; expected {len(features)} of such")
-        return found
+        cycles = np.asarray(self.model.predict(features), np.float64)
+        if cycles.shape != features.shape[:1] or not (np.isfinite(cycles) & (cycles > 0)).all():
+            fault = f"cycles of shape {list(cycles.shape)}, {int((np.isfinite(cycles) & (cycles > 0)).sum())} of them finite and above 0"
+            raise TilefarmError(f"cost model {type(self.model).__qualname__}: predicted {fault}; expected {len(features)} of such")
+        return cycles
 
 
 Models = tuple[TrainedModel, ...]  # the one in use; () while none is
 
 
 class Trained(NamedTuple):
-    """Of a training: what was trained, who says from now on what is measured, and which model that is.
+    """Outcome of a training: the candidate, the chosen proposer, and the models in use.
 
-    pairs: share of held-out pairs that each of those who could have been chosen puts in the right order.
+    pairs: share of held-out pairs in the right order, for each compared proposer.
     """
 
     candidate: TrainedModel

@@ -1,4 +1,4 @@
-"""A model of the logs of any number of runs, and its card: what it saw, and how well it knows networks that it has not seen."""
+"""Training of a model on the logs of any number of runs, and its card: the data, and the accuracy on unseen networks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tuner.cost_model.metrics import by_level, merit
 from tuner.cost_model.model_file import KeptModel, TrainedModel, made_for
 from tuner.cost_model.training_rows import LoggedRows
 
-STARTUP = 8  # trials drawn at random first
+STARTUP = 8  # random trials at the start
 
 
 class ModelOfRuns(NamedTuple):
-    """kept: what a file holds.  card: as JSON, what stands beside it."""
+    """Trained model with its card.  kept: content of the file.  card: JSON beside it."""
 
     kept: KeptModel
     card: dict[str, Any]
@@ -30,9 +30,9 @@ class ModelOfRuns(NamedTuple):
 def model_of_runs(
     logged: LoggedRows, settings: ModelSettings, seed: int, trials: int = 0, say: Callable[[str], None] = lambda _: None
 ) -> ModelOfRuns:
-    """The same rows, settings, seed and trials give the same bytes.  trials: of other settings, beside those that are given; 0: none.
+    """Train a model; same rows, settings, seed and trials give the same bytes.  trials: of other settings, besides the given ones; 0: none.
 
-    say: takes a line for a person after each trial.  Raises `BadInputError`: too few rows, or trials of a model that names no `ranges`.
+    say: takes a line for a person after each trial.  Raises `BadInputError`: too few rows, or trials of a model without `ranges`.
     """
     kind = find_cost_model(settings.name)
     try:
@@ -41,6 +41,7 @@ def model_of_runs(
         raise BadInputError(f"{', '.join(logged.runs)}: {error}; expected some hundred measured segments") from None
     if trials:
         settings, unseen = _best_of(kind, logged, seed, settings, unseen, trials, say)
+    # the file's model is trained on all rows; its metrics are of the models that have not seen them
     rows = logged.rows
     raw = kind.train(rows, seed, settings).save()
     model = TrainedModel(raw, b"", WIDTH, len(rows.cycles), rows.left_out, by_level(unseen.predicted, rows))
@@ -63,17 +64,17 @@ def model_of_runs(
         "trials": trials,
         "held_out": {"by": unseen.held_out, "folds": unseen.folds},
         "metrics": {
-            what: {name: {"model": asdict(each.model), "estimate": asdict(each.estimate)} for name, each in found.items()}
-            for what, found in compared(logged, unseen.predicted).items()
+            grouping: {name: {"model": asdict(entry.model), "estimate": asdict(entry.estimate)} for name, entry in entries.items()}
+            for grouping, entries in compared(logged, unseen.predicted).items()
         },
     }
     return ModelOfRuns(KeptModel(settings.name, model), card)
 
 
 def _best_of(
-    kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings, own: Unseen, trials: int, say: Callable[[str], None],
+    kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings, start: Unseen, trials: int, say: Callable[[str], None],
 ) -> tuple[ModelSettings, Unseen]:  # fmt: skip
-    """The settings that rank unseen networks best, by Optuna, those that were given first among them."""
+    """Settings that rank unseen networks best, by Optuna, starting with the given settings."""
     import optuna  # a second to import
 
     from tuner.cost_model.optuna_ranges import distribution
@@ -86,16 +87,16 @@ def _best_of(
     spans = {name: Range(low=min(span.low, given[name]), high=max(span.high, given[name]), log=span.log) for name, span in ranges.items()}
     space = {name: distribution(span) for name, span in spans.items()}
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=STARTUP), direction="maximize")
-    best, best_unseen, pairs = settings, own, merit(by_level(own.predicted, logged.rows))[0]
+    best, best_unseen, pairs = settings, start, merit(by_level(start.predicted, logged.rows))[0]
     study.add_trial(optuna.create_trial(params=given, distributions=space, value=pairs))
-    say(f"given settings: {pairs:.2%} of pairs of unseen {own.held_out} in order")
+    say(f"given settings: {pairs:.2%} of pairs of unseen {start.held_out} in order")
     for number in range(1, trials + 1):
         trial = study.ask(space)
-        tried = settings.model_copy(update=trial.params)
-        unseen = predicted_unseen(kind, logged, seed, tried)
-        found = merit(by_level(unseen.predicted, logged.rows))[0]
-        study.tell(trial, found)
-        say(f"trial {number}: {found:.2%}; " + ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items()))
-        if found > pairs:
-            best, best_unseen, pairs = tried, unseen, found
+        candidate = settings.model_copy(update=trial.params)
+        unseen = predicted_unseen(kind, logged, seed, candidate)
+        share = merit(by_level(unseen.predicted, logged.rows))[0]
+        study.tell(trial, share)
+        say(f"trial {number}: {share:.2%}; " + ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items()))
+        if share > pairs:
+            best, best_unseen, pairs = candidate, unseen, share
     return best, best_unseen

@@ -1,4 +1,4 @@
-"""Ranges of settings as Optuna takes them."""
+"""Conversion of setting ranges to Optuna's distributions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tuner.config import Choice, Range
 
 
 def distribution(span: Range | Choice) -> BaseDistribution:
-    """What a value is drawn from: whole numbers where both ends are."""
+    """Distribution of a setting: integers if both ends are."""
     if isinstance(span, Choice):
         return CategoricalDistribution(span.choices)
     if isinstance(span.low, int) and isinstance(span.high, int):

@@ -1,6 +1,6 @@
-"""The cost model that comes along: trained on networks that are drawn from seeds (`scripts/make_cost_model.py`), never on a named one.
+"""Packaged cost model: trained on networks drawn from seeds (`scripts/make_cost_model.py`), never on a named one.
 
-It lies in the package, compressed, in the form of every other model, so it names what it was made for, and nothing of it is pickled.
+A compressed file in the package, in the form of every other model: it names its requirements, and contains no pickle.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MOST_BYTES = 2 << 20  # unpacked: a run keeps a copy
 
 
 def packaged_model() -> tuple[bytes, KeptModel]:
-    """The model's file, and what it holds.
+    """Model's file, and its parsed content.
 
-    Raises `BadInputError` where it was made for other features, another simulator or other columns of a log than this program has.
+    Raises `BadInputError` for a model of other features, another simulator or other log columns than this program's.
     """
     try:
         data = lzma.decompress((files("tuner.cost_model") / FILE).read_bytes())
@@ -31,5 +31,5 @@ def packaged_model() -> tuple[bytes, KeptModel]:
 
 
 def compressed(data: bytes) -> bytes:
-    """What lies in the package: the same bytes give the same."""
+    """Compress a model for the package; equal bytes give equal results."""
     return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)

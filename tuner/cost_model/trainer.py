@@ -1,6 +1,6 @@
-"""The cost models of a run, in the driver: when to train, every version kept, and who is in use after each training.
+"""Cost models of a run, in the driver: times of training, stored versions, and the model in use after each training.
 
-A run may begin with a model from elsewhere, its prior (`begin`): the first in use, and judged with every training, as the estimate is.
+A run may start with a model from elsewhere, its prior (`begin`): the first in use, and judged with every training, as the estimate is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HISTORY = "history.json"
 
 
 class Judged(NamedTuple):
-    """Of a training after so many segments: who says from then on what is measured, and whose share of pairs was in the right order."""
+    """Judgement after `segments` segments: the chosen proposer, and the share of pairs in the right order for each."""
 
     segments: int
     chosen: Proposer
@@ -28,19 +28,19 @@ class Judged(NamedTuple):
 
 
 class Trainer:
-    """Due when measured segments have grown by `growth` since the last time; the first time after `min_rows`.
+    """Schedule of trainings: due when the measured segments have grown by `growth` since the last; the first time after `min_rows`.
 
-    By growth, because what another hundred of them teach falls and what a training takes rises with how many there are.
+    The growth is relative, because the benefit of another hundred segments falls and the cost of a training rises with their number.
 
-    measured: segments so far that have results: a board that has gone leaves none.  models: in use after each training that is done, the
-    prior first where there is one.
+    measured: segments with results so far; a lost board leaves none.  models: in use after each finished training, the prior first if there
+    is one.
     """
 
     def __init__(self, folder: AnyPath, settings: ModelSettings) -> None:
         self.folder, self.settings = folder, settings
         self.measured = self.trained_at = 0
-        self.asked_at: list[int] = []  # segments measured when each training was asked for; of a prior 0
-        self.tasks: list[int] = []  # that had their place then: what each learns from
+        self.asked_at: list[int] = []  # measured segments at the request of each training; of a prior 0
+        self.tasks: list[int] = []  # committed tasks at that time: the training rows of each
         self.models: list[Models] = []
         self.files: list[str | None] = []  # of `models`; None for the estimate
         self.history: list[dict[str, object]] = []
@@ -48,12 +48,12 @@ class Trainer:
         self.prior: TrainedModel | None = None
 
     def begin(self, prior: KeptModel) -> None:
-        """With the copy of a model that is in the folder (`PRIOR`)."""
+        """Start with the copy of a model in the folder (`PRIOR`)."""
         self.prior = prior.model
         self.asked_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
 
     def due(self, tasks: int) -> bool:
-        """Whether to train now; to be asked where it is fixed what was measured, and then done.  tasks: that have their place."""
+        """Whether to train now; called when the measured tasks are fixed, and then trained.  tasks: committed ones."""
         if self.measured < max(self.settings.min_rows, (1 + self.settings.growth) * self.trained_at):
             return False
         self.trained_at = self.measured
@@ -62,7 +62,7 @@ class Trainer:
         return True
 
     def finished(self, trained: Trained) -> list[str]:
-        """Keep what the next training in order made; returns lines for a person."""
+        """Store the result of the next training in order; returns lines for a person."""
         segments = self.asked_at[len(self.models)]
         name = f"{segments:07d}{SUFFIX}"
         trained.candidate.save(self.folder / name, self.settings.name)
@@ -77,7 +77,7 @@ class Trainer:
         return ["cost model " + describe_judgement(*self.judged[-1])]
 
     def state(self) -> dict[str, Any]:
-        """As JSON; trainings that are not done are asked for again."""
+        """State as JSON; unfinished trainings are requested again."""
         return {
             "measured": self.measured,
             "trained_at": self.trained_at,
@@ -85,16 +85,16 @@ class Trainer:
             "tasks": self.tasks,
             "files": self.files,
             "history": self.history,
-            "judged": [each._asdict() for each in self.judged],
+            "judged": [judged._asdict() for judged in self.judged],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.measured, self.trained_at = int(state["measured"]), int(state["trained_at"])
         self.tasks = list(state["tasks"])
         self.asked_at, self.files, self.history = list(state["asked_at"]), list(state["files"]), list(state["history"])
-        self.judged = [Judged(**each) for each in state["judged"]]
-        kept: dict[str, TrainedModel] = {}
+        self.judged = [Judged(**row) for row in state["judged"]]
+        loaded: dict[str, TrainedModel] = {}
         for name in dict.fromkeys(name for name in self.files if name is not None):
-            kept[name] = load_trained(self.folder / name).model
-        self.prior = kept.get(PRIOR)
-        self.models = [() if name is None else (kept[name],) for name in self.files]
+            loaded[name] = load_trained(self.folder / name).model
+        self.prior = loaded.get(PRIOR)
+        self.models = [() if name is None else (loaded[name],) for name in self.files]

@@ -1,10 +1,10 @@
-"""What runs have logged, as a model learns from it: rows of `log/` joined with their tasks, by column.
+"""Training rows from the logs of runs: rows of `log/` joined with their tasks, by column.
 
-The order is that of the tasks' digests, then of the levels.  It knows nothing of parts, of when a row was published, of the numbers that
-tasks have, or of the order in which runs are named: the same rows are the same arrays, byte by byte.  Of a task that several runs measured,
-the run whose id is least counts, so no task is both learnt from and asked about where a network is held out.
+The order is that of the tasks' digests, then of the levels.  It is independent of parts, publication times, task numbers and the order of
+the runs: the same rows are the same arrays, byte by byte.  For a task measured by several runs the run with the least id counts, so no task
+is both trained on and predicted when a network is held out.
 
-Columns are read part by part, and at most `MAX_ROWS` rows are kept, those whose digests are least: a sample that no run decides.
+Columns are read part by part, and at most `MAX_ROWS` rows are kept, those with the least digests: a sample independent of runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tuner.runs.list_runs import open_run
 from tuner.runs.model_source import read_source
 
 MAX_ROWS = 300_000  # of a hundred float32 columns: some hundred MB
-KINDS = ("operator", "segment")  # what models are asked about; a program's features are sums
+KINDS = ("operator", "segment")  # predicted by models; a program's features are sums
 
 
 class LoggedRows(NamedTuple):
-    """rows: to learn from.  networks, kinds: of each row.  runs: ids, sorted.  machines: names.  tasks: how many.
+    """Rows of runs.  rows: for training.  networks, kinds: of each row.  runs: ids, sorted.  machines: names.  tasks: number of tasks.
 
-    beyond: rows that were too many.
+    beyond: number of rows beyond the limit.
     """
 
     rows: TrainingRows
@@ -52,9 +52,9 @@ class LoggedRows(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """One run's log.  run: its id.  name: of the machine, where there are several; ''.  conditions: float32 [levels, C].
+    """Log of one run.  run: its id.  name: of the machine if there are several, else ''.  conditions: float32 [levels, C].
 
-    seqs: ascending numbers of the tasks that count; None: all.  boards: that measured.
+    seqs: ascending numbers of the counted tasks; None: all.  boards: of the measurements.
     """
 
     where: AnyPath
@@ -66,19 +66,19 @@ class _Source(NamedTuple):
 
 
 def read_logged(paths: Sequence[AnyPath | Path | str], limit: int = MAX_ROWS) -> LoggedRows:
-    """Segments of these runs that ran, at every level.
+    """Read the measured segments of runs, at every level.
 
-    Raises `BadInputError`: a folder that is no run, a damaged log, another version of simulator, features or schema, or no rows.
+    Raises `BadInputError`: not a run, a damaged log, another version of simulator, features or schema, or no rows.
     """
-    found = sorted((_opened(path) for path in paths), key=lambda each: each.run)
-    _of_one_board(found)
-    machines = tuple(dict.fromkeys(each.name for each in found))
-    sources = [each if len(machines) > 1 else each._replace(name="") for each in found]
+    opened = sorted((_opened(path) for path in paths), key=lambda source: source.run)
+    _of_one_board(opened)
+    machines = tuple(dict.fromkeys(source.name for source in opened))
+    sources = [source if len(machines) > 1 else source._replace(name="") for source in opened]
     return _read(sources, limit)._replace(machines=machines)
 
 
 def rows_of_search(where: AnyPath, run: str, seqs: NDArray[np.int64], conditions: NDArray[np.float32]) -> TrainingRows:
-    """Of one search of a run that goes on, those of the tasks with these numbers, ascending.  run: its id in the log.
+    """Rows of one search of a running run: tasks with these numbers, ascending.  run: its id in the log.
 
     conditions: float32 [levels, C].  Raises `BadInputError` as `read_logged`.
     """
@@ -86,38 +86,41 @@ def rows_of_search(where: AnyPath, run: str, seqs: NDArray[np.int64], conditions
 
 
 def _read(sources: Sequence[_Source], limit: int) -> LoggedRows:
-    table = pa.concat_tables([_rows(at, source) for at, source in enumerate(sources)])
+    table = pa.concat_tables([_rows(number, source) for number, source in enumerate(sources)])
     table = table.sort_by([("task", "ascending"), ("level_index", "ascending"), ("run", "ascending")])
     tasks = np.asarray(table["task"].to_numpy(zero_copy_only=False), "S32")
     index = table["level_index"].to_numpy()
+    # of a task in several runs, the run that sorts first counts
     first = np.ones(len(tasks), np.bool_)
     first[1:] = (tasks[1:] != tasks[:-1]) | (index[1:] != index[:-1])
-    at = np.flatnonzero(first)
-    if not len(at):
+    chosen = np.flatnonzero(first)
+    if not len(chosen):
         raise BadInputError(f"{', '.join(str(source.where) for source in sources)}: no measured segments to learn from")
-    names, of = np.unique(tasks[at], return_inverse=True)  # ascending, as the rows are
-    kept = int(of[limit]) if limit < len(at) else len(names)  # whole tasks
-    beyond = int((of >= kept).sum())
-    at, of, names = at[of < kept], of[of < kept], names[:kept]
-    table = table.take(pa.array(at))
+    names, task_of = np.unique(tasks[chosen], return_inverse=True)  # ascending, as the rows are
+    task_count = int(task_of[limit]) if limit < len(chosen) else len(names)  # whole tasks
+    beyond = int((task_of >= task_count).sum())
+    chosen, task_of, names = chosen[task_of < task_count], task_of[task_of < task_count], names[:task_count]
+    table = table.take(pa.array(chosen))
     conditions = np.concatenate([source.conditions for source in sources])
     starts = np.cumsum([0, *(len(source.conditions) for source in sources)])[table["run"].to_numpy()]
-    x = np.empty((len(of), WIDTH), np.float32)
-    x[:, : len(FEATURES)] = _features(sources, names)[of]
-    x[:, len(FEATURES) :] = conditions[starts + table["level_index"].to_numpy()]
+    features = np.empty((len(task_of), WIDTH), np.float32)
+    features[:, : len(FEATURES)] = _features(sources, names)[task_of]
+    features[:, len(FEATURES) :] = conditions[starts + table["level_index"].to_numpy()]
     texts = {name: np.array(table[name].to_pylist(), np.str_) for name in ("workload", "level", "model", "kind")}
-    rows = usable(TrainingRows(x, table["cycles"].to_numpy().astype(np.float64), texts["workload"], texts["level"]))
-    good = np.isfinite(x).all(1)  # cycles are above 0
+    rows = usable(TrainingRows(features, table["cycles"].to_numpy().astype(np.float64), texts["workload"], texts["level"]))
+    good = np.isfinite(features).all(1)  # cycles are above 0
     runs = tuple(source.run for source in sources)
     return LoggedRows(rows, texts["model"][good], texts["kind"][good], runs, (), len(names), beyond)
 
 
 def _of_one_board(sources: Sequence[_Source]) -> None:
-    """Raise `BadInputError` where two boards measured: a model of both would be judged by which of them was the faster one."""
+    """Raise `BadInputError` for two boards: a model of both would be judged by their difference in speed."""
     boards = {board: source.where for source in reversed(sources) for board in source.boards}
     if len(boards) > 1:
-        (first, where), (other, there), *_ = sorted(boards.items())
-        raise BadInputError(f"{there}: measured by board {other}, {where} by {first}; a model learns from one board: train them apart")
+        (first, where), (second, other_place), *_ = sorted(boards.items())
+        raise BadInputError(
+            f"{other_place}: measured by board {second}, {where} by {first}; a model learns from one board: train them apart"
+        )
 
 
 def _opened(path: AnyPath | Path | str) -> _Source:
@@ -128,33 +131,33 @@ def _opened(path: AnyPath | Path | str) -> _Source:
     return _Source(entry.path, str(entry.identity["run"]), source.machine.name, np.stack(conditions), boards=tuple(sorted(boards)))
 
 
-def _rows(at: int, source: _Source) -> pa.Table:
-    """Of one run, what can be learnt from."""
-    return pa.concat_tables([_chosen(part, at, source) for part in each_part(source.where, "log", LOG)])
+def _rows(number: int, source: _Source) -> pa.Table:
+    """Usable rows of one run."""
+    return pa.concat_tables([_chosen(part, number, source) for part in each_part(source.where, "log", LOG)])
 
 
-def _chosen(part: pa.Table, at: int, source: _Source) -> pa.Table:
+def _chosen(part: pa.Table, number: int, source: _Source) -> pa.Table:
     text = {name: part[name].cast(pa.string()) for name in ("kind", "status", "simulator", "level", "model", "workload")}
     for version in pc.unique(text["simulator"]).to_pylist():
-        if version != simulator.VERSION and source.seqs is None:  # a run that goes on is of one, by its identity
+        if version != simulator.VERSION and source.seqs is None:  # a running run has one version, by its identity
             raise BadInputError(
                 f"{source.where}: measured by simulator {version}; expected runs of {simulator.VERSION}, as this program has"
             )
-    kept = pc.and_(pc.is_in(text["kind"], pa.array(KINDS)), pc.equal(text["status"], "ok"))
-    kept = pc.and_(kept, pc.greater(pc.fill_null(part["cycles"], 0), 0))
+    mask = pc.and_(pc.is_in(text["kind"], pa.array(KINDS)), pc.equal(text["status"], "ok"))
+    mask = pc.and_(mask, pc.greater(pc.fill_null(part["cycles"], 0), 0))
     if source.seqs is not None:
-        mine = pc.and_(pc.equal(part["run"].cast(pa.string()), source.run), pc.is_in(part["seq"], pa.array(source.seqs)))
-        kept = pc.and_(kept, mine)
-    columns = {"task": part["task"], "run": pa.repeat(at, part.num_rows), "level_index": part["level_index"], "cycles": part["cycles"]}
+        of_search = pc.and_(pc.equal(part["run"].cast(pa.string()), source.run), pc.is_in(part["seq"], pa.array(source.seqs)))
+        mask = pc.and_(mask, of_search)
+    columns = {"task": part["task"], "run": pa.repeat(number, part.num_rows), "level_index": part["level_index"], "cycles": part["cycles"]}
     columns |= {name: text[name] for name in ("kind", "model", "workload")}
     columns["level"] = pc.binary_join_element_wise(source.name, text["level"], "/") if source.name else text["level"]
-    return pa.table(columns).filter(kept)
+    return pa.table(columns).filter(mask)
 
 
 def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[np.float32]:
-    """float32 [tasks, F]; NaN where no task tells.  names: ascending."""
-    found = np.full((len(names), len(FEATURES)), np.nan, np.float32)
-    for source in reversed(sources):  # the first run's, last
+    """Features, float32 [tasks, F]; NaN without a task.  names: ascending."""
+    features = np.full((len(names), len(FEATURES)), np.nan, np.float32)
+    for source in reversed(sources):  # the first run overwrites the others
         for part in each_part(source.where, "tasks", (*TASKS, *INPUTS)):
             part = part.filter(pc.is_in(part["kind"].cast(pa.string()), pa.array(KINDS)))
             for name in pc.unique(part["feature_set"].cast(pa.string())).to_pylist():
@@ -162,22 +165,22 @@ def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[
                     raise BadInputError(f"{source.where}: has features {name}; expected runs with {FEATURE_SET}, as this program has")
             tasks = np.asarray(part["task"].to_numpy(zero_copy_only=False), "S32")
             place = np.searchsorted(names, tasks)
-            there = np.flatnonzero((place < len(names)) & (names[np.minimum(place, len(names) - 1)] == tasks))
-            for at, name in enumerate(INPUTS):
-                found[place[there], at] = part[name].to_numpy(zero_copy_only=False)[there]
-    return found
+            present = np.flatnonzero((place < len(names)) & (names[np.minimum(place, len(names) - 1)] == tasks))
+            for column, name in enumerate(INPUTS):
+                features[place[present], column] = part[name].to_numpy(zero_copy_only=False)[present]
+    return features
 
 
 _PACKED = schema_of(features=pa.float32(), cycles=pa.float64(), groups=pa.string(), levels=pa.string())
 
 
 def packed_rows(rows: TrainingRows) -> bytes:
-    """On their way to whoever trains."""
+    """Pack rows for a training process."""
     return to_bytes({"features": rows.features, "cycles": rows.cycles, "groups": rows.groups, "levels": rows.levels}, _PACKED)
 
 
 def unpacked_rows(data: bytes) -> TrainingRows:
-    """What `packed_rows` was given; `left_out` is not among it."""
+    """Unpack the rows of `packed_rows`, without `left_out`."""
     columns = from_bytes(data, _PACKED)
     cycles = columns["cycles"]
     groups, levels = (np.array(columns.texts(name), np.str_) for name in ("groups", "levels"))

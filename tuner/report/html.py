@@ -1,8 +1,7 @@
-"""The frame of every page: figures, tables, tabs, and a document with everything inside.
+"""HTML frame of every page: figures, tables, tabs, and a self-contained document.
 
-No request leaves a page, and its policy says so to the browser.  Texts (names of models, operators, tags, messages) are escaped, and
-what a terminal would obey is shown as it is shown there; figures are JSON with `<` escaped, so that no name can end the script that holds
-them.
+A page makes no requests; its content security policy enforces that.  Texts (names of models, operators, tags, messages) are escaped, and
+control characters are shown as on the terminal.  Figures are JSON with `<` escaped, so that no name can end their script.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ visible(document);
 
 
 class Figures:
-    """Figures of the page: a place for each, and its data as JSON that no text inside can break out of."""
+    """Figures of the page: a container for each, and its data as JSON that no embedded text can close."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -110,7 +109,7 @@ class Figures:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns whose name starts with `<` are text (left), the others numbers (right)."""
+    """HTML table.  Columns with names that start with `<` are text (left), others numbers (right)."""
     kinds = [' class="text"' if name.startswith("<") else "" for name in columns]
     head = "".join(f"<th{kind}>{as_text(name.removeprefix('<'))}</th>" for name, kind in zip(columns, kinds, strict=True))
     body = "".join(
@@ -120,12 +119,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 seed`, `2 seeds`."""
+    """Number with its noun: `1 seed`, `2 seeds`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def as_text(cell: object) -> str:
-    """HTML of what a page shows as it is, within an attribute too."""
+    """HTML of a plain text or number, also valid inside an attribute."""
     text = f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
     return escape(shown(text))
 
@@ -136,7 +135,7 @@ def preformatted(text: str) -> str:
 
 
 def error_text(error: float | None) -> str:
-    """A relative error; nothing or NaN stands for one that is not finite."""
+    """Relative error as text; None or NaN stand for a non-finite one."""
     return f"{error:.1e}" if error is not None and isfinite(error) else "not finite"
 
 
@@ -147,14 +146,14 @@ class Section(NamedTuple):
 
 
 def section(anchor: str, title: str, lead: str, *parts: str) -> Section:
-    """One part of a page.  title: in the navigation too; parts: HTML; the rest is text, in which `backticks` set off commands."""
-    said = re.sub("`([^`]+)`", r"<code>\1</code>", as_text(lead))
-    html = f'<section id="{anchor}"><h2>{as_text(title)}</h2><p>{said}</p>{"".join(parts)}</section>'
+    """Section of a page.  title: also in the navigation; parts: HTML; all others are text, with commands in `backticks`."""
+    lead_html = re.sub("`([^`]+)`", r"<code>\1</code>", as_text(lead))
+    html = f'<section id="{anchor}"><h2>{as_text(title)}</h2><p>{lead_html}</p>{"".join(parts)}</section>'
     return Section(anchor, title, html)
 
 
 def tabs(parts: dict[str, str]) -> str:
-    """One tab per part, in order; only the first is drawn at once."""
+    """Tabs, one per part, in order; only the first is drawn at once."""
     names = list(parts)
     buttons = "".join(
         f'<button data-level="{as_text(name)}" aria-selected="{str(name == names[0]).lower()}">{as_text(name)}</button>' for name in names
@@ -167,13 +166,13 @@ def tabs(parts: dict[str, str]) -> str:
 
 
 def document(title: str, about: str, sections: Sequence[Section], again_s: int | None = None) -> str:
-    """The whole page.  title, about: text.  again_s: the browser asks for it again after so many seconds."""
-    again = "" if again_s is None else f'<meta http-equiv="refresh" content="{again_s}">'
+    """Complete page.  title, about: text.  again_s: the browser reloads after this many seconds."""
+    refresh = "" if again_s is None else f'<meta http-equiv="refresh" content="{again_s}">'
     nav = "".join(f'<a href="#{anchor}">{as_text(name)}</a>' for anchor, name, _ in sections)
     body = "".join(part.html for part in sections)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'{again}<meta name="viewport" content="width=device-width, initial-scale=1"><title>{as_text(title)}</title><style>{_CSS}</style>'
+        f'{refresh}<meta name="viewport" content="width=device-width, initial-scale=1"><title>{as_text(title)}</title><style>{_CSS}</style>'
         f"<script>{get_plotlyjs()}</script></head><body><header><h1>{as_text(title)}</h1><p>{as_text(about)}</p><nav>{nav}</nav></header>"
         f"<main>{body}</main><footer>tilefarm</footer><script>{_SCRIPT}</script></body></html>"
     )

@@ -1,4 +1,4 @@
-"""The page of a run while it goes on: how far it is, the best so far; of a run that has ended, its report."""
+"""Live page of a run: progress and the best so far; for a finished run, its report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEST = "The baseline runs every fused operator on its own, tuned by the same se
 
 
 def live_page(path: AnyPath) -> str:
-    """The whole page.  Raises `BadInputError` where there is no run, or its log cannot be read."""
+    """Complete page of a run.  Raises `BadInputError` for a missing run or an unreadable log."""
     run = open_run(path)
     if run.summary is not None:
         return run_page(open_view(path))

@@ -1,4 +1,4 @@
-"""Figures of the best plans on the machine: latency against level, pipeline, buffers, roofline."""
+"""Figures of the best plans on the machine: latency by level, pipeline, buffers, roofline."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tuner.report.html import as_text
 from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
 from tuner.report.view import RunView
 
-_PIXELS = 2000  # work that is closer together than this part of the run is drawn as one bar
+_PIXELS = 2000  # bars closer than one pixel of this width are drawn as one
 _STEPS = 1500
 
 
 class Crossing(NamedTuple):
-    """Where two variants are equally fast: above `share` of the bandwidth `lighter` wins, below it `heavier`."""
+    """Share with two equally fast variants: above `share` of the bandwidth `lighter` wins, below it `heavier`."""
 
     share: float
     cycles: float
@@ -35,8 +35,8 @@ class Crossing(NamedTuple):
 
 
 def crossings(run: RunView) -> list[Crossing]:
-    """All pairs of variants, every sign change between two shares of the grid, linear in 1 / share as `simulator.response` is."""
-    found = []
+    """Crossings of all pairs: each sign change between two shares of the grid, linear in 1 / share as in `simulator.response`."""
+    points = []
     response = run.response
     x = response.slowness
     for a, b in combinations(range(len(response.variants)), 2):
@@ -44,16 +44,16 @@ def crossings(run: RunView) -> list[Crossing]:
         for i, j in pairwise(range(len(x))):
             if gap[i] * gap[j] < 0:
                 part = gap[i] / (gap[i] - gap[j])
-                at = x[i] + part * (x[j] - x[i])
+                slow = x[i] + part * (x[j] - x[i])
                 first, second = (a, b) if gap[i] < 0 else (b, a)
-                found.append(
-                    Crossing(1 / at, float(np.interp(at, x, response.cycles[a])), response.variants[first], response.variants[second])
+                points.append(
+                    Crossing(1 / slow, float(np.interp(slow, x, response.cycles[a])), response.variants[first], response.variants[second])
                 )
-    return sorted(found, reverse=True)
+    return sorted(points, reverse=True)
 
 
 def latency(run: RunView) -> go.Figure:
-    """Microseconds of every variant over the share of the bandwidth that is left; crossings and levels marked."""
+    """Latency in microseconds of every variant over the available share of the bandwidth, with crossings and levels marked."""
     drawn = figure("share of the DDR bandwidth that is left", "latency, µs", 440)
     response, us = run.response, 1e6 / run.machine.clock_hz
     share = np.array(response.grid) / SHARE_UNIT
@@ -63,18 +63,18 @@ def latency(run: RunView) -> go.Figure:
             x=share, y=response.cycles[i] * us, name=" = ".join([name, *also]), line={"color": color(i)},
             hovertemplate="%{x:.3f} of the bandwidth<br>%{y:,.1f} µs<extra>variant " + name + "</extra>",
         )  # fmt: skip
-    if met := crossings(run):
+    if points := crossings(run):
         drawn.add_scatter(
-            x=[c.share for c in met], y=[c.cycles * us for c in met], mode="markers", name="crossing",
+            x=[c.share for c in points], y=[c.cycles * us for c in points], mode="markers", name="crossing",
             marker={"symbol": "circle-open", "size": 11, "color": INK, "line": {"width": 2}},
-            text=[f"below {c.share:.3f}: {c.heavier} rather than {c.lighter}" for c in met], hovertemplate="%{text}<extra></extra>",
+            text=[f"below {c.share:.3f}: {c.heavier} rather than {c.lighter}" for c in points], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
     _shares(run, drawn)
     return drawn
 
 
 def behind(run: RunView) -> go.Figure:
-    """Every variant's latency over that of the fastest one at the same share: what running the wrong one costs."""
+    """Excess latency of every variant over the fastest at the same share: the cost of a wrong variant."""
     drawn = figure("share of the DDR bandwidth that is left", "over the fastest variant", 320)
     response = run.response
     fastest = response.cycles.min(0)
@@ -89,30 +89,31 @@ def behind(run: RunView) -> go.Figure:
 
 
 def _shares(run: RunView, drawn: go.Figure) -> None:
-    """An axis of shares, falling, with the levels marked."""
+    """Set a falling axis of shares, with the levels marked."""
     share = np.array(run.response.grid) / SHARE_UNIT
     for level in run.levels:
-        left = run.compiled.level(level).share
-        drawn.add_vline(x=left, line={"color": MUTED, "dash": "dot", "width": 1})
+        level_share = run.compiled.level(level).share
+        drawn.add_vline(x=level_share, line={"color": MUTED, "dash": "dot", "width": 1})
         # on a logarithmic axis an annotation wants the logarithm, a line the value
         drawn.add_annotation(
-            x=math.log10(left), y=1, yref="paper", yanchor="top", xanchor="left", text=level, showarrow=False, font_color=MUTED
+            x=math.log10(level_share), y=1, yref="paper", yanchor="top", xanchor="left", text=level, showarrow=False, font_color=MUTED
         )
     ticks = [tick for tick in (1, 0.75, 0.5, 0.35, 0.25, 0.18, 0.125, 0.09, 0.06, 0.04, 0.02, 0.01) if tick >= share.min()]
     drawn.update_xaxes(type="log", range=[0.01, math.log10(share.min())], tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
 
 
-def pipeline(run: RunView, t: Timeline) -> go.Figure:
-    """A lane per engine and core, coloured by segment."""
-    lanes = [(core, engine) for core in range(t.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(t, core, engine)]
+def pipeline(run: RunView, timeline: Timeline) -> go.Figure:
+    """Pipeline: a lane per engine and core, coloured by segment."""
+    lanes = [(core, engine) for core in range(timeline.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(timeline, core, engine)]
     drawn = figure("cycles", "", 90 + 34 * max(4, len(lanes)))
-    gap = max(1, t.cycles // _PIXELS)
+    gap = max(1, timeline.cycles // _PIXELS)
     parts: dict[int, tuple[list[float | None], list[str | None], list[str | None]]] = {}
-    names = [engine.name if t.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
+    names = [engine.name if timeline.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
+    # one scatter per colour, with gaps: few traces for any number of bars
     for (core, engine), lane in zip(lanes, names, strict=True):
-        rows = t.queues[core * ENGINES + engine]
-        rows = rows[t.work[rows]]
-        for start, end, segment, first, last in _bars(t, rows[np.argsort(t.start[rows], kind="stable")], gap):
+        rows = timeline.queues[core * ENGINES + engine]
+        rows = rows[timeline.work[rows]]
+        for start, end, segment, first, last in _bars(timeline, rows[np.argsort(timeline.start[rows], kind="stable")], gap):
             x, y, text = parts.setdefault(segment % 8, ([], [], []))
             x += [start, end, None]
             y += [lane, lane, None]
@@ -127,37 +128,37 @@ def pipeline(run: RunView, t: Timeline) -> go.Figure:
     return drawn
 
 
-def _works(t: Timeline, core: int, engine: int) -> bool:
-    return bool(t.work[t.queues[core * ENGINES + engine]].any())
+def _works(timeline: Timeline, core: int, engine: int) -> bool:
+    return bool(timeline.work[timeline.queues[core * ENGINES + engine]].any())
 
 
-def _bars(t: Timeline, rows: NDArray[np.int64], gap: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """(start, end, segment, first and last operator): neighbours of one segment drawn as one."""
-    start, end, segment, operator = t.start[rows], t.end[rows], t.segment[rows], t.operator[rows]
+def _bars(timeline: Timeline, rows: NDArray[np.int64], gap: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Bars (start, end, segment, first and last operator); close neighbours of one segment are merged."""
+    start, end, segment, operator = timeline.start[rows], timeline.end[rows], timeline.segment[rows], timeline.operator[rows]
     new = np.flatnonzero(np.concatenate(([True], (segment[1:] != segment[:-1]) | (start[1:] - end[:-1] > gap))))
     first, last = np.minimum.reduceat(operator, new), np.maximum.reduceat(operator, new)
     close = np.maximum.reduceat(end, new)
     yield from zip(start[new].tolist(), close.tolist(), segment[new].tolist(), first.tolist(), last.tolist(), strict=True)
 
 
-def standing(t: Timeline) -> go.Figure:
-    """What every engine did with the run: work, waits by cause, done before the end."""
-    found = t.stalls
-    lanes = [(core, engine) for core in range(t.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(t, core, engine)]
-    names = [engine.name if t.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
+def standing(timeline: Timeline) -> go.Figure:
+    """Time of every engine: work, waits by cause, and idle after its last work."""
+    stalls = timeline.stalls
+    lanes = [(core, engine) for core in range(timeline.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(timeline, core, engine)]
+    names = [engine.name if timeline.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
     shares: dict[str, list[float]] = {name: [] for name in CAUSES}
     for core, engine in lanes:
-        rows = t.queues[core * ENGINES + engine]
-        rows = rows[t.work[rows]]
-        begin, end = union(t.start[rows], t.end[rows])
+        rows = timeline.queues[core * ENGINES + engine]
+        rows = rows[timeline.work[rows]]
+        begin, end = union(timeline.start[rows], timeline.end[rows])
         spent = {"work": int((end - begin).sum())}
-        mine = (found.core == core) & (found.engine == engine)
+        of_engine = (stalls.core == core) & (stalls.engine == engine)
         for cause in Cause:
-            part = mine & (found.cause == cause)
-            spent[cause.name] = int((found.end[part] - found.start[part]).sum())
-        spent["done"] = max(0, t.cycles - sum(spent.values()))
+            part = of_engine & (stalls.cause == cause)
+            spent[cause.name] = int((stalls.end[part] - stalls.start[part]).sum())
+        spent["done"] = max(0, timeline.cycles - sum(spent.values()))
         for name, cycles in spent.items():
-            shares[name].append(cycles / max(1, t.cycles))
+            shares[name].append(cycles / max(1, timeline.cycles))
     drawn = figure("share of the run", "", 110 + 34 * max(4, len(lanes)))
     label = {
         "FLAG": "waits for another engine",
@@ -176,17 +177,18 @@ def standing(t: Timeline) -> go.Figure:
     return drawn
 
 
-def occupancy(t: Timeline) -> go.Figure:
-    """Bytes in use of every memory on chip of core 0, and of the one that all share, relative to its size: a lane for each."""
-    lanes = [(memory.name, steps) for memory, steps in bytes_in_use(t, 0).items() if len(steps.cycle)]
-    shared = shared_in_use(t)
+def occupancy(timeline: Timeline) -> go.Figure:
+    """Bytes in use of every on-chip memory of core 0, and of the shared memory, relative to the size: a lane for each."""
+    lanes = [(memory.name, steps) for memory, steps in bytes_in_use(timeline, 0).items() if len(steps.cycle)]
+    shared = shared_in_use(timeline)
     if shared is not None and len(shared.cycle):
         lanes.append((Memory.SHARED.name, shared))
     drawn = figure("cycles", "", 100 + 90 * len(lanes))
     axis, sizes = (
         drawn.layout.yaxis.to_plotly_json() | {"title": None},
-        {m.name: n * BLOCK_BYTES for m, n in t.machine.buffers_blocks.items()},
+        {m.name: n * BLOCK_BYTES for m, n in timeline.machine.buffers_blocks.items()},
     )
+    # plotly has no lanes: each is an axis of its own over a part of the height
     for i, (name, steps) in enumerate(lanes):
         shown, limit, number = thinned(steps, _STEPS), sizes[name], str(i + 1) if i else ""
         bottom, top = 1 - (i + 0.9) / len(lanes), 1 - (i + 0.25) / len(lanes)
@@ -209,11 +211,11 @@ def occupancy(t: Timeline) -> go.Figure:
     return drawn
 
 
-def bandwidth(t: Timeline) -> go.Figure:
-    """DDR bytes per cycle that are read and written, mean over thousandths of the run."""
+def bandwidth(timeline: Timeline) -> go.Figure:
+    """DDR bytes per cycle read and written, averaged over small intervals of the run."""
     drawn = figure("cycles", "bytes per cycle", 300)
-    use = ddr_use(t)
-    edges = np.linspace(0, max(1, t.cycles), 400)
+    use = ddr_use(timeline)
+    edges = np.linspace(0, max(1, timeline.cycles), 400)
     for i, (name, steps) in enumerate((("read", use.read), ("write", use.write))):
         if len(steps.cycle):
             total = np.concatenate(([0.0], np.cumsum(np.diff(steps.cycle) * steps.value[:-1])))
@@ -222,21 +224,26 @@ def bandwidth(t: Timeline) -> go.Figure:
                 x=edges[1:], y=np.diff(moved) / np.diff(edges), name=name, stackgroup="ddr", line={"width": 0.5, "color": color(i)},
                 hovertemplate="%{y:.1f} B/cycle<extra>" + name + "</extra>",
             )  # fmt: skip
-    left = float(t.machine.ddr.deliverable) * t.level.share
-    drawn.add_hline(y=left, line={"color": MUTED, "dash": "dot", "width": 1}, annotation={"text": f"{left:g} B/cycle left at this level"})
+    available = float(timeline.machine.ddr.deliverable) * timeline.level.share
+    drawn.add_hline(
+        y=available, line={"color": MUTED, "dash": "dot", "width": 1}, annotation={"text": f"{available:g} B/cycle left at this level"}
+    )
     return drawn
 
 
-def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
-    """Segments: multiply-adds per DDR byte against multiply-adds per cycle of its own time, under the machine's two roofs.
+def roofline(run: RunView, level: str, timeline: Timeline) -> go.Figure:
+    """Roofline: multiply-adds per DDR byte of each segment against multiply-adds per cycle of its own time.
 
-    Each type of what is multiplied has roofs of its own.
+    Each data type of products has its own roofs.
     """
-    products = np.unique(t.code[np.isin(t.code[:, isa.OP], isa.PRODUCTS), isa.DTYPE]).tolist()
-    peaks = {dtype.name: float(t.machine.macs_per_cycle[dtype.name]) * t.cores for dtype in {DataType(each).product for each in products}}
+    products = np.unique(timeline.code[np.isin(timeline.code[:, isa.OP], isa.PRODUCTS), isa.DTYPE]).tolist()
+    peaks = {
+        dtype.name: float(timeline.machine.macs_per_cycle[dtype.name]) * timeline.cores
+        for dtype in {DataType(code).product for code in products}
+    }
     peak = max(peaks.values(), default=0.0)
-    left = float(t.machine.ddr.deliverable) * t.level.share
-    points = [s for s in run.segments(level, t) if s.macs and s.own_cycles and s.ddr_read_bytes + s.ddr_write_bytes]
+    available = float(timeline.machine.ddr.deliverable) * timeline.level.share
+    points = [s for s in run.segments(level, timeline) if s.macs and s.own_cycles and s.ddr_read_bytes + s.ddr_write_bytes]
     drawn = figure("multiply-adds that the model needs, per DDR byte", "multiply-adds per cycle", 460)
     if not points:
         return drawn
@@ -245,27 +252,28 @@ def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
     rate = work / np.array([s.own_cycles for s in points])
     names = [as_text(run.operators(s.first, s.last)) for s in points]
     text = [f"segment {s.segment}: {name}<br>{s.own_cycles:,} cycles, bound by {s.bound}" for s, name in zip(points, names, strict=True)]
-    size = 7 + 26 * np.sqrt(np.array([s.own_cycles for s in points]) / max(1, t.cycles))
+    size = 7 + 26 * np.sqrt(np.array([s.own_cycles for s in points]) / max(1, timeline.cycles))
     bounds = sorted({s.bound or "" for s in points})
     for i, bound in enumerate(bounds):
-        mine = [k for k, s in enumerate(points) if (s.bound or "") == bound]
+        rows = [k for k, s in enumerate(points) if (s.bound or "") == bound]
         drawn.add_scatter(
-            x=per_byte[mine], y=rate[mine], text=[text[k] for k in mine], name=f"bound by {bound}", mode="markers",
-            marker={"size": size[mine], "color": color(i), "opacity": 0.75}, hovertemplate="%{text}<br>%{y:,.0f} MACs/cycle<extra></extra>",
+            x=per_byte[rows], y=rate[rows], text=[text[k] for k in rows], name=f"bound by {bound}", mode="markers",
+            marker={"size": size[rows], "color": color(i), "opacity": 0.75}, hovertemplate="%{text}<br>%{y:,.0f} MACs/cycle<extra></extra>",
         )  # fmt: skip
-    low, high = min(per_byte.min(), peak / left) / 2, max(per_byte.max(), peak / left) * 2
+    # roofs: the level's bandwidth, and all of it
+    low, high = min(per_byte.min(), peak / available) / 2, max(per_byte.max(), peak / available) * 2
     x = np.geomspace(low, high, 60)
-    for dtype, each in sorted(peaks.items(), key=lambda item: -item[1]):
-        of = f", {dtype}" if len(peaks) > 1 else ""
+    for dtype, type_peak in sorted(peaks.items(), key=lambda item: -item[1]):
+        note = f", {dtype}" if len(peaks) > 1 else ""
         drawn.add_scatter(
-            x=x, y=np.minimum(each, x * left), mode="lines", line={"color": INK, "width": 1.5}, name=f"roof at this level{of}",
+            x=x, y=np.minimum(type_peak, x * available), mode="lines", line={"color": INK, "width": 1.5}, name=f"roof at this level{note}",
             hoverinfo="skip",
         )  # fmt: skip
-        full = np.minimum(each, x * float(t.machine.ddr.deliverable))
+        full = np.minimum(type_peak, x * float(timeline.machine.ddr.deliverable))
         drawn.add_scatter(
-            x=x, y=full, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name=f"roof with all bandwidth{of}",
+            x=x, y=full, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name=f"roof with all bandwidth{note}",
             hoverinfo="skip",
         )  # fmt: skip
     drawn.update_xaxes(log_axis(low, high))
-    drawn.update_yaxes(log_axis(min(float(rate.min()), low * left) / 1.5, peak * 1.5))
+    drawn.update_yaxes(log_axis(min(float(rate.min()), low * available) / 1.5, peak * 1.5))
     return drawn

@@ -1,4 +1,4 @@
-"""The page of a run: result, search, pipelines, predictions, workers, settings."""
+"""Report page of a run: result, search, pipelines, predictions, workers, settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tuner.summary import HostNodeSummary
 
 
 def run_page(run: RunView) -> str:
-    """The whole page."""
+    """Complete page of a finished run."""
     figures, summary = Figures(), run.summary
     sections = [
         section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary), _robust(summary), _pieces(summary)),
@@ -36,7 +36,9 @@ def run_page(run: RunView) -> str:
             f"<h3>By what proposed the programs</h3><p>{_PROPOSED}</p>",
             figures.place(search.by_proposer(run)),
         ),
-        section("plans", "Where the time goes", _PLANS, _grouped(summary), tabs({at: _plan(run, at, figures) for at in _distinct(run)})),
+        section(
+            "plans", "Where the time goes", _PLANS, _grouped(summary), tabs({name: _plan(run, name, figures) for name in _distinct(run)})
+        ),
         section(
             "model",
             "Predictions",
@@ -48,6 +50,7 @@ def run_page(run: RunView) -> str:
         section("farm", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run), _boards(run)),
         section("settings", "Settings and versions", "What a repetition needs.", _settings(run)),
     ]
+    # the heading counts all readings, also those outside the search
     title = f"{summary['model']} on {summary['machine']}"
     use = summary["measurements"]
     readings = sum(use[name] for name in ("search", "canary", "finals"))
@@ -105,22 +108,22 @@ def _result(summary: dict[str, Any]) -> str:
     levels: dict[str, Any] = summary["levels"]
     columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "speed-up", "roofline cycles", "of roofline", "DDR bytes",
                "ρ", "<plan")  # fmt: skip
-    shared = any(at.get("shared_moved_bytes") for at in levels.values())
+    shared = any(row.get("shared_moved_bytes") for row in levels.values())
     rows, errors = [], []
-    for name, at in levels.items():
-        plan = f"as {at['same_as']}" if at["same_as"] else at["plan"][:12]
+    for name, row in levels.items():
+        plan = f"as {row['same_as']}" if row["same_as"] else row["plan"][:12]
         rows.append((
-            name, str(Level.model_validate(at["ddr"])), at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
-            speedup(at["speedup"]), at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
-            f"{at['balance']:.2f}", plan, *([at["shared_moved_bytes"]] if shared else []),
+            name, str(Level.model_validate(row["ddr"])), row["cycles"], f"{row['latency_us']:,.1f}", row["baseline_layerwise_cycles"],
+            speedup(row["speedup"]), row["roofline_cycles"], f"{row['roofline_cycles'] / row['cycles']:.0%}", row["ddr_bytes"],
+            f"{row['balance']:.2f}", plan, *([row["shared_moved_bytes"]] if shared else []),
         ))  # fmt: skip
-        rounding = "" if at["rounding_rel_error"] is None else error_text(at["rounding_rel_error"])
-        compared = at["limit_rel_error"] is not None
+        rounding = "" if row["rounding_rel_error"] is None else error_text(row["rounding_rel_error"])
+        compared = row["limit_rel_error"] is not None
         errors.append(
-            (name, *((error_text(at["max_rel_error"]), rounding, error_text(at["limit_rel_error"])) if compared else ("", "", "")))
+            (name, *((error_text(row["max_rel_error"]), rounding, error_text(row["limit_rel_error"])) if compared else ("", "", "")))
         )
-    each = [(name, *(_fitting(at["variant_cycles"].get(other, "")) for other in levels)) for name, at in levels.items()]
-    matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
+    cycle_rows = [(name, *(_fitting(row["variant_cycles"].get(variant, "")) for variant in levels)) for name, row in levels.items()]
+    matrix = table(("<at level", *(f"variant {name}" for name in levels)), cycle_rows)
     values = table(("<level", "max error", "of rounding", "limit"), errors)
     bound = _pace(summary.get("frames", 1), levels) + f"<h3>Bound</h3><p>{_BOUND}</p>" + table(BOUND_COLUMNS, bound_rows(levels))
     variants = bound + "<h3>Every variant at every level, cycles</h3>" + matrix
@@ -128,13 +131,13 @@ def _result(summary: dict[str, Any]) -> str:
 
 
 def _pace(frames: int, levels: dict[str, Any]) -> str:
-    """Latency beside throughput, where a run takes several frames."""
+    """Table of latency and throughput, if a run takes several frames."""
     if frames == 1:
         return ""
     columns = ("<level", "frames of a run", "latency µs", "cycles per frame", "frames per second")
     rows = [
-        (name, frames, f"{at['latency_us']:,.1f}", f"{at['cycles_per_frame']:,.1f}", f"{at['frames_per_s']:,.1f}")
-        for name, at in levels.items()
+        (name, frames, f"{row['latency_us']:,.1f}", f"{row['cycles_per_frame']:,.1f}", f"{row['frames_per_s']:,.1f}")
+        for name, row in levels.items()
     ]
     return "<h3>Throughput</h3>" + table(columns, rows)
 
@@ -144,30 +147,30 @@ def _fitting(cycles: int | str | None) -> int | str:
 
 
 def _robust(summary: dict[str, Any]) -> str:
-    """One program for all levels beside each level's own."""
-    first, *rest = robust_lines(summary)
+    """Comparison of one program for all levels with each level's own."""
+    first, *remarks = robust_lines(summary)
     text = f"<h3>One program or one for each level</h3><p>{as_text(first)} {_ROBUST}</p>"
     if summary["robust"] is not None:
         text += table(robust_columns(summary["robust"]), robust_rows(summary))
-    return text + ("<ul>" + "".join(f"<li>{as_text(line)}</li>" for line in rest) + "</ul>" if rest else "")
+    return text + ("<ul>" + "".join(f"<li>{as_text(line)}</li>" for line in remarks) + "</ul>" if remarks else "")
 
 
 def _unconfirmed(summary: dict[str, Any]) -> str:
-    """What is wrong with the values, above all figures; nothing for a run whose values are onnxruntime's."""
+    """Warning about unconfirmed values, above all figures; empty for confirmed runs."""
     lines = "".join(f"<li>{as_text(line)}</li>" for line in summary["unconfirmed"])
     text = f"<p><strong>The values of this run are not confirmed.</strong></p><ul>{lines}</ul>" if lines else ""
     weights = [
         (w["tensor"], "infinite" if w["largest"] is None else f"{w['largest']:.6g}", f"{w['held']:.6g}") for w in summary["weights_beyond"]
     ]
     if weights:
-        rest = f" The first {_MOST} of {len(weights)}:" if len(weights) > _MOST else ""
-        text += f"<h3>Weights that {as_text(summary['dtype'])} does not hold</h3><p>Infinite in the file, or all 0.{rest}</p>"
+        note = f" The first {_MOST} of {len(weights)}:" if len(weights) > _MOST else ""
+        text += f"<h3>Weights that {as_text(summary['dtype'])} does not hold</h3><p>Infinite in the file, or all 0.{note}</p>"
         text += table(("<weight", "largest in float32", "held"), weights[:_MOST])
     return text
 
 
 def _pieces(summary: dict[str, Any]) -> str:
-    """Where not all of the model is one program: its pieces, and what stays with the host."""
+    """Subgraphs of the model and nodes on the host; empty if one program is the entire model."""
     pieces, host, text = summary["pieces"], summary["host"], ""
     if pieces:
         levels = list(pieces[0]["cycles"])
@@ -176,11 +179,11 @@ def _pieces(summary: dict[str, Any]) -> str:
         text += "<h3>Pieces</h3><p>One after the other; their cycles add up.</p>" + table(columns, rows)
     if host:
         share = summary["npu_mac_share"]
-        rest = f"{1 - share:.1%} of its multiply-adds" if share is not None else "with multiply-adds that cannot be counted"
+        work = f"{1 - share:.1%} of its multiply-adds" if share is not None else "with multiply-adds that cannot be counted"
         groups = host_groups([HostNodeSummary.model_validate(node) for node in host])
         more = f" The {_MOST} reasons with the most work:" if len(groups) > _MOST else ""
         text += (
-            f"<h3>With the host</h3><p>{counted(len(host), 'node')} of the model, {rest}; no figure here has their time.{more}</p>"
+            f"<h3>With the host</h3><p>{counted(len(host), 'node')} of the model, {work}; no figure here has their time.{more}</p>"
         ) + table(
             ("nodes", "<operators", "MACs", "<the first", "<why"),
             [(len(g.nodes), g.kinds, "n/a" if g.macs is None else g.macs, g.nodes[0].node, g.nodes[0].why) for g in groups[:_MOST]],
@@ -189,21 +192,21 @@ def _pieces(summary: dict[str, Any]) -> str:
 
 
 def _grouped(summary: dict[str, Any]) -> str:
-    found = summary.get("grouped")
-    return "" if found is None else f"<p>{as_text(GroupStructure(**found).line())}.</p>"
+    groups = summary.get("grouped")
+    return "" if groups is None else f"<p>{as_text(GroupStructure(**groups).line())}.</p>"
 
 
 def _crossings(run: RunView, figures: Figures) -> str:
     if len(run.response.variants) == 1:
         return "<p>One program is the best at every level.</p>"
-    less = any(run.machine.granted(level) != run.machine.whole for level in run.levels)
-    apart = "<h3>What the wrong variant costs</h3>" + figures.place(machine.behind(run)) + (_GRANTS if less else "")
-    met = machine.crossings(run)
-    if not met:
-        return apart + "<p>No two variants cross on this range.</p>"
+    reduced = any(run.machine.granted(level) != run.machine.whole for level in run.levels)
+    cost = "<h3>What the wrong variant costs</h3>" + figures.place(machine.behind(run)) + (_GRANTS if reduced else "")
+    crossings = machine.crossings(run)
+    if not crossings:
+        return cost + "<p>No two variants cross on this range.</p>"
     us = 1e6 / run.machine.clock_hz
-    rows = [(f"{c.share:.3f}", f"{c.cycles * us:,.1f}", c.lighter, c.heavier) for c in met]
-    return apart + "<h3>Crossings</h3>" + table(("at DDR share", "latency µs", "<faster above", "<faster below"), rows)
+    rows = [(f"{c.share:.3f}", f"{c.cycles * us:,.1f}", c.lighter, c.heavier) for c in crossings]
+    return cost + "<h3>Crossings</h3>" + table(("at DDR share", "latency µs", "<faster above", "<faster below"), rows)
 
 
 def _distinct(run: RunView) -> list[str]:
@@ -212,7 +215,7 @@ def _distinct(run: RunView) -> list[str]:
 
 def _plan(run: RunView, level: str, figures: Figures) -> str:
     t = run.timeline(level)
-    found = run.segments(level, t)
+    segments = run.segments(level, t)
     rows = [
         (
             s.segment, run.operators(s.first, s.last), s.operators, s.blocks,
@@ -220,7 +223,7 @@ def _plan(run: RunView, level: str, figures: Figures) -> str:
             s.ddr_read_bytes + s.ddr_write_bytes, s.macs, "" if s.operators_per_load is None else f"{s.operators_per_load:.1f}",
             "" if s.halo is None else f"{s.halo:.2f}", "" if s.padding is None else f"{s.padding:.2f}",
         )
-        for s in sorted(found, key=lambda s: -s.own_cycles)[:20]
+        for s in sorted(segments, key=lambda s: -s.own_cycles)[:20]
     ]  # fmt: skip
     columns = (
         "segment",
@@ -243,7 +246,7 @@ def _plan(run: RunView, level: str, figures: Figures) -> str:
         "<h3>Buffers</h3><p>Bytes that will still be read, of core 0, against the memory's size.</p>", figures.place(machine.occupancy(t)),
         "<h3>DDR</h3>", figures.place(machine.bandwidth(t)),
         "<h3>Roofline by segment</h3><p>The area of a point is its share of the run.</p>", figures.place(machine.roofline(run, level, t)),
-        f"<h3>{'The twenty longest segments' if len(found) > 20 else 'Segments, longest first'}</h3>", _SEGMENTS, table(columns, rows),
+        f"<h3>{'The twenty longest segments' if len(segments) > 20 else 'Segments, longest first'}</h3>", _SEGMENTS, table(columns, rows),
     ))  # fmt: skip
 
 
@@ -282,7 +285,7 @@ def _failures(run: RunView) -> str:
 
 
 def _boards(run: RunView) -> str:
-    """Nothing where the simulator measured."""
+    """Table of boards; empty if the simulator measured."""
     frame = search.boards(run)
     if not len(frame):
         return ""

@@ -1,4 +1,4 @@
-"""Figures of the search: how the best rose, what the model predicted, what the workers did."""
+"""Figures of the search: progress of the best, predictions of the model, use of the workers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no mo
 
 
 class Tuned(Protocol):
-    """A run that is over (`RunView`), or one search of the same (`tuner.SearchResult`)."""
+    """Finished run (`RunView`), or one of its searches (`tuner.SearchResult`)."""
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.runs.dataframes.over_time`."""
+        """Best program over time: see `tuner.runs.dataframes.over_time`."""
         ...
 
 
@@ -29,10 +29,10 @@ def best_so_far(run: Tuned, by_time: bool = False) -> go.Figure:
     return curves(run.over_time(by_time), by_time)
 
 
-def curves(found: pd.DataFrame, by_time: bool = False) -> go.Figure:
-    """The same of `over_time`."""
+def curves(table: pd.DataFrame, by_time: bool = False) -> go.Figure:
+    """Curves of `best_so_far`, from the table of `over_time`."""
     drawn = figure("seconds since the first program" if by_time else "measured programs", "speed-up over the baseline")
-    for i, (level, rows) in enumerate(found.groupby("level", sort=False)):
+    for i, (level, rows) in enumerate(table.groupby("level", sort=False)):
         best = rows["cycles"].to_numpy(np.float64)
         keep = np.flatnonzero(np.concatenate(([True], np.diff(best) < 0, [True]))[: len(best)])
         keep = np.unique([*keep, len(best) - 1])
@@ -45,11 +45,11 @@ def curves(found: pd.DataFrame, by_time: bool = False) -> go.Figure:
 
 
 def by_proposer(run: RunView) -> go.Figure:
-    """By how much what each proposed made the best program faster, a bar for every level."""
-    found = gains(run.log)
-    names = list(dict.fromkeys(found["proposer"]))
+    """Speed gained by the programs of each proposer, a bar for every level."""
+    table = gains(run.log)
+    names = list(dict.fromkeys(table["proposer"]))
     drawn = figure("octaves that the best program became faster", "", 120 + 32 * len(names))
-    for i, (level, rows) in enumerate(found.groupby("level", sort=False)):
+    for i, (level, rows) in enumerate(table.groupby("level", sort=False)):
         drawn.add_bar(
             x=rows["gain"], y=rows["proposer"], customdata=rows["programs"], name=str(level), orientation="h", marker={"color": color(i)},
             hovertemplate="%{y}: %{x:.3f} octaves, %{customdata:.1f} programs<extra>" + str(level) + "</extra>",
@@ -59,13 +59,13 @@ def by_proposer(run: RunView) -> go.Figure:
 
 
 def predicted_against_measured(run: RunView) -> go.Figure:
-    """Segments: what the cost model (or, before its first training, the formula) expected, and what came out."""
+    """Predicted against measured cycles of segments; the formula predicts before the model's first training."""
     rows = run.log[(run.log["status"] == "ok") & run.log["predicted_cycles"].notna() & (run.log["kind"] != "program")]
     if len(rows) > _SCATTER_POINTS:
         rows = rows.sample(_SCATTER_POINTS, random_state=0)
     drawn = figure("predicted cycles", "measured cycles", 480)
-    for i, (name, mine) in enumerate((("formula", rows["model_version"].isna()), ("model", rows["model_version"].notna()))):
-        part = rows[mine]
+    for i, (name, of_predictor) in enumerate((("formula", rows["model_version"].isna()), ("model", rows["model_version"].notna()))):
+        part = rows[of_predictor]
         if len(part):
             text = part["level"].astype("str") + ", task " + part["task"].astype("str").str[:12]
             drawn.add_scatter(
@@ -94,25 +94,25 @@ def prediction_quality(run: RunView) -> pd.DataFrame:
             "measured": rows["cycles"].astype("float64"),
         }
     )
-    found = []
+    quality_rows = []
     for (level, predictor), part in table.groupby(["level", "predictor"], sort=False):
         rank = part["predicted"].rank().corr(part["measured"].rank())
         rms = float(np.sqrt((part["octaves"] ** 2).mean()))
-        found.append((level, predictor, len(part), f"{rms:.3f}", f"{rank:.3f}" if len(part) > 2 else ""))
-    return pd.DataFrame(found, columns=["level", "predictor", "segments", "rms error, octaves", "rank correlation"])
+        quality_rows.append((level, predictor, len(part), f"{rms:.3f}", f"{rank:.3f}" if len(part) > 2 else ""))
+    return pd.DataFrame(quality_rows, columns=["level", "predictor", "segments", "rms error, octaves", "rank correlation"])
 
 
 def worker_use(run: RunView) -> go.Figure:
-    """Share of the time, in twentieths of the run, in which each worker measured (wall time of its tasks over the time that passed)."""
+    """Share of time, in twentieths of the run, that each worker spent on measurements (wall time of tasks over elapsed time)."""
     rows = run.log.drop_duplicates(["seq"])
     rows = rows[~rows["worker"].astype("str").str.startswith(WORKER)]  # looked up
     rows = rows[rows["worker"].astype("str") != "driver"] if (rows["worker"].astype("str") != "driver").any() else rows
     drawn = figure("seconds since the first task", "share of time in measurements")
     if not len(rows):
         return drawn
-    at = (rows["time"] - rows["time"].min()).dt.total_seconds().to_numpy(np.float64)
-    span = max(float(at.max()), 1e-3)
-    bins = np.minimum((at / span * 20).astype(int), 19)
+    seconds = (rows["time"] - rows["time"].min()).dt.total_seconds().to_numpy(np.float64)
+    span = max(float(seconds.max()), 1e-3)
+    bins = np.minimum((seconds / span * 20).astype(int), 19)
     for i, (worker, index) in enumerate(sorted(rows.groupby(rows["worker"].astype("str")).indices.items())):
         busy = np.bincount(bins[index], rows["wall_s"].to_numpy(np.float64)[index], minlength=20) / (span / 20)
         drawn.add_scatter(
@@ -127,19 +127,19 @@ def worker_use(run: RunView) -> go.Figure:
 
 
 def boards(run: RunView) -> pd.DataFrame:
-    """Of each that measured: board, firmware, rows, the least and the most that its canary was off, and rows that are flagged."""
+    """Table of boards: board, firmware, rows, lowest and highest canary drift, and flagged rows."""
     rows = run.log[run.log["drift"].notna()]
     named = [rows[name].astype(object).fillna("not said") for name in ("board", "firmware")]
-    found = rows.groupby(named, sort=True).agg(
+    table = rows.groupby(named, sort=True).agg(
         rows=("drift", "size"), low=("drift", "min"), high=("drift", "max"), flagged=("drifted", "sum")
     )
-    return found.reset_index(names=["board", "firmware"])
+    return table.reset_index(names=["board", "firmware"])
 
 
 def failures(run: RunView) -> pd.DataFrame:
-    """Tasks that are not ok: status, kind, how many, and the text of the first."""
+    """Failed tasks: status, kind, count, and the text of the first."""
     rows = run.log[run.log["status"] != "ok"].drop_duplicates("seq")
-    found = []
+    failure_rows = []
     for (status, kind), part in rows.groupby([rows["status"].astype("str"), rows["kind"].astype("str")], sort=True):
-        found.append((status, kind, len(part), str(part["error"].iloc[0])))
-    return pd.DataFrame(found, columns=["status", "kind", "tasks", "first message"])
+        failure_rows.append((status, kind, len(part), str(part["error"].iloc[0])))
+    return pd.DataFrame(failure_rows, columns=["status", "kind", "tasks", "first message"])

@@ -1,4 +1,4 @@
-"""A page on loopback: one address, nothing but GET, made again at most every few seconds however many browsers ask."""
+"""Web page on loopback: one address, GET only, rebuilt at most once every few seconds for any number of browsers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class ServedPage(ThreadingHTTPServer):
-    """`make`: the page's text; what it raises as a typed error becomes a page of one line.  Raises `OSError` where the port is taken."""
+    """Server of one page.  make: returns the page's text; a typed error becomes a page of one line.  Raises `OSError` for a taken port."""
 
     daemon_threads = True
 
@@ -25,7 +25,7 @@ class ServedPage(ThreadingHTTPServer):
         self._make, self._lock, self._page, self._made_at = make, Lock(), b"", float("-inf")
 
     def page(self) -> bytes:
-        """As it was made last, unless that is long ago."""
+        """Page in cache, rebuilt when it is old."""
         with self._lock:
             if monotonic() - self._made_at >= AGAIN_S:
                 self._page, self._made_at = self._text().encode(), monotonic()
@@ -43,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "tilefarm"
 
     def do_GET(self) -> None:
-        # a page of another site whose name was made to lead here would ask under that name
+        # DNS rebinding: another site's page would send its own host name
         if self.headers.get("Host", "").partition(":")[0] not in (LOOPBACK, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)
         elif self.path != "/":
@@ -57,4 +57,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal has the address."""
+        """Drop the line: the terminal has the address already."""

@@ -1,4 +1,4 @@
-"""How far a run is, for a person: the same on a terminal and on the page of a run that goes on."""
+"""Progress of a run as text, shared by the terminal and the live page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEST = ("<level", "best cycles", "baseline", "speed-up")
 
 
 def standing_rows(run: RunEntry, now: Progress) -> dict[str, object]:
-    """Name -> value."""
+    """Rows of a run's progress: name -> value."""
     rows: dict[str, object] = {"run": run.identity["run"], "state": run.state, "programs measured": programs_text(now)}
     rows["tasks measured"] = now.tasks
     rows["readings"] = (
@@ -38,14 +38,14 @@ def standing_rows(run: RunEntry, now: Progress) -> dict[str, object]:
 
 
 def best_rows(now: Progress, baseline: Mapping[str, int]) -> list[tuple[object, ...]]:
-    """Under `BEST`.  baseline: level -> cycles, {} before the first checkpoint."""
+    """Rows under `BEST`.  baseline: level -> cycles, {} before the first checkpoint."""
     return [
         (level, cycles, baseline.get(level), speedup(baseline[level] / cycles if baseline else None)) for level, cycles in now.best.items()
     ]
 
 
 def age_s_of(now: Progress) -> float | None:
-    """Seconds since the newest row."""
+    """Age of the newest row in seconds."""
     return None if now.last_row is None else max(0.0, (datetime.now(UTC) - now.last_row).total_seconds())
 
 

@@ -1,4 +1,4 @@
-"""The page of a study: how good the best trial is, how it was found, which settings mattered."""
+"""Report page of a study: the best trial, the history of trials, the importance of settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tuner.report.html import Figures, as_text, counted, document, preformatted,
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.runs.study_summary import setting_text, study_summary
 
-_FEW = 8  # trials under which an importance is noise
+_FEW = 8  # with fewer trials an importance is noise
 _RESULT = (
     "Speed-up of the best program so far over the plan that needs no search: the geometric mean over networks, seeds and levels, and over "
     "the logarithm of readings. That is the area under the trial's curve, and all that the study looks for; CPU time is told, not tuned. "
@@ -41,24 +41,24 @@ _SETTINGS = "Every setting on its own, later trials darker: a trend that the oth
 
 
 def study_page(folder: AnyPath) -> str:
-    """The whole page of a study's folder.  Raises `BadInputError` where no trial has ended yet."""
+    """Complete page of a study's folder.  Raises `BadInputError` before the first trial has ended."""
     summary = study_summary(folder)
-    ran = [trial for trial in summary["trials"] if trial["value"] is not None]
+    trial_rows = [trial for trial in summary["trials"] if trial["value"] is not None]
     best = summary["best"]
     if best is None:
         raise BadInputError(f"{folder}: none of {summary['trials_done']} trials so far came to its end; nothing to report")
     spans = {path: _span(span) for path, span in summary["parameters"].items()}
     figures = Figures()
-    found = importances(ran, spans)
-    shown = figures.place(_importance(found)) if found else f"<p>Needs {_FEW} trials with different values.</p>"
+    shares = importances(trial_rows, spans)
+    shown = figures.place(_importance(shares)) if shares else f"<p>Needs {_FEW} trials with different values.</p>"
     sections = [
-        section("result", "Result", _RESULT, _result(summary, ran)),
+        section("result", "Result", _RESULT, _result(summary, trial_rows)),
         section("front", "Quality by readings", _FRONT, figures.place(_front(summary)) + _front_table(summary)),
-        section("history", "History", _HISTORY, figures.place(_history(ran))),
+        section("history", "History", _HISTORY, figures.place(_history(trial_rows))),
         section("importance", "Which settings mattered", _IMPORTANCE, shown),
         section(
             "settings", "Setting by setting", _SETTINGS,
-            tabs({name: figures.place(_slice(ran, name, span)) for name, span in spans.items()}),
+            tabs({name: figures.place(_slice(trial_rows, name, span)) for name, span in spans.items()}),
         ),
         section("trials", "Trials", "Best first.", _trials(summary["trials"], summary["counts"], list(spans))),
         section("failures", "Trials that failed", "They count for nothing.", _failures(summary["trials"])),
@@ -77,7 +77,7 @@ def _span(raw: dict[str, Any]) -> Range | Choice:
 
 
 def importances(trials: list[dict[str, Any]], spans: Mapping[str, Range | Choice]) -> dict[str, float]:
-    """Share of each setting, the most important first, 1 in sum; {} where there are too few trials, or none is better than another."""
+    """Importance of each setting, the largest first, 1 in sum; {} for too few trials, or if no trial is better than another."""
     if len(trials) < _FEW or len({round(trial["value"], 9) for trial in trials}) == 1:
         return {}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -104,7 +104,7 @@ def _result(summary: dict[str, Any], ran: list[dict[str, Any]]) -> str:
 
 
 def _times(value: float) -> str:
-    return speedup(math.exp(-value), 4)  # of settings that matter little, the third digit tells
+    return speedup(math.exp(-value), 4)  # settings of small effect differ in the third digit
 
 
 def _history(ran: list[dict[str, Any]]) -> go.Figure:
@@ -127,16 +127,16 @@ def _history(ran: list[dict[str, Any]]) -> go.Figure:
 
 
 def _range(ran: list[dict[str, Any]]) -> list[float]:
-    """Of an axis of speed-ups: all of them, and not less than 2% of them, so that trials that are alike look alike."""
+    """Range of an axis of speed-ups: all of them, at least 2% wide, so that similar trials look similar."""
     low, high = (math.exp(-end(trial["value"] for trial in ran)) for end in (max, min))
     edge = 0.05 * (high - low) + max(0.0, 0.01 * high - 0.5 * (high - low))
     return [low - edge, high + edge]
 
 
-def _importance(found: dict[str, float]) -> go.Figure:
-    names = list(found)[::-1]
+def _importance(shares: dict[str, float]) -> go.Figure:
+    names = list(shares)[::-1]
     drawn = figure("share", "", 120 + 34 * len(names))
-    drawn.add_bar(x=[found[name] for name in names], y=names, orientation="h", marker={"color": PALETTE[0]})
+    drawn.add_bar(x=[shares[name] for name in names], y=names, orientation="h", marker={"color": PALETTE[0]})
     drawn.update_layout(margin={"l": 200}, showlegend=False)
     drawn.update_xaxes(tickformat=".0%")
     return drawn
@@ -165,23 +165,23 @@ def _slice(ran: list[dict[str, Any]], name: str, span: Range | Choice) -> go.Fig
 
 
 def _front(summary: dict[str, Any]) -> go.Figure:
-    """Curves of all trials, the first one's and the front."""
+    """Curves of all trials, the first trial's curve and the front."""
     counts, drawn = summary["counts"], figure("readings of a search", _AXIS)
-    there = [trial for trial in summary["trials"] if trial["curve"] and trial["error"] is None]
-    for at, trial in enumerate(there):
+    finished_trials = [trial for trial in summary["trials"] if trial["curve"] and trial["error"] is None]
+    for index, trial in enumerate(finished_trials):
         start = trial["number"] == 0
         drawn.add_scatter(
             x=counts[: len(trial["curve"])], y=[math.exp(-value) for value in trial["curve"]], mode="lines",
-            name="start: trial 0" if start else "trials", legendgroup=str(start), showlegend=start or at == next(
-                (k for k, each in enumerate(there) if each["number"]), -1
+            name="start: trial 0" if start else "trials", legendgroup=str(start), showlegend=start or index == next(
+                (k for k, later in enumerate(finished_trials) if later["number"]), -1
             ),
             line={"width": 2 if start else 1, "color": PALETTE[0] if start else MUTED},
             hovertemplate=f"trial {trial['number']}: %{{y:.4f}}x after %{{x:,}}<extra></extra>",
         )  # fmt: skip
     front = summary["front"]
     drawn.add_scatter(
-        x=[each["readings"] for each in front], y=[math.exp(-each["value"]) for each in front], name="front", mode="lines+markers",
-        line={"width": 3, "color": PALETTE[2]}, customdata=[each["trial"] for each in front],
+        x=[point["readings"] for point in front], y=[math.exp(-point["value"]) for point in front], name="front", mode="lines+markers",
+        line={"width": 3, "color": PALETTE[2]}, customdata=[point["trial"] for point in front],
         hovertemplate="%{y:.4f}x after %{x:,}, trial %{customdata}<extra></extra>",
     )  # fmt: skip
     if len(counts) > 1:
@@ -192,15 +192,15 @@ def _front(summary: dict[str, Any]) -> go.Figure:
 def _front_table(summary: dict[str, Any]) -> str:
     first: list[float] = next((trial["curve"] for trial in summary["trials"] if trial["number"] == 0), [])
     rows = [
-        (each["readings"], each["trial"], _times(each["value"]), _times(first[at]) if at < len(first) else "")
-        for at, each in enumerate(summary["front"])
+        (point["readings"], point["trial"], _times(point["value"]), _times(first[index]) if index < len(first) else "")
+        for index, point in enumerate(summary["front"])
     ]
     return table(("readings", "trial", "best", "start: trial 0"), rows)
 
 
 def _trials(trials: list[dict[str, Any]], counts: list[int], names: list[str]) -> str:
-    """Those that came to their end, best first, and those that were stopped."""
-    there = [trial for trial in trials if trial["error"] is None]
+    """Table of finished trials, best first, then stopped trials."""
+    valid_trials = [trial for trial in trials if trial["error"] is None]
     rows = [
         (
             trial["number"],
@@ -209,7 +209,7 @@ def _trials(trials: list[dict[str, Any]], counts: list[int], names: list[str]) -
             f"{trial['cpu_s']:,.0f}",
             *(setting_text(trial["params"][name]) for name in names),
         )
-        for trial in sorted(there, key=lambda trial: (trial["pruned"], trial["value"] or 0.0, trial["number"]))
+        for trial in sorted(valid_trials, key=lambda trial: (trial["pruned"], trial["value"] or 0.0, trial["number"]))
     ]
     return table(("trial", "speed-up", "<", "CPU s", *names), rows)
 

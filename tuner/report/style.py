@@ -1,4 +1,4 @@
-"""How figures and page look: one palette, one template."""
+"""Look of figures and pages: one palette, one template."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ INK, MUTED, RULE = "#1d2433", "#667085", "#e4e7ec"
 PALETTE = ("#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#8c6d1f", "#444b5a")
 IDLE = "#eef1f5"
 CAUSES = {"work": "#0072b2", "FLAG": "#d55e00", "LATENCY": "#e69f00", "ISSUE": "#cc79a7", "QUEUE": "#56b4e9", "done": IDLE}
-# what stands in for these where the reader's system is dark, none of them a key: the page replaces one after the other
+# colours in dark mode; no value is also a key, since the page replaces one after the other
 DARK = {INK: "#e6e9ef", MUTED: "#98a2b3", RULE: "#333b4a", IDLE: "#2a303c", PALETTE[0]: "#3592d3", PALETTE[-1]: "#a9b1c0"}
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
 
-def figure(x: str, y: str, height: int = 400) -> go.Figure:
-    """An empty figure with titled axes."""
+def figure(x_title: str, y_title: str, height: int = 400) -> go.Figure:
+    """Figure without data, with titled axes."""
     axis = {"gridcolor": RULE, "linecolor": MUTED, "zeroline": False, "ticks": "outside", "tickcolor": RULE}
     return go.Figure(
         layout={
@@ -30,14 +30,14 @@ def figure(x: str, y: str, height: int = 400) -> go.Figure:
             "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
             "hoverlabel": {"font": {"family": FONT}},
             "modebar": {"orientation": "v", "bgcolor": "rgba(0,0,0,0)", "color": MUTED, "activecolor": INK},
-            "xaxis": {**axis, "title": {"text": x}},
-            "yaxis": {**axis, "title": {"text": y}},
+            "xaxis": {**axis, "title": {"text": x_title}},
+            "yaxis": {**axis, "title": {"text": y_title}},
         }
     )
 
 
 def log_axis(low: float, high: float) -> dict[str, object]:
-    """A logarithmic axis over low .. high (above 0), labelled at decades, and where these are few at 2 and 5 of each."""
+    """Logarithmic axis over low .. high (above 0), labelled at decades, and at 2 and 5 of each if these are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1, 2, 5) if last - first <= 3 else (1,)
     ticks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
@@ -50,5 +50,5 @@ def log_axis(low: float, high: float) -> dict[str, object]:
     }
 
 
-def color(i: int) -> str:
-    return PALETTE[i % len(PALETTE)]
+def color(index: int) -> str:
+    return PALETTE[index % len(PALETTE)]

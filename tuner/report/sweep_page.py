@@ -1,4 +1,4 @@
-"""The page of a sweep: the speed-up, by model, machine, level and seed."""
+"""Report page of a sweep: speed-up by model, machine, level and seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPREAD = "One point per seed. How far seeds lie apart is how far one run may be
 
 
 def sweep_page(folder: AnyPath) -> str:
-    """The whole page of a sweep's folder.  Raises `BadInputError` where no cell has ended yet."""
+    """Complete page of a sweep's folder.  Raises `BadInputError` before the first cell has ended."""
     index = read_index(folder)
     done = index[index["state"].isin(ENDED)]
     if not len(done):
@@ -81,7 +81,7 @@ def _runs(done: pd.DataFrame) -> str:
 
 
 def _left(index: pd.DataFrame) -> str:
-    left = index[index["state"] != "done"].drop_duplicates("path")
-    if not len(left):
+    pending = index[index["state"] != "done"].drop_duplicates("path")
+    if not len(pending):
         return "<p>None.</p>"
-    return table(("<run", "<state", "<why"), left[["path", "state", "error"]].itertuples(index=False, name=None))
+    return table(("<run", "<state", "<why"), pending[["path", "state", "error"]].itertuples(index=False, name=None))

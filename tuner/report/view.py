@@ -1,4 +1,4 @@
-"""What a report shows of a run: read from its folder, once, and nothing computed that a figure does not need."""
+"""Data of a run's report: read once from its folder, computed only for the figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOG_COLUMNS = [
 
 @dataclass(frozen=True, eq=False)
 class RunView:
-    """A finished run.  levels: in the order of the summary, the least contended first.  lost: rows that its log had once."""
+    """Finished run.  levels: in the order of the summary, the least contended first.  lost: lost rows of its log."""
 
     path: AnyPath
     summary: dict[str, Any]
@@ -52,12 +52,12 @@ class RunView:
 
     @cached_property
     def programs(self) -> pd.DataFrame:
-        """Rows of whole programs that ran, in the order in which they were asked for."""
+        """Rows of measured programs of the model, in the order of their requests."""
         return asked_programs(self.log, self.served)
 
     @property
     def champions(self) -> pd.DataFrame:
-        """A row per level: level, cycles, baseline_cycles, plan, speedup.  Of what was fastest there, whatever ships."""
+        """Table with a row per level: level, cycles, baseline_cycles, plan, speedup.  Fastest programs, shipped or not."""
         robust, rows = self.summary["robust"], self.summary["levels"].items()
         cycles, plans = ({level: row[key] for level, row in rows} for key in ("cycles", "plan"))
         if robust is not None:
@@ -65,13 +65,13 @@ class RunView:
         return champions((level, cycles[level], row["baseline_layerwise_cycles"], plans[level]) for level, row in rows)
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.runs.dataframes.over_time`."""
+        """Best program over time: see `tuner.runs.dataframes.over_time`."""
         baseline = {level: row["baseline_layerwise_cycles"] for level, row in self.summary["levels"].items()}
         return over_time(self.programs, self.served, baseline, by_time)
 
     @cached_property
     def served(self) -> dict[str, int]:
-        """See `tuner.runs.subgraph_runs.copies`."""
+        """Copies of each search's subgraph: see `tuner.runs.subgraph_runs.copies`."""
         return copies(self.path)
 
     @cached_property
@@ -82,20 +82,20 @@ class RunView:
     def timeline(self, level: str) -> Timeline:
         return self.compiled.timeline(level)
 
-    def segments(self, level: str, t: Timeline) -> tuple[SegmentTime, ...]:
-        return breakdown(t, self.compiled.segments(level), self.compiled.operators)
+    def segments(self, level: str, timeline: Timeline) -> tuple[SegmentTime, ...]:
+        return breakdown(timeline, self.compiled.segments(level), self.compiled.operators)
 
     def operator(self, number: int) -> str:
         operators = self.compiled.operators
         return operators[number].name if number < len(operators) else f"operator {number}"
 
     def operators(self, first: int, last: int) -> str:
-        """A run of operators by its ends."""
+        """Text of a range of operators."""
         return self.operator(first) if first == last else f"{self.operator(first)} .. {self.operator(last)}"
 
 
 def open_view(where: AnyPath | str) -> RunView:
-    """Read a run folder, or the URL of one.  Raises `BadInputError` where it is none, or its run has not ended."""
+    """Read a run folder, or the URL of one.  Raises `BadInputError` for other folders and unfinished runs."""
     path = place(where) if isinstance(where, str) else where
     run = open_run(path)
     if run.summary is None:

@@ -1,7 +1,6 @@
-"""Annealing of placed genomes: what the table knows of every run of operators, as the choices of a walk (`compiler.placement.annealing`).
+"""Annealing of placed genomes: the table's segments of every run of operators are the choices of a walk (`compiler.placement.annealing`).
 
-An estimate takes some tens of microseconds where a measurement takes tens of milliseconds and more, so a program that is measured may be
-the best of thousands.
+An estimate takes tens of microseconds, a measurement tens of milliseconds or more, so each measured program can be the best of thousands.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from tuner.search.table import SegmentTable
 
 
 class Annealer:
-    """Of what a table knows now, at one level.  border: cycles that a segment saves by overlapping another.  port: bytes per cycle.
+    """Annealer over a table's present content, at one level.  border: cycles that a segment saves by overlapping another.  port: bytes per
+    cycle.
 
-    delay: cycles of a flag.  cores: that the level leaves; None: all of them.
+    delay: cycles of a flag.  cores: granted by the level; None: all.
     """
 
     def __init__(self, table: SegmentTable, level: int, border: float, port: float, delay: int, cores: int | None = None) -> None:
         self.table, self.target_graph, self.level, self.border = table, table.structures.target_graph, level, border
         self.port, self.delay, self.cores = port, delay, cores or self.target_graph.machine.cores
-        # options: cycles alone and what is moved are a kind's, which has a place for every set of cores
+        # options: a kind has its own cycles and moved bytes, and one option for every set of cores
         self._tails: list[Tail] = []
         self._kind: list[int] = []
         self._prices: list[float] = []
@@ -36,20 +36,20 @@ class Annealer:
         self._cores = core_masks([tail[_CORES] for tail in self._tails])
 
     def expected(self, genome: Genome) -> float:
-        """Cycles; infinite where a segment was never measured."""
-        known = [(self._price(gene), self.table.moved(gene)) for gene in genome]
-        prices = np.array([price for price, _ in known])
+        """Expected cycles; infinite for an unmeasured segment."""
+        pairs = [(self._price(gene), self.table.moved(gene)) for gene in genome]
+        prices = np.array([price for price, _ in pairs])
         if not np.isfinite(prices).all():
             return np.inf
         wiring, cores = segment_wiring(self.target_graph, [gene.start for gene in genome]), core_masks([gene.cores for gene in genome])
-        return replayed(prices, np.array([moved for _, moved in known], np.float64), wiring, cores, self.port, self.delay)
+        return replayed(prices, np.array([moved for _, moved in pairs], np.float64), wiring, cores, self.port, self.delay)
 
     def annealed(self, genome: Genome, steps: int, rng: np.random.Generator, noise: float = 0.0) -> Genome:
-        """What is fastest of what a walk of so many steps met, its start included; every segment of the start was measured.
+        """Fastest genome on a walk of `steps`, including its start; every segment of the start must be measured.
 
-        noise: every segment's cycles times exp(N(0, noise)), the same wherever it runs, so that the same start leads elsewhere.
+        noise: every segment's cycles times exp(N(0, noise)), equal on all cores, so that the same start leads elsewhere.
         """
-        known = len(self._tails)
+        tail_count = len(self._tails)
         prices = np.array([*self._prices, *map(self._price, genome)])
         moved = np.array([*self._moved, *map(self.table.moved, genome)], np.float64)
         kind = np.array([*self._kind, *(len(self._prices) + i for i in range(len(genome)))])
@@ -58,16 +58,16 @@ class Annealer:
         cores = np.concatenate((self._cores, core_masks([gene.cores for gene in genome])))
         choices = Choices(EVERY_LENGTH, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.target_graph))
         starts = np.array([gene.start for gene in genome], np.int64)
-        chosen = np.arange(known, known + len(genome))
+        chosen = np.arange(tail_count, tail_count + len(genome))
         _, starts, chosen = annealed(choices, starts, chosen, rng.random((steps, DRAWS)), self.port, self.delay)
         stops = [*starts[1:].tolist(), self.table.operators]
         return tuple(
-            Gene(start, stop, *self._tails[at]) if at < known else genome[at - known]
-            for start, stop, at in zip(starts.tolist(), stops, chosen.tolist(), strict=True)
+            Gene(start, stop, *self._tails[option]) if option < tail_count else genome[option - tail_count]
+            for start, stop, option in zip(starts.tolist(), stops, chosen.tolist(), strict=True)
         )
 
     def _runs(self) -> tuple[Ints, Ints]:
-        """The options of every run: for every number of cores the fastest known gene and the leanest, on every set of cores."""
+        """Options of every run: for every number of cores the fastest and the leanest measured gene, on every set of cores."""
         options: dict[str, list[int]] = {}
         first, option = [0], list[int]()
         for start in range(self.table.operators):
@@ -81,9 +81,9 @@ class Annealer:
         return np.array(first), np.array(option, np.int64)
 
     def _options(self, start: int, stop: int) -> list[int]:
-        every = [ask(start, stop, self.level, width) for width in widths(self.target_graph) for ask in (self.table.best, self.table.lean)]
+        answers = [ask(start, stop, self.level, width) for width in widths(self.target_graph) for ask in (self.table.best, self.table.lean)]
         begin = len(self._tails)
-        for gene in dict.fromkeys(known[1] for known in every if known is not None):
+        for gene in dict.fromkeys(answer[1] for answer in answers if answer is not None):
             places = sets_of_cores(self.cores, len(gene.cores))
             self._tails += [gene._replace(cores=cores)[2:] for cores in places]
             self._kind += [len(self._prices)] * len(places)
@@ -92,11 +92,11 @@ class Annealer:
         return list(range(begin, len(self._tails)))
 
     def _price(self, gene: Gene) -> float:
-        known = self.table.of(gene)
+        cycles = self.table.of(gene)
         return (
             np.inf
-            if known is None or known[self.level] >= NEVER
-            else max(float(known[self.level]) - self.border, 0.5 * float(known[self.level]))
+            if cycles is None or cycles[self.level] >= NEVER
+            else max(float(cycles[self.level]) - self.border, 0.5 * float(cycles[self.level]))
         )
 
 
@@ -105,5 +105,5 @@ _CORES = Gene._fields.index("cores") - 2  # of a tail
 
 @lru_cache
 def sets_of_cores(cores: int, width: int) -> tuple[Cores, ...]:
-    """Runs of as many cores, side by side."""
+    """Groups of `width` adjacent cores."""
     return tuple(tuple(range(first, first + width)) for first in range(0, cores - width + 1, width))

@@ -1,4 +1,4 @@
-"""What asks for measurements is a generator: it gives requests, a round at a time, and goes on with the measurements of that round."""
+"""Ask/tell protocol as a generator: it yields a round of requests and continues with their measurements."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 Asking: TypeAlias = Generator[Sequence[Request], Sequence[Measurement], T]
-"""One measurement of each request of a round, in their order; T is what it comes to in the end."""
+"""Generator of rounds; receives one measurement for each request, in order; T is its return value."""
 
 
 def answered(asking: Generator[A, B, T], answer: Callable[[A], B]) -> T:
-    """To its end.  What `answer` raises closes it: it asks nobody again."""
+    """Run a generator to its end.  An exception of `answer` closes it without another question."""
     answers: Any = None
     with closing(asking):
         while True:
             try:
-                asked = asking.send(answers)
+                question = asking.send(answers)
             except StopIteration as end:
-                found: T = end.value
-                return found
-            answers = answer(asked)
+                outcome: T = end.value
+                return outcome
+            answers = answer(question)
 
 
 def translated(asking: Generator[A, B, T], ask: Callable[[A], Asking[B]]) -> Asking[T]:
-    """What asks for something else, by whoever asks for measurements in its place."""
+    """Translate a generator of other questions into one of measurements."""
     answers: Any = None
     while True:
         try:
-            asked = asking.send(answers)
+            question = asking.send(answers)
         except StopIteration as end:
-            found: T = end.value
-            return found
-        answers = yield from ask(asked)
+            outcome: T = end.value
+            return outcome
+        answers = yield from ask(question)

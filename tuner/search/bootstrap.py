@@ -1,11 +1,11 @@
-"""What a search goes on with after the plans that `compile` would take: segmentations that are cheapest by what is measured of them.
+"""Start of a search after the plans of `compile`: segmentations that are cheapest by measured segments.
 
-What lies on the segmentation that is cheapest by prediction is measured, which makes another the cheapest, until one is measured as a
-whole.  A prediction tells neither where engines wait for each other nor what a window saves: of many segmentations that are as good by
-prediction, a few are good, and most of them differ in a few segments.
+The segments of the segmentation that is cheapest by prediction are measured, which makes another the cheapest, until one is measured
+completely.  A prediction includes neither waits between engines nor savings of a window: of many segmentations with equal predictions a
+few are good, and most of them differ in a few segments.
 
-Nothing but these is measured before the first programs.  A search that measured every operator alone and all short runs first had no
-program of several operators before a quarter of its measurements was spent.
+Nothing else is measured before the first programs.  A search that first measured every single operator and all short runs had no program
+of several operators before a quarter of its measurements was spent.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from tuner.measure.grants import NEVER
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
 
-_ROUNDS = 16  # of measurements of what lies on the cheapest segmentations
-_NEAR = 0.005  # by which share another has to promise to be cheaper than the cheapest measured one
-_TURNS = 2  # from one operator that is changed alone to the next: programs come first
+_ROUNDS = 16  # rounds of measurements
+_NEAR = 0.005  # least predicted gain over the cheapest measured segmentation
+_TURNS = 2  # turns between two changed operators: programs come first
 
 
 class Bootstrap:
-    """Segmentations of every level: by prediction, and by what is measured of them.
+    """Segmentations of every level: by prediction, and by measured segments.
 
-    covers: of every group of levels that grant the same.  asked: their genes that were measured.
+    covers: one search for every group of levels with equal grants.  asked: its measured genes.
     """
 
     def __init__(self, context: SearchContext) -> None:
-        """By the model that the run begins with, or by the estimate."""
+        """Predict by the model that the run starts with, or by the estimate."""
         self.context = context
         levels, estimate = context.rules.levels, by_estimate(context.target_graph)
 
         def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
             return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
 
-        self.covers = [SegmentationSearch(context.target_graph, [levels[at] for at in group], predict) for group in context.table.groups]
+        self.covers = [
+            SegmentationSearch(context.target_graph, [levels[index] for index in group], predict) for group in context.table.groups
+        ]
         self.asked = [set[Gene]() for _ in self.covers]
 
     def measured(self) -> Asking[list[Genome]]:
-        """The cheapest measured ones, after what lies on the cheapest was measured, as it is and sliding."""
-        context, found = self.context, dict[int, Genome]()
-        self._cheapest(found, SegmentationSearch.cheapest)  # what there is where nothing of some operator turns out to fit
+        """Measure the segments of the cheapest segmentations, plain and sliding; returns the cheapest measured ones."""
+        context, genomes = self.context, dict[int, Genome]()
+        self._cheapest(genomes, SegmentationSearch.cheapest)  # a fallback, if no segment of some operator fits
         for _ in range(_ROUNDS):
             new = [self._open(covers, asked) for covers, asked in zip(self.covers, self.asked, strict=True)]
             if not any(new):
@@ -58,64 +60,66 @@ class Bootstrap:
             for group, covers, genes, asked in zip(context.table.groups, self.covers, new, permitted, strict=True):
                 for gene, measured in zip(genes, asked, strict=True):
                     covers.tell(gene, self._took(measured, group))
-        self._cheapest(found, lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
-        return [found[at] for at in range(len(found))]
+        self._cheapest(genomes, lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
+        return [genomes[level] for level in range(len(genomes))]
 
-    def _cheapest(self, found: dict[int, Genome], chosen: Callable[[SegmentationSearch, int], tuple[Genome, float] | None]) -> None:
-        """Level -> genome, where there is one."""
+    def _cheapest(self, genomes: dict[int, Genome], choose: Callable[[SegmentationSearch, int], tuple[Genome, float] | None]) -> None:
+        """Fill `genomes` (level -> genome) with each level's choice, if any."""
         for group, covers in zip(self.context.table.groups, self.covers, strict=True):
-            for place, at in enumerate(group):
-                if (cover := chosen(covers, place)) is not None:
-                    found[at] = self.context.permitted(cover[0], at)
+            for place, level in enumerate(group):
+                if (cover := choose(covers, place)) is not None:
+                    genomes[level] = self.context.permitted(cover[0], level)
 
     def _open(self, covers: SegmentationSearch, asked: set[Gene]) -> list[Gene]:
-        """What is to be measured next; added to what was asked."""
-        found: dict[Gene, None] = {}
+        """Genes to measure next; added to `asked`."""
+        candidates: dict[Gene, None] = {}
         for place in range(len(covers.levels)):
             cheapest, measured = covers.cheapest(place), covers.cheapest_measured(place)
             if cheapest is not None and (measured is None or cheapest[1] <= (1 - _NEAR) * measured[1]):
                 for gene in cheapest[0]:
                     if gene not in asked:
-                        found |= dict.fromkeys([gene, *(where_it_fits(self.context.target_graph, gene, change) for change in SLIDING)])
-        new = [gene for gene in found if gene not in asked]
+                        candidates |= dict.fromkeys([gene, *(where_it_fits(self.context.target_graph, gene, change) for change in SLIDING)])
+        new = [gene for gene in candidates if gene not in asked]
         asked.update(new)
         return new
 
     def _took(self, gene: Gene, group: Sequence[int]) -> Floats:
-        """Cycles alone, infinite where a level does not grant what it needs."""
+        """Cycles of the segment on its own, infinite at levels that do not grant its needs."""
         cycles = self.context.table.of(gene)
         return np.full(len(group), np.inf) if cycles is None else np.where(cycles[group] < NEVER, cycles[group], np.inf)
 
 
 def corrected(context: SearchContext, genomes: list[Genome]) -> Asking[list[Genome]]:
-    """Programs, one for each level, with the changes that make their segments faster alone, tried one after the other."""
-    now = [list(genome) for genome in genomes]
-    yield from context.measure_segments(context.wanted([gene for genes in now for gene in genes]))
+    """Improve programs, one for each level, by changes that make their single segments faster, tried one after the other."""
+    current = [list(genome) for genome in genomes]
+    yield from context.measure_segments(context.wanted([gene for genes in current for gene in genes]))
     for change in CHANGES:
-        changed = [[context.rules.permitted(where_it_fits(context.target_graph, gene, change)) for gene in genes] for genes in now]
+        changed = [[context.rules.permitted(where_it_fits(context.target_graph, gene, change)) for gene in genes] for genes in current]
         yield from context.measure_segments(context.wanted([gene for genes in changed for gene in genes]))
-        for level, (genes, new) in enumerate(zip(now, changed, strict=True)):
-            for at, gene in enumerate(new):
-                before, after = context.table.of(genes[at]), context.table.of(gene)
+        for level, (genes, new) in enumerate(zip(current, changed, strict=True)):
+            for index, gene in enumerate(new):
+                before, after = context.table.of(genes[index]), context.table.of(gene)
                 if after is not None and (before is None or after[level] < before[level]):
-                    genes[at] = gene
-    return [tuple(genes) for genes in now]
+                    genes[index] = gene
+    return [tuple(genes) for genes in current]
 
 
 def operators_alone(context: SearchContext) -> list[Gene]:
-    """Every operator alone, as it is first."""
+    """Genes of every single operator, in its first form."""
     return [gene for genome in context.single_operators() for gene in genome]
 
 
 def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
-    """One of this island's operators alone with each of the changes, those that take longest first: the baseline is made of the best."""
+    """Genes of one of this island's single operators with each change, longest operators first: the baseline is made of the best."""
     table, longest = context.table, dict[str, tuple[float, Gene]]()
     for gene in operators_alone(context):
         cycles = table.of(gene)
         if cycles is not None:
             structure = table.structures.structure(gene.start, gene.stop)
             longest.setdefault(structure, (-float(np.log(cycles).mean()), gene))
-    every = sorted(longest.values())
-    turns, other = divmod(turn, _TURNS)
-    at = turns * context.rules.islands + context.island
-    return [where_it_fits(context.target_graph, every[at][1], change) for change in CHANGES] if not other and at < len(every) else []
+    ranked = sorted(longest.values())
+    turns, phase = divmod(turn, _TURNS)
+    place = turns * context.rules.islands + context.island
+    return (
+        [where_it_fits(context.target_graph, ranked[place][1], change) for change in CHANGES] if not phase and place < len(ranked) else []
+    )

@@ -1,4 +1,4 @@
-"""Who is best: per level the fastest whole program measured, and per grant the fastest program of single operators (the baseline)."""
+"""Champions: for each level the fastest measured program, for each grant the fastest program of single operators (the baseline)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tuner.search.population import Individual
 
 
 class Champions:
-    """Ties go to the smaller task digest, so the order of arrival does not matter.
+    """Best programs; ties go to the smaller task digest, so that the order of arrival does not matter.
 
-    groups: places of levels that grant the same (`tuner.measure.grants.same_grants`); None: all do.  A baseline is one of a group: the
-    best over its levels of those programs that fit it.
+    groups: indices of levels with equal grants (`tuner.measure.grants.same_grants`); None: all equal.  A group has one baseline: the best
+    over its levels of the fitting programs.
     """
 
     def __init__(self, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
@@ -27,18 +27,18 @@ class Champions:
         self.programs = 0
 
     def baseline(self, level: int) -> Individual | None:
-        """Of the group that a level is in."""
+        """Baseline of the level's group."""
         return next(baseline for group, baseline in zip(self._groups, self.baselines, strict=True) if level in group)
 
     def gains(self, cycles: NDArray[np.int64], task: str, single: bool) -> bool:
-        """Whether `note` would change anything.  single: of single operators one after the other."""
+        """Whether `note` would change a champion.  single: a program of single operators in sequence."""
         new = Individual((), cycles, task)
         best = any(_better(old, new, [level], _cycles) is new for level, old in enumerate(self.best))
         pairs = zip(self.baselines, self._groups, strict=True)
         return best or (single and any(_better(old, new, group, _mean_log) is new for old, group in pairs))
 
     def note(self, individual: Individual) -> None:
-        """A whole program was measured."""
+        """Record a measured program."""
         for level in range(len(self.best)):
             self.best[level] = _better(self.best[level], individual, [level], _cycles)
         if single_operators_in_turn(individual.genome):
@@ -46,17 +46,17 @@ class Champions:
             self.baselines = [_better(old, individual, group, _mean_log) for old, group in pairs]
 
     def empty(self) -> Champions:
-        """For the same levels, of no program."""
+        """New object for the same levels, without programs."""
         return Champions(len(self.best), self._groups)
 
-    def joined(self, other: Champions) -> Champions:
-        """The better of both, and the programs of this one."""
-        found = self.empty()
-        found.best, found.baselines, found.programs = list(self.best), list(self.baselines), self.programs
-        for individual in (*other.best, *other.baselines):
+    def joined(self, champions: Champions) -> Champions:
+        """Better programs of both, with the program count of this object."""
+        merged = self.empty()
+        merged.best, merged.baselines, merged.programs = list(self.best), list(self.baselines), self.programs
+        for individual in (*champions.best, *champions.baselines):
             if individual is not None:
-                found.note(individual)
-        return found
+                merged.note(individual)
+        return merged
 
     def state(self) -> dict[str, Any]:
         return {
@@ -72,7 +72,7 @@ class Champions:
 
 
 def single_operators_in_turn(genome: Genome) -> bool:
-    """Operators one after the other: whatever cores share one, none runs beside another."""
+    """Whether single operators run in sequence: they may use several cores, but never run side by side."""
     return all(gene.stop - gene.start == 1 and 0 in gene.cores for gene in genome)
 
 
@@ -87,16 +87,16 @@ def _mean_log(cycles: NDArray[np.int64]) -> float:
 def _better(
     old: Individual | None, new: Individual, levels: Sequence[int], merit: Callable[[NDArray[np.int64]], float]
 ) -> Individual | None:
-    """The better one at these levels; what does not fit them is none."""
-    mine = new.cycles[levels]
-    if (mine >= NEVER).any():
+    """Better individual at these levels; `old` if the new one does not fit them."""
+    cycles = new.cycles[levels]
+    if (cycles >= NEVER).any():
         return old
-    return new if old is None or (merit(mine), new.task) < (merit(old.cycles[levels]), old.task) else old
+    return new if old is None or (merit(cycles), new.task) < (merit(old.cycles[levels]), old.task) else old
 
 
-def individual_json(m: Individual) -> list[Any]:
+def individual_json(individual: Individual) -> list[Any]:
     """JSON form of a measured genome."""
-    return [[gene_json(gene) for gene in m.genome], [int(c) for c in m.cycles], m.task]
+    return [[gene_json(gene) for gene in individual.genome], [int(c) for c in individual.cycles], individual.task]
 
 
 def genome_from(rows: Sequence[Sequence[Any]]) -> Genome:

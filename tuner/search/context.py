@@ -1,4 +1,4 @@
-"""What an island does in one epoch: it asks, remembers what it was told, and predicts the rest."""
+"""Services for an island during one epoch: requests, memory of measurements, predictions."""
 
 from __future__ import annotations
 
@@ -30,33 +30,32 @@ from tuner.search.sharding import Shard
 
 
 class SearchContext:
-    """island, epoch: whose and when.  models: of every level, or None for each, where the formula predicts.
+    """Context of one island in one epoch.  models: of every level, or None for each, if the formula predicts.
 
-    What measures is a generator (`tuner.search.ask_tell`); `known` hears of what comes of it.
+    Measuring methods are generators (`tuner.search.ask_tell`); `known` learns from the measurements.
     """
 
-    def __init__(self, rules: SearchLimits, known: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
-        self.rules, self.known, self.island, self.epoch = rules, known, island, epoch
-        self.target_graph, self.table, self.config = rules.target_graph, known.table, rules.config
-        self.share = Shard(known.structures, rules.islands, island)
-        self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
-        # every segment on all cores, where nothing better is expected
+    def __init__(self, rules: SearchLimits, knowledge: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
+        self.rules, self.known, self.island, self.epoch = rules, knowledge, island, epoch
+        self.target_graph, self.table, self.config = rules.target_graph, knowledge.table, rules.config
+        self.share = Shard(knowledge.structures, rules.islands, island)
+        self.placer = Placer(knowledge.table, rules.levels, rules.config.placement) if rules.placing else None
+        # every segment on all cores, unless a placement is expected to be better
         self.wide = rules.wide
         self._widened: dict[tuple[Gene, int], Gene] = {}
         self.models = models
-        # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before
+        # asked again in every epoch: crashes are logged at each request, so results must not depend on earlier requests
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
-        self.proposer = Proposal()  # of what `propose` was not told of
+        self.proposer = Proposal()  # for requests without a proposal of their own
         self._proposals: dict[Gene | Genome, Proposal] = {}
 
     @property
     def by_model(self) -> bool:
-        """Whether a model predicts, and not the formula."""
+        """Whether a model predicts, not the formula."""
         return any(model is not None for model in self.models)
 
     def permitted(self, genome: Genome, level: int) -> Genome:
-        """The genome without what a switch rules out, within what the level leaves of L1, and on all cores that it leaves where all of this
-        epoch's are."""
+        """Genome without switched-off options, within the level's L1, and on all granted cores if all genomes of this epoch are."""
         genome = self.rules.all_permitted(genome)
         if self.rules.less:
             genome = tuple(within_level(self.target_graph, gene, self.rules.levels[level]) for gene in genome)
@@ -68,17 +67,17 @@ class SearchContext:
                 self._widened[gene, width] = everywhere(self.target_graph, gene, width)
         return tuple(self._widened[gene, width] for gene in genome)
 
-    # what levels grant
+    # grants of levels
 
     def single_operators(self) -> Iterator[Genome]:
-        """Of every grant that some level leaves, as far as they fit it."""
+        """Genomes of single operators for every grant of some level, if they fit."""
         for group in self.table.groups:
             genome = single_operators_at(self.target_graph, self.rules.levels[group[0]])
             if not isinstance(genome, Infeasible):
                 yield genome
 
     def at_every_grant(self, genes: Sequence[Gene]) -> list[Gene]:
-        """These, and those that are decoded within what levels leave where they do not fit that."""
+        """Genes together with their variants limited to the grants of levels."""
         levels = [self.rules.levels[group[0]] for group in self.table.groups]
         return (
             list(dict.fromkeys(within_level(self.target_graph, gene, level) for level in levels for gene in genes))
@@ -87,17 +86,17 @@ class SearchContext:
         )
 
     def fits(self, gene: Gene) -> NDArray[np.bool_]:
-        """bool [levels]: which of them leave what the gene's segment needs, on cores from 0 on."""
+        """Levels, bool [levels], that grant the needs of the gene's segment, on cores from 0 on."""
         if not self.rules.less:
             return np.ones(len(self.models), np.bool_)
         named = memory_grants(self.target_graph.machine)[gene.grant]
         needs = Grant(l1_of(self.target_graph, gene) or named.l1_bytes, named.shared_bytes, len(gene.cores))
-        return np.array([needs.fits(have) for have in self.rules.granted])
+        return np.array([needs.fits(granted) for granted in self.rules.granted])
 
     # proposing
 
     def propose(self, genome: Genome, proposal: Proposal) -> None:
-        """Note what a program and its segments are requested by, unless something proposed them before in this epoch."""
+        """Note the proposal of a program and its segments, unless an earlier one of this epoch exists."""
         self._proposals.setdefault(genome, proposal)
         for gene in genome:
             self._proposals.setdefault(gene, proposal)
@@ -106,14 +105,14 @@ class SearchContext:
         return self._proposals.get(of, self.proposer)
 
     def _inherit(self, old: Gene | Genome, new: Genome) -> None:
-        """Note of what `old` became what is noted of that."""
+        """Give `new` the proposal of `old`."""
         if (proposal := self._proposals.get(old)) is not None:
             self.propose(new, proposal)
 
     # measuring
 
     def wanted(self, genes: Sequence[Gene]) -> list[Gene]:
-        """Those not measured yet, without what a switch rules out, each once."""
+        """Unmeasured genes, without switched-off options, each once."""
         allowed = [self.rules.permitted(gene) for gene in genes]
         if self.rules.wide:
             widths = {granted.cores for granted in self.rules.granted}
@@ -124,7 +123,7 @@ class SearchContext:
         return unknown(self.table, allowed)
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:
-        """predicted: float64 [genes, levels], `NEVER` where one is known not to fit a level."""
+        """Measure segments.  predicted: float64 [genes, levels], `NEVER` where a gene is known not to fit a level."""
         expected = [None] * len(genes) if predicted is None else map(_foreseen, predicted)
         requests = [
             Request("segment", (gene,), predicted=cycles, proposal=self.proposal(gene))
@@ -135,19 +134,19 @@ class SearchContext:
                 self._raw[self.known.key(gene)] = measurement.features
 
     def measure_programs(self, genomes: Sequence[Genome]) -> Asking[list[Individual]]:
-        """Those that fit."""
+        """Measure programs; returns those that fit."""
         expected = map(_foreseen, self.expected(genomes))
         measurements = yield [
             Request("program", genome, predicted=cycles, proposal=self.proposal(genome))
             for genome, cycles in zip(genomes, expected, strict=True)
         ]
-        found = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
-        return [Individual(genome, cycles, task) for genome, cycles, task in found if cycles is not None]
+        rows = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
+        return [Individual(genome, cycles, task) for genome, cycles, task in rows if cycles is not None]
 
     # predicting
 
     def features(self, genes: Sequence[Gene]) -> Asking[list[NDArray[np.float64] | None]]:
-        """Raw features of genes, asked for where they are not known; None where a gene does not fit."""
+        """Raw features of genes, requested if unknown; None for a gene that does not fit."""
         keys = [self.known.key(gene) for gene in genes]
         missing = {key: gene for key, gene in zip(keys, genes, strict=True) if key not in self._raw}
         measurements = yield [Request("segment", (gene,), False, proposal=self.proposal(gene)) for gene in missing.values()]
@@ -156,68 +155,71 @@ class SearchContext:
         return [self._raw[key] for key in keys]
 
     def predict(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
-        """float64 [n, levels]: by the cost model where there is one, else by the roofline of the features."""
+        """Predictions, float64 [n, levels]: by the cost model if present, else by the roofline of the features."""
         models = [model for model in self.models if model is not None]
         if len(models) == len(self.models):
             return predict_at(models, scaled(raw))
         return np.column_stack([expected_cycles(raw, level) for level in self.rules.at])
 
     def predicted(self, genes: Sequence[Gene], raw: NDArray[np.float64]) -> NDArray[np.float64]:
-        """`predict` of genes with these raw features; `NEVER` where one does not fit a level."""
-        found = self.predict(raw)
+        """Predictions for genes with these raw features; `NEVER` where a gene does not fit a level."""
+        cycles = self.predict(raw)
         if self.rules.less:
-            found[~np.stack([self.fits(gene) for gene in genes])] = NEVER
-        return found
+            cycles[~np.stack([self.fits(gene) for gene in genes])] = NEVER
+        return cycles
 
     def expected(self, genomes: Sequence[Genome]) -> list[NDArray[np.float64]]:
-        """Predicted cycles of programs, per level: segments as measured or predicted, less what borders save, or side by side."""
+        """Predicted cycles of programs, per level: measured or predicted segments, less savings at borders, or side by side."""
         table, key = self.table, self.known.key
         keys = [[key(gene) for gene in genome] for genome in genomes]
         genes = dict(zip(chain.from_iterable(keys), chain.from_iterable(genomes), strict=True))
-        unmeasured = [each for each in chain.from_iterable(keys) if table.cycles.get(each) is None]
-        open_ = {each: raw for each in unmeasured if (raw := self._raw.get(each)) is not None}
+        # one prediction for all unmeasured segments of all programs
+        unmeasured = [part for part in chain.from_iterable(keys) if table.cycles.get(part) is None]
+        open_ = {part: raw for part in unmeasured if (raw := self._raw.get(part)) is not None}
         raws = np.stack(list(open_.values())) if open_ else None
-        guessed = {} if raws is None else dict(zip(open_, self.predicted([genes[each] for each in open_], raws), strict=True))
+        guessed = {} if raws is None else dict(zip(open_, self.predicted([genes[part] for part in open_], raws), strict=True))
         nothing, border = np.zeros(len(self.models)), self.known.border
-        out = []
-        for genome, mine in zip(genomes, keys, strict=True):
-            known = [table.cycles.get(each) for each in mine]
-            cycles = np.stack([guessed.get(each, nothing) if c is None else c for each, c in zip(mine, known, strict=True)])
+        costs = []
+        for genome, parts in zip(genomes, keys, strict=True):
+            measured = [table.cycles.get(part) for part in parts]
+            cycles = np.stack([guessed.get(part, nothing) if c is None else c for part, c in zip(parts, measured, strict=True)])
             if self.placer is None or one_after_another(genome):
-                out.append(cycles.sum(0) - border * (len(genome) - 1))
+                costs.append(cycles.sum(0) - border * (len(genome) - 1))
             else:
-                out.append(self.placer.expected(genome, cycles, border))
+                costs.append(self.placer.expected(genome, cycles, border))
             if self.rules.less:
                 last = max(core for gene in genome for core in gene.cores)
-                there = np.array([last < granted.cores for granted in self.rules.granted])
-                out[-1] = np.where(there & (out[-1] < NEVER / 2), out[-1], NEVER)  # what borders save is taken off NEVER as well
-        return out
+                granted_cores = np.array([last < granted.cores for granted in self.rules.granted])
+                costs[-1] = np.where(
+                    granted_cores & (costs[-1] < NEVER / 2), costs[-1], NEVER
+                )  # savings at borders are subtracted from NEVER as well
+        return costs
 
     def foreseen(self, genome: Genome, level: int) -> Asking[float]:
-        """What a program is expected to take at a level: by the simulator of the machine as it is described, where there is one."""
-        (found,) = yield [Request("program", genome, False, proposal=self.proposal(genome))]
-        if found.values is not None:
-            return float(with_never(found.values[:, CYCLES])[level])
-        if found.status != "ok":
+        """Expected cycles of a program at a level: by the simulator of the described machine, if available."""
+        (measurement,) = yield [Request("program", genome, False, proposal=self.proposal(genome))]
+        if measurement.values is not None:
+            return float(with_never(measurement.values[:, CYCLES])[level])
+        if measurement.status != "ok":
             return float(NEVER)
         return float(self.expected([genome])[0][level])
 
     def held(self, genome: Genome, level: int) -> Genome:
-        """The genome that holds what it is expected to be faster with at a level.
+        """Genome with the persistent tensors that are expected to make it faster at a level.
 
-        Without passes beside what is held: plans from prediction, which a search begins with, have tried these, and they take too long
-        for every program that is drawn.
+        Without channel splits beside them: plans from prediction, at the start of a search, have tried these, and they are too slow for
+        every drawn program.
         """
         if not self.config.use.held:
             return genome
         return held_by_prediction(self.target_graph, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist(), passes=False)
 
     def fastest(self, genomes: Sequence[Genome], level: int) -> int:
-        """Place of the one that is expected to be fastest at a level, the first of equals."""
+        """Index of the genome with the fewest expected cycles at a level, the first of equals."""
         return int(np.argmin([cycles[level] for cycles in self.expected(genomes)]))
 
     def repaired(self, genomes: Sequence[Genome]) -> Asking[list[Genome | None]]:
-        """Genomes whose genes all fit: segments that do not are cut until they do.  Afterwards every gene has features or cycles."""
+        """Repair genomes until all genes fit: other segments are cut.  Afterwards every gene has features or cycles."""
         todo: list[Genome | None] = list(genomes)
         while True:
             todo = [None if g is None else repaired(self.target_graph, g, self._fits) for g in todo]
@@ -231,11 +233,11 @@ class SearchContext:
             yield from self.features(open_)
 
     def _fits(self, gene: Gene) -> bool:
-        """False for what is known not to fit; a measurement decides about the others."""
+        """Whether a gene may fit: False if known not to; a measurement decides otherwise."""
         key = self.known.key(gene)
         return self.table.cycles.get(key, True) is not None and self._raw.get(key, True) is not None
 
 
 def _foreseen(cycles: NDArray[np.float64]) -> NDArray[np.float64]:
-    """As the log has it: nothing at levels that do not fit."""
+    """Prediction in the log's form: NaN at levels that do not fit."""
     return np.where(cycles < NEVER, cycles, np.nan)

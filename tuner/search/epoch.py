@@ -1,10 +1,10 @@
-"""An epoch of an island, whatever its strategy: rounds of requests are measured, and what they say of borders is learnt.
+"""Epoch of an island under any strategy: its rounds of requests are measured, and savings at borders are learned.
 
 | epoch | islands | does                                                                                  |
 |-------|---------|---------------------------------------------------------------------------------------|
-| 0     | one     | measures the model layer by layer, so that a run that is stopped at once has a result, and what the run began with |
-| 1     | all     | what the strategy does first; it is everybody's ground, nobody goes on before all are done |
-| 2 ..  | all     | what the strategy does, an epoch behind what others found                               |
+| 0     | one     | measures the model layer by layer, so that even a stopped run has a result, and the run's initial programs |
+| 1     | all     | first step of the strategy; common ground: no island continues before all are done |
+| 2 ..  | all     | further steps of the strategy, one epoch behind the findings of others                               |
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tuner.search.overlap_saving import border_of
 from tuner.search.population import Individual
 from tuner.search.validate import check_requests
 
-FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; from the last one on islands do not wait for each other
-LAG = 1  # epochs of others that an island need not have heard of, from there on: a rule of the search, its results follow from it
+FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; from EVOLVING on islands do not wait for each other
+LAG = 1  # from then on, epochs of others that an island may miss: a rule of the search that its results depend on
 
 
-def run_epoch(asking: Asking[None], session: MeasureBudget, known: Knowledge, collector: Collector) -> bool:
-    """Whether it came to its end: else there was enough, and it was closed.  known, collector: listen to the session.
+def run_epoch(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge, collector: Collector) -> bool:
+    """Run an epoch; returns whether it finished, False for an exhausted budget.  knowledge, collector: listen to the session.
 
-    Raises `TilefarmError` for requests of what is not there.
+    Raises `TilefarmError` for invalid requests.
     """
 
     def measured(requests: Sequence[Request]) -> Sequence[Measurement]:
-        check_requests(known.structures.target_graph, requests)
+        check_requests(knowledge.structures.target_graph, requests)
         measurements = session(requests)
-        border = border_of(known.table, requests, measurements)
+        border = border_of(knowledge.table, requests, measurements)
         if border is not None:
             collector.border = border
-            known.add_border(border)
+            knowledge.add_border(border)
         return measurements
 
     try:
@@ -54,11 +54,10 @@ def run_epoch(asking: Asking[None], session: MeasureBudget, known: Knowledge, co
 
 
 def first_programs(rules: SearchLimits, collector: Collector, begun: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
-    """The first epoch: a program of single operators for each of the machine's grants.  What it measured are the first island's elites.
+    """First epoch: a program of single operators for each of the machine's grants.  Its programs are the first island's elites.
 
-    begun: what the run began with -> where it is from, measured next where anything can be; what does not fit without what a switch rules
-    out is left to the strategy.
-    Raises `InfeasibleError` where not even those fit.
+    begun: initial program of the run -> origin, measured next; programs that fit only with switched-off options are left to the strategy.
+    Raises `InfeasibleError` where even single operators do not fit.
     """
     machine, genomes = rules.target_graph.machine, dict[Genome, str]()
     for level in {granted: level for level, granted in zip(reversed(rules.levels), reversed(rules.granted), strict=True)}.values():
@@ -73,13 +72,13 @@ def first_programs(rules: SearchLimits, collector: Collector, begun: Mapping[Gen
         if cycles is not None and cycles[rules.levels.index(level)] >= NEVER:
             raise InfeasibleError(f"{machine.name}: no plan fits level {level}: layer by layer {refusal(machine, level)}")
         _admit(collector, genome, measurement)
-    others = dict[Genome, Proposal]()
-    for genome, by in begun.items():
+    initial = dict[Genome, Proposal]()
+    for genome, origin in begun.items():
         if (allowed := rules.all_permitted(genome)) not in genomes:
-            others.setdefault(allowed, Proposal(by))
-    if others and collector.elites:  # a board that never answers is not asked again
+            initial.setdefault(allowed, Proposal(origin))
+    if initial and collector.elites:  # no more requests to a board that never answers
         for genome, measurement in zip(
-            others, (yield [Request("program", genome, proposal=by) for genome, by in others.items()]), strict=True
+            initial, (yield [Request("program", genome, proposal=origin) for genome, origin in initial.items()]), strict=True
         ):
             _admit(collector, genome, measurement)
 
@@ -90,5 +89,5 @@ def _admit(collector: Collector, genome: Genome, measurement: Measurement) -> No
 
 
 def exchanges(epoch: int, every: int) -> bool:
-    """Whether islands take in the elites of their neighbours at the start of this epoch."""
+    """Whether islands receive the elites of their neighbours at the start of this epoch."""
     return epoch > EVOLVING and (epoch - EVOLVING) % every == 0

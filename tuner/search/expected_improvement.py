@@ -1,8 +1,8 @@
-"""What measuring segments is expected to bring: how much cheaper the best segmentation may become, and how wrong predictions are by now.
+"""Expected improvement by measuring segments: possible gain of the best segmentation, and present errors of predictions.
 
-A segment is worth its measurement where a segmentation with it may be cheaper than the best one that is known.  What the rest of it costs
-is known where that was measured, and predicted where not: two segments that pay only together are found so, too.  How much cheaper is the
-expected improvement (Jones, Schonlau and Welch, Journal of Global Optimization 1998) of a price that is off by a factor, log-normally.
+A segment is worth a measurement where a segmentation with it may be cheaper than the best known one.  The other segments cost their
+measured or predicted cycles: so two segments that pay only together are found, too.  The gain is the expected improvement (Jones, Schonlau
+and Welch, Journal of Global Optimization 1998) for a price with a log-normal error.
 
 | name      | shape               | meaning                                                            |
 |-----------|---------------------|--------------------------------------------------------------------|
@@ -30,23 +30,23 @@ from tuner.search.table import less_border
 
 Floats = NDArray[np.float64]
 
-ERROR = 0.1  # of a prediction, as the standard deviation of its logarithm
-_DOUBT = 0.5  # of a segment that shares all operators: how much of what one measurement says is believed
+ERROR = 0.1  # standard deviation of a prediction's logarithm
+_DOUBT = 0.5  # weight against a correction by one measurement of the same operators
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def promises(context: SearchContext, genes: Sequence[Gene], predicted: Floats, levels: Iterable[int], width: int | None) -> Asking[Floats]:
-    """float64 [genes]: expected share of the best segmentation's cycles that each of them saves, over the levels.
+    """Expected saving of each gene, float64 [genes]: share of the best segmentation's cycles, summed over the levels.
 
     width: as in `SegmentTable.costs`.
     """
-    alone = [gene for genome in context.single_operators() for gene in genome if not context.table.known(gene)]
-    raws = yield from context.features(alone)
-    open_ = [(gene, raw) for gene, raw in zip(alone, raws, strict=True) if raw is not None]
+    singles = [gene for genome in context.single_operators() for gene in genome if not context.table.known(gene)]
+    raws = yield from context.features(singles)
+    open_ = [(gene, raw) for gene, raw in zip(singles, raws, strict=True) if raw is not None]
     guessed = (
         context.predicted([gene for gene, _ in open_], np.stack([raw for _, raw in open_])) if open_ else np.zeros((0, predicted.shape[1]))
     )
-    where = np.array([(gene.stop - 1, gene.stop - gene.start - 1) for gene in genes])
+    positions = np.array([(gene.stop - 1, gene.stop - gene.start - 1) for gene in genes])
     total, longest = np.zeros(len(genes)), max((gene.stop - gene.start for gene in genes), default=0)
     for level in levels:
         border = float(context.known.border[level])
@@ -55,48 +55,49 @@ def promises(context: SearchContext, genes: Sequence[Gene], predicted: Floats, l
         best = shortest(cost)
         if best is None:  # some operator has no way at this level
             continue
+        # the room of a run: the most it may cost in a segmentation that beats the best
         now = float(best[1][-1])
         _lower(cost, zip(genes, predicted[:, level].tolist(), strict=True), border)
-        room = now - around(cost)[where[:, 0], where[:, 1]]
+        room = now - around(cost)[positions[:, 0], positions[:, 1]]
         total += improvement(room, np.maximum(predicted[:, level] - border, 0.5 * predicted[:, level])) / now
     return total
 
 
 def _lower(cost: Floats, prices: Iterable[tuple[Gene, float]], border: float) -> None:
     for gene, cycles in prices:
-        at = gene.stop - 1, gene.stop - gene.start - 1
+        index = gene.stop - 1, gene.stop - gene.start - 1
         if cycles < NEVER:
-            cost[at] = min(cost[at], less_border(cycles, border))
+            cost[index] = min(cost[index], less_border(cycles, border))
 
 
 def improvement(room: Floats, price: Floats) -> Floats:
-    """float64 [n]: the mean of max(0, room - X) for a log-normal X around each price."""
-    found = np.zeros(len(room))
-    some = room > 0
-    share = np.log(room[some] / price[some]) / ERROR
-    found[some] = room[some] * _normal(share) - price[some] * math.exp(ERROR**2 / 2) * _normal(share - ERROR)
-    return np.maximum(found, 0.0)
+    """Expected improvement, float64 [n]: the mean of max(0, room - X) for a log-normal X around each price."""
+    means = np.zeros(len(room))
+    positive = room > 0
+    share = np.log(room[positive] / price[positive]) / ERROR
+    means[positive] = room[positive] * _normal(share) - price[positive] * math.exp(ERROR**2 / 2) * _normal(share - ERROR)
+    return np.maximum(means, 0.0)
 
 
-def _normal(x: Floats) -> Floats:
-    return 0.5 * (1.0 + _erf(x / math.sqrt(2.0)))
+def _normal(deviation: Floats) -> Floats:
+    return 0.5 * (1.0 + _erf(deviation / math.sqrt(2.0)))
 
 
 def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
-    """float64 [genes, levels]: by which factors segments took longer than predicted that share operators with these: the geometric mean,
-    weighted by the square of the share of operators that both have of those that either has."""
+    """Correction factors, float64 [genes, levels]: measured over predicted cycles of segments that share operators with these: the
+    geometric mean, weighted by the square of the shared operators over the operators of either."""
     table, levels = context.table, context.rules.levels
-    known = table.fastest
-    if not known:
+    fastest = table.fastest
+    if not fastest:
         return np.ones((len(genes), len(levels)))
-    rows = [(at, look, cycles) for at, found in enumerate(known.values()) for _, look, cycles in found]
+    rows = [(number, look, cycles) for number, ways in enumerate(fastest.values()) for _, look, cycles in ways]
     which, looks, cycles = zip(*rows, strict=True)
     predicted = _again(context, np.frombuffer(b"".join(looks), np.float32).reshape(len(rows), -1))
-    off = np.log(np.stack(cycles)) - np.log(predicted)
-    count = np.bincount(which, minlength=len(known))
-    mean = np.column_stack([np.bincount(which, off[:, level], len(known)) for level in range(len(levels))]) / count[:, None]
-    runs = np.array(table.runs_of({structure: at for at, structure in enumerate(known)}))
-    start, stop = (np.array(each)[:, None] for each in zip(*(gene[:2] for gene in genes), strict=True))
+    errors = np.log(np.stack(cycles)) - np.log(predicted)
+    count = np.bincount(which, minlength=len(fastest))
+    mean = np.column_stack([np.bincount(which, errors[:, level], len(fastest)) for level in range(len(levels))]) / count[:, None]
+    runs = np.array(table.runs_of({structure: number for number, structure in enumerate(fastest)}))
+    start, stop = (np.array(bounds)[:, None] for bounds in zip(*(gene[:2] for gene in genes), strict=True))
     both = np.maximum(0, np.minimum(stop, runs[:, 1]) - np.maximum(start, runs[:, 0]))
     either = (stop - start) + (runs[:, 1] - runs[:, 0]) - both
     weight = (both / either) ** 2 * count[runs[:, 2]]
@@ -104,7 +105,7 @@ def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
 
 
 def _again(context: SearchContext, features: NDArray[np.float32]) -> Floats:
-    """What is predicted now of segments that were measured, float64 [n, levels]; features: scaled."""
+    """Present predictions for measured segments, float64 [n, levels]; features: scaled."""
     target_graph, models = context.target_graph, [model for model in context.models if model is not None]
     if models:
         return predict_at(models, features)

@@ -1,4 +1,4 @@
-"""Which segments to look at next: neighbours of the best segmentations, single operators and their tilings, and random ones."""
+"""Candidates for segments: neighbours of the best segmentations, single operators and their tilings, and random ones."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from tuner.measure.request import RANDOM
 from tuner.search.sharding import Shard
 from tuner.search.table import SegmentTable
 
-Within = Callable[[Gene], Gene]  # a gene, to the one that fits what a level leaves of L1
+Within = Callable[[Gene], Gene]  # gene -> gene within a level's L1
 
 _OF_SEGMENTATION = 0.5
-_DRAWS = 4  # at most, for each gene that is wanted and each island
+_DRAWS = 4  # limit of draws for each gene and island
 
 
 def first_genes(target_graph: TargetGraph, table: SegmentTable, caching: bool) -> list[Gene]:
-    """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
+    """Initial genes: every single operator in every block count, and short runs in a few, as the reference for later choices.
 
-    caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: in block
-    counts that give each of them work, on all of them in as many as on one, and with channels split where they can be.
+    caching: with cached halos; for a single operator they only save loads and L1, so no other form is tried.  On several cores: in block
+    counts that give work to each, on all cores in as many counts as on one, and with split channels where possible.
     """
     genes = []
     for length in (1, 2, 3):
         for start in range(len(target_graph.operators) - length + 1):
             counts = block_counts(target_graph, start, start + length)
-            whole = Gene(start, start + length, columns=fewest_strips(target_graph, start, start + length))
+            base = Gene(start, start + length, columns=fewest_strips(target_graph, start, start + length))
             for blocks in counts[:12] if length == 1 else sorted({1, *counts[3:8:4]}):
-                genes += _with_halos(whole._replace(blocks=blocks), caching)
+                genes += _with_halos(base._replace(blocks=blocks), caching)
             for width in widths(target_graph)[1:]:
-                wide = whole._replace(cores=tuple(range(width)))
+                wide = base._replace(cores=tuple(range(width)))
                 enough = [blocks for blocks in counts if blocks * target_graph.storages[0].n >= width]
+                # all cores are tried as finely as one core, other numbers only coarsely
                 closely = width == target_graph.machine.cores
                 singles, runs = (enough[:12], [*enough[:1], *enough[2:4], *enough[6:8]]) if closely else (enough[:4], enough[:3:2])
                 for blocks in singles if length == 1 else runs:
@@ -71,30 +72,30 @@ def propose(
     share: Shard | None = None,
     fits: Sequence[Within] | None = None,
 ) -> dict[Gene, str]:
-    """`count` genes (or fewer) of a share that are not measured yet -> what proposed them, from the segmentations (one per level).
+    """Draw up to `count` unmeasured genes of a shard -> their proposer, from the segmentations (one per level).
 
-    shares: of genes anywhere, and near single operators.
-    width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  share: None for everything.
-    fits: what makes a gene near each of the segmentations fit its level; None: as it is.
+    shares: of random genes, and of genes near single operators.
+    width: number of cores, if they fit so; None: any number, and all cores for half of them.  share: None for all segments.
+    fits: for each segmentation, limits its genes to the level's grants; None: no limit.
     """
     share = share or Shard(table.structures)
-    out: dict[object, tuple[Gene, str]] = {}
-    own = {name: move for name, move in moves.items() if name not in OF_PROGRAMS}
-    every = {name: move for name, move in moves.items() if name != "change_ahead"}  # which changes nothing of a segment alone
-    singles = [each for each in map(table.singles, range(len(table.groups))) if each is not None]
+    chosen: dict[object, tuple[Gene, str]] = {}
+    single_moves = {name: move for name, move in moves.items() if name not in OF_PROGRAMS}
+    all_moves = {name: move for name, move in moves.items() if name != "change_ahead"}  # no effect on a single segment
+    singles = [genome for genome in map(table.singles, range(len(table.groups))) if genome is not None]
     for attempt in range(count * _DRAWS * share.islands):
-        if len(out) >= count:
+        if len(chosen) >= count:
             break
         draw = rng.random()
         near = attempt % len(segmentations)
         if draw < shares.random:
-            fresh, by = [_random(target_graph, rng, moves, segmentations[near])], RANDOM.by
+            fresh, proposer = [_random(target_graph, rng, moves, segmentations[near])], RANDOM.by
         elif draw < shares.random + shares.singles and singles:
-            fresh, by = _moved(target_graph, singles[attempt % len(singles)], own, rng)
+            fresh, proposer = _moved(target_graph, singles[attempt % len(singles)], single_moves, rng)
         else:
             near = int(rng.integers(len(segmentations)))
-            fresh, by = _moved(target_graph, segmentations[near], every, rng)
-        fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
+            fresh, proposer = _moved(target_graph, segmentations[near], all_moves, rng)
+        fresh = [gene for gene in fresh if share.may_hold(gene)]  # before the most expensive step, the fit
         if fits is not None:
             fresh = [fits[near](gene) for gene in fresh]
         if width is not None:
@@ -103,13 +104,13 @@ def propose(
             fresh = [on_all_cores(target_graph, gene) or gene for gene in fresh]
         for gene in fresh:
             key = table.structures.key(gene)
-            if key not in table.cycles and key not in out and share.holds(key):
-                out[key] = gene, by
-    return dict(out.values())
+            if key not in table.cycles and key not in chosen and share.holds(key):
+                chosen[key] = gene, proposer
+    return dict(chosen.values())
 
 
 def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
-    """A run of the segmentation, or one beside it, in any way: what the moves reach only step by step, over ways that are worse."""
+    """Random gene on a run of the segmentation, or beside one: moves reach these only in steps, through worse ones."""
     if rng.random() < _OF_SEGMENTATION:
         start, stop, *_ = segmentation[int(rng.integers(len(segmentation)))]
     else:
@@ -136,7 +137,7 @@ def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[
 
 
 def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
-    """A run that shares one border with the segmentation: what takes the place of some of its runs begins and ends where they do."""
+    """Run with one border in common with the segmentation: a replacement of some of its runs starts or ends at their borders."""
     gene = segmentation[int(rng.integers(len(segmentation)))]
     steps = int(rng.geometric(0.3)) * (1 if rng.random() < 0.5 else -1)
     if rng.random() < 0.5:
@@ -145,22 +146,22 @@ def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
 
 
 def _moved(target_graph: TargetGraph, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
-    """Genes that are new after one or two moves, and the moves' names."""
-    changed, names, made = genome, list(moves), list[str]()
+    """New genes after one or two moves, and the moves' names."""
+    changed, names, applied = genome, list(moves), list[str]()
     for _ in range(1 + int(rng.random() < 0.3)):
         name = names[int(rng.integers(len(names)))]
         if step := moves[name](target_graph, changed, rng):
             changed = step
-            made.append(name)
+            applied.append(name)
     old = set(genome)
-    return [gene for gene in changed if gene not in old], ",".join(made)
+    return [gene for gene in changed if gene not in old], ",".join(applied)
 
 
 def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:
-    """Those not measured yet, one of each kind, in their order."""
-    out: dict[object, Gene] = {}
+    """Unmeasured genes, one of each kind, in their order."""
+    unmeasured: dict[object, Gene] = {}
     for gene in genes:
         key = table.structures.key(gene)
         if key not in table.cycles:
-            out.setdefault(key, gene)
-    return list(out.values())
+            unmeasured.setdefault(key, gene)
+    return list(unmeasured.values())

@@ -1,4 +1,4 @@
-"""An island's state as bytes: its members, what came of its children, and where its random numbers stand."""
+"""State of an island as bytes: its members, records of its children, and its random state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATE = schema_of(rng=pa.string(), grown=pa.int64(), genome=INTS, cycles=pa.int
 
 def pack_island(island: Island) -> bytes:
     rng = json.dumps(island.rng.bit_generator.state, sort_keys=True)
-    grown = [number for level, each in sorted(island.grown.items()) for number in (level, *each)]
+    grown = [number for level, record in sorted(island.grown.items()) for number in (level, *record)]
     return to_bytes({"rng": [rng], "grown": grown} | pack_individuals(island.members), _STATE)
 
 

@@ -1,7 +1,7 @@
-"""What is known: segments, what borders save, programs that were measured, the best of other islands, models.
+"""Knowledge of a search: segments, savings at borders, measured programs, elites of other islands.
 
-It grows by findings: what one island found in one epoch.  Everything in it follows from the findings it was given, in their order, so two
-processes that were given the same know the same.  What a job finds, and what only its island may know yet, is taken back after it.
+It grows by findings: the results of one island in one epoch.  It depends only on the findings in their order, so two processes with the
+same findings have equal knowledge.  Findings of a job in progress, for its island alone, are removed after it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tuner.search.table import SegmentTable
 
 
 class Knowledge:
-    """Of one unit.  version: sets of epochs that were learnt for good.  groups: see `SegmentTable`.
+    """Knowledge about one target graph.  version: number of epochs learned for good.  groups: see `SegmentTable`.
 
-    proposed: programs that the run began with -> where they are from.
+    proposed: initial programs of the run -> origin.
     """
 
     def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
@@ -37,7 +37,7 @@ class Knowledge:
         self.forget()
 
     def forget(self) -> None:
-        """All of it."""
+        """Remove everything."""
         self.table = SegmentTable(self.structures, self.levels, self.groups)
         self.border = np.zeros(self.levels)
         self.programs: set[int] = set()
@@ -46,7 +46,7 @@ class Knowledge:
         self.version = 0
 
     def learn_epoch(self, findings: Sequence[bytes]) -> None:
-        """What every island found in an epoch, for good."""
+        """Learn the findings of every island in an epoch, for good."""
         for data in findings:
             self.learn(data)
         self.version += 1
@@ -58,11 +58,11 @@ class Knowledge:
         values = epoch["values"].reshape(count, self.levels, len(RESULTS))
         cycles, moved = values[segments, :, CYCLES], values[segments][:, :, MOVED].sum(2).max(1)
         genomes = unpack_genomes(epoch.arrow("genome"))
-        genes = [genomes[at][0] for at in segments.tolist()]
+        genes = [genomes[index][0] for index in segments.tolist()]
         good = epoch["status"][segments] == 0
         features = epoch["features"].reshape(count, -1)[segments] if len(epoch["features"]) else np.zeros((len(genes), 0), np.float32)
-        for gene, fits, each, bytes_, look in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
-            self.table.add(gene, with_never(each) if fits else None, bytes_, look.tobytes() if fits else b"")
+        for gene, fits, gene_cycles, bytes_, look in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
+            self.table.add(gene, with_never(gene_cycles) if fits else None, bytes_, look.tobytes() if fits else b"")
         self.add_programs(epoch["programs"].tolist())
         if len(border := epoch["border"]):
             self.add_border(border)
@@ -71,7 +71,7 @@ class Knowledge:
         self.proposed = {**self.proposed, **dict(zip(unpack_genomes(epoch.arrow("proposed")), epoch.texts("proposed_by"), strict=True))}
 
     def heard(self, request: Request, measurement: Measurement) -> None:
-        """A `Listener`: of the island that measures now."""
+        """Learn one measurement: a `Listener`, for the island that measures now."""
         if request.measure and request.kind == "segment":
             look = b"" if measurement.cycles is None or measurement.features is None else scaled(measurement.features).tobytes()
             self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes, look)
@@ -82,16 +82,16 @@ class Knowledge:
         self.programs.update(names)
 
     def add_border(self, sample: NDArray[np.float64]) -> None:
-        """Newer samples count for more; a border never costs."""
+        """Add a sample of savings; newer samples have more weight, and a saving is never negative."""
         self.border = np.maximum(0.0, 0.5 * self.border + 0.5 * sample)
 
     def measured(self, genome: Genome) -> bool:
-        """Whether the genome was measured whole."""
+        """Whether the genome was measured as a program."""
         return genome_name(genome) in self.programs
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is learnt inside is forgotten at the end."""
+        """Remove at the end everything that is learned inside."""
         border, programs, elites = self.border, self.programs, dict(self.elites)
         proposed = self.proposed
         self.programs = set(programs)

@@ -1,4 +1,4 @@
-"""How many cycles a border between two segments saves, as programs say that were measured beside all of their segments."""
+"""Savings in cycles at a border between two segments, from measured programs with measured segments."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tuner.search.table import SegmentTable
 
 
 def border_of(table: SegmentTable, requests: Sequence[Request], measurements: Sequence[Measurement]) -> NDArray[np.float64] | None:
-    """float64 [levels]: segments measured alone against the program, the median over a round; None where no program of it says.
+    """Savings, float64 [levels]: separate segments against the program, the median over a round; None without such a program.
 
-    Only programs that fit every level, and hold no tensor over a border, say anything.
+    Only programs that fit every level, without persistent tensors, count.
     """
     rows = []
     for request, measurement in zip(requests, measurements, strict=True):
         genome, cycles = request.genome, measurement.cycles
         if request.kind != "program" or cycles is None or len(genome) < 2 or not one_after_another(genome):
             continue
-        alone = table.alone(genome)
-        if alone is not None and not any(gene.held for gene in genome) and max(alone.max(), cycles.max()) < NEVER:
-            rows.append((alone - cycles) / (len(genome) - 1))
+        separate = table.alone(genome)
+        if separate is not None and not any(gene.held for gene in genome) and max(separate.max(), cycles.max()) < NEVER:
+            rows.append((separate - cycles) / (len(genome) - 1))
     return np.asarray(np.median(rows, axis=0)) if rows else None

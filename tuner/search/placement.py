@@ -1,7 +1,7 @@
-"""Where the segments of a program run: placed genomes, from what the table knows of segments on so many cores.
+"""Placement of a program's segments on cores, from the table's measurements by number of cores.
 
-A cut of the operators is given (a segmentation, or that of a good program); its segments become a graph of work (`compiler.placement`), and
-list schedules and stages say on which cores each of them runs.  They propose programs and never judge them, as the segmentations do.
+The input is a cut of the operators (a segmentation, or that of a good program); its segments become a graph of work (`compiler.placement`),
+and list schedules and stages assign cores to each of them.  They propose programs and never judge them, as the segmentations do.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from tuner.search.ask_tell import Asking, translated
 from tuner.search.table import SegmentTable
 
 Cut = Sequence[tuple[int, int]]
-_STEPS = 16  # from a state, on average, after which a search for stages is given up
+_STEPS = 16  # average steps from a state before a search for stages is given up
 _NEVER = 1 << 60  # cycles of a stage that does not fit
-_DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
+_DOUBT = 0.05  # relative error of the estimate: 0 to 2% where all cores run one segment, more where the port is the limit
 
 
 def cut_of(genome: Genome) -> tuple[tuple[int, int], ...]:
-    """Where a genome's segments begin and end."""
+    """Starts and ends of a genome's segments."""
     return tuple((gene.start, gene.stop) for gene in genome)
 
 
 def one_after_another(genome: Genome) -> bool:
-    """Whether all genes have a core in common, so that no segment runs beside another."""
+    """Whether all genes have a common core, so that all segments run in sequence."""
     return bool(set[int].intersection(*(set(gene.cores) for gene in genome)))
 
 
 @dataclass(frozen=True)
 class CutGraph:
-    """A cut, and what is known of its segments at a level: by number of cores the best gene, its cycles and the bytes that it moves.
+    """Cut with measurements of its segments at a level: for each number of cores the best gene, its cycles and the moved bytes.
 
     port: bytes per cycle of DDR.  delay: cycles of a flag between cores.
     """
@@ -62,15 +62,15 @@ class CutGraph:
 
     @cached_property
     def dag(self) -> Dag:
-        """With times on the fewest cores that are known."""
+        """Dag with times on the fewest measured cores."""
         return Dag.of([times[min(times)] for times in self.times], self.edges)
 
     def genome(self, placed: Sequence[Cores]) -> Genome:
-        """The best genes for the cores that each segment was given."""
+        """Genome of the best genes for the cores of each segment."""
         return tuple(genes[len(cores)]._replace(cores=cores) for genes, cores in zip(self.genes, placed, strict=True))
 
     def expected(self, placed: Sequence[Cores]) -> float:
-        """Cycles of the program."""
+        """Expected cycles of the program."""
         times = np.array([times[len(cores)] for times, cores in zip(self.times, placed, strict=True)], np.float64)
         moved = np.array([moved[len(cores)] for moved, cores in zip(self.moved, placed, strict=True)], np.float64)
         return replayed(times, moved, self.wiring, core_masks(placed), self.port, self.delay)
@@ -78,11 +78,11 @@ class CutGraph:
 
 @dataclass(frozen=True)
 class StagedProgram:
-    """Stages of clusters of segments, as placed genomes.
+    """Program in stages of clusters of segments, as placed genomes.
 
-    stages: genes of each, in the order in which they run.  genome: all of them.
-    listed: list schedules with as many cores for each segment.
-    clusters: nodes of the graph that was partitioned.
+    stages: genes of each, in execution order.  genome: all of them.
+    listed: list schedules with the same number of cores for each segment.
+    clusters: number of nodes of the partitioned graph.
     """
 
     partition: StagePartition
@@ -93,7 +93,7 @@ class StagedProgram:
 
 
 class Placer:
-    """Places the segments of one unit's programs; remembers the stages that were measured."""
+    """Placement of programs of one target graph; remembers the measured stages."""
 
     def __init__(self, table: SegmentTable, levels: Sequence[str], config: PlacementSettings) -> None:
         self.table, self.config = table, config
@@ -104,7 +104,7 @@ class Placer:
         self._known: dict[object, NDArray[np.int64] | None] = {}
 
     def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
-        """float64 [levels] of a program.  cycles: float64 [segments, levels], each alone.  border: what overlapping saves one of them."""
+        """Expected cycles of a program, float64 [levels].  cycles: float64 [segments, levels], each alone.  border: of one overlap."""
         wiring = segment_wiring(self.target_graph, [gene.start for gene in genome])
         moved = np.array([self.table.moved(gene) for gene in genome], np.float64)
         cores = core_masks([gene.cores for gene in genome])
@@ -114,19 +114,19 @@ class Placer:
         )
 
     def pieces(self, cut: Cut, level: int, border: float) -> CutGraph | None:
-        """The pieces of a cut, of all operators or some consecutive ones; None where a segment was never measured.
+        """Graph of a cut, of all operators or some consecutive ones; None for an unmeasured segment.
 
-        A wider form that takes no less is left out.
+        More cores without a gain are left out.
         """
         genes, times, moved = [], [], []
         for start, stop in cut:
             by_width: dict[int, Gene] = {}
             cycles: dict[int, int] = {}
             for width in widths(self.target_graph):
-                found = self.table.best(start, stop, level, width)
-                price = 0 if found is None else round(max(found[0] - border, 0.5 * found[0]))
-                if found is not None and price < min(cycles.values(), default=price + 1):
-                    by_width[width], cycles[width] = found[1], price
+                entry = self.table.best(start, stop, level, width)
+                price = 0 if entry is None else round(max(entry[0] - border, 0.5 * entry[0]))
+                if entry is not None and price < min(cycles.values(), default=price + 1):
+                    by_width[width], cycles[width] = entry[1], price
             if not by_width:
                 return None
             genes.append(by_width)
@@ -142,22 +142,22 @@ class Placer:
         border: float,
         good: Sequence[Genome],
         rng: np.random.Generator,
-        known: Callable[[Genome], bool] = lambda _: False,
+        is_known: Callable[[Genome], bool] = lambda _: False,
         staged: Sequence[Genome] = (),
     ) -> list[Genome]:
-        """Placed genomes for a level, none that is `known`: walks, list schedules and those `staged`, the fastest first as far as the
-        estimate knows; none at all where not even the first is expected to gain what it has to over the segmentation on all cores.
+        """Placed genomes for a level, fastest first by the estimate, none that `is_known`: walks, list schedules and those `staged`; none
+        at all where even the first is not expected to gain the configured share over the segmentation on all cores.
 
-        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement.
+        A program that is slower than another by more than the estimate's largest error is not worth a measurement.
         good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
         """
         segmentations = [self.table.segmentation(level, border, width=self.cores[level])]
         for noise, longest in ((0.0, None), (0.05, 4)):
             segmentations.append(self.table.segmentation(level, border, noise, rng, longest, width=1))
-        wide, *others = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
-        cuts = dict.fromkeys(cut_of(genome) for genome in (*others, *good[:1]) if genome is not None)
-        pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
-        listed = sorted(placed for found in pieces for placed in self.listed(found))
+        wide, *narrow = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
+        cuts = dict.fromkeys(cut_of(genome) for genome in (*narrow, *good[:1]) if genome is not None)
+        pieces = [graph for cut in cuts if (graph := self.pieces(cut, level, border)) is not None]
+        listed = sorted(placed for graph in pieces for placed in self.listed(graph))
         annealer = Annealer(self.table, level, border, self.ports[level], self.delay, self.cores[level])
         starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
         steps = self.config.annealing // len(self.ports)
@@ -167,10 +167,10 @@ class Placer:
         if wide is not None and least > (1 - self.config.gain) * annealer.expected(wide):
             return []
         limit = (1 + _DOUBT) * least
-        return [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit and not known(g)]
+        return [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit and not is_known(g)]
 
     def listed(self, pieces: CutGraph) -> list[tuple[float, Genome]]:
-        """Placements by list scheduling and what each is expected to take, the fastest first."""
+        """Placements by list scheduling with expected cycles, the fastest first."""
         settled = (allocate(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
         placed = [
             list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, chosen, in_order).cores
@@ -180,9 +180,9 @@ class Placer:
         return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
 
     def staged(self, pieces: CutGraph, level: int, border: float, clustered: bool = True) -> Asking[StagedProgram | None]:
-        """The cheapest stages of linear clusters of segments.
+        """Cheapest stages of linear clusters of segments.
 
-        None where more sets of them can remain than the configuration allows, or a segment is not known on one core.
+        None if the search would exceed the configured number of states, or a segment is not measured on one core.
         """
         if any(1 not in times for times in pieces.times):
             return None
@@ -209,31 +209,34 @@ class Placer:
         def ask(stages: Sequence[Stage]) -> Asking[list[int]]:
             return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], level)
 
-        found = yield from translated(partition(quotient.dag, states, bound, self.config.stages), ask)
-        where = {i: (cores, at) for at, stage in enumerate(found.stages) for i, cores in placed(stage).items()}
-        chosen = [where[i][0] for i in range(len(pieces.dag))]
+        # the partition asks for cycles of stages, which are measured as requests
+        best = yield from translated(partition(quotient.dag, states, bound, self.config.stages), ask)
+        places = {i: (cores, number) for number, stage in enumerate(best.stages) for i, cores in placed(stage).items()}
+        chosen = [places[i][0] for i in range(len(pieces.dag))]
         genome = pieces.genome(chosen)
-        stages = [tuple(gene for i, gene in enumerate(genome) if where[i][1] == at) for at in range(len(found.stages))]
+        stages = [tuple(gene for i, gene in enumerate(genome) if places[i][1] == number) for number in range(len(best.stages))]
         settled = [len(cores) for cores in chosen]
-        again = [list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, settled, in_order).cores for in_order in (False, True)]
-        listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(again))
-        return StagedProgram(found, len(clusters), tuple(stages), genome, listed)
+        schedules = [
+            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, settled, in_order).cores for in_order in (False, True)
+        ]
+        listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(schedules))
+        return StagedProgram(best, len(clusters), tuple(stages), genome, listed)
 
     def quotient(self, pieces: CutGraph, clustered: bool = True) -> Quotient:
-        """Linear clusters of the pieces, contracted as far as the longest path stays what it is; or the pieces themselves."""
+        """Linear clusters of the segments, contracted while the longest path stays equal; or the segments themselves."""
         return contract(pieces.dag, linear_clusters(pieces.dag, self.delay) if clustered else [], pieces.dag.span)
 
     def states(self, quotient: Quotient) -> States | None:
-        """What the search for stages visits; None where that is more than the configuration allows."""
+        """States of the search for stages; None if more than the configuration allows."""
         pruning = Pruning(self.config.group_clusters, self.config.groups)
         return reachable(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
 
     def _measured(self, pieces: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], level: int) -> Asking[list[int]]:
-        """Cycles of placed stages.  Where nothing runs beside another, they are the sum that is known already."""
+        """Cycles of placed stages.  For stages without parallel segments, the known sum."""
         keys: list[object] = []
         open_: dict[object, Genome] = {}
         for placed in stages:
-            inside = {i: at for at, i in enumerate(sorted(placed))}
+            inside = {i: position for position, i in enumerate(sorted(placed))}
             genes = tuple(pieces.genes[i][len(placed[i])]._replace(cores=placed[i]) for i in inside)
             edges = tuple((inside[a], inside[b]) for a, b in pieces.edges if a in inside and b in inside)
             key: object = (tuple((self.table.structures.key(gene), gene.cores) for gene in genes), edges)
@@ -243,19 +246,19 @@ class Placer:
         measurements = yield [Request("stage", genes, proposal=PLACEMENT) for genes in open_.values()]
         for key, measurement in zip(open_, measurements, strict=True):
             self._known[key] = measurement.cycles
-        out = []
+        cycles = []
         for key, bound in zip(keys, bounds, strict=True):
-            known = None if key is None else self._known[key]
-            out.append(bound if key is None else _NEVER if known is None else int(known[level]))
-        return out
+            measured = None if key is None else self._known[key]
+            cycles.append(bound if key is None else _NEVER if measured is None else int(measured[level]))
+        return cycles
 
 
 def _together(times: Sequence[Widths]) -> Widths:
-    """Cycles of pieces one after the other on so many cores, of which each uses as many as make it fastest."""
-    every = set[int].union(*(set(t) for t in times))
-    return {width: sum(t[_fastest(t, width)] for t in times) for width in sorted(every)}
+    """Cycles of segments in sequence by number of cores, each segment on its fastest number."""
+    all_widths = set[int].union(*(set(t) for t in times))
+    return {width: sum(t[_fastest(t, width)] for t in times) for width in sorted(all_widths)}
 
 
 def _fastest(times: Widths, cores: int) -> int:
-    """On how many of so many cores a piece is fastest, the fewest of several."""
+    """Fastest number of cores for a segment, up to `cores`; the fewest of equals."""
     return min((width for width in times if width <= cores), key=lambda width: (times[width], width))

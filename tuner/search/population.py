@@ -1,4 +1,4 @@
-"""Islands: populations of genomes that evolve apart, and take in the best of others from time to time."""
+"""Islands: separate populations of genomes that exchange their best from time to time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tuner.config import SearchSettings
 
 @dataclass(frozen=True, eq=False)
 class Individual:
-    """A genome that was measured whole.  cycles: int64 [levels]; task: digest of its task, which breaks ties."""
+    """Measured program.  cycles: int64 [levels]; task: digest of its task, which breaks ties."""
 
     genome: Genome
     cycles: NDArray[np.int64]
     task: str
 
     def plan(self, target_graph: TargetGraph) -> Plan:
-        """The plan that was measured."""
+        """Plan of the measured genome."""
         plan = decode_all(target_graph, self.genome)
         if isinstance(plan, Infeasible):
             raise RuntimeError(f"a measured genome has no plan: {plan}")
@@ -32,7 +32,7 @@ class Individual:
 
 
 class Grown(NamedTuple):
-    """Of children of a level: cycles of its best program when it last became faster; how many were grown since."""
+    """Record of a level's children: cycles of its best program when it last became faster; number of children since."""
 
     cycles: int
     since: int
@@ -40,14 +40,14 @@ class Grown(NamedTuple):
 
 @dataclass
 class Island:
-    """One population, the best of every level first to be kept.  grown: by level."""
+    """Population, ordered with the best of every level first.  grown: by level."""
 
     rng: np.random.Generator
     members: list[Individual] = field(default_factory=list)
     grown: dict[int, Grown] = field(default_factory=dict)
 
     def aside(self, number: int) -> np.random.Generator:
-        """Random numbers that take none of the island's: the same again until it has drawn."""
+        """Generator independent of the island's, the same until the island draws."""
         bits = self.rng.bit_generator
         assert isinstance(bits, np.random.PCG64)
         return np.random.Generator(bits.jumped(number))
@@ -68,10 +68,10 @@ class Island:
             for level in range(cycles.shape[1]):
                 if place < len(everyone):
                     keep.setdefault(int(order[place, level]))
-        for at in np.argsort(ranks.sum(1), kind="stable"):
-            keep.setdefault(int(at))
-        self.members = [everyone[at] for at in list(keep)[: max(search.population, len(keep) and search.elites)]]
+        for index in np.argsort(ranks.sum(1), kind="stable"):
+            keep.setdefault(int(index))
+        self.members = [everyone[index] for index in list(keep)[: max(search.population, len(keep) and search.elites)]]
 
     def best(self, level: int) -> Individual:
-        """The fastest member at a level."""
+        """Fastest member at a level."""
         return min(self.members, key=lambda m: (int(m.cycles[level]), m.task))

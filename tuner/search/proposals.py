@@ -1,4 +1,4 @@
-"""Whole programs that are proposed to an island beside its children: segmentations, placements, stages, with tensors held over borders."""
+"""Proposals of programs for an island besides its children: segmentations, placements, stages, with persistent tensors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tuner.search.population import Island
 
 
 def proposed(context: SearchContext, island: Island, count: int, turn: int) -> Asking[list[Genome]]:
-    """Some of `count` programs, none measured, in the order in which they deserve it.  turn: evolving epochs before this one.
+    """Propose part of `count` unmeasured programs, in order of merit.  turn: evolving epochs before this one.
 
-    What follows from the table alone is dealt to the islands, so that they do not all measure the same.
+    Proposals from the table alone are dealt to the islands, so that not all measure the same.
     """
     taken: dict[Genome, None] = {}
 
@@ -28,8 +28,8 @@ def proposed(context: SearchContext, island: Island, count: int, turn: int) -> A
     context.wide = context.rules.wide or (context.placer is not None and not placed)
     if context.island == 0 and placed and turn % context.config.placement.every == 0:
         for group in range(len(context.table.groups)):
-            take(context.table.singles(group), BASELINE)  # the baseline; what is placed would leave no room for it
-    # of two programs every other island changes what it has by one
+            take(context.table.singles(group), BASELINE)  # the baseline; placements would leave no room for it
+    # with two programs, every other island replaces one by a child
     share = min(count, max(2 if placed and context.island % 2 == 0 else 1, int(count * context.config.search.proposed)))
     for genome in placed[:share]:
         take(genome, PLACEMENT)
@@ -39,9 +39,9 @@ def proposed(context: SearchContext, island: Island, count: int, turn: int) -> A
 
 
 def _by_placement(context: SearchContext, island: Island, turn: int) -> Asking[list[Genome]]:
-    """The placer's proposals for one level, and among them what stages led to; levels take turns.
+    """Placer's proposals for one level, with staged programs among them; levels take turns.
 
-    None where they are not expected to be faster than every segment on all cores: then the search is the one that has nothing else.
+    None where they are not expected to beat every segment on all cores: then the search continues as without a placer.
     """
     if context.placer is None:
         return []
@@ -55,10 +55,10 @@ def _by_placement(context: SearchContext, island: Island, turn: int) -> Asking[l
 
 
 def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
-    """Stages of the cheapest segmentation by short segments on one core, for one level and by one island after the other."""
+    """Stages of the cheapest segmentation by short segments on one core; levels and islands take turns."""
     placement, rules = context.config.placement, context.rules
-    number, other = divmod(turn - 1, placement.every)  # not before anything is known but what was measured first
-    if context.placer is None or not turn or other or number % rules.islands != context.island:
+    number, remainder = divmod(turn - 1, placement.every)  # not before anything but the initial segments is measured
+    if context.placer is None or not turn or remainder or number % rules.islands != context.island:
         return []
     level = rules.order[number % len(rules.order)]
     border = float(context.known.border[level])
@@ -71,9 +71,9 @@ def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
 def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[tuple[Genome | None, Proposal]]:
     """Segmentations: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
 
-    They hold the tensors over borders that they are expected to be faster with.
+    They get the persistent tensors that are expected to make them faster.
 
-    Where there are several cores they are on all of them: a segmentation of any widths does not know what changing between them costs.
+    With several cores they use all of them: a segmentation of mixed widths does not include the cost of changes between them.
     """
     rules, border = context.rules, context.known.border
     width = [granted.cores if rules.several > 1 else None for granted in rules.granted]
@@ -82,11 +82,11 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[tup
     if not context.config.use.segmentations:
         return
     prices = [(price, level) for price in (1.0, 0.5, 0.0, 1.5) for level in rules.order]
-    for at, (price, level) in enumerate(prices):
-        if (at + turn) % rules.islands == context.island:
-            found = context.table.segmentation(level, price * border[level], width=width[level])
-            yield context.held(found[0], level) if found else None, SHORTEST_PATH
+    for index, (price, level) in enumerate(prices):
+        if (index + turn) % rules.islands == context.island:
+            segmentation = context.table.segmentation(level, price * border[level], width=width[level])
+            yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH
     for _ in range(2):
         for level in rules.order:
-            found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
-            yield context.held(found[0], level) if found else None, SHORTEST_PATH
+            segmentation = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
+            yield context.held(segmentation[0], level) if segmentation else None, SHORTEST_PATH

@@ -1,4 +1,4 @@
-"""A strategy that looks for nothing: it measures the programs that the run began with, and has ended."""
+"""Strategy without a search: measures the run's initial programs, then ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.search.strategy import StrategyContext
 
 
 class KnownPrograms:
-    """A `SearchStrategy`."""
+    """Replay of programs: a `SearchStrategy`."""
 
     version: ClassVar[str] = "1"
 
@@ -24,21 +24,21 @@ class KnownPrograms:
         self._island = context.island
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
-        """Programs alone count."""
+        """Keep the knowledge; only its programs are used."""
         del models
         self._known = known
 
     def ask(self, epoch: int) -> Asking[None]:
-        """The first island's, once."""
+        """Request the programs once, on the first island."""
         if epoch == BEGINNING and self._island == 0:
             programs = {genome: by for genome, by in self._known.proposed.items() if not self._known.measured(genome)}
             if programs:
                 yield [Request("program", genome, proposal=Proposal(by)) for genome, by in programs.items()]
 
     def elites(self) -> Sequence[Individual]:
-        """None: nobody goes on from them."""
+        """Return none: no island continues from them."""
         return ()
 
     def state(self) -> bytes:
-        """Nothing."""
+        """Return an empty state."""
         return b"-"

@@ -1,8 +1,8 @@
-"""Whose a segment is: every island looks for new ones among its own only.
+"""Assignment of segments to islands: every island searches new ones only in its own shard.
 
-Islands look near the same segmentations, and hear of each other an epoch late: when all looked everywhere, a seventh to a fifth of what
-they measured was what another one measured too.  A structure's ways are one island's, so that whoever runs its jobs lowers and tiles what
-it knows.  Single operators are dealt way by way: a model may be made of one structure, and its ways are what there is to search.
+Islands search near the same segmentations, and receive each other's findings an epoch late: without shards, a fifth to a seventh of their
+measurements were duplicates.  All forms of a structure belong to one island, so that its process lowers and tiles known structures.
+Single operators are dealt form by form: a model may consist of one structure, whose forms are then all there is to search.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from tuner.search.hashing import key_name
 
 
 class Shard:
-    """What one of so many islands looks for."""
+    """Shard of one island among `islands`."""
 
     def __init__(self, structures: Structures, islands: int = 1, island: int = 0) -> None:
         self.islands, self.island, self._structures = islands, island, structures
         self._alone = {structures.structure(k, k + 1) for k in range(len(structures.target_graph.operators))} if islands > 1 else set()
 
     def may_hold(self, gene: Gene) -> bool:
-        """False where `holds` is, whatever else is done with the gene: its structure alone says so."""
+        """Whether `holds` can be true for any form of the gene: decided by its structure alone."""
         structure = self._structures.structure(gene.start, gene.stop)
         return structure in self._alone or self._is_mine(int(structure, 16))
 
     def holds(self, key: Key) -> bool:
-        """Of one island alone, in every process."""
+        """Whether the key belongs to this island; the same in every process."""
         structure = key[0]
         return self._is_mine(key_name(key) if structure in self._alone else int(structure, 16))
 

@@ -1,8 +1,8 @@
-"""What a search strategy is: which segments and programs an island measures next, whoever wrote it.
+"""Protocol of a search strategy: chooses the next segments and programs that an island measures.
 
-A strategy is one island.  It is made anew for every epoch, in the process that runs the epoch's job, from the state that it left, and
-is told what all islands know.  It sees neither the clock nor the budget: where that ends, its generator is closed.  So what it asks follows
-from what it was told and from its state alone, whoever runs it, when, and beside what.
+A strategy is one island.  It is constructed for every epoch, in the process of the epoch's job, from its last state, and receives the
+knowledge of all islands.  It sees neither the clock nor the budget: at their end its generator is closed.  So its requests depend only on
+the knowledge and its state, not on the process, the time or other jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tuner.search.population import Individual
 
 @dataclass(frozen=True, eq=False)
 class StrategyContext:
-    """Whose island it is.  rules: what the configuration permits.  island: of `islands`, from 0.  seed: of the run."""
+    """Context of an island.  rules: options permitted by the configuration.  island: of `islands`, from 0.  seed: of the run."""
 
     rules: SearchLimits
     island: int
@@ -47,38 +47,38 @@ class StrategyContext:
 
 
 class SearchStrategy(Protocol):
-    """One island, for one epoch.  version: of the class, part of a run's identity."""
+    """Strategy of one island, for one epoch.  version: of the class, part of a run's identity."""
 
     version: ClassVar[str]
 
     def __init__(self, context: StrategyContext, state: bytes | None) -> None:
-        """state: what `state` gave after the island's last epoch, None before its first one."""
+        """Construct from the result of `state` after the island's last epoch, None before its first one."""
         ...
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
-        """Once, before `ask`.  known: what all islands found until an earlier epoch, and all that this one did; what it measures now is
-        added while it asks.  models: that predict, of every level, None where there is none.
+        """Receive knowledge, once, before `ask`.  known: findings of all islands up to an earlier epoch, and all of this island; its
+        measurements are added while it asks.  models: one for every level, None without a model.
         """
         ...
 
     def ask(self, epoch: int) -> Asking[None]:
-        """An epoch: rounds of requests, each answered before the next; few enough that others hear of them soon.
+        """Yield an epoch's rounds of requests, each answered before the next; few enough that other islands receive them soon.
 
-        epoch: from 1 on.  Before, the first island's job has measured the model layer by layer, and what the run began with
+        epoch: from 1 on.  Before, the first island's job has measured the model layer by layer, and the run's initial programs
         (`known.elites[0]`).
         """
         ...
 
     def elites(self) -> Sequence[Individual]:
-        """What other islands may take, the best first."""
+        """Return individuals for other islands, the best first."""
         ...
 
     def state(self) -> bytes:
-        """After an epoch: all that the next one needs beside what it is told."""
+        """Return the state after an epoch: all that the next one needs beside the knowledge."""
         ...
 
 
 def find_strategy(name: str) -> type[SearchStrategy]:
-    """Raises `BadInputError`."""
+    """Find a strategy by name.  Raises `BadInputError`."""
     strategy: type[SearchStrategy] = find(STRATEGIES, name).object
     return strategy

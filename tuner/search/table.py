@@ -1,7 +1,7 @@
-"""What is known of segments: measured cycles by structure and gene, and the best segmentation of the whole model by known segments.
+"""Table of measured segments: cycles by structure and gene, and the best segmentation of the model by measured segments.
 
 Segments of equal structure, anywhere in the network, share an entry.  The segmentation is the exact shortest path over the topological
-order for costs that add up; they do not quite (neighbours overlap), so it proposes programs and never judges them.
+order for additive costs; real costs are not quite additive (neighbours overlap), so it proposes programs and never judges them.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tuner.measure.grants import NEVER
 _CORES = Gene._fields.index("cores") - 2  # of a tail
 _ABSENT = object()
 Way = tuple[float, bytes, NDArray[np.int64]]
-WAYS = 3  # of a structure, that say how wrong predictions of it are
-_Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
+WAYS = 3  # kept for each structure, to correct its predictions
+_Kind = tuple[str, int | None]  # a structure, and its number of cores; None: any number
 
 
 def less_border(cycles: float, border: float) -> float:
-    """What a segment costs whose neighbour overlaps its border, at most by half of it."""
+    """Cost of a segment that overlaps its neighbour at the border, by at most half of the segment."""
     return max(cycles - border, 0.5 * cycles)
 
 
 class SegmentTable:
-    """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
+    """Measured segments.  cycles: key -> int64 [levels], `NEVER` at levels that it does not fit, or None where it does not fit the machine.
 
     moved_bytes: key -> to and from DDR.  seen: (structure, features), float32, scaled, as bytes.
-    fastest: structure -> the fastest of ways that differ in features, `WAYS` at most, that fit every level: (mean logarithm of the cycles,
-    features, cycles); of those with equal features the first counts.
-    groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
+    fastest: structure -> up to `WAYS` fastest forms with different features that fit every level: (mean logarithm of the cycles, features,
+    cycles); of equal features the first counts.
+    groups: indices of levels with equal grants (`tuner.measure.grants`); None: all equal.
     """
 
     def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
@@ -61,15 +61,15 @@ class SegmentTable:
         return self.structures.key(gene) in self.cycles
 
     def of(self, gene: Gene) -> NDArray[np.int64] | None:
-        """Measured cycles per level; None where not measured or not feasible."""
+        """Measured cycles per level; None if not measured or not feasible."""
         return self.cycles.get(self.structures.key(gene))
 
     def moved(self, gene: Gene) -> int:
-        """Bytes to and from DDR; 0 where not measured or not feasible."""
+        """Bytes to and from DDR; 0 if not measured or not feasible."""
         return self.moved_bytes.get(self.structures.key(gene), 0)
 
     def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0, features: bytes = b"") -> bool:
-        """What was measured of a gene, and its features (see `seen`); False, and nothing changes, where it is known."""
+        """Add a measurement of a gene, with its features (see `seen`); returns False without a change for a known gene."""
         key = self.structures.key(gene)
         if key in self.cycles:
             return False
@@ -79,18 +79,19 @@ class SegmentTable:
         if features and (key[0], features) not in self.seen:
             self._set(self.seen, (key[0], features), None)
             if cycles is not None and (cycles < NEVER).all():
-                mine: Way = float(np.log(cycles).mean()), features, cycles
-                found = sorted((*self.fastest.get(key[0], ()), mine), key=lambda way: way[:2])
-                self._set(self.fastest, key[0], tuple(found[:WAYS]))
+                new_way: Way = float(np.log(cycles).mean()), features, cycles
+                ways = sorted((*self.fastest.get(key[0], ()), new_way), key=lambda way: way[:2])
+                self._set(self.fastest, key[0], tuple(ways[:WAYS]))
         if cycles is None:
             return True
         self._set(self.moved_bytes, key, moved_bytes)
         structure, tail = key
         if gene.stop - gene.start == 1:
-            for group, alone in zip(self.groups, self._alone, strict=True):
+            for group, single_best in zip(self.groups, self._alone, strict=True):
                 merit = (float(np.log(np.maximum(cycles[group], 1)).mean()), tail)
-                if (cycles[group] < NEVER).all() and (structure not in alone or merit < alone[structure]):
-                    self._set(alone, structure, merit)
+                if (cycles[group] < NEVER).all() and (structure not in single_best or merit < single_best[structure]):
+                    self._set(single_best, structure, merit)
+        # fastest and leanest genes of the structure, on any and on this number of cores
         width = len(tail[_CORES])
         for level, (best, leanest) in enumerate(zip(self._best, self._lean, strict=True)):
             if cycles[level] >= NEVER:
@@ -111,27 +112,27 @@ class SegmentTable:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is added inside is taken out again at the end.  Not inside another one."""
+        """Remove at the end everything added inside.  Must not be nested."""
         self._undo = []
         try:
             yield
         finally:
-            for where, key, before in reversed(self._undo):
-                if before is _ABSENT:
+            for where, key, previous in reversed(self._undo):
+                if previous is _ABSENT:
                     del where[key]
                 else:
-                    where[key] = before
+                    where[key] = previous
             self._undo = None
 
     def best(self, start: int, stop: int, level: int, width: int | None = None) -> tuple[int, Gene] | None:
-        """The fastest known segment over operators [start, stop) at a level, on `width` cores or any number of them."""
-        found = self._best[level].get((self.structures.structure(start, stop), width))
-        return None if found is None else (found[0], Gene(start, stop, *found[1]))
+        """Fastest measured segment over operators [start, stop) at a level, on `width` cores or any number of them."""
+        entry = self._best[level].get((self.structures.structure(start, stop), width))
+        return None if entry is None else (entry[0], Gene(start, stop, *entry[1]))
 
     def lean(self, start: int, stop: int, level: int, width: int) -> tuple[int, Gene] | None:
-        """As `best`, but the least of cycles and bytes on the port together: what is fast while others use the port, too."""
-        found = self._lean[level].get((self.structures.structure(start, stop), width))
-        return None if found is None else (found[1], Gene(start, stop, *found[2]))
+        """Leanest segment: as `best`, but by the sum of cycles and port time of its bytes: fast while others use the port, too."""
+        entry = self._lean[level].get((self.structures.structure(start, stop), width))
+        return None if entry is None else (entry[1], Gene(start, stop, *entry[2]))
 
     def segmentation(
         self,
@@ -142,10 +143,10 @@ class SegmentTable:
         longest: int | None = None,
         width: int | None = None,
     ) -> tuple[Genome, NDArray[np.float64]] | None:
-        """The cheapest known segmentation of all operators, and the cost of covering the first j, float64 [operators + 1].
+        """Cheapest segmentation of all operators by measured segments, and the cost of covering the first j, float64 [operators + 1].
 
         border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
-        width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.
+        width: number of cores of all segments, except operators that cannot.  None where some operator has no measured segment.
         """
         cost, tails = self.costs(level, border, width, longest)
         if noise and rng is not None:
@@ -160,33 +161,33 @@ class SegmentTable:
     def costs(
         self, level: int, border: float = 0.0, width: int | None = None, longest: int | None = None, room: int = 0
     ) -> tuple[NDArray[np.float64], dict[tuple[int, int], Tail]]:
-        """What known runs cost (`planner.shortest_path`), less what their borders save, and the tails of their genes.
+        """Costs of measured runs (`planner.shortest_path`), less savings at borders, and the tails of their genes.
 
-        room: operators of the longest run that the costs have a place for at least.
+        room: least length of runs that the array has space for.
         """
         best, runs = self._best[level], self._runs()
         cost = np.full((self.operators, max([room, EVERY_LENGTH, *(j - i for i, j in self._long)])), np.inf)
         tails: dict[tuple[int, int], Tail] = {}
         for i, j, structure in runs:
-            found = best.get((structure, width))
-            if found is None and j - i == 1:
-                found = best.get((structure, None))
-            if found is None or (longest is not None and j - i > longest):
+            entry = best.get((structure, width))
+            if entry is None and j - i == 1:
+                entry = best.get((structure, None))
+            if entry is None or (longest is not None and j - i > longest):
                 continue
-            cost[j - 1, j - i - 1] = less_border(found[0], border)
-            tails[i, j] = found[1]
+            cost[j - 1, j - i - 1] = less_border(entry[0], border)
+            tails[i, j] = entry[1]
         return cost, tails
 
     def runs_of(self, structures: Mapping[str, int]) -> list[tuple[int, int, int]]:
-        """(start, stop, number) of every run whose structure has one."""
+        """Runs (start, stop, number) with a structure in `structures`."""
         return [(i, j, structures[structure]) for i, j, structure in self._runs() if structure in structures]
 
     def _runs(self) -> list[tuple[int, int, str]]:
-        """All that are looked at one by one, and longer ones that were measured."""
+        """Runs of regular length, and longer ones that were measured."""
         return [*self._pairs, *((*run, structure) for run, structure in sorted(self._long.items()))] if self._long else self._pairs
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
-        """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""
+        """Sum of the segments' own cycles per level, `NEVER` or more if one does not fit; None for an unmeasured segment."""
         total = np.zeros(self.levels)
         for gene in genome:
             cycles = self.of(gene)
@@ -196,9 +197,9 @@ class SegmentTable:
         return total
 
     def singles(self, group: int = 0) -> Genome | None:
-        """Every operator alone, each with the gene that is best over the levels of a group that grants the same (geometric mean): the tuned
+        """Genome of single operators, each with the best gene over the levels of a group with equal grants (geometric mean): the tuned
         layer-by-layer genome."""
-        alone = self._alone[group]
-        if any(structure not in alone for structure in self._operators):
+        by_structure = self._alone[group]
+        if any(structure not in by_structure for structure in self._operators):
             return None
-        return tuple(Gene(k, k + 1, *alone[structure][1]) for k, structure in enumerate(self._operators))
+        return tuple(Gene(k, k + 1, *by_structure[structure][1]) for k, structure in enumerate(self._operators))

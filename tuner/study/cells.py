@@ -1,4 +1,4 @@
-"""Whole runs as units of work, for `study` and `sweep`: where they run, and what says that they are of the same model."""
+"""Complete runs as units of work for `study` and `sweep`: workers, store, and paths valid on every worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.zoo.names import is_made, resolve
 
 
 def cells_config(request: FarmRequest, candidates: int | None = None, measurements: int | None = None) -> TuneConfig:
-    """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
+    """Configuration of every run: file, `--set`, then options that stand for a key.  Raises `BadInputError`."""
     options = {"target.name": request.target, "runner.name": request.runner, "farm.resource": request.resource}
     config = load_config(request.config, request.overrides).given(options, candidates, measurements=measurements)
     external_plugins(config, (request.backend or config.farm.backend) == "serial", request.address)
@@ -25,7 +25,7 @@ def cells_config(request: FarmRequest, candidates: int | None = None, measuremen
 def cells_workers(
     request: FarmRequest, config: TuneConfig, make: Make[T, R], run_id: str, cells: int
 ) -> AbstractContextManager[IsolatedMap[T, R]]:
-    """For `cells` runs: each takes minutes on one CPU, so one at a time, and none is too long."""
+    """Workers for `cells` runs, each on one CPU for minutes: one at a time, without a timeout."""
     if (request.backend or config.farm.backend) == "serial":
         return each_here(make)
     workers = request.workers if request.workers is not None else config.farm.workers
@@ -35,7 +35,7 @@ def cells_workers(
 
 
 def cells_store(request: FarmRequest) -> str | None:
-    """Of every run, wherever it runs: the one that was named, else a folder of its own in `out`."""
+    """Store shared by all runs: the given one, else a folder in `out`."""
     if request.store == NO_STORE:
         return None
     if request.store is not None and is_url(request.store):
@@ -44,7 +44,7 @@ def cells_store(request: FarmRequest) -> str | None:
 
 
 def there(model: Path) -> Path:
-    """A model as every worker finds it: an absolute path, or the name of a built network.  Raises `BadInputError` where there is none."""
+    """Model path valid on every worker: absolute, or the name of a built network.  Raises `BadInputError` for a missing file."""
     if is_made(model):
         return resolve(model, None)[0]
     if not model.is_file():

@@ -1,8 +1,9 @@
-"""Optuna over the hyper-parameters of the search: batches of trials that are the same on any cluster and after any kill.
+"""Optuna over the hyper-parameters of the search: batches of trials, the same on any cluster and after any kill.
 
-One driver owns the study.  Batch b: B trials of a new sampler seeded by (seed, b) that has heard of the batches before, and their runs.  A
-batch is *done* when its file `batches/<b>.json` is there; those files are the study, and what a killed driver was at is asked again.  The
-last batch may be short: with more trials it is asked again, and keeps the results that it has.
+One driver owns the study.  Batch b: B trials of a new sampler seeded by (seed, b) and told of all earlier batches, and their runs.  A
+batch
+is *done* once its file `batches/<b>.json` exists; these files are the study, and the unfinished batch of a killed driver is asked again.
+The last batch may be short: with more trials it is asked again, and keeps its results.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from tuner.study.curve import CellCurve, areas, counts_of, mean_curve, rungs_of
 from tuner.study.storage import StudyStorage
 from tuner.study.trials import Record, ask, best_of, check_space, front, may_stop, stopped
 
-WORK = ".work"  # searches of the batch that goes on
+WORK = ".work"  # searches of the current batch
 
 
 class RunCell(Protocol):
-    """A search on the serial backend up to the last of the counts, which goes on where its folder has it.  Picklable."""
+    """Search on the serial backend up to the last of the counts, resumed from its folder if present.  Picklable."""
 
     def __call__(self, model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str) -> CellCurve: ...
 
 
 class TrialRun(NamedTuple):
-    """The unit of work: one trial on one network with one seed, up to the last of `counts`.  folder: of that search alone."""
+    """Unit of work: one trial on one network with one seed, up to the last of `counts`.  folder: of this search alone."""
 
     model: str
     machine: str
@@ -54,7 +55,7 @@ class TrialRun(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialWorker:
-    """Runs a cell."""
+    """Worker that runs one cell."""
 
     run_cell: RunCell
 
@@ -64,9 +65,9 @@ class TrialWorker:
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What to study.
+    """Specification of a study.
 
-    inputs: what else a cell's result follows from, as texts for people (data type, digests of files): a study is not resumed with others.
+    inputs: other inputs of a cell's result, as texts for people (data type, digests of files): a resumed study must have the same.
     """
 
     models: tuple[str, ...]
@@ -80,7 +81,7 @@ class StudySpec:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Readings at which curves are read."""
+        """Counts of readings at which curves are evaluated."""
         return counts_of(self.config.study.measurements, self.config.study.points)
 
 
@@ -112,11 +113,11 @@ CellsOn = Callable[[Make[TrialRun, CellCurve]], AbstractContextManager[Cells]]
 def run_study(
     folder: Path, spec: StudySpec, run_cell: RunCell, workers: CellsOn, resume: bool = False, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Run or resume a study in `folder`; returns what `summary.json` holds.
+    """Run or resume a study in `folder`; returns the content of `summary.json`.
 
-    That file and `best.yaml`, for `tune --config`, are written after every batch, of the trials so far.
+    `summary.json` and `best.yaml`, for `tune --config`, are written after every batch, over the trials so far.
 
-    workers: where cells run (`tuner.farm.isolated_map`), for what makes a `TrialWorker`.
+    workers: opens the workers of the cells (`tuner.farm.isolated_map`) for a factory of `TrialWorker`.
     """
     folder = LocalPath(folder)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -133,6 +134,7 @@ def run_study(
         say(_story(spec))
         if spec.trials > len(records):
             with workers(partial(TrialWorker, run_cell)) as cells:
+                # a short last batch is asked again: its records are replaced, not extended
                 for b in range(len(records) // size, math.ceil(spec.trials / size)):
                     batch = _batch(folder, spec, b, records, cells)
                     write_json(_path(folder, b), {"version": VERSION, "trials": [asdict(record) for record in batch]})
@@ -140,8 +142,8 @@ def run_study(
                     storage.publish(records, spec.config, spec.counts)
                     summary = _write_summary(folder, spec, run.run, records)
                     best = summary["best"]
-                    found = "none yet" if best is None else f"{_gain(best['value'])}, trial {best['trial']}"
-                    say(f"{len(records)} of {spec.trials} trials, best: {found}")
+                    best_text = "none yet" if best is None else f"{_gain(best['value'])}, trial {best['trial']}"
+                    say(f"{len(records)} of {spec.trials} trials, best: {best_text}")
         return summary
 
 
@@ -150,7 +152,7 @@ def _gain(value: float | None) -> str:
 
 
 def _story(spec: StudySpec) -> str:
-    """What a trial is, in one line."""
+    """Line that describes a trial."""
     networks, seeds, counts = len(spec.models), len(spec.seeds), spec.counts
     stops = ", ".join(f"{counts[rung - 1]:,}" for rung in rungs_of(counts)[:-1])
     when = f"after {stops} one behind the median is stopped, once {max(1, spec.config.study.startup)} have come to their end"
@@ -161,28 +163,28 @@ def _story(spec: StudySpec) -> str:
 
 
 def _differs(folder: LocalPath, config: TuneConfig) -> list[str]:
-    """Settings that the study in a folder has otherwise."""
+    """Settings that differ from those of the study in the folder."""
     path = folder / SETTINGS
     if not path.is_file():
         return []
     then = load_config(str(path))
-    (old, new), found = (each.study.model_dump(mode="json") for each in (then, config)), config.changed_since(path)
+    (old, new), changes = (settings.study.model_dump(mode="json") for settings in (then, config)), config.changed_since(path)
     for key in old:
         if key != "parameters" and old[key] != new[key]:
-            found.append(f"study.{key} {old[key]!r}, not {new[key]!r}")
-    spans, mine = old["parameters"], new["parameters"]
-    for name in (*spans, *(name for name in mine if name not in spans)):
-        if spans.get(name) != mine.get(name):
-            found.append(f"study.parameters.{name} {spans.get(name, 'not there')}, not {mine.get(name, 'there')}")
-    return found
+            changes.append(f"study.{key} {old[key]!r}, not {new[key]!r}")
+    spans, new_spans = old["parameters"], new["parameters"]
+    for name in (*spans, *(name for name in new_spans if name not in spans)):
+        if spans.get(name) != new_spans.get(name):
+            changes.append(f"study.parameters.{name} {spans.get(name, 'not there')}, not {new_spans.get(name, 'there')}")
+    return changes
 
 
-def _path(folder: LocalPath, b: int) -> LocalPath:
-    return folder / "batches" / f"{b:06d}.json"
+def _path(folder: LocalPath, batch_number: int) -> LocalPath:
+    return folder / "batches" / f"{batch_number:06d}.json"
 
 
 def _load(folder: LocalPath, size: int) -> list[Record]:
-    """The trials of all batch files, of which the last may be short."""
+    """Trials of all batch files; the last may be short."""
     records: list[Record] = []
     while len(records) % size == 0 and (path := _path(folder, len(records) // size)).exists():
         raw = read_json(path)
@@ -198,25 +200,25 @@ def _load(folder: LocalPath, size: int) -> list[Record]:
     return records
 
 
-def _batch(folder: LocalPath, spec: StudySpec, b: int, records: Sequence[Record], cells: Cells) -> list[Record]:
-    """Ask and run batch b, as much of it as the study has trials; what `records` has of it stays."""
+def _batch(folder: LocalPath, spec: StudySpec, number: int, records: Sequence[Record], cells: Cells) -> list[Record]:
+    """Ask and run batch `number`, limited to the study's trials; existing results in `records` stay."""
     size = spec.config.study.batch
-    earlier, kept = records[: b * size], list(records[b * size :])
-    asked = ask(spec.config, spec.seed, b, min(size, spec.trials - b * size), earlier, spec.counts)
-    if [record.params for record in asked[: len(kept)]] != [record.params for record in kept]:
-        raise BadInputError(f"{_path(folder, b)}: optuna {optuna.__version__} asks other trials than these; give another --out")
-    new = asked[len(kept) :]
+    earlier, existing = records[: number * size], list(records[number * size :])
+    asked = ask(spec.config, spec.seed, number, min(size, spec.trials - number * size), earlier, spec.counts)
+    if [record.params for record in asked[: len(existing)]] != [record.params for record in existing]:
+        raise BadInputError(f"{_path(folder, number)}: optuna {optuna.__version__} asks other trials than these; give another --out")
+    new = asked[len(existing) :]
     work = folder / WORK
     try:
         _clear(work)
         _run_batch(new, spec, cells, earlier, work)
     finally:
         _clear(work)
-    return kept + new
+    return existing + new
 
 
 def _clear(work: Path) -> None:
-    """Searches of a batch are nothing that a later one goes on with."""
+    """Delete the searches of a batch; no later batch resumes them."""
     shutil.rmtree(work, ignore_errors=True)
 
 
@@ -227,21 +229,22 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier
     configs = {record.number: config.replaced({**record.params, "farm.backend": "serial"}) for record in records}
     for rung in rungs:
         alive = [record for record in records if record.error is None and not record.pruned]
-        asked = [(at, model, seed, record) for at, model in enumerate(spec.models) for record in alive for seed in spec.seeds]
-        told = cells(
+        asked = [(index, model, seed, record) for index, model in enumerate(spec.models) for record in alive for seed in spec.seeds]
+        outcomes = cells(
             [
-                TrialRun(model, spec.machine, configs[record.number], seed, counts[:rung], str(work / f"{record.number}-{at}-{seed}"))
-                for at, model, seed, record in asked
+                TrialRun(model, spec.machine, configs[record.number], seed, counts[:rung], str(work / f"{record.number}-{index}-{seed}"))
+                for index, model, seed, record in asked
             ]
         )
-        for (at, model, seed, record), (found, why) in zip(asked, told, strict=True):
-            if found is None:
+        for (index, model, seed, record), (curve, why) in zip(asked, outcomes, strict=True):
+            if curve is None:
                 record.error = record.error or f"{model}: {why}"
-            elif not found.levels or not all(len(row) == rung and all(map(math.isfinite, row)) for row in found.levels.values()):
-                record.error = record.error or f"{model}: not a finite number per level and count: {dict(found.levels)}"
+            elif not curve.levels or not all(len(row) == rung and all(map(math.isfinite, row)) for row in curve.levels.values()):
+                record.error = record.error or f"{model}: not a finite number per level and count: {dict(curve.levels)}"
             else:
-                record.cells[f"{at} {seed}"] = dict(found.levels)
-                record.cpu_s = round(record.cpu_s + found.cpu_s, 2)
+                record.cells[f"{index} {seed}"] = dict(curve.levels)
+                record.cpu_s = round(record.cpu_s + curve.cpu_s, 2)
+        # a search failed for any of its networks fails its trial
         for record in alive:
             if record.error is None:
                 record.curve = mean_curve(list(record.cells.values()))
@@ -252,14 +255,14 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier
 
 
 def _row(record: Record, batch: int) -> dict[str, Any]:
-    """Of a trial in the summary; the curves of its searches are in its batch."""
+    """Row of a trial in the summary; curves of its searches are in its batch file."""
     row = asdict(record)
     del row["cells"]
     return {"batch": record.number // batch, **row}
 
 
 def _write_summary(folder: LocalPath, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
-    """`summary.json` and `best.yaml` of the trials that there are; returns what the former holds."""
+    """Write `summary.json` and `best.yaml` over the trials so far; returns the content of the former."""
     best = best_of(records)
     summary = {
         "version": VERSION,
@@ -287,7 +290,7 @@ def _write_summary(folder: LocalPath, spec: StudySpec, run: str, records: Sequen
     }
     if best is not None:
         text = spec.config.replaced(best.params).to_yaml()
-        over = ", ".join(spec.config.study.parameters)
+        over = ", ".join(spec.config.study.parameters)  # the file tells its origin
         head = f"# best of {len(records)} trials over {over}: {_gain(best.value)}\n"
         atomic_write(folder / "best.yaml", [(head + text).encode()])
     write_json(folder / SUMMARY, summary)

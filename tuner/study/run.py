@@ -1,7 +1,8 @@
-"""`tilefarm study` from its request: what one trial runs on one network, and where the trials run.
+"""Study from its request: the run of one trial on one network, and the workers of trials.
 
-A trial is judged against the same cycles whatever it does: those of every operator alone, as `compile --layerwise` makes them.  Against a
-baseline that the trial tunes itself, tuning the baseline badly would look like winning.
+All trials are judged against the same cycles: those of every operator on its own, as `compile --layerwise` makes them.  Against a
+baseline
+tuned by the trial, a badly tuned baseline would look like a gain.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tuner.zoo.names import file_digest
 
 
 def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run or resume a study in `request.out`; returns what its summary.json holds.  say: takes a line after every batch.
+    """Run or resume a study in `request.out`; returns the content of its summary.json.  say: takes a line after every batch.
 
     Raises `BadInputError`.
     """
@@ -63,7 +64,7 @@ def run_cell(
     model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str, *, dtype: DTypeName = "float16",
     random_weights: int | None = None, store: str | None = None,
 ) -> CellCurve:  # fmt: skip
-    """One search on the serial backend up to the last of the counts, from where it was left in its folder."""
+    """Run one search on the serial backend up to the last of the counts, resumed from its folder."""
     from tuner.driver import searched
 
     begun = time.process_time()
@@ -82,10 +83,10 @@ def run_cell(
 
 
 def _untuned(opened: LoweredModel, config: TuneConfig, log: pd.DataFrame, served: Mapping[str, int]) -> dict[str, int]:
-    """Level -> cycles of every operator alone: by the simulator; where something else is the clock, of the first program of the log."""
+    """Cycles of the default plan by level: by the simulator; with another clock, of the first program of the log."""
     if config.runner.name == BUILT_IN and config.target.name == NPU:
         plans = default_by_level(opened)
         return {level: measured.timings[level].cycles for level, measured in measure(opened, plans).items()}
     first = log[log["seq"] == 0]
     cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: served.get(run, 1))
-    return {str(level): int(each) for level, each in cycles.groupby(first["level"].astype("str"), sort=False).sum().items()}
+    return {str(level): int(total) for level, total in cycles.groupby(first["level"].astype("str"), sort=False).sum().items()}

@@ -1,6 +1,6 @@
-"""A study's trials where Optuna's own tools look for them: a journal in the study's folder, or the user's database.
+"""Copy of a study's trials for Optuna's own tools: a journal in the study's folder, or the user's database.
 
-Nothing is read from there but to see whose it is: the batch files are the study.
+The batch files are the study; the copy is read only to check that it belongs to the study.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ JOURNAL = "journal.log"
 
 
 class StudyStorage:
-    """Optuna's copy of a study.  url: of the user's database; None: a journal in `folder`, made anew, as a killed driver may have torn it.
+    """Optuna's copy of a study.  url: of the user's database; None: a new journal in `folder`, since a killed driver may have torn the
+    old.
 
-    Raises `BadInputError` where the database cannot be opened.
+    Raises `BadInputError` for a database that cannot be opened.
     """
 
     def __init__(self, folder: Path, url: str | None, name: str) -> None:
@@ -32,20 +33,20 @@ class StudyStorage:
         self._study = optuna.create_study(storage=_opened(folder, url), study_name=name, direction="minimize", load_if_exists=True)
 
     def publish(self, records: Sequence[Record], config: TuneConfig, counts: Sequence[int]) -> None:
-        """Add the trials that are not there.  Raises `BadInputError` where another study has that name."""
-        there = self._study.get_trials(deepcopy=False)
-        mine = [frozen(record, config, counts) for record in records]
-        if [(trial.params, trial.state, trial.value) for trial in there] != [(t.params, t.state, t.value) for t in mine[: len(there)]]:
+        """Add new trials.  Raises `BadInputError` if another study has the name."""
+        stored = self._study.get_trials(deepcopy=False)
+        trials = [frozen(record, config, counts) for record in records]
+        if [(trial.params, trial.state, trial.value) for trial in stored] != [(t.params, t.state, t.value) for t in trials[: len(stored)]]:
             raise BadInputError(
                 f"--storage {self._where}: has another study {self._study.study_name}, of another folder; give another --storage or --seed"
             )
-        self._study.add_trials(mine[len(there) :])
+        self._study.add_trials(trials[len(stored) :])
 
 
 def _opened(folder: Path, url: str | None) -> BaseStorage:
     if url is None:
-        for left in folder.glob(f"{JOURNAL}*"):
-            left.unlink()
+        for journal in folder.glob(f"{JOURNAL}*"):
+            journal.unlink()
         return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
     try:
         return RDBStorage(url)

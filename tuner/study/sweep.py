@@ -1,12 +1,12 @@
-"""Models x machines x seeds: every cell a run folder of its own, and one table over all of them.
+"""Sweep over models x machines x seeds: a run folder for each cell, and one table over all.
 
-A cell is one unit of work for the farm: a whole run on the serial backend, on one CPU.  So as many cells run side by side as there are
-workers, no actor starts actors, and each cell's result is that of `tilefarm tune` with the same budget, wherever it ran.  On a cluster
-`out` is a folder that all nodes see.
+A cell is one unit of work for the farm: a complete run on the serial backend, on one CPU.  So as many cells run at once as there are
+workers, no actor starts actors, and each cell's result equals that of `tilefarm tune` with the same budget on any worker.  On a cluster
+`out` must be visible to all nodes.
 
-`index.parquet` is written anew whenever a cell ends: a row per cell and level.  A sweep that is killed goes on with `resume`: cells that
-are done are left alone, others go on from their own checkpoints.  With more seeds there are more cells; with more programs all of them go
-on, as a run does.  With fewer of either the table would not be of what is in the folder, so that is refused.
+`index.parquet` is rewritten whenever a cell ends: a row per cell and level.  A killed sweep continues with `resume`: finished cells are
+skipped, others resume from their checkpoints.  More seeds add cells; a larger budget resumes all cells.  Fewer seeds or a smaller budget
+are refused, since the table would not describe the folder.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _OF_RUN = [column.name for column in INDEX_COLUMNS[17:]]
 
 @dataclass(frozen=True)
 class SweepIdentity(Identity):
-    """What is compared when a sweep is resumed: not seeds and budget, of which there may be more."""
+    """Compared fields when a sweep is resumed: without seeds and budget, which may grow."""
 
     models: tuple[str, ...]
     machines: tuple[str, ...]
@@ -93,7 +93,7 @@ class SweepIdentity(Identity):
 
 
 class SweepCell(NamedTuple):
-    """One run.  name: of its folder."""
+    """Run of a sweep.  name: of its folder."""
 
     name: str
     model: Path
@@ -105,7 +105,7 @@ class SweepCell(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepWorker:
-    """Runs a cell: '' where it is done, else why it failed."""
+    """Worker that runs a cell: '' on success, else the reason of the failure."""
 
     request: SweepRequest
     out: Path
@@ -114,15 +114,15 @@ class SweepWorker:
     def __call__(self, cell: SweepCell) -> str:
         from tuner.driver import tune
 
-        folder, asked = self.out / cell.name, self.request
+        folder, request = self.out / cell.name, self.request
         settings = self.out / ".tmp" / f"{cell.name}.yaml"
         atomic_write(settings, [self.config.to_yaml().encode()])
         run = TuneRequest(
             model=cell.model, machine=cell.machine, out=folder, seed=cell.seed, config=str(settings), backend="serial",
-            resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
-            random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
-            warm_start=tuple(path.resolve() for path in asked.warm_start), min_npu_share=asked.min_npu_share,
-            store=cells_store(asked), champions=False,
+            resume=(folder / "run.json").exists(), style=request.style, tag=request.tag, dtype=request.dtype,
+            random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(request, cell),
+            warm_start=tuple(path.resolve() for path in request.warm_start), min_npu_share=request.min_npu_share,
+            store=cells_store(request), champions=False,
         )  # fmt: skip
         try:
             tune(run)
@@ -141,7 +141,7 @@ def _mirror_of(request: SweepRequest, cell: SweepCell) -> str | None:
 
 
 def cells_of(request: SweepRequest) -> tuple[SweepCell, ...]:
-    """Cells in the order models, machines, seeds.  Raises `BadInputError` where two would have one folder, or a file is missing."""
+    """Cells in the order models, machines, seeds.  Raises `BadInputError` for two cells with one folder, or a missing file."""
     cells: dict[str, SweepCell] = {}
     for model, random_weights in request.models:
         path = there(model)
@@ -177,7 +177,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         _no_less(out, cells, config.budget)
         atomic_write(out / SETTINGS, [config.to_yaml().encode()])
         errors: dict[str, str] = {}
-        # other seeds of a model later: cells beside each other then measure different tasks, and a seed finds those of the one before
+        # seed by seed: cells that run at once measure different tasks, and a later seed finds the earlier one's in the store
         waiting = sorted((cell for cell in cells if _summary(out, cell, config.budget) is None), key=lambda cell: cell.seed)
         say(
             f"{len(cells) - len(waiting)} of {len(cells)} runs done, {_budget(config.budget)} each; "
@@ -188,11 +188,11 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         if request.mirror is not None:
             stack.enter_context(Mirror(out, mirror_place(request.mirror), REAL, say, datasets=(), files=(SETTINGS, INDEX)))
             for cell in cells:
-                if cell not in waiting:  # done before, and perhaps not copied to the end
+                if cell not in waiting:  # finished earlier, perhaps not copied completely
                     Mirror(out / cell.name, mirror_place(url_below(request.mirror, cell.name)), REAL, say).close()
         if waiting:
-            with cells_workers(request, config, partial(SweepWorker, request, out, config), "sweep", len(waiting)) as each:
-                for done, (cell, (failed, lost)) in enumerate(zip(waiting, each(waiting), strict=True), len(cells) - len(waiting) + 1):
+            with cells_workers(request, config, partial(SweepWorker, request, out, config), "sweep", len(waiting)) as run_cells:
+                for done, (cell, (failed, lost)) in enumerate(zip(waiting, run_cells(waiting), strict=True), len(cells) - len(waiting) + 1):
                     error = lost or failed
                     if error:
                         errors[cell.name] = error
@@ -208,7 +208,7 @@ def _gains(folder: Path) -> str:
 
 
 def _no_less(out: LocalPath, cells: tuple[SweepCell, ...], budget: BudgetSettings) -> None:
-    """A sweep that is resumed has the seeds and the programs that it had, or more.  Raises `BadInputError`."""
+    """Check that a resumed sweep has at least its earlier seeds and budget.  Raises `BadInputError`."""
     if not (out / INDEX).is_file():
         return
     seeds = 1 + int(read_index(out, ["seed"])["seed"].max())
@@ -229,7 +229,7 @@ def _budget(budget: BudgetSettings) -> str:
 
 
 def _summary(out: Path, cell: SweepCell, budget: BudgetSettings) -> dict[str, Any] | None:
-    """Of a cell that is done with this budget."""
+    """Summary of a cell finished with this budget, else None."""
     summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
     asked = (budget.kind, budget.amount)
     return summary if summary is not None and (summary["budget"]["kind"], summary["budget"]["requested"]) == asked else None
@@ -238,24 +238,24 @@ def _summary(out: Path, cell: SweepCell, budget: BudgetSettings) -> dict[str, An
 def write_index(
     out: Path, cells: tuple[SweepCell, ...], budget: BudgetSettings, errors: dict[str, str], ended: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """`index.parquet`, whole or not at all.  ended: rows of the cells that are done, by name; added to, so that each is read once."""
+    """Write `index.parquet` atomically.  ended: rows of finished cells, by name; extended here, so that each summary is read once."""
     rows = []
     for cell in cells:
-        mine = ended.get(cell.name) or list(_rows(cell, _summary(out, cell, budget), errors.get(cell.name)))
-        if mine[0]["state"] in ENDED:
-            ended[cell.name] = mine
-        rows += mine
+        cell_rows = ended.get(cell.name) or list(_rows(cell, _summary(out, cell, budget), errors.get(cell.name)))
+        if cell_rows[0]["state"] in ENDED:
+            ended[cell.name] = cell_rows
+        rows += cell_rows
     table = pa.Table.from_pylist(rows, _SCHEMA)
     atomic_write(out / INDEX, [encoded(table, INDEX_MARK)])
 
 
 def _rows(cell: SweepCell, summary: dict[str, Any] | None, error: str | None) -> Iterator[dict[str, Any]]:
-    at: dict[str, Any] = {"path": cell.name, "model": title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
+    head: dict[str, Any] = {"path": cell.name, "model": title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
     if summary is None:
-        yield {**at, "state": "waiting" if error is None else "failed", "error": error}
+        yield {**head, "state": "waiting" if error is None else "failed", "error": error}
         return
     why = summary["unconfirmed"][0] if summary["unconfirmed"] else None
     of_run = {"state": summary["status"], "error": why, "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
     for level, row in summary["levels"].items():
         ddr = {"ddr_share": row["ddr"]["share"], "level_latency_cycles": row["ddr"]["latency_cycles"]}
-        yield {**at, **of_run, "level": level, **ddr, **{name: row[name] for name in _OF_LEVEL}}
+        yield {**head, **of_run, "level": level, **ddr, **{name: row[name] for name in _OF_LEVEL}}

@@ -1,7 +1,7 @@
-"""What a study asks and how it judges: trials from Optuna's sampler, the value of one, and when Optuna's pruner stops one.
+"""Trials of a study: Optuna's sampler asks them, the area of a curve judges them, Optuna's pruner stops them.
 
-Pure: the trials of a batch, and which of them are stopped, follow from the seed, the number of the batch and the trials of the batches
-before it.
+Pure: the trials of a batch, and which of them are stopped, depend only on the seed, the number of the batch and the trials of earlier
+batches.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Params = dict[str, int | float | str]
 
 @dataclass
 class Record:
-    """One trial as its batch file holds it.
+    """Trial as stored in its batch file.
 
-    curve: mean over searches at every count that it came to; cells: of each search, by network and seed, level -> the same.
-    value: the area under the curve; None: failed, or stopped by the pruner.  cpu_s: of all of its searches.
+    curve: mean over searches at every count reached; cells: of each search, by network and seed, level -> curve.
+    value: the area under the curve; None: failed, or stopped by the pruner.  cpu_s: of all its searches.
     """
 
     number: int
@@ -48,7 +48,7 @@ def space(config: TuneConfig) -> dict[str, BaseDistribution]:
 
 
 def check_space(config: TuneConfig) -> None:
-    """Raise `BadInputError` for a choice that the setting does not take."""
+    """Raise `BadInputError` for a choice that the setting does not accept."""
     for path, span in config.study.parameters.items():
         for value in span.choices if isinstance(span, Choice) else ():
             try:
@@ -58,7 +58,7 @@ def check_space(config: TuneConfig) -> None:
 
 
 def frozen(record: Record, config: TuneConfig, counts: Sequence[int]) -> FrozenTrial:
-    """A trial as Optuna keeps it: its area at every count as an intermediate value."""
+    """Optuna's form of a trial: its area at every count is an intermediate value."""
     state = TrialState.PRUNED if record.pruned else TrialState.FAIL if record.value is None else TrialState.COMPLETE
     steps = dict(zip(counts, areas(record.curve), strict=False))
     return optuna.create_trial(
@@ -67,19 +67,19 @@ def frozen(record: Record, config: TuneConfig, counts: Sequence[int]) -> FrozenT
 
 
 def ask(config: TuneConfig, seed: int, batch: int, count: int, earlier: Sequence[Record], counts: Sequence[int]) -> list[Record]:
-    """The first `count` trials of a batch; earlier: those of all batches before.  Fewer are a prefix of more."""
+    """First `count` trials of a batch; earlier: trials of all earlier batches.  A smaller count gives a prefix."""
     settings = config.study
     sampler_seed = int(digest(["study", seed, batch])[:8], 16)
     sampler = TPESampler(seed=sampler_seed, multivariate=True, constant_liar=True, n_startup_trials=settings.startup)
     study = optuna.create_study(sampler=sampler, direction="minimize")
     study.add_trials(frozen(record, config, counts) for record in earlier)
     if not earlier:
-        study.enqueue_trial(_own_values(config))  # so that the best is never worse than what is there
+        study.enqueue_trial(_own_values(config))  # the best is never worse than the present settings
     return [Record(trial.number, trial.params) for trial in (study.ask(space(config)) for _ in range(count))]
 
 
 def _own_values(config: TuneConfig) -> dict[str, Any]:
-    """The configuration's own values, where they lie in the range."""
+    """Values of the configuration itself, where inside the range."""
     values: dict[str, Any] = {}
     for path, span in config.study.parameters.items():
         value: Any = config
@@ -91,9 +91,9 @@ def _own_values(config: TuneConfig) -> dict[str, Any]:
 
 
 def stopped(record: Record, config: TuneConfig, counts: Sequence[int], earlier: Sequence[Record]) -> bool:
-    """Whether Optuna's median pruner stops a trial where it is: its step is the number of readings, its value the area up to there."""
+    """Whether Optuna's median pruner stops a trial now: a step is the number of readings, its value the area up to there."""
     study = optuna.create_study(pruner=MedianPruner(n_startup_trials=max(1, config.study.startup)), direction="minimize")
-    study.add_trials(frozen(each, config, counts) for each in earlier)
+    study.add_trials(frozen(other_record, config, counts) for other_record in earlier)
     trial = study.ask()
     for count, area in zip(counts, areas(record.curve), strict=False):
         trial.report(area, count)
@@ -101,22 +101,22 @@ def stopped(record: Record, config: TuneConfig, counts: Sequence[int], earlier: 
 
 
 def may_stop(config: TuneConfig, earlier: Sequence[Record]) -> bool:
-    """Whether there are trials enough to be behind."""
-    return sum(each.value is not None for each in earlier) >= max(1, config.study.startup)
+    """Whether enough trials have ended for the pruner."""
+    return sum(record.value is not None for record in earlier) >= max(1, config.study.startup)
 
 
 def best_of(records: Sequence[Record]) -> Record | None:
-    """The best trial that came to its end; the first of equals."""
+    """Best finished trial; the first of equals."""
     complete = [record for record in records if record.value is not None]
     return min(complete, key=lambda record: (record.value, record.number), default=None)
 
 
 def front(records: Sequence[Record], counts: Sequence[int]) -> list[tuple[int, int, float]]:
-    """(readings, trial, value) of the trial that is lowest at each count; the first of equals."""
-    found = []
-    for at, count in enumerate(counts):
-        there = [record for record in records if record.error is None and len(record.curve) > at]
-        if there:
-            best = min(there, key=lambda record: (record.curve[at], record.number))
-            found.append((count, best.number, best.curve[at]))
-    return found
+    """Front of (readings, trial, value): the lowest trial at each count; the first of equals."""
+    points = []
+    for index, count in enumerate(counts):
+        candidates = [record for record in records if record.error is None and len(record.curve) > index]
+        if candidates:
+            best = min(candidates, key=lambda record: (record.curve[index], record.number))
+            points.append((count, best.number, best.curve[index]))
+    return points

@@ -1,1 +1,1 @@
-"""Whether a compiled model computes what onnxruntime does."""
+"""Comparison of a compiled model with onnxruntime."""

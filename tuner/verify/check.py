@@ -1,6 +1,6 @@
-"""Is a compiled file right?  Values against onnxruntime, order against the sanitizer, cycles against the file's own table.
+"""Check of a compiled file: values against onnxruntime, order by the sanitizer, cycles against the file's own table.
 
-Everything is taken from the container, nothing from the compiler: what passes here passes for whoever receives the file.
+The check reads only the container, nothing of the compiler: its verdict is valid for every user of the file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tuner.verify.values import Values, values_of
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """One level of a compiled file.
+    """Check of one level of a compiled file.
 
-    table_cycles, cycles: what the file says and what the simulator says, at every level; None where it does not fit.
-    bound_cycles: below which the variant's own level cannot come.
+    table_cycles, cycles: of the file and of the simulator, at every level; None where the program does not fit.
+    bound_cycles: lower bound at the variant's own level.
     """
 
     level: str
@@ -39,16 +39,16 @@ class Checked:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What is wrong, a line each; () for a right file."""
-        out = [*self.values.faults, *(f"sanitizer: {text}" for text in self.findings)]
-        out += [
-            f"cycles at level {at}: the file says {_cycles(self.table_cycles[at])}, the simulator {_cycles(mine)}"
-            for at, mine in self.cycles.items()
-            if mine != self.table_cycles[at]
+        """Faults, a line each; () for a correct file."""
+        lines = [*self.values.faults, *(f"sanitizer: {text}" for text in self.findings)]
+        lines += [
+            f"cycles at level {level}: the file says {_cycles(self.table_cycles[level])}, the simulator {_cycles(cycles)}"
+            for level, cycles in self.cycles.items()
+            if cycles != self.table_cycles[level]
         ]
-        if (mine := self.cycles[self.level]) is not None and mine < self.bound_cycles:
-            out.append(f"cycles at level {self.level}: {mine:,}, below the bound of {self.bound_cycles:,}")
-        return tuple(out)
+        if (cycles := self.cycles[self.level]) is not None and cycles < self.bound_cycles:
+            lines.append(f"cycles at level {self.level}: {cycles:,}, below the bound of {self.bound_cycles:,}")
+        return tuple(lines)
 
     @property
     def ok(self) -> bool:
@@ -62,7 +62,7 @@ def _cycles(cycles: int | None) -> str:
 def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]]:
     """Standard normal values for every input; the same for the same seed.
 
-    Inputs of another type go to nodes of the host: booleans, or integers that are an index into what they are looked up in, else 0 or 1.
+    Inputs of other types go to nodes of the host: booleans, integers valid as an index if used as one, else 0 or 1.
     """
     rng = np.random.default_rng(seed)
     feeds: dict[str, NDArray[Any]] = {}
@@ -81,7 +81,7 @@ def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]
 
 
 def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> Checked:
-    """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
+    """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds unknown to the file."""
     compiled = session.compiled
     programs, machine = compiled.programs(level), compiled.machine
     prepared, needs = compiled.prepared(level), compiled.needs(level)
@@ -96,15 +96,15 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
         ),
         compiled.cycles(level),
         {
-            at: simulate_all(prepared, machine, compiled.level(at)).cycles if needs.fits(machine.granted(at)) else None
-            for at in compiled.levels
+            name: simulate_all(prepared, machine, compiled.level(name)).cycles if needs.fits(machine.granted(name)) else None
+            for name in compiled.levels
         },
         bound_of_all(prepared, machine, compiled.level(level)),
     )
 
 
 def check_file(path: Path, levels: Sequence[str] | None = None, seed: int = 0) -> list[Checked]:
-    """`check_level` for levels of a compiled file of style function (default: all), with random inputs.
+    """Run `check_level` for levels of a compiled file of style function (default: all), with random inputs.
 
     onnxruntime runs once for all of them, and so does each stream.  Raises `BadInputError`.
     """
@@ -112,18 +112,18 @@ def check_file(path: Path, levels: Sequence[str] | None = None, seed: int = 0) -
 
 
 def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, NDArray[Any]], ReferenceValues]:
-    """A session, random inputs of it, and what onnxruntime makes of them.  Raises `BadInputError`."""
+    """Session of a file, random inputs, and onnxruntime's values.  Raises `BadInputError`."""
     session = InferenceSession(path)
-    given = random_feeds(session, seed)
-    session.checked(given)
-    expected = reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
-    return session, given, referred(expected, session.compiled, path, given)
+    feeds = random_feeds(session, seed)
+    session.checked(feeds)
+    expected = reference(path, {name: np.asarray(value) for name, value in feeds.items()}, Stored.of(session.compiled))
+    return session, feeds, referred(expected, session.compiled, path, feeds)
 
 
 def check_levels(
     session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, levels: Sequence[str] | None = None
 ) -> list[Checked]:
-    """`check_level` for levels (default: all); each stream runs once."""
+    """Run `check_level` for levels (default: all); each stream runs once."""
     wanted = tuple(levels) if levels else session.levels
     streams = {level: session.compiled.same_as(level) or level for level in wanted}
     done = {level: check_level(session, feeds, expected, level) for level in dict.fromkeys(streams.values())}
@@ -131,6 +131,6 @@ def check_levels(
 
 
 def relevelled(checked: Checked, level: str, compiled: Compiled) -> Checked:
-    """What was checked of some streams, for another level that has the same ones."""
+    """Result of a check, transferred to another level with the same streams."""
     bound = bound_of_all(compiled.prepared(level), compiled.machine, compiled.level(level))
     return replace(checked, level=level, table_cycles=compiled.cycles(level), bound_cycles=bound)

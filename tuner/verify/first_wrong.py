@@ -1,8 +1,9 @@
-"""Which operator of a compiled file's model makes wrong values?  Its body is compiled anew and executed up to one operator after another.
+"""Search for the first operator with wrong values in a compiled file: its body is compiled again and executed up to one operator after
+another.
 
-First layer by layer with every tensor of the pieces as an output, in one run: each is held against onnxruntime by the limits of
-`tuner.verify.values`, and the first that is beyond its own is the one.  Where outputs everywhere hide the fault, parts of the model up to
-one operator are compiled as `compile` does without plans, with the operators fused, by bisection.
+First layer by layer with every tensor of the pieces as an output, in one run: each is compared with onnxruntime by the limits of
+`tuner.verify.values`, and the first tensor beyond its limit is the result.  If the extra outputs hide the fault, parts of the model up to
+one operator are compiled with fusion, as `compile` does without plans, by bisection.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Plans = Callable[[LoweredModel], Mapping[str, Plan]]
 
 @dataclass(frozen=True)
 class FirstWrong:
-    """operator: its kind and name.  tensor: what it makes.  weights: what is said of those of all operators up to it."""
+    """First operator with a wrong value.  operator: its kind and name.  tensor: its output.  weights: remarks on weights up to it."""
 
     operator: str
     tensor: str
@@ -52,14 +53,14 @@ class FirstWrong:
     weights: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        made = "" if self.operator.endswith(repr(self.tensor)) else f", which makes {self.tensor!r}"
-        return "; ".join([f"the first operator whose value is wrong is {self.operator}{made}: {self.compared}", *self.weights])
+        output_text = "" if self.operator.endswith(repr(self.tensor)) else f", which makes {self.tensor!r}"
+        return "; ".join([f"the first operator whose value is wrong is {self.operator}{output_text}: {self.compared}", *self.weights])
 
 
 def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]], level: str, wrong: Sequence[str]) -> FirstWrong | None:
-    """None where none is found, as of a model that this compiler compiles rightly.
+    """Find the first wrong operator; None without one, as when this compiler compiles the model correctly.
 
-    body: a file with the model.  wrong: names of tensors that are, in the compiled one.
+    body: a file with the model.  wrong: names of wrong tensors of the compiled file.
     """
     model = onnx.load(body)
     frames = frames_in(model)
@@ -68,15 +69,15 @@ def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]
     model = load_model(model, where=str(body))
     search = _Search(model, ModelSpec(body, compiled.machine, compiled.dtype, frames=frames), feeds, level)
     names = search.tensors(inside)
-    found = search.first(names, default_by_level)
+    fault = search.first(names, default_by_level)
     last = max((names.index(name) for name in wrong if name in names), default=-1)
-    if found is None and last >= 0 and (found := search.first([names[last]], quick_plans)) is not None:
+    if fault is None and last >= 0 and (fault := search.first([names[last]], quick_plans)) is not None:
         right = -1
         while last - right > 1:
             middle = (last + right) // 2
-            here = search.first([names[middle]], quick_plans)
-            right, last, found = (middle, last, found) if here is None else (right, middle, here)
-    return found
+            middle_fault = search.first([names[middle]], quick_plans)
+            right, last, fault = (middle, last, fault) if middle_fault is None else (right, middle, middle_fault)
+    return fault
 
 
 class _Search:
@@ -87,23 +88,23 @@ class _Search:
         self.makers = {name: label(node) for node in graph.node for name in node.output}
 
     def tensors(self, inside: set[str]) -> list[str]:
-        """Those of some that the host can be given, in the order of the graph; of a group of nodes, what it makes as a whole."""
-        whole = grouped(self.model)
-        self.makers |= {name: label(node) for node in whole.model.graph.node for name in node.output}
-        made = [(members, name) for node, members in zip(whole.model.graph.node, whole.members, strict=True) for name in node.output]
-        made = [(members, name) for members, name in made if name in inside and name in self.types]
-        refused = trial(self._until([name for _, name in made], self.model.graph.node), SUPPORTED, None).refused.keys()
-        return [name for members, name in made if members.isdisjoint(refused)]
+        """Tensors among `inside` that the host can receive, in graph order; of a group of nodes only its outputs."""
+        groups = grouped(self.model)
+        self.makers |= {name: label(node) for node in groups.model.graph.node for name in node.output}
+        outputs = [(members, name) for node, members in zip(groups.model.graph.node, groups.members, strict=True) for name in node.output]
+        outputs = [(members, name) for members, name in outputs if name in inside and name in self.types]
+        refused = trial(self._until([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
+        return [name for members, name in outputs if members.isdisjoint(refused)]
 
     def _until(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
-        """The model with other outputs, and the nodes that these need."""
-        found = deepcopy(self.model)
-        refill(found.graph.output, (self.types[name] for name in names))
-        refill(found.graph.node, nodes)
-        return found
+        """Model with other outputs, and only the nodes that they need."""
+        part = deepcopy(self.model)
+        refill(part.graph.output, (self.types[name] for name in names))
+        refill(part.graph.node, nodes)
+        return part
 
     def first(self, names: Sequence[str], plans: Plans) -> FirstWrong | None:
-        """The first of some tensors that is wrong where the model ends in them; None where none is, or it cannot be compiled so."""
+        """First wrong tensor if the model ends in these tensors; None without one, or if this part cannot be compiled."""
         model = self._until(names, between(self.model.graph.node, set(), set(names)))
         try:
             opened = lower_model(self.source, model)
@@ -114,7 +115,7 @@ class _Search:
                 session = InferenceSession(path)
                 expected = referred(reference(path, self.feeds, Stored.of(session.compiled)), session.compiled, path, self.feeds)
                 compared = values_of(session, self.feeds, expected, self.level).compared
-        except TilefarmError:  # a part may be what this compiler, or onnxruntime, does not take
+        except TilefarmError:  # this compiler or onnxruntime may reject a part
             return None
         weights = tuple(beyond_lines(opened.weights_beyond, self.source.dtype))
         return next((FirstWrong(self.makers[name], name, one, weights) for name, one in compared.items() if not one.ok), None)

@@ -1,7 +1,7 @@
-"""The reference of machines that round in fixed point: a compiled file with its pieces computed by formulas, and the host as it is.
+"""Reference for machines with fixed-point rounding: the pieces of a compiled file by formulas, the host as it is.
 
-onnxruntime has no such rounding, so what it makes of the same model differs in steps.  Pieces of such machines hold integers alone, so
-formulas say every bit of them, and the host computes the same of the same.
+onnxruntime has no such rounding, so its values differ by steps.  Pieces of such machines contain only integers, so formulas give every bit
+of them, and the host computes the same from the same inputs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WHOSE = "those of TFLite's rounding"
 
 
 def in_fixed_point(graph: Graph) -> Graph:
-    """The same with products whose sums become integers by `compiler.ir.quantised.fixed_point`."""
+    """Graph with products whose sums become integers by `compiler.ir.quantised.fixed_point`."""
     products = (QuantisedConv, QuantisedMatMul)
     return replace(graph, operators=tuple(replace(op, fixed_point=True) if isinstance(op, products) else op for op in graph.operators))
 
@@ -43,9 +43,9 @@ def in_fixed_point(graph: Graph) -> Graph:
 def referred(
     expected: ReferenceValues, compiled: Compiled, file: Path, feeds: Mapping[str, ArrayLike], body: Path | None = None
 ) -> ReferenceValues:
-    """expected, with the values of a machine's own rounding where it rounds in fixed point.
+    """Reference values, replaced by the machine's own rounding where it rounds in fixed point.
 
-    compiled: what file has.  body: the plain model, of a file that has none.  Raises as `compiler.frontend.onnx_io.load`.
+    compiled: content of `file`.  body: the plain model, if `file` has none.  Raises as `compiler.frontend.onnx_io.load`.
     """
     if compiled.machine.rounding == "float":
         return expected
@@ -54,7 +54,7 @@ def referred(
 
 
 class _Formulas:
-    """What pieces of a compiled file make of their inputs."""
+    """Outputs of a compiled file's pieces by formulas."""
 
     def __init__(self, compiled: Compiled, body: Path) -> None:
         model = onnx.load(body)
@@ -67,33 +67,33 @@ class _Formulas:
 
 
 def _graph(piece: CompiledPiece, model: ModelProto, frames: int) -> Graph:
-    """The part of a model of one frame between inputs and outputs of a piece, of as many frames as the piece has."""
+    """Graph of one piece: the part of the model between its inputs and outputs, with as many frames as the piece."""
     memory = piece.container.memory
     inputs, outputs = memory.of_kind("input"), memory.of_kind("output")
-    found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    found.graph.name = piece.name
+    part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    part.graph.name = piece.name
     nodes = between(model.graph.node, {buffer.name for buffer in inputs}, {buffer.name for buffer in outputs})
-    found.graph.node.extend(nodes)
+    part.graph.node.extend(nodes)
     used = names_read(nodes)
-    found.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
-    for ports, buffers in ((found.graph.input, inputs), (found.graph.output, outputs)):
+    part.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
+    for ports, buffers in ((part.graph.input, inputs), (part.graph.output, outputs)):
         ports.extend(_port(buffer, memory, frames) for buffer in buffers)
-    skeleton, data = load(found, where=piece.name)
+    skeleton, data = load(part, where=piece.name)
     return with_frames(lower(skeleton, data=data), frames)
 
 
 def _port(buffer: DdrBuffer, memory: MemoryMap, frames: int) -> ValueInfoProto:
-    """Of one frame."""
+    """Model port of one frame for a buffer."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(memory.type_of(buffer).storage))
     shape = buffer.onnx_shape
     return helper.make_tensor_value_info(buffer.name, kind, (shape[0] // frames, *shape[1:]) if shape else ())
 
 
 def between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:
-    """Those that outputs need of inputs, in their order."""
-    wanted, found = set(outputs), list[NodeProto]()
+    """Nodes on the way from inputs to outputs, in their order."""
+    wanted, needed = set(outputs), list[NodeProto]()
     for node in reversed(list(nodes)):
         if wanted & (set(node.output) - inputs):
             wanted |= names_read([node]) - inputs
-            found.append(node)
-    return found[::-1]
+            needed.append(node)
+    return needed[::-1]

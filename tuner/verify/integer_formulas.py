@@ -1,6 +1,6 @@
-"""Nodes of a graph that onnxruntime has optimised, by the formulas of `compiler.ir.quantised`: arrays in, arrays out.
+"""Formulas of `compiler.ir.quantised` for nodes of a graph optimised by onnxruntime: arrays in, arrays out.
 
-A table of kinds; what is not in it computes in floating point, or is not modelled.
+A table of kinds; other kinds compute in floating point, or are not modelled.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from compiler.ir.quantised.products import SlidingWindow
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
-Inputs = Sequence[Array | None]  # None where an optional one is not there
+Inputs = Sequence[Array | None]  # None for a missing optional input
 Attributes = Mapping[str, Any]
 
 
 def formula_of(node: NodeProto) -> Callable[[Inputs], list[Array]] | None:
-    """What computes the node's outputs, or None."""
-    made = FORMULAS.get((node.domain, node.op_type)) or FORMULAS.get(("", node.op_type))
-    if made is None:
+    """Formula for the node's outputs, or None."""
+    formula = FORMULAS.get((node.domain, node.op_type)) or FORMULAS.get(("", node.op_type))
+    if formula is None:
         return None
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     where = node.name or node.output[0]
-    return lambda inputs: made(inputs, attributes, where)
+    return lambda inputs: formula(inputs, attributes, where)
 
 
 def _there(inputs: Inputs, index: int) -> Array:
@@ -43,22 +43,22 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
 
 
 def _q(inputs: Inputs, index: int, of: Array, where: str, axis: int | None = None) -> Quantisation:
-    """Scale and zero point from two inputs, of a tensor that is there."""
+    """Quantisation from two inputs, for a present tensor."""
     return Quantisation.of(_there(inputs, index), _optional(inputs, index + 1), of.dtype, of.shape, axis, where)
 
 
 def _made(inputs: Inputs, index: int, dtype: Any, where: str) -> Quantisation:
-    """As `_q`, of what the node makes."""
+    """Quantisation as `_q`, for an output of the node."""
     return Quantisation.of(_there(inputs, index), _optional(inputs, index + 1), dtype, where=where)
 
 
-def _first(x: Array, last: Any) -> Array:
-    """Channels from the last axis to axis 1, where they are last."""
-    return np.moveaxis(x, -1, 1) if last else x
+def _first(array: Array, last: Any) -> Array:
+    """Array with channels moved from the last axis to axis 1, if they are last."""
+    return np.moveaxis(array, -1, 1) if last else array
 
 
-def _back(x: Array, last: Any) -> Array:
-    return np.moveaxis(x, 1, -1) if last else x
+def _back(array: Array, last: Any) -> Array:
+    return np.moveaxis(array, 1, -1) if last else array
 
 
 def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int]) -> SlidingWindow:
@@ -76,7 +76,7 @@ def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int
         for axis in range(rank):
             free = spatial[axis] + pads[axis] + pads[rank + axis] - reach[axis]
             more = -free % strides[axis]
-            if spatial[axis] + pads[axis] > (free + more) // strides[axis] * strides[axis]:  # the last window begins in the image
+            if spatial[axis] + pads[axis] > (free + more) // strides[axis] * strides[axis]:  # a window must begin inside the image
                 pads[rank + axis] += more
     return SlidingWindow(kernel, strides, tuple(pads), dilations, int(attributes.get("group", 1)))
 
@@ -157,40 +157,40 @@ def _gemm(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
 
 
 def _of_two(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
-    def made(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
         del attributes
         a, b = _there(inputs, 0), _there(inputs, 3)
         return [function(a, _q(inputs, 1, a, where), b, _q(inputs, 4, b, where), _made(inputs, 6, a.dtype, where))]
 
-    return made
+    return compute
 
 
 def _of_one(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
-    def made(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
         x = _there(inputs, 0)
         return [function(x, _q(inputs, 1, x, where), _made(inputs, 3, x.dtype, where), attributes)]
 
-    return made
+    return compute
 
 
-def _softmax(x: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
+def _softmax(array: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
     axis = attributes.get("axis", -1)
     if attributes["opset"] >= 13:
-        return tables.softmax(x, x_q, y_q, axis)
-    flat = x.reshape(int(np.prod(x.shape[: axis % x.ndim])), -1)  # one axis of all behind it
-    return tables.softmax(flat, x_q, y_q, 1).reshape(x.shape)
+        return tables.softmax(array, x_q, y_q, axis)
+    flat = array.reshape(int(np.prod(array.shape[: axis % array.ndim])), -1)  # older opsets: all later axes form one
+    return tables.softmax(flat, x_q, y_q, 1).reshape(array.shape)
 
 
-def _average(x: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
+def _average(array: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
     last = attributes.get("channels_last", 0)
-    image = _first(x, last)
+    image = _first(array, last)
     window = _window(attributes, image.shape[2:], ())
     return _back(pooling.average_pool(image, x_q, y_q, window, bool(attributes.get("count_include_pad", 0))), last)
 
 
-def _global_average(x: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
+def _global_average(array: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
     last = attributes.get("channels_last", 0)
-    return _back(pooling.global_average_pool(_first(x, last), x_q, y_q), last)
+    return _back(pooling.global_average_pool(_first(array, last), x_q, y_q), last)
 
 
 def _concat(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
@@ -199,12 +199,12 @@ def _concat(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
 
 
 def _max_pool(last: bool) -> Callable[[Inputs, Attributes, str], list[Array]]:
-    def made(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
         del where
         x = _first(_there(inputs, 0), last)
         return [_back(pooling.max_pool(x, _window(attributes, x.shape[2:], ())), last)]
 
-    return made
+    return compute
 
 
 def _transpose(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
@@ -233,7 +233,7 @@ def _slice(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     for i, axis in enumerate(range(len(starts)) if axes is None else axes.tolist()):
         step = 1 if steps is None else int(steps[i])
         end = int(ends[i])
-        # backwards, an end before the first value is none; Python would count it from the back
+        # backwards, an end before the first value means none; Python would count it from the end
         chosen[axis] = slice(int(starts[i]), None if step < 0 and end < -x.shape[axis] else end, step)
     return [x[tuple(chosen)]]
 

@@ -1,7 +1,7 @@
-"""What onnxruntime has in the integer tensors of a quantised model, and whether the formulas give the same.
+"""Integer tensors of a quantised model on onnxruntime, compared with the formulas.
 
 The reference is the graph that onnxruntime itself makes of the model, by the options of `simulator.exact_onnxruntime`: it groups
-QuantizeLinear and DequantizeLinear around an operator.  The graph is saved, its tensors are made outputs, and every operator is computed by
+QuantizeLinear and DequantizeLinear around an operator.  The graph is saved, its tensors become outputs, and every operator is computed by
 its formula from onnxruntime's own inputs.  Without the passes that move axes its tensors have the file's names and axes; the kernels are
 the same.
 """
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """A node of the optimised graph, with what onnxruntime gave it and what it made of it; None for an optional input that is not there."""
+    """Node of the optimised graph with onnxruntime's inputs and outputs; None for a missing optional input."""
 
     node: NodeProto
     inputs: tuple[Array | None, ...]
@@ -35,14 +35,14 @@ class Computed:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether it makes int8, uint8 or int32, or reads 8-bit integers."""
+        """Whether the node makes int8, uint8 or int32, or reads 8-bit integers."""
         read = any(value is not None and value.dtype in (np.int8, np.uint8) for value in self.inputs)
         return read or any(value.dtype in (np.int8, np.uint8) for value in self.outputs)
 
 
 @dataclass(frozen=True, eq=False)
 class Integers:
-    """nodes: in the order of the optimised graph.  outputs: of the model, by name."""
+    """Integer tensors of a run.  nodes: in the order of the optimised graph.  outputs: of the model, by name."""
 
     nodes: tuple[Computed, ...]
     outputs: Mapping[str, Array]
@@ -50,7 +50,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class Difference:
-    """differing: of `count` values of an operator's outputs; None where it has no formula."""
+    """Comparison of one operator.  differing: of `count` output values; None without a formula."""
 
     name: str
     kind: str
@@ -61,13 +61,13 @@ class Difference:
 def integers_of(model: ModelProto, feeds: Mapping[str, Array]) -> Integers:
     """Run a model on onnxruntime and keep every tensor.  Raises BadInputError."""
     try:
-        made = exact_model(model)
+        optimised = exact_model(model)
     except REFUSALS as error:
         raise BadInputError(f"onnxruntime cannot load the model: {one_line(error)}") from None
-    graph = made.graph
+    graph = optimised.graph
     outputs = [item.name for item in graph.output]
     try:
-        values = tensors(made, feeds, [*outputs, *(name for node in graph.node for name in node.output if name)])
+        values = tensors(optimised, feeds, [*outputs, *(name for node in graph.node for name in node.output if name)])
     except REFUSALS as error:
         raise BadInputError(f"onnxruntime cannot run the model: {one_line(error)}") from None
     values |= {item.name: numpy_helper.to_array(item) for item in graph.initializer}
@@ -80,11 +80,11 @@ def integers_of(model: ModelProto, feeds: Mapping[str, Array]) -> Integers:
 
 
 def differences(integers: Integers) -> tuple[Difference, ...]:
-    """Every operator on 8-bit integers, by its formula from onnxruntime's own inputs.
+    """Compare every operator on 8-bit integers with its formula on onnxruntime's own inputs.
 
-    Raises BadInputError for what the formulas refuse.
+    Raises BadInputError for inputs that the formulas reject.
     """
-    out = []
+    records = []
     for computed in integers.nodes:
         if not computed.is_quantised:
             continue
@@ -92,25 +92,29 @@ def differences(integers: Integers) -> tuple[Difference, ...]:
         count = sum(value.size for value in computed.outputs)
         differing = None
         if formula is not None:
-            mine = formula(computed.inputs)
-            differing = sum(_differing(a, b) for a, b in zip(mine, computed.outputs, strict=True))
-        out.append(Difference(node.name or node.output[0], node.op_type, differing, count))
-    return tuple(out)
+            computed_outputs = formula(computed.inputs)
+            differing = sum(_differing(a, b) for a, b in zip(computed_outputs, computed.outputs, strict=True))
+        records.append(Difference(node.name or node.output[0], node.op_type, differing, count))
+    return tuple(records)
 
 
-def _differing(mine: Array, theirs: Array) -> int:
-    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-        return theirs.size
-    return int((mine != theirs).sum() - (np.isnan(mine) & np.isnan(theirs)).sum() if theirs.dtype.kind == "f" else (mine != theirs).sum())
+def _differing(computed: Array, reference: Array) -> int:
+    if computed.shape != reference.shape or computed.dtype != reference.dtype:
+        return reference.size
+    return int(
+        (computed != reference).sum() - (np.isnan(computed) & np.isnan(reference)).sum()
+        if reference.dtype.kind == "f"
+        else (computed != reference).sum()
+    )
 
 
-def summary(found: Sequence[Difference]) -> list[str]:
-    """A line for each kind: operators, values, differing values."""
-    kinds = Counter(one.kind for one in found)
-    out = []
+def summary(records: Sequence[Difference]) -> list[str]:
+    """Line for each kind: operators, values, differing values."""
+    kinds = Counter(one.kind for one in records)
+    lines = []
     for kind, operators in sorted(kinds.items()):
-        of_kind = [one for one in found if one.kind == kind]
+        of_kind = [one for one in records if one.kind == kind]
         counted = [one.differing for one in of_kind if one.differing is not None]
-        said = f"{sum(counted):,} differing" if len(counted) == len(of_kind) else "no formula"
-        out.append(f"{kind}: {operators} operators, {sum(one.count for one in of_kind):,} values, {said}")
-    return out
+        verdict = f"{sum(counted):,} differing" if len(counted) == len(of_kind) else "no formula"
+        lines.append(f"{kind}: {operators} operators, {sum(one.count for one in of_kind):,} values, {verdict}")
+    return lines

@@ -1,7 +1,7 @@
-"""Operators on integers of a quantised model, each by itself: a model in which all read what they are given, and nothing of another.
+"""Isolation of a quantised model's integer operators: a model where each reads given inputs, and nothing of another.
 
-Heads are channels on the NPU, which an operator finds there as the one before it has left them; the host takes whole axes.  So an operator
-comes with the views in front of it, and what has its heads apart is given, and gives its result, with heads and channels in one axis.
+On the NPU heads are channels, laid out by the operator before; the host uses separate axes.  So an operator is isolated with the views
+before it, and an operator on separate heads reads and writes heads and channels in one axis.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
 _GIVEN = "tilefarm.given."
-# what goes over heads -> axes of [b, heads, m, k] in the order in which the host has them, as a sequence or as images
+# operator over heads -> axes of [b, heads, m, k] in the host's order, as a sequence or as images
 _OVER_HEADS: Mapping[str, Sequence[int]] = {"QLinearMatMul": (0, 2, 1, 3), "QLinearSoftmax": (0, 1, 3, 2)}
 
 
 class Cut(NamedTuple):
-    """A model in which every operator on integers is by itself.
+    """Model of isolated integer operators.
 
-    given: its inputs by name.  kinds: of what makes each of its outputs.  expected: its outputs, in their shapes.
+    given: its inputs by name.  kinds: operator type of each output.  expected: its outputs, in their shapes.
     """
 
     model: ModelProto
@@ -37,27 +37,27 @@ class Cut(NamedTuple):
 
 
 def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
-    """Whether a node computes with integers of 8 bits, from or to them."""
+    """Whether a node computes from or to 8-bit integers."""
     names = [*node.input, *node.output]
     return node.op_type not in VIEWS and any(types.get(name) in INTEGERS_ON_NPU for name in names if name)
 
 
 def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> Cut:
-    """The operators on integers among the nodes `inside` whose inputs and results are in `values`; each reads those from outside."""
-    inside, whole = set(inside), grouped(model)
-    constants = {item.name for item in whole.model.graph.initializer}  # tables of groups as well
-    making = _Making(model, whole, constants, values)
-    for node, members in zip(whole.model.graph.node, whole.members, strict=True):
+    """Isolate the integer operators among the nodes `inside` with inputs and outputs in `values`; each reads those from outside."""
+    inside, groups = set(inside), grouped(model)
+    constants = {item.name for item in groups.model.graph.initializer}  # with tables of groups
+    builder = _Making(model, groups, constants, values)
+    for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         read = [name for name in node.input if name and name not in constants]
         if members <= inside and on_integers(node, types) and read and all(name in values for name in (*read, *node.output)):
-            making.add(node, [model.graph.node[i] for i in sorted(members)], read)
-    return making.finish()
+            builder.add(node, [model.graph.node[i] for i in sorted(members)], read)
+    return builder.finish()
 
 
 class _Making:
-    def __init__(self, model: ModelProto, whole: Grouped, constants: set[str], values: Mapping[str, Array]) -> None:
+    def __init__(self, model: ModelProto, groups: Grouped, constants: set[str], values: Mapping[str, Array]) -> None:
         self.model, self.constants, self.values = model, constants, values
-        self.views = {node.output[0]: node for node in whole.model.graph.node if node.op_type in VIEWS and node.domain in ("", "ai.onnx")}
+        self.views = {node.output[0]: node for node in groups.model.graph.node if node.op_type in VIEWS and node.domain in ("", "ai.onnx")}
         self.made = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
         self.made.graph.name = "alone"
         self.given: dict[str, Array] = {}
@@ -65,7 +65,7 @@ class _Making:
         self.expected: dict[str, Array] = {}
 
     def add(self, node: NodeProto, members: Sequence[NodeProto], read: Sequence[str]) -> None:
-        """members: that it stands for.  read: its inputs that are no constants."""
+        """Add an operator.  members: its nodes.  read: its inputs except constants."""
         y = node.output[0]
         order = _OVER_HEADS.get(node.op_type, ()) if self.values[y].ndim == 4 else ()
         if len(read) != (2 if node.op_type == "QLinearMatMul" else 1):
@@ -74,10 +74,10 @@ class _Making:
         if order:
             new[y] = f"{y}.heads"
         for member in members:
-            each = self.made.graph.node.add()
-            each.CopyFrom(member)
-            each.input[:] = [new.get(name, name) for name in each.input]
-            each.output[:] = [new.get(name, name) for name in each.output]
+            copy = self.made.graph.node.add()
+            copy.CopyFrom(member)
+            copy.input[:] = [new.get(name, name) for name in copy.input]
+            copy.output[:] = [new.get(name, name) for name in copy.output]
         self.kinds[y], self.expected[y] = node.op_type, self.values[y]
         if order:
             moved = self.values[y].transpose(order)
@@ -86,8 +86,9 @@ class _Making:
             self._reshape(f"{y}.moved", y, self.expected[y].shape)
 
     def _read(self, name: str, prefix: str, order: Sequence[int]) -> str:
-        """What an operator reads in a tensor's place.  order: () where it has no heads."""
+        """Name of the tensor that an operator reads in place of `name`.  order: () without heads."""
         source, chain = name, list[NodeProto]()
+        # through the views in front of the operator
         while order and source in self.views and self.views[source].input[0] in self.values:
             node = self.views[source]
             if not self.constants.issuperset(node.input[1:]):
@@ -103,19 +104,19 @@ class _Making:
             given, shape = f"{_GIVEN}{source}.{''.join(map(str, order))}", moved.shape
             self.given[given] = moved.reshape(_joined(shape, order))
             self._reshape(given, f"{prefix}.apart", shape)
-            back = np.argsort(order).tolist()
-            self.made.graph.node.append(helper.make_node("Transpose", [f"{prefix}.apart"], [f"{prefix}.given"], perm=back))
+            inverse = np.argsort(order).tolist()
+            self.made.graph.node.append(helper.make_node("Transpose", [f"{prefix}.apart"], [f"{prefix}.given"], perm=inverse))
             given = f"{prefix}.given"
         for i, node in enumerate(reversed(chain)):
-            each = self.made.graph.node.add()
-            each.CopyFrom(node)
-            each.name, each.input[0], each.output[0] = f"{prefix}.{i}", given, f"{prefix}.{i}"
-            given = each.output[0]
+            copy = self.made.graph.node.add()
+            copy.CopyFrom(node)
+            copy.name, copy.input[0], copy.output[0] = f"{prefix}.{i}", given, f"{prefix}.{i}"
+            given = copy.output[0]
         return given
 
-    def _reshape(self, x: str, y: str, shape: Sequence[int]) -> None:
-        self.made.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{y}.shape"))
-        self.made.graph.node.append(helper.make_node("Reshape", [x, f"{y}.shape"], [y]))
+    def _reshape(self, source: str, target: str, shape: Sequence[int]) -> None:
+        self.made.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{target}.shape"))
+        self.made.graph.node.append(helper.make_node("Reshape", [source, f"{target}.shape"], [target]))
 
     def finish(self) -> Cut:
         graph = self.made.graph
@@ -130,6 +131,6 @@ class _Making:
 
 
 def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """[b, m, heads, k] as a sequence [b, m, heads * k], [b, heads, k, m] as images [b, heads * k, m]."""
+    """Shape with joined heads: [b, m, heads, k] as a sequence [b, m, heads * k], [b, heads, k, m] as images [b, heads * k, m]."""
     b, first, second, third = shape
     return (b, first, second * third) if order[1] == 2 else (b, first * second, third)

@@ -1,6 +1,6 @@
-"""Every operator on integers of a quantised model, on the NPU by itself from onnxruntime's own integers; and how good the model is.
+"""Check of a quantised model's integer operators, each isolated on the NPU with onnxruntime's integers; and the model's accuracy.
 
-Operators alone are compiled layer by layer for the file's machine: all of them in one program, each with inputs and outputs in DDR.
+Isolated operators are compiled layer by layer for the file's machine: all in one program, each with inputs and outputs in DDR.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class OfOperators:
-    """What operators on integers make of onnxruntime's integers.
+    """Comparison of integer operators with onnxruntime on the same integers.
 
-    kinds: operator -> (how many, values, differing values).  first: one with a value that differs, or ''.  left_out: those that could not
-    be run by themselves.
-    steps: on a machine that rounds in fixed point values differ from formulas of that; by how many steps from onnxruntime's -> how many do.
-    None elsewhere.
+    kinds: operator -> (count, values, differing values).  first: the first with a differing value, or ''.  left_out: operators that cannot
+    run in isolation.
+    steps: for fixed-point machines, which are compared with formulas of their rounding: steps off onnxruntime's value -> count.  None for
+    others.
     """
 
     kinds: Mapping[str, tuple[int, int, int]]
@@ -55,14 +55,14 @@ class OfOperators:
 
     @property
     def total(self) -> tuple[int, int, int]:
-        """Operators, values, differing values."""
-        operators, values, wrong = (sum(each[i] for each in self.kinds.values()) for i in range(3))
+        """Number of operators, values, differing values."""
+        operators, values, wrong = (sum(counts[i] for counts in self.kinds.values()) for i in range(3))
         return operators, values, wrong
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of outputs with those of the float model.  top1: of so many choices among channels so many are the same.  sqnr_db: of all values."""
+    """Agreement of outputs with the float model.  top1: equal choices among channels, and all choices.  sqnr_db: over all values."""
 
     top1: tuple[int, int]
     sqnr_db: float
@@ -70,11 +70,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Quantised:
-    """What a check says of a quantised model beside its outputs.
+    """Check of a quantised model beyond its outputs.
 
-    unfused, through: by how many steps integers differ from those of onnxruntime with nothing grouped -> how many do: of every operator
-    given the same integers, and from the model's inputs on.  stock: values of the model's outputs that onnxruntime has otherwise by its
-    default options, of so many.
+    unfused, through: steps off onnxruntime without groups -> count of integers: for every operator on the same integers, and from the
+    model's inputs on.  stock: values of the model's outputs that differ from onnxruntime with default options, and all values.
     """
 
     operators: OfOperators
@@ -87,54 +86,55 @@ class Quantised:
     def faults(self) -> tuple[str, ...]:
         _, values, wrong = self.operators.total
         steps = self.operators.steps
-        out = []
+        lines = []
         if wrong:
-            whose = "onnxruntime's" if steps is None else WHOSE
-            out.append(f"operators on integers: {wrong:,} of {values:,} values differ from {whose}, first in {self.operators.first!r}")
+            source = "onnxruntime's" if steps is None else WHOSE
+            lines.append(f"operators on integers: {wrong:,} of {values:,} values differ from {source}, first in {self.operators.first!r}")
         if steps is not None and steps.keys() - {"1"}:
-            out.append(
+            lines.append(
                 f"operators on integers: values up to {max(steps, key=float)} steps off onnxruntime's; expected 1, which a rounding is"
             )
-        return tuple(out)
+        return tuple(lines)
 
 
-def quantised(expected: IntegerReference, made: Mapping[str, Array], machine: Machine, dtype: DataType) -> Quantised:
-    """made: outputs of the compiled model.  Raises as `compiler.frontend.onnx_io.load`."""
-    told = expected.told
+def quantised(expected: IntegerReference, outputs: Mapping[str, Array], machine: Machine, dtype: DataType) -> Quantised:
+    """Check a quantised model.  outputs: of the compiled model.  Raises as `compiler.frontend.onnx_io.load`."""
+    report = expected.told
     return Quantised(
         of_operators(expected, machine, dtype),
-        told["unfused"],
-        told["unfused_through"],
-        (told["stock_differing"], told["stock_values"]),
-        agreement(made, expected.floats) if expected.floats else None,
+        report["unfused"],
+        report["unfused_through"],
+        (report["stock_differing"], report["stock_values"]),
+        agreement(outputs, expected.floats) if expected.floats else None,
     )
 
 
 def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> OfOperators:
-    """Every one that can be compiled by itself."""
+    """Compare every operator that can be compiled in isolation."""
     kinds, left_out = expected.told["kinds"], list(expected.told["left_out"])
-    found, formulas = executed(expected, machine, dtype) if kinds else ({}, {})
+    outputs, formulas = executed(expected, machine, dtype) if kinds else ({}, {})
     steps: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
     first = ""
+    # a fixed-point machine must match its formulas exactly; its distance to onnxruntime is only reported
     for name, kind in kinds.items():
-        if name not in found:
+        if name not in outputs:
             left_out.append(name)
             continue
-        theirs = expected.expected[name]
+        reference = expected.expected[name]
         if machine.rounding == "fixed_point":
-            off = np.abs(theirs.astype(np.float64) - formulas[name])
-            steps.update(f"{step:g}" for step in off[off > 0].tolist())
-            theirs = formulas[name]
-        wrong = differing(found[name], theirs)
+            distance = np.abs(reference.astype(np.float64) - formulas[name])
+            steps.update(f"{step:g}" for step in distance[distance > 0].tolist())
+            reference = formulas[name]
+        wrong = differing(outputs[name], reference)
         first = first or (name if wrong else "")
-        counts.setdefault(kind, Counter()).update(operators=1, values=theirs.size, wrong=wrong)
+        counts.setdefault(kind, Counter()).update(operators=1, values=reference.size, wrong=wrong)
     by_kind = {kind: (c["operators"], c["values"], c["wrong"]) for kind, c in sorted(counts.items())}
     return OfOperators(by_kind, first, tuple(left_out), dict(sorted(steps.items())) if machine.rounding == "fixed_point" else None)
 
 
 def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Outputs of the operators that the machine can run; and by formulas, of a machine that rounds in fixed point."""
+    """Outputs of the operators that the machine can run; and by formulas for a machine with fixed-point rounding."""
 
     model, data = load(expected.alone, where="operators on integers")
     lowered, packed = _packed(model, data, machine, dtype)
@@ -153,47 +153,47 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> t
 
 
 def _packed(model: ModelProto, data: ExternalData, machine: Machine, dtype: DataType) -> tuple[Graph | None, Packed | None]:
-    """As many of the operators as the machine can run, as one graph; that of the unit has no weights any more."""
+    """Graph with as many operators as the machine can run, and its packed form, which has no weights any more."""
 
     def pack(graph: Graph) -> Packed:
         return pack_unit(graph, machine, dtype)
 
-    left: ModelProto | None = model
-    while left is not None:
+    remaining: ModelProto | None = model
+    while remaining is not None:
         try:
-            graph = lower(left, data=data)
+            graph = lower(remaining, data=data)
             return graph, pack(graph)
         except UnsupportedError:
             able = Abilities(pack, no_floats(machine, dtype))
-            left, data = _without(ModelWithoutWeights(left, data).filled(), trial(left, SUPPORTED, able).refused), NOTHING
+            remaining, data = _without(ModelWithoutWeights(remaining, data).filled(), trial(remaining, SUPPORTED, able).refused), NOTHING
     return None, None
 
 
 def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
-    """Less the groups of some nodes; None where that is nothing less, or nothing is left."""
-    gone = {i for members in grouped(model).members if not members.isdisjoint(refused) for i in members}
-    nodes = [node for i, node in enumerate(model.graph.node) if i not in gone]
-    if not gone or not nodes:
+    """Model without the groups of refused nodes; None where nothing is removed, or nothing remains."""
+    removed = {i for members in grouped(model).members if not members.isdisjoint(refused) for i in members}
+    nodes = [node for i, node in enumerate(model.graph.node) if i not in removed]
+    if not removed or not nodes:
         return None
-    read, made = names_read(nodes), {name for node in nodes for name in node.output}
-    left = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    left.graph.name = model.graph.name
-    left.graph.node.extend(nodes)
-    left.graph.input.extend(item for item in model.graph.input if item.name in read)
-    left.graph.output.extend(item for item in model.graph.output if item.name in made)
-    left.graph.initializer.extend(item for item in model.graph.initializer if item.name in read)
-    left.graph.value_info.extend(item for item in model.graph.value_info if item.name in made)
-    return left
+    read, outputs = names_read(nodes), {name for node in nodes for name in node.output}
+    part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    part.graph.name = model.graph.name
+    part.graph.node.extend(nodes)
+    part.graph.input.extend(item for item in model.graph.input if item.name in read)
+    part.graph.output.extend(item for item in model.graph.output if item.name in outputs)
+    part.graph.initializer.extend(item for item in model.graph.initializer if item.name in read)
+    part.graph.value_info.extend(item for item in model.graph.value_info if item.name in outputs)
+    return part
 
 
-def agreement(mine: Mapping[str, Array], floats: Mapping[str, Array]) -> Agreement:
-    """Choices are along axis 1, of all outputs that have one of two channels or more."""
+def agreement(outputs: Mapping[str, Array], floats: Mapping[str, Array]) -> Agreement:
+    """Agreement of outputs with the float model; choices are along axis 1, of outputs with two channels or more."""
     same = choices = 0
     signal = noise = 0.0
     for name, ideal in floats.items():
-        theirs, ours = ideal.astype(np.float64), np.asarray(mine[name], np.float64)
-        signal, noise = signal + float((theirs**2).sum()), noise + float(((theirs - ours) ** 2).sum())
+        float_values, npu_values = ideal.astype(np.float64), np.asarray(outputs[name], np.float64)
+        signal, noise = signal + float((float_values**2).sum()), noise + float(((float_values - npu_values) ** 2).sum())
         if ideal.ndim > 1 and ideal.shape[1] > 1:
-            chosen = theirs.argmax(axis=1) == ours.argmax(axis=1)
+            chosen = float_values.argmax(axis=1) == npu_values.argmax(axis=1)
             same, choices = same + int(chosen.sum()), choices + chosen.size
     return Agreement((same, choices), float("inf") if noise == 0 else float(10 * np.log10(signal / noise)) if signal else -float("inf"))

@@ -1,4 +1,4 @@
-"""Do the containers of a compiled file have the ports that the model around them has?  In its order, and of its shapes; nothing runs."""
+"""Check of container ports against the model around them: order and shapes; nothing is executed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator.onnx_container import read_file
 
 
 def port_faults(path: Path) -> tuple[str, ...]:
-    """What is wrong, a line each; () where a container alone, or a bundle of it, gives what the file does.  Raises as `read_compiled`."""
+    """Port faults, a line each; () if a container alone, or a bundle, behaves as the file.  Raises as `read_compiled`."""
     return tuple(_faults(path))
 
 
@@ -26,9 +26,9 @@ def _faults(path: Path) -> Iterator[str]:
         ):
             shapes = {port.name: port.shape for port in ports}
             buffers = [buffer for buffer in all_buffers if buffer.name in shapes]
-            mine = [buffer.name for buffer in buffers]
-            if mine != (theirs := [name for name in shapes if name in mine]):
-                yield f"{name}: {kind}s are {', '.join(mine)}; in the model {', '.join(theirs)}"
+            buffer_names = [buffer.name for buffer in buffers]
+            if buffer_names != (model_names := [name for name in shapes if name in buffer_names]):
+                yield f"{name}: {kind}s are {', '.join(buffer_names)}; in the model {', '.join(model_names)}"
             for buffer in buffers:
                 if (shape := shapes[buffer.name]) not in (None, buffer.onnx_shape):
                     yield f"{name}: {kind} {buffer.name!r} has shape {list(buffer.onnx_shape)}, in the model {list(shape or ())}"

@@ -1,8 +1,8 @@
-"""onnxruntime's answer for the body of a compiled model, from a process of its own.
+"""Reference values of a compiled model's body on onnxruntime, from a separate process.
 
-A model from outside can kill the process that onnxruntime runs in (a DepthToSpace with block size 2^32 divides by zero), so it
-runs in a child: `python -m tuner.verify.reference_body FOLDER`, where FOLDER has request.json and feeds.npz and is given told.json and
-out.npz.  Arrays travel without pickle.
+A model from outside can kill the process of onnxruntime (a DepthToSpace with block size 2^32 divides by zero), so it runs in a child:
+`python -m tuner.verify.reference_body FOLDER`, where FOLDER has request.json and feeds.npz and receives told.json and out.npz.  Arrays
+travel without pickle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.float_range import Beyond
 from simulator.npu.parts import DataType
 
-if TYPE_CHECKING:  # the child, which imports this, loads no kernels
+if TYPE_CHECKING:  # the child imports this module and must load no kernels
     from onnx import ModelProto
 
     from simulator.compiled import Compiled
@@ -37,9 +37,9 @@ FLOATS = "floats.onnx"
 
 
 class Stored(NamedTuple):
-    """What the NPU keeps in memory, and as what.  tensors: names of the memory maps of all pieces, most of them of tensors of the body.
+    """Storage types on the NPU.  tensors: names in the memory maps of all pieces, most of them of tensors of the body.
 
-    wide: those that are of float32, whatever others are.
+    wide: tensors stored in float32 whatever `dtype` is.
     """
 
     tensors: Sequence[str] = ()
@@ -59,14 +59,15 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceValues:
-    """onnxruntime's values by name, in float32 where the model is of float16: its outputs, what goes into the pieces and what comes out.
+    """Values of onnxruntime by name, float32 for a float16 model: the model's outputs, inputs and outputs of the pieces.
 
-    rounded: samples of what outputs of model and pieces are where weights and whatever the NPU stores are rounded, each piece given its
-    inputs in `values`; () where the NPU computes in float32.
-    logits_scale: for a tensor that a Softmax makes, max|what that Softmax reads|.
-    stepped: outputs that jump with values of the NPU (an index, a comparison, what is chosen by one).
-    exact, steps: of a quantised model, as `reference_integers.FloatBorders` has them; empty of others.
-    whose: the values, for people.  frames: of the model in a run, one after the other along the first axis of every value.
+    rounded: samples of the outputs of model and pieces with rounded weights and stored tensors, each piece reading its inputs from
+    `values`;
+    () where the NPU computes in float32.
+    logits_scale: for the output of a Softmax, max|input of the Softmax|.
+    stepped: outputs that are discontinuous in values of the NPU (an index, a comparison, a selection).
+    exact, steps: of a quantised model, see `reference_integers.FloatBorders`; empty for others.
+    whose: source of the values, for people.  frames: of the model in a run, in order along the first axis of every value.
     """
 
     values: Mapping[str, Array]
@@ -82,26 +83,26 @@ class ReferenceValues:
 
     @cached_property
     def beyond(self) -> Beyond | None:
-        """The first tensor, in the order of the graph, with a value that the NPU's data type does not hold; a weight where no other is one.
+        """First tensor, in graph order, with a value outside the NPU's data type; a weight if no other tensor is.
 
         Another run of onnxruntime.  Raises as `reference`.
         """
-        told, _, _ = self._child("beyond")
-        return None if told["beyond"] is None else Beyond(told["beyond"][0], float(told["beyond"][1]))
+        answer, _, _ = self._child("beyond")
+        return None if answer["beyond"] is None else Beyond(answer["beyond"][0], float(answer["beyond"][1]))
 
     def integers(self, floats: ModelProto | None = None) -> IntegerReference:
-        """Of the first frame of a quantised model.  floats: the float model of it.  More runs of onnxruntime.  Raises as `reference`."""
-        told, arrays, model = self._child("integers", None if floats is None else floats.SerializeToString())
-        left = iter(arrays)
-        given, expected, of_floats = ({name: next(left) for name in told[key]} for key in ("given", "kinds", "floats"))
-        return IntegerReference(told, given, expected, of_floats, model)
+        """Integers of the first frame of a quantised model.  floats: its float model.  More runs of onnxruntime.  Raises as `reference`."""
+        answer, arrays, model = self._child("integers", None if floats is None else floats.SerializeToString())
+        stream = iter(arrays)
+        given, expected, of_floats = ({name: next(stream) for name in answer[key]} for key in ("given", "kinds", "floats"))
+        return IntegerReference(answer, given, expected, of_floats, model)
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerReference:
-    """What onnxruntime has of a quantised model.
+    """Integers of a quantised model on onnxruntime.
 
-    alone: a model in which every operator on integers of the NPU is by itself.  given: its inputs; expected: its outputs, both by name.
+    alone: a model of isolated integer operators.  given: its inputs; expected: its outputs, both by name.
     floats: outputs of the float model.  told: see `reference_integers.integers`.
     """
 
@@ -112,31 +113,31 @@ class IntegerReference:
     alone: bytes = field(repr=False)
 
 
-def differing(mine: Array, theirs: Array) -> int:
-    """Values that are not the same; NaN is itself."""
-    same = mine == theirs
-    return int(same.size - (same | (np.isnan(mine) & np.isnan(theirs)) if mine.dtype.kind == "f" else same).sum())
+def differing(actual: Array, expected: Array) -> int:
+    """Number of different values; NaN equals NaN."""
+    same = actual == expected
+    return int(same.size - (same | (np.isnan(actual) & np.isnan(expected)) if actual.dtype.kind == "f" else same).sum())
 
 
 def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s: float = TIMEOUT_S) -> ReferenceValues:
     """Run the body of a compiled ONNX file (or a plain ONNX file) on onnxruntime.
 
-    Raises `BadInputError` where the file has no body, onnxruntime refuses it, dies on it, or takes longer than `timeout_s`.
+    Raises `BadInputError` for a file without body, a refusal or crash of onnxruntime, or a run longer than `timeout_s`.
     """
     child = _Child(path, dict(feeds), stored, timeout_s)
-    told, arrays, _ = child("values")
-    left = iter(arrays)
-    values = {name: next(left) for name in told["values"]}
-    rounded = tuple({name: next(left) for name in names} for names in told["rounded"])
-    exact, steps = frozenset(told["exact"]), told["steps"]
+    answer, arrays, _ = child("values")
+    stream = iter(arrays)
+    values = {name: next(stream) for name in answer["values"]}
+    rounded = tuple({name: next(stream) for name in names} for names in answer["rounded"])
+    exact, steps = frozenset(answer["exact"]), answer["steps"]
     return ReferenceValues(
-        values, rounded, told["logits_scale"], frozenset(told["stepped"]), exact, steps, told["quantised"], told["frames"], child
+        values, rounded, answer["logits_scale"], frozenset(answer["stepped"]), exact, steps, answer["quantised"], answer["frames"], child
     )
 
 
 @dataclass(frozen=True)
 class _Child:
-    """What a child is asked, but for the job.  A call returns what it told, its arrays, and the model that it wrote, if any."""
+    """Child process for one model.  A call runs a job and returns the answer, its arrays, and the written model if any."""
 
     path: Path
     feeds: Mapping[str, Array]
@@ -147,7 +148,7 @@ class _Child:
         with tempfile.TemporaryDirectory(prefix="tilefarm-") as name:
             folder = Path(name)
             np.savez(folder / "feeds.npz", *map(np.asarray, self.feeds.values()))
-            asked = {
+            request = {
                 "job": job,
                 "model": str(self.path),
                 "feeds": list(self.feeds),
@@ -157,22 +158,22 @@ class _Child:
             }
             if floats is not None:
                 (folder / FLOATS).write_bytes(floats)
-            (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
+            (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
             _run(self.path, folder, self.timeout_s)
-            told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+            answer = json.loads((folder / "told.json").read_text(encoding="utf-8"))
             model = (folder / "out.onnx").read_bytes() if (folder / "out.onnx").is_file() else b""
             if not (folder / "out.npz").is_file():
-                return told, [], model
+                return answer, [], model
             with np.load(folder / "out.npz", allow_pickle=False) as arrays:
-                return told, [arrays[f"arr_{i}"] for i in range(len(arrays.files))], model
+                return answer, [arrays[f"arr_{i}"] for i in range(len(arrays.files))], model
 
 
 def _run(path: Path, folder: Path, timeout_s: float) -> None:
-    """A child for what `folder` asks."""
+    """Run a child on the request in `folder`."""
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "tuner.verify.reference_body", str(folder)],
             capture_output=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -181,8 +182,8 @@ def _run(path: Path, folder: Path, timeout_s: float) -> None:
         )
     except subprocess.TimeoutExpired:
         raise BadInputError(f"{path}: onnxruntime is not done with its body after {timeout_s:g} s") from None
-    if done.returncode < 0:
-        raise BadInputError(f"{path}: onnxruntime died on its body (signal {-done.returncode})")
-    if done.returncode:
-        line = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
-        raise BadInputError(f"{path}: {line}" if done.returncode == NO_BODY else f"{path}: onnxruntime cannot run its body: {line}")
+    if process.returncode < 0:
+        raise BadInputError(f"{path}: onnxruntime died on its body (signal {-process.returncode})")
+    if process.returncode:
+        line = (process.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1][:300]
+        raise BadInputError(f"{path}: {line}" if process.returncode == NO_BODY else f"{path}: onnxruntime cannot run its body: {line}")

@@ -1,6 +1,6 @@
-"""The body of a compiled model on onnxruntime, as it is and with tensors rounded as the NPU rounds them: `tuner.verify.reference`'s child.
+"""Child of `tuner.verify.reference`: the body of a compiled model on onnxruntime, plain and with tensors rounded as on the NPU.
 
-`python -m tuner.verify.reference_body FOLDER`; nothing of the simulator that would compile kernels is imported here.
+Command `python -m tuner.verify.reference_body FOLDER`; imports nothing of the simulator that would compile kernels.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tuner.verify.reference import FLOATS, NO_BODY
 from tuner.verify.reference_integers import FloatBorders, borders, integers, is_quantised, with_integers
 
 Array = NDArray[Any]
-_OURS = "tilefarm."  # before names of tensors that are added here
+_OURS = "tilefarm."  # prefix of tensors added here
 _RELABELS = ("Reshape", "Flatten", "Identity", "Squeeze", "Unsqueeze", "Dropout")
-# float in, float out, and yet no continuous function of what goes in, or none at all
+# float in, float out, but discontinuous or random
 _STEPS = frozenset({
     "Bernoulli", "Ceil", "DynamicQuantizeLinear", "Floor", "Hardmax", "If", "Loop", "MaxUnpool", "Mod", "Multinomial", "RandomNormal",
     "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Round", "Scan", "Shrink", "Sign", "ThresholdedRelu", "Unique",
 })  # fmt: skip
 _SCALE = _OURS + "scale"
-# Rounding is a noise, of which a run is one sample: a network with few outputs may be lucky in it.  Rounding a multiple of a tensor by one
-# of these is another sample, of the same size; below 1, so that nothing more overflows.  Inputs and weights are rounded as on the NPU.
+# Rounding is noise, and one run is one sample: a network with few outputs may be lucky.  Rounding a multiple of a tensor by one of these
+# gives another sample of the same size; below 1, so that nothing new overflows.  Inputs and weights are rounded as on the NPU.
 SAMPLES = (1.0, 0.75, 0.6)
-# Bits that an operator of the vector unit loses beside those of storing its result, as each of its instructions rounds: a sum adds rows,
-# then columns, each value onto a rounded one; a function takes a few instructions.
+# Bits lost inside an operator of the vector unit, beyond the storage of its result, since each of its instructions rounds: a sum adds rows,
+# then columns, each value to a rounded one; a function takes a few instructions.
 _SUMS = dict.fromkeys(
     ("AveragePool", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "LRN",
      "ReduceL1", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare", "Softmax"), 2
@@ -51,12 +51,12 @@ _FUNCTIONS = dict.fromkeys(
      "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "Upsample"), 1
 )  # fmt: skip
 _LOST_BITS = _SUMS | _FUNCTIONS
-_SMOOTH = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE, *INTEGERS_ON_NPU)  # quantised values follow what they stand for
+_SMOOTH = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE, *INTEGERS_ON_NPU)  # quantised values follow the float values
 
 
 @dataclass(frozen=True)
 class ReferencePiece:
-    """What a compiled node was: names that go in at run time and come out, and which nodes of the plain model do it."""
+    """Piece of a compiled model: runtime inputs, outputs, and its nodes in the plain model."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -64,9 +64,9 @@ class ReferencePiece:
 
 
 def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
-    """Make a compiled model the plain model that it was: nodes of the functions' bodies, no container.  `model` is changed.
+    """Restore the plain model of a compiled model: nodes of the functions' bodies, no container.  `model` is changed.
 
-    Of one frame, where it takes several.  Returns the pieces, () for a model that is plain already.
+    Returns the pieces, () for a plain model.  The restored model has one frame.
     Raises `BadInputError` for style epcontext, which has no body.
     """
     if any(node.domain == EP_DOMAIN and node.op_type == EP_OP for node in model.graph.node):
@@ -98,20 +98,20 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
 
 
 def softmax_inputs(model: ModelProto, names: Iterable[str]) -> dict[str, str]:
-    """Tensor -> what its Softmax reads, for tensors that a Softmax makes (and nothing but relabelling behind it)."""
+    """Inputs of Softmax by output tensor, for outputs of a Softmax (also through relabelling operators)."""
     producer = {name: node for node in model.graph.node for name in node.output}
-    found = {}
+    logits = {}
     for name in names:
         node = producer.get(name)
         while node is not None and node.op_type in _RELABELS:
             node = producer.get(node.input[0])
         if node is not None and node.op_type == "Softmax":
-            found[name] = node.input[0]
-    return found
+            logits[name] = node.input[0]
+    return logits
 
 
 def types_of(model: ModelProto) -> dict[str, int]:
-    """Element type of every tensor that shape inference knows one of.  Weights count by their types alone, so nothing large is copied."""
+    """Element types of all tensors known to shape inference.  Weights are replaced by their types, so nothing large is copied."""
     graph = model.graph
     light = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     light.graph.node.extend(graph.node)
@@ -129,7 +129,7 @@ def types_of(model: ModelProto) -> dict[str, int]:
 
 
 def stepped(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> list[str]:
-    """Outputs of the model that are no continuous function of what the NPU makes: some integer, boolean or step lies between."""
+    """Outputs of the model that are discontinuous in values of the NPU: an integer, boolean or step lies between."""
     inside = {k for piece in pieces for k in piece.nodes}
     smooth, jumps = {name for piece in pieces for name in piece.outputs}, set[str]()
     for k, node in enumerate(model.graph.node):
@@ -145,7 +145,7 @@ def stepped(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mappin
 
 
 def run(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, Array]]) -> list[dict[str, Array]]:
-    """Tensors by name for each of some feeds; those of `wanted` that are no outputs of the model become some."""
+    """Run the model for each of the feeds: tensors by name; those of `wanted` that are no outputs become outputs."""
     wanted = list(dict.fromkeys(wanted))
     outputs = {port.name for port in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
@@ -160,17 +160,15 @@ def round_tensors(
     values: Sequence[Mapping[str, Array]],
     wide: Collection[str] = (),
 ) -> list[dict[str, Array]]:
-    """Round to float16 what pieces read as weights, each tensor of theirs that is stored, and what a function hands on to an operator
-    that is fused with it.  `model` is changed; returns more feeds.
+    """Round to float16 the weights of pieces, each of their stored tensors, and values that a function hands to an operator fused with it.
+    `model` is changed; returns more feeds.
 
-    A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`, frame by frame; floats but those of `wide` are
-    rounded.
-    Vectors of weights are not rounded: a bias is kept in float32, and what a batch normalisation has goes into weights before those are
-    rounded.
+    A scalar `_SCALE` must be fed as well.  Each piece reads its inputs from `values`, frame by frame; floats except `wide` are rounded.
+    Vectors of weights are not rounded: a bias stays in float32, and batch normalisation is folded into weights before their rounding.
     """
     graph, of_piece = model.graph, {k: piece for piece in pieces for k in piece.nodes}
-    given: dict[str, str] = {}  # what a piece reads -> the tensor that it stands for
-    nodes, functions = [], {} if is_quantised(model) else _FUNCTIONS  # of integers they are tables
+    given: dict[str, str] = {}  # input of a piece -> original tensor
+    nodes, functions = [], {} if is_quantised(model) else _FUNCTIONS  # functions of integers are tables
     for k, node in enumerate(graph.node):
         nodes.append(node)
         if k not in of_piece:
@@ -184,14 +182,14 @@ def round_tensors(
                 node.output[i] = f"{_OURS}raw.{name}"
                 nodes += _rounding(node.output[i], name, _LOST_BITS.get(node.op_type, 0))
     host = names_read(node for k, node in enumerate(graph.node) if k not in of_piece) | {port.name for port in graph.output}
-    mine = names_read(graph.node[k] for k in of_piece) - host
+    weight_names = names_read(graph.node[k] for k in of_piece) - host
     for tensor in graph.initializer:
-        if tensor.name in mine and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
+        if tensor.name in weight_names and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
             tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
     refill(model.graph.node, nodes)
     fed = [
-        {new: each[name] if each[name].dtype != np.float32 or name in wide else rounded(each[name]) for new, name in given.items()}
-        for each in values
+        {new: frame[name] if frame[name].dtype != np.float32 or name in wide else rounded(frame[name]) for new, name in given.items()}
+        for frame in values
     ]
     kinds = {name: (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in fed[0].items()}
     kinds[_SCALE] = (TensorProto.FLOAT, ())
@@ -200,12 +198,12 @@ def round_tensors(
 
 
 def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
-    """Nodes that make `name` of `raw`, a multiple of it rounded to float16 less some bits."""
-    times, product, over, coarse, half, again = (
-        f"{_OURS}{what}.{name}" for what in ("times", "product", "over", "coarse", "half", "again")
+    """Nodes that compute `name` from `raw`: a multiple of it, rounded to float16 less some bits."""
+    times, product, over, coarse, half, widened = (
+        f"{_OURS}{step}.{name}" for step in ("times", "product", "over", "coarse", "half", "again")
     )
     nodes = [helper.make_node("Mul", [raw, _SCALE], [times])]
-    if lost_bits:  # Veltkamp's splitting: x * (2^s + 1) less what is over leaves 24 - s bits of x, of which float16 has 11
+    if lost_bits:  # Veltkamp's splitting: x * (2^s + 1) less the excess leaves 24 - s bits of x, of which float16 has 11
         factor = numpy_helper.from_array(np.array(2.0 ** (24 - 11 + lost_bits) + 1, np.float32))
         nodes += [
             helper.make_node("Constant", [], [f"{product}.factor"], value=factor),
@@ -216,24 +214,24 @@ def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
     return [
         *nodes,
         helper.make_node("Cast", [coarse if lost_bits else times], [half], to=TensorProto.FLOAT16),
-        helper.make_node("Cast", [half], [again], to=TensorProto.FLOAT),
-        helper.make_node("Div", [again, _SCALE], [name]),
+        helper.make_node("Cast", [half], [widened], to=TensorProto.FLOAT),
+        helper.make_node("Div", [widened, _SCALE], [name]),
     ]
 
 
 def _beside_integers(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> set[str]:
-    """Floats of pieces that are made of integers or become some: the NPU has them in its data type, wherever they lie."""
+    """Floats of pieces next to quantisation: the NPU holds them in its data type, in any memory."""
     inside = {k for piece in pieces for k in piece.nodes}
     groups = grouped(model)
-    found: set[str] = set()
+    floats: set[str] = set()
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         if members <= inside and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
-            found |= {name for name in (node.input[0], node.output[0]) if types.get(name) == TensorProto.FLOAT}
-    return found
+            floats |= {name for name in (node.input[0], node.output[0]) if types.get(name) == TensorProto.FLOAT}
+    return floats
 
 
 def rounded(values: Array) -> Array:
-    """float32 values as float16 holds them; infinite where it does not."""
+    """Round float32 values to float16; infinite beyond its range."""
     with np.errstate(over="ignore"):
         return values.astype(np.float16).astype(np.float32)
 
@@ -246,111 +244,116 @@ def first_beyond(
     feeds: Sequence[Mapping[str, Array]],
     dtype: DataType,
 ) -> Beyond | None:
-    """The first tensor with a value that `dtype` does not hold, and the largest of its magnitudes.  `model` is changed.
+    """First tensor with a value outside `dtype`, and its largest magnitude.  `model` is changed.
 
-    Of those that are stored; else of those that pass between operators that are one on the NPU; else of the weights.  In one run, in which
-    every tensor is reduced to its largest magnitude as soon as it is there.  feeds: of each frame, which has a run of its own.
+    Stored tensors come first; then tensors between fused operators; then weights.  In one run, where every tensor is reduced to its largest
+    magnitude at once.  feeds: of each frame, which has a run of its own.
     """
     graph, order = model.graph, dict[str, None]()
     for piece in pieces:
         order |= dict.fromkeys(piece.inputs)
         order |= {name: None for k in piece.nodes for name in graph.node[k].output if name in floats}
-    given = {name: _most([np.abs(each[name]).max(initial=0.0) for each in feeds]) for name in order if name in feeds[0]}
-    made = [name for name in order if name not in feeds[0]]
-    # of the nodes that nobody reads onnxruntime runs the last one first, with all that it needs: the other way round every tensor is alive
-    for name in reversed(made):
+    given = {name: _most([np.abs(frame[name]).max(initial=0.0) for frame in feeds]) for name in order if name in feeds[0]}
+    computed = [name for name in order if name not in feeds[0]]
+    # onnxruntime runs the last unread node first, with its inputs: in forward order all tensors would be alive at once
+    for name in reversed(computed):
         graph.node.append(helper.make_node("Abs", [name], [_OURS + "abs." + name]))
         graph.node.append(helper.make_node("ReduceMax", [_OURS + "abs." + name], [_OURS + "max." + name], keepdims=0))
-    mine = names_read(graph.node[k] for piece in pieces for k in piece.nodes)
-    weights = [tensor for tensor in graph.initializer if tensor.name in mine and tensor.data_type == TensorProto.FLOAT]
-    reduced = run(model, [_OURS + "max." + name for name in made], feeds)
-    largest = given | {name: _most([each[_OURS + "max." + name] for each in reduced]) for name in made}
-    for name in sorted(order, key=lambda name: (largest[name] < 1, name not in stored)):  # the order of the graph within all
+    read = names_read(graph.node[k] for piece in pieces for k in piece.nodes)
+    weights = [tensor for tensor in graph.initializer if tensor.name in read and tensor.data_type == TensorProto.FLOAT]
+    reduced = run(model, [_OURS + "max." + name for name in computed], feeds)
+    largest = given | {name: _most([frame[_OURS + "max." + name] for frame in reduced]) for name in computed}
+    for name in sorted(order, key=lambda name: (largest[name] < 1, name not in stored)):  # stable: in graph order
         if not holds(dtype, largest[name]):
             return Beyond(name, largest[name])
     for tensor in weights:
-        most = float(np.abs(numpy_helper.to_array(tensor)).max(initial=0.0))
-        if not holds(dtype, most):
-            return Beyond(tensor.name, most)
+        peak = float(np.abs(numpy_helper.to_array(tensor)).max(initial=0.0))
+        if not holds(dtype, peak):
+            return Beyond(tensor.name, peak)
     return None
 
 
 def _most(numbers: Sequence[Any]) -> float:
-    """Not a number where one is not."""
+    """Maximum; NaN if any is NaN."""
     return float(np.max(numbers))
 
 
 def in_frames(values: Mapping[str, Array], frames: int) -> list[dict[str, Array]]:
-    """Of each frame, what all of them have along the first axis."""
+    """Split values of several frames along the first axis."""
     parts = {name: np.split(value, frames) if frames > 1 else [value] for name, value in values.items()}
-    return [{name: each[k] for name, each in parts.items()} for k in range(frames)]
+    return [{name: slices[k] for name, slices in parts.items()} for k in range(frames)]
 
 
 def of_all_frames(values: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """`in_frames` back."""
-    first, *others = values
-    return {name: np.concatenate([value, *(other[name] for other in others)]) if others else value for name, value in first.items()}
+    """Join values of frames: the inverse of `in_frames`."""
+    first, *later_frames = values
+    return {
+        name: np.concatenate([value, *(frame[name] for frame in later_frames)]) if later_frames else value for name, value in first.items()
+    }
 
 
 def answer(folder: Path) -> None:
-    """Do what FOLDER/request.json asks."""
-    asked = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    """Run the job of FOLDER/request.json."""
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     with np.load(folder / "feeds.npz", allow_pickle=False) as arrays:
-        feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(asked["feeds"])}
-    model = onnx.load(asked["model"])
+        feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(request["feeds"])}
+    model = onnx.load(request["model"])
     frames = frames_in(model)
     pieces = body_of(model)
-    # onnxruntime would round float16 behind every operator, which is what is to be found out; of double the NPU has as much as of float32
+    # onnxruntime would round float16 after every operator and so hide the error to be measured; the NPU stores double as float32
     widen(model, (TensorProto.FLOAT16, TensorProto.DOUBLE))
     types, quantised = types_of(model), is_quantised(model)
-    known = FloatBorders(frozenset(), {})
-    wide = set(asked["wide"])
+    float_borders = FloatBorders(frozenset(), {})
+    wide = set(request["wide"])
     if quantised:
         types = with_integers(model, types)
-        known = borders(model, {k: piece.inputs for piece in pieces for k in piece.nodes}, types, wide)
+        float_borders = borders(model, {k: piece.inputs for piece in pieces for k in piece.nodes}, types, wide)
     floats = {name for name, kind in types.items() if kind == TensorProto.FLOAT}
-    stored = (floats & (set(asked["stored"]) | _beside_integers(model, pieces, types))) - wide
+    stored = (floats & (set(request["stored"]) | _beside_integers(model, pieces, types))) - wide
     feeds = {
         name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) if array.dtype.kind == "f" else array
         for name, array in feeds.items()
     }
     by_frame = in_frames(feeds, frames)
-    dtype = DataType[asked["dtype"]]
-    if asked["job"] == "beyond":
+    dtype = DataType[request["dtype"]]
+    if request["job"] == "beyond":
         beyond = first_beyond(model, pieces, stored, floats, by_frame, dtype)
         _tell(folder, {"beyond": None if beyond is None else [beyond.tensor, str(beyond.largest)]})
         return
-    if asked["job"] == "integers":
+    if request["job"] == "integers":
         inside = [k for piece in pieces for k in piece.nodes]
         found_integers = integers(model, inside, types, by_frame[0], folder / FLOATS)
         onnx.save(found_integers.model, folder / "out.onnx")
         np.savez(folder / "out.npz", *found_integers.arrays)
         _tell(folder, found_integers.told)
         return
-    made = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
+    names = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
     jumps = stepped(model, pieces, types)
-    logits = softmax_inputs(model, made)
+    logits = softmax_inputs(model, names)
     between = [name for piece in pieces for name in piece.inputs if name not in feeds]
-    found = run(model, [*made, *between, *logits.values()], by_frame)
-    scale = {name: _most([np.abs(each[source]).max() for each in found]) for name, source in logits.items()}
+    outputs = run(model, [*names, *between, *logits.values()], by_frame)
+    scale = {name: _most([np.abs(frame[source]).max() for frame in outputs]) for name, source in logits.items()}
     given = [name for piece in pieces for name in piece.inputs if name in feeds]
-    apart = [
-        {name: each[name] for name in dict.fromkeys([*made, *between])} | {name: fed[name] for name in given}
-        for each, fed in zip(found, by_frame, strict=True)
+    split = [
+        {name: frame[name] for name in dict.fromkeys([*names, *between])} | {name: fed[name] for name in given}
+        for frame, fed in zip(outputs, by_frame, strict=True)
     ]
-    values = of_all_frames(apart)
-    again: list[dict[str, Array]] = []
+    values = of_all_frames(split)
+    samples: list[dict[str, Array]] = []
     if dtype == DataType.float16 and pieces:
-        more = [{**fed, **rest} for fed, rest in zip(by_frame, round_tensors(model, pieces, stored, apart, wide), strict=True)]
-        every = run(model, made, ({**fed, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES for fed in more))
-        again = [of_all_frames(every[at : at + frames]) for at in range(0, len(every), frames)]
-    np.savez(folder / "out.npz", *values.values(), *(array for sample in again for array in sample.values()))
-    told = {"values": list(values), "rounded": [list(sample) for sample in again], "logits_scale": scale, "stepped": jumps}
-    _tell(folder, {**told, "exact": sorted(known.exact), "steps": dict(known.steps), "quantised": quantised, "frames": frames})
+        more = [{**fed, **extra} for fed, extra in zip(by_frame, round_tensors(model, pieces, stored, split, wide), strict=True)]
+        runs = run(model, names, ({**fed, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES for fed in more))
+        samples = [of_all_frames(runs[start : start + frames]) for start in range(0, len(runs), frames)]
+    np.savez(folder / "out.npz", *values.values(), *(array for sample in samples for array in sample.values()))
+    report = {"values": list(values), "rounded": [list(sample) for sample in samples], "logits_scale": scale, "stepped": jumps}
+    _tell(
+        folder,
+        {**report, "exact": sorted(float_borders.exact), "steps": dict(float_borders.steps), "quantised": quantised, "frames": frames},
+    )
 
 
-def _tell(folder: Path, told: Mapping[str, Any]) -> None:
-    (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+def _tell(folder: Path, report: Mapping[str, Any]) -> None:
+    (folder / "told.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

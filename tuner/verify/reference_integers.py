@@ -1,6 +1,6 @@
-"""Quantised bodies in the child of `tuner.verify.reference`: tensors that have to be right to the bit, and operators on integers alone.
+"""Quantised bodies in the child of `tuner.verify.reference`: tensors that must match to the bit, and isolated integer operators.
 
-An operator alone reads onnxruntime's own integers, so that nothing is carried on from one to the next, not across floats either.
+An isolated operator reads onnxruntime's own integers, so no error passes from one to the next, not across floats either.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ def _scaled(node: NodeProto) -> Scaled | None:
 
 
 def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]:
-    """Element types, those behind operators that onnx has no rule for as well."""
-    found = dict(types)
+    """Element types of all tensors, also behind operators without an onnx rule."""
+    all_types = dict(types)
     zeros = {item.name: item.data_type for item in model.graph.initializer}
     for node in model.graph.node:
         scaled = _scaled(node)
-        if not node.output or node.output[0] in found:
+        if not node.output or node.output[0] in all_types:
             continue
         if scaled is not None:
             zero = "" if scaled.made is None else [*node.input, "", ""][scaled.made + 1]
-            found[node.output[0]] = TensorProto.FLOAT if scaled.made is None else zeros.get(zero, TensorProto.UINT8)
-        elif node.op_type in MOVES and node.input[0] in found:
-            found[node.output[0]] = found[node.input[0]]
-    return found
+            all_types[node.output[0]] = TensorProto.FLOAT if scaled.made is None else zeros.get(zero, TensorProto.UINT8)
+        elif node.op_type in MOVES and node.input[0] in all_types:
+            all_types[node.output[0]] = all_types[node.input[0]]
+    return all_types
 
 
 @dataclass(frozen=True)
 class FloatBorders:
-    """exact: tensors with no floating operator between them and what the model, or their piece, is given.
+    """Borders between exact and floating parts.  exact: tensors with no floating operator after the inputs of the model or of their piece.
 
-    steps: tensor -> what one step of its integers is in its own numbers.
+    steps: tensor -> size of one step of its integers, in real numbers.
     """
 
     exact: frozenset[str]
@@ -67,22 +67,22 @@ class FloatBorders:
 
 
 def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> FloatBorders:
-    """of_piece: number of a node on the NPU -> what its piece is given.  wide: floats that the NPU takes and gives in float32."""
+    """Find exact tensors and their steps.  of_piece: NPU node -> inputs of its piece.  wide: floats of the NPU's ports in float32."""
     wide = set(wide)
     clean = {item.name for item in model.graph.input}
     steps: dict[str, float] = {}
-    whole = grouped(model)
-    constants = {item.name: item for item in whole.model.graph.initializer}  # tables of groups as well
+    groups = grouped(model)
+    constants = {item.name: item for item in groups.model.graph.initializer}  # with tables of groups
     outside: set[str] = set(clean)
-    for node, members in zip(whole.model.graph.node, whole.members, strict=True):
+    for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         given = of_piece.get(min(members))
         view = node.op_type in VIEWS and not node.domain
         read = names_read([node]) - constants.keys()
         if given is None:
-            known = read <= clean
+            is_exact = read <= clean
             outside.update(node.output)
         else:
-            known = all(
+            is_exact = all(
                 types.get(name) in _INTEGERS or name in wide
                 if name in given
                 else name in clean and (view or types.get(name) in INTEGERS_ON_NPU)
@@ -91,20 +91,20 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
         scaled = _scaled(node)
         if scaled is not None:
             scale = constants.get([*node.input, ""][1 if scaled.made is None else scaled.made])
-            one = 1.0 if scaled.made is not None or scale is None else float(numpy_helper.to_array(scale).max(initial=0.0))
-            steps[node.output[0]] = one
+            step = 1.0 if scaled.made is not None or scale is None else float(numpy_helper.to_array(scale).max(initial=0.0))
+            steps[node.output[0]] = step
         elif view or (node.op_type in MOVES and not node.domain):
             if node.input[0] in steps:
                 steps[node.output[0]] = steps[node.input[0]]
         elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (columns_read(node) and node.output[0] in wide)):
-            known = False
-        if known:  # floats of a piece are rounded to its own type
+            is_exact = False
+        if is_exact:  # not the floats of a piece: they are rounded to its type
             clean.update(name for name in node.output if given is None or name in wide or types.get(name) in _INTEGERS)
     return FloatBorders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
 
 
 class IntegersTold(NamedTuple):
-    """told: what goes into JSON; arrays: what does not."""
+    """Answer of the integer job.  told: JSON part; arrays: all others."""
 
     told: dict[str, Any]
     arrays: list[Array]
@@ -112,44 +112,47 @@ class IntegersTold(NamedTuple):
 
 
 def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
-    """What onnxruntime has of a quantised model.  floats: the float model that it was made of, if there is one."""
-    inside, whole, fused = set(inside), grouped(model), exact_model(model)
-    constants = {item.name for item in whole.model.graph.initializer}
+    """Integers of a quantised model on onnxruntime.  floats: path of its float model, which may be missing."""
+    inside, groups, fused = set(inside), grouped(model), exact_model(model)
+    constants = {item.name for item in groups.model.graph.initializer}
     nodes = [
-        node for node, members in zip(whole.model.graph.node, whole.members, strict=True) if members <= inside and on_integers(node, types)
+        node
+        for node, members in zip(groups.model.graph.node, groups.members, strict=True)
+        if members <= inside and on_integers(node, types)
     ]
-    made = {name for node in fused.graph.node for name in node.output}
-    wanted = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in made}
+    names = {name for node in fused.graph.node for name in node.output}
+    wanted = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in names}
     values = tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(wanted)]) | dict(feeds)
     outputs = {item.name: values[item.name] for item in fused.graph.output}
-    alone = cut(model, inside, types, values)
-    every = sorted(name for name in wanted if types.get(name) in INTEGERS_ON_NPU)
-    unfused = tensors(exact_model(alone.model, group=False), alone.given, alone.kinds)
-    through = tensors(exact_model(model, group=False), feeds, every)
+    isolated = cut(model, inside, types, values)
+    npu_names = sorted(name for name in wanted if types.get(name) in INTEGERS_ON_NPU)
+    # without groups the operators compute in float: the distance of each alone, and of all in a row
+    unfused = tensors(exact_model(isolated.model, group=False), isolated.given, isolated.kinds)
+    through = tensors(exact_model(model, group=False), feeds, npu_names)
     stock = _stock(model, feeds)
-    told = {
-        "stock_differing": sum(differing(mine, stock[name]) for name, mine in outputs.items()),
+    report = {
+        "stock_differing": sum(differing(output, stock[name]) for name, output in outputs.items()),
         "stock_values": sum(array.size for array in outputs.values()),
-        "kinds": dict(alone.kinds),
-        "given": list(alone.given),
-        "left_out": [node.name or node.output[0] for node in nodes if node.output[0] not in alone.kinds],
-        "unfused": histogram((unfused[name], value) for name, value in alone.expected.items() if value.dtype.kind in "iu"),
-        "unfused_through": histogram((through[name], values[name]) for name in every),
+        "kinds": dict(isolated.kinds),
+        "given": list(isolated.given),
+        "left_out": [node.name or node.output[0] for node in nodes if node.output[0] not in isolated.kinds],
+        "unfused": histogram((unfused[name], value) for name, value in isolated.expected.items() if value.dtype.kind in "iu"),
+        "unfused_through": histogram((through[name], values[name]) for name in npu_names),
         "floats": [],
     }
-    arrays = [*alone.given.values(), *alone.expected.values()]
+    arrays = [*isolated.given.values(), *isolated.expected.values()]
     if floats.is_file():
-        found = _stock(onnx.load(floats), feeds)
-        if {name: array.shape for name, array in found.items()} != {name: array.shape for name, array in outputs.items()}:
-            there = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
-            here = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
-            raise BadInputError(f"the float model has outputs {here}; expected {there}")
-        told["floats"], arrays = list(found), [*arrays, *found.values()]
-    return IntegersTold(told, arrays, alone.model)
+        float_outputs = _stock(onnx.load(floats), feeds)
+        if {name: array.shape for name, array in float_outputs.items()} != {name: array.shape for name, array in outputs.items()}:
+            expected_text = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
+            given_text = ", ".join(f"{name} {list(array.shape)}" for name, array in float_outputs.items())
+            raise BadInputError(f"the float model has outputs {given_text}; expected {expected_text}")
+        report["floats"], arrays = list(float_outputs), [*arrays, *float_outputs.values()]
+    return IntegersTold(report, arrays, isolated.model)
 
 
 def _stock(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs of a session with onnxruntime's default options."""
+    """Outputs with onnxruntime's default options."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -159,9 +162,9 @@ def _stock(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def histogram(pairs: Iterable[tuple[Array, Array]]) -> dict[str, int]:
-    """By how much integers differ -> how many do."""
+    """Histogram of integer differences: difference -> count."""
     counts: Counter[int] = Counter()
-    for mine, theirs in pairs:
-        found, times = np.unique(np.abs(mine.astype(np.int64) - theirs.astype(np.int64)), return_counts=True)
-        counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+    for computed, expected in pairs:
+        steps, times = np.unique(np.abs(computed.astype(np.int64) - expected.astype(np.int64)), return_counts=True)
+        counts.update(dict(zip(steps.tolist(), times.tolist(), strict=True)))
     return {str(step): counts[step] for step in sorted(counts)}

@@ -1,4 +1,4 @@
-"""Does onnxruntime run a model that is to be searched for?"""
+"""Check that onnxruntime runs a model before its search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.verify.reference import Stored, reference
 
 
 def check_runs(opened: LoweredModel) -> None:
-    """Have onnxruntime run the model: where it does not, nobody could confirm the values of what is found.  Raises `BadInputError`."""
+    """Run the model on onnxruntime: otherwise nothing could confirm the values of the results.  Raises `BadInputError`."""
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         body = Path(folder) / "model.onnx"
         write_packed([], replace(opened.written, pieces=()), body)

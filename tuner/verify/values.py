@@ -1,19 +1,19 @@
-"""Are the values of a compiled file right?  What the NPU makes, against onnxruntime on the same inputs and what rounding alone does to it.
+"""Values of a compiled file against onnxruntime on the same inputs, relative to the effect of rounding alone.
 
-Compared is what crosses the border: every piece is given onnxruntime's own inputs, so what one piece does, or an index that a node of the
-host picks, does not pass for an error of the next.  So are outputs that the host makes of it by continuous functions.  Outputs that jump
-(an index, what is chosen by one) are made by the same code on both sides, and a rounding may well turn one: they are counted, and fail
-nothing.
+The comparison is at the borders: every piece gets onnxruntime's own inputs, so an error of one piece, or an index selected by a node of the
+host, does not count as an error of the next.  Outputs that the host computes by continuous functions are compared too.  Discontinuous
+outputs (an index, a selection) come from the same code on both sides, and rounding may well change them: they are counted, and are never a
+fault.
 
-How far float16 is from float32 depends on network and input, so it is measured: by the reference with its weights and every tensor that the
-NPU stores rounded, the largest error of some samples of that.  What the NPU does is another sample, and stays below `FACTOR` times that.
+The distance of float16 from float32 depends on network and input, so it is measured: the reference runs with rounded weights and rounded
+stored tensors, and the largest error of some samples counts.  The NPU is another sample, and must stay below `FACTOR` times that.
 
-A tensor that a Softmax makes is compared before it, because Softmax saturates and hides errors.  The logits need not
-be in the file's memory map: log p = logit - log(sum exp), so a difference of log p is a difference of logits but for one shift per
-softmax.  Probabilities below the smallest normal number of the data type are taken as that number.
+The output of a Softmax is compared before it, because Softmax saturates and hides errors.  The logits need not be in the file's memory map:
+log p = logit - log(sum exp), so a difference of log p is a difference of logits except for one shift per softmax.  Probabilities below the
+smallest normal number of the data type are taken as that number.
 
-Of a quantised model what no floating operator lies before is onnxruntime's to the bit.  Behind one a value may be a step of its integers
-off wherever a rounding turned one; how many are is told.
+Integers of a quantised model before the first floating operator equal onnxruntime's to the bit.  After it a value may be one step off
+wherever rounding changed it; their number is reported.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
 from tuner.verify.reference import Array, ReferenceValues, differing
 
-FACTOR = 4.0  # times what rounding alone does
-FLOOR = 4 * 2.0**-11  # where rounding happens to do nothing: storing the output itself may move it by 2^-11
-MOST = 0.1  # whatever rounding does: nothing tells such a network from a wrong one
+FACTOR = 4.0  # times the effect of rounding alone
+FLOOR = 4 * 2.0**-11  # for luck in rounding: storing the output itself may move it by 2^-11
+MOST = 0.1  # upper limit: beyond it a correct network looks like a wrong one
 FLOAT32 = 1e-4  # float32 differs from onnxruntime by the order of its sums
-_A_STEP = 1.01  # and float16 holds a step with an error
+_A_STEP = 1.01  # float16 stores a step with an error
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor.  error: max|out - ref| / max|ref|.  rounding: the same of rounded references, None where nothing is rounded to float16.
+    """Comparison of a tensor.  error: max|out - ref| / max|ref|.  rounding: of rounded references, None without rounding to float16.
 
-    exact: whether no value may differ.  step: of its integers, by the same measure; 0 of what is not quantised.  differing: of `count`.
-    quantised: whether the model is, so that a rounding turns integers, and those further ones.  whose: the reference.
-    shapes: the tensor's and the reference's, where they are not the same; then no value is compared.
+    exact: whether no value may differ.  step: of its integers, by the same measure; 0 if not quantised.  differing: of `count`.
+    quantised: of a quantised model, where rounding moves integers, and these later ones.  whose: the reference.
+    shapes: of the tensor and the reference, if different; then no value is compared.
     """
 
     error: float
@@ -57,14 +57,14 @@ class Compared:
 
     @property
     def limit(self) -> float:
-        """The largest error of a right program."""
+        """Largest error of a correct program."""
         if self.exact:
             return 0.0
         if self.rounding is None:
             return max(FLOAT32, _A_STEP * self.step)
         floor = max(FLOOR, _A_STEP * self.step)
-        most = np.inf if self.quantised else MOST
-        return max(floor, min(most, FACTOR * self.rounding)) if np.isfinite(self.rounding) else floor
+        ceiling = np.inf if self.quantised else MOST
+        return max(floor, min(ceiling, FACTOR * self.rounding)) if np.isfinite(self.rounding) else floor
 
     @property
     def ok(self) -> bool:
@@ -74,19 +74,19 @@ class Compared:
         if self.shapes is not None:
             return f"shape {list(self.shapes[0])}, {self.whose} {list(self.shapes[1])}"
         if self.exact or self.step:
-            said = f"{self.differing:,} of {self.count:,} values differ from {self.whose}"
+            text = f"{self.differing:,} of {self.count:,} values differ from {self.whose}"
             if self.exact:
-                return f"{said}, none may"
-            return f"{said}, by {self.error / self.step:.3g} steps at most, rounding alone {(self.rounding or 0.0) / self.step:.3g}"
+                return f"{text}, none may"
+            return f"{text}, by {self.error / self.step:.3g} steps at most, rounding alone {(self.rounding or 0.0) / self.step:.3g}"
         if not np.isfinite(self.error):
             return "not finite"
-        alone = "" if self.rounding is None else f", rounding alone {self.rounding:.3g}"
-        return f"max|out-ref|/max|ref| {self.error:.3g}{alone}, at most {self.limit:.3g}"
+        note = "" if self.rounding is None else f", rounding alone {self.rounding:.3g}"
+        return f"max|out-ref|/max|ref| {self.error:.3g}{note}, at most {self.limit:.3g}"
 
 
 @dataclass(frozen=True)
 class Counted:
-    """An output that jumps.  equal: of `count` values; None where even the shapes differ, which is that of onnxruntime."""
+    """Discontinuous output.  equal: of `count` values; None if the shape differs from `shape`, onnxruntime's."""
 
     equal: int | None
     count: int
@@ -100,9 +100,9 @@ class Counted:
 
 @dataclass(frozen=True)
 class Values:
-    """made: what the NPU made and the host behind it.  Every name of it is in `compared` or in `counted`.
+    """Values of one level.  made: outputs of the NPU and of the host behind it.  Every name is in `compared` or in `counted`.
 
-    beyond: where something is not finite, the first tensor that the data type does not hold, if there is one.
+    beyond: for non-finite values, the first tensor outside the data type, if any.
     """
 
     made: Mapping[str, Array]
@@ -113,79 +113,81 @@ class Values:
 
     @property
     def worst(self) -> Compared:
-        """The one that is furthest beyond its limit, or nearest to it; one that is not finite before all others."""
+        """Comparison furthest beyond its limit, or nearest to it; non-finite ones first."""
         return max(self.compared.values(), key=_beyond)
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why the values are not confirmed, a line each; () where they are."""
+        """Reasons for unconfirmed values, a line each; () for confirmed values."""
         wrong = sorted(((name, one) for name, one in self.compared.items() if not one.ok), key=lambda named: named[1].shapes is None)
-        out = [f"{name!r}: {one}" for name, one in wrong]
+        lines = [f"{name!r}: {one}" for name, one in wrong]
         if self.beyond is not None:
-            out.append(f"the first tensor {self.beyond.side} {self.dtype.name} is {self.beyond.text(self.dtype)}")
+            lines.append(f"the first tensor {self.beyond.side} {self.dtype.name} is {self.beyond.text(self.dtype)}")
         elif not finite(self.compared):
-            out.append(f"not finite, and no tensor of the model is beyond {self.dtype.name} in float32: a value inside an operator is")
-        return tuple(out)
+            lines.append(f"not finite, and no tensor of the model is beyond {self.dtype.name} in float32: a value inside an operator is")
+        return tuple(lines)
 
 
 def _beyond(one: Compared) -> float:
-    """Above 1 where it is wrong."""
+    """Error over limit; above 1 for a wrong value."""
     if not np.isfinite(one.error):
         return np.inf
     return one.error / one.limit if one.limit else np.inf if one.differing else 0.0
 
 
 def finite(compared: Mapping[str, Compared]) -> bool:
-    """Of those that have the right shape."""
+    """Whether all errors of tensors with the right shape are finite."""
     return all(np.isfinite(one.error) for one in compared.values() if one.shapes is None)
 
 
 def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale: float | None = None) -> float:
-    """max|out - ref| / max|ref|; with `logits_scale` = max|logits| both are probabilities and are compared as logits.
+    """Error max|out - ref| / max|ref|; with `logits_scale` = max|logits| both are probabilities and are compared as logits.
 
     NaN or infinity where `out` has them.
     """
-    mine, theirs = np.asarray(out, np.float64), np.asarray(ref, np.float64)
-    if mine.shape != theirs.shape:  # what the host makes may have an extent that depends on values
+    actual, ideal = np.asarray(out, np.float64), np.asarray(ref, np.float64)
+    if actual.shape != ideal.shape:  # extents of host outputs may depend on values
         return float("inf")
-    scale = float(np.abs(theirs).max(initial=0.0))
+    scale = float(np.abs(ideal).max(initial=0.0))
     if logits_scale is not None:
         least = 2.0**-14 if dtype == DataType.float16 else 2.0**-126
         # maximum keeps NaN; a negative probability is as far off as one can be
-        mine, theirs, scale = np.log(np.maximum(mine, least)), np.log(np.maximum(theirs, least)), logits_scale
+        actual, ideal, scale = np.log(np.maximum(actual, least)), np.log(np.maximum(ideal, least)), logits_scale
     with np.errstate(invalid="ignore"):  # inf - inf
-        return float(np.abs(mine - theirs).max(initial=0.0)) / (scale or 1.0)
+        return float(np.abs(actual - ideal).max(initial=0.0)) / (scale or 1.0)
 
 
 def compare(expected: ReferenceValues, name: str, out: Array, dtype: DataType) -> Compared:
-    """A tensor that the NPU made, or the host of it."""
+    """Compare a tensor made by the NPU, or by the host from its outputs."""
     ref, scale = expected.values[name], expected.logits_scale.get(name)
     if out.shape != ref.shape:
         return Compared(np.inf, None, count=ref.size, whose=expected.whose, shapes=(out.shape, ref.shape))
     half = out.dtype == np.float16
-    dtype = DataType.float16 if half else dtype  # the tensor's own type rounds, whatever computes it
+    dtype = DataType.float16 if half else dtype  # the tensor's own type rounds
     noise = [relative_error(sample[name], ref, dtype, scale) for sample in expected.rounded]
     if half and not noise:
         noise = [relative_error(ref.astype(np.float16), ref, dtype, scale)]
-    found = Compared(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
+    comparison = Compared(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
     if not expected.quantised:
-        return found
-    most = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
+        return comparison
+    largest = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
     wrong = differing(out, ref.astype(out.dtype))
-    step = expected.steps.get(name, 0.0) / most
-    return replace(found, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True, whose=expected.whose)
+    step = expected.steps.get(name, 0.0) / largest
+    return replace(
+        comparison, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True, whose=expected.whose
+    )
 
 
 def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> Values:
-    """Execute the variants of a level and compare.  Raises `BadInputError` for a level or feeds that the file does not have."""
+    """Execute the variants of a level and compare.  Raises `BadInputError` for a level or feeds unknown to the file."""
     dtype = session.compiled.dtype
-    made = session.run_on(feeds, expected.values, level)
+    outputs = session.run_on(feeds, expected.values, level)
     compared, counted = {}, {}
-    for name, mine in made.items():
+    for name, output in outputs.items():
         if name in expected.stepped:
-            theirs = expected.values[name]
-            same = mine.shape == theirs.shape
-            counted[name] = Counted(int((mine == theirs).sum()) if same else None, theirs.size, theirs.shape)
+            reference = expected.values[name]
+            same = output.shape == reference.shape
+            counted[name] = Counted(int((output == reference).sum()) if same else None, reference.size, reference.shape)
         else:
-            compared[name] = compare(expected, name, mine, dtype)
-    return Values(made, compared, counted, None if finite(compared) else expected.beyond, dtype)
+            compared[name] = compare(expected, name, output, dtype)
+    return Values(outputs, compared, counted, None if finite(compared) else expected.beyond, dtype)

@@ -1,1 +1,1 @@
-"""Networks that are at hand by name, `light:NAME` and `made:NAME`: the compiler is given a file or a model, and knows no names."""
+"""Named networks, `light:NAME` and `made:NAME`: the compiler itself takes only files and models."""

@@ -1,4 +1,4 @@
-"""A model by its path or by a name, as the compiler takes it in."""
+"""Loading of a model by path or name, for the compiler."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from tuner.zoo.quantised_cache import quantised_network
 
 
 def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
-    """`load_model` of what `resolve` finds.  Raises `BadInputError`."""
-    found, seed = resolve(Path(model), random_weights)
-    return load_model(_built(found) or found, shapes, random_weights=seed, where=str(found))
+    """Load a model by `load_model` after `resolve`.  Raises `BadInputError`."""
+    path, seed = resolve(Path(model), random_weights)
+    return load_model(_built(path) or path, shapes, random_weights=seed, where=str(path))
 
 
 def open_network(source: ModelSpec) -> LoweredModel:
-    """`open_source` of what `resolve` finds, which the source of the answer names.
+    """Lower a model by `lower_model` after `resolve`; the result's source has the resolved path.
 
-    Raises as `open_source`, and `BadInputError` for a file that onnxruntime does not load.
+    Raises as `lower_model`, and `BadInputError` for a file that onnxruntime does not load.
     """
-    found, seed = resolve(source.model, source.random_weights)
-    built = _built(found)
+    path, seed = resolve(source.model, source.random_weights)
+    built = _built(path)
     try:
-        opened = lower_model(replace(source, model=found, random_weights=seed), built, title(found))
-    except AllOnHostError as nothing:
+        opened = lower_model(replace(source, model=path, random_weights=seed), built, title(path))
+    except AllOnHostError as on_host:
         if built is None:
-            check_session(nothing.part.model, str(found))
+            check_session(on_host.part.model, str(path))
         raise
     if built is None:
-        check_session(opened.model, str(found))
+        check_session(opened.model, str(path))
     return opened
 
 
-def _built(found: Path) -> ModelProto | bytes | None:
-    """A made network, or the file of a quantised one; None for a file."""
-    if is_quantised(found):
-        asked = quantiser.understood(str(found))
-        seed = SEED if asked.weights is None else asked.weights
-        return quantised_network(load_network(asked.network, random_weights=seed), asked, seed)
-    return build(str(found).removeprefix(MADE)) if is_made(found) else None
+def _built(path: Path) -> ModelProto | bytes | None:
+    """Built network, or the file of a quantised one; None for a path of a file."""
+    if is_quantised(path):
+        name = quantiser.understood(str(path))
+        seed = SEED if name.weights is None else name.weights
+        return quantised_network(load_network(name.network, random_weights=seed), name, seed)
+    return build(str(path).removeprefix(MADE)) if is_made(path) else None

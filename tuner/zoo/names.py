@@ -1,7 +1,7 @@
-"""Networks at hand under a name: `light:squeezenet` is a file that the onnx package ships, `made:mobilenet_v2` is built on the spot.
+"""Names of networks: `light:squeezenet` is a file of the onnx package, `made:mobilenet_v2` is built on demand.
 
-Both have the real architecture and shapes, but their weights are constants (one number each), which would check nothing: weights
-are drawn from a seed unless the file itself is named by its path.  Both are there quantised as well (`zoo.quantiser`).
+Both have the real architecture and shapes, but constant weights (one number each), which would check nothing: weights are drawn from a
+seed unless the file itself is given by its path.  Quantised variants of both exist (`zoo.quantiser`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tuner.zoo import quantiser
 from tuner.zoo.quantiser import MARK
 
 PREFIX = "light:"
-MADE = "made:"  # then a name of `made`, with options
+MADE = "made:"  # then a name of `builders`, with options
 SEED = 0
 
 
 def is_made(model: str | Path) -> bool:
-    """Whether a model is a name, of a made or a quantised network, and no file."""
+    """Whether a model is the name of a built or quantised network, not a file."""
     return str(model).startswith(MADE) or is_quantised(model)
 
 
@@ -30,12 +30,12 @@ def is_quantised(model: str | Path) -> bool:
 
 
 def title(model: Path) -> str:
-    """What a model is called in logs and summaries: its file's name, or that of a network with its options."""
+    """Title of a model in logs and summaries: the file's name, or the network's name with its options."""
     return str(model).removeprefix(MADE).removeprefix(PREFIX) if is_made(model) else model.stem
 
 
 def shipped() -> dict[str, Path]:
-    """Name -> file, sorted by name.  Finds the onnx package without importing it."""
+    """Networks of the onnx package: name -> file, sorted by name.  Finds the package without importing it."""
     spec = find_spec("onnx")
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec is not None else []
     files = [file for root in roots for file in (root / "backend/test/data/light").glob("light_*.onnx")]
@@ -43,18 +43,18 @@ def shipped() -> dict[str, Path]:
 
 
 def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
-    """File (or name of what is made) and seed of the weights; a path stays as it is.
+    """Resolve a name to a file (or a network to build) and the seed of its weights; a path stays as it is.
 
-    A quantised network's name has its seed: to draw its weights again would take integers for floats.
-    Raises `BadInputError` for a name that stands for nothing.
+    A quantised network's name contains its seed: weights drawn again would replace integers by floats.
+    Raises `BadInputError` for an unknown name.
     """
     name = str(model)
     if is_quantised(model):
-        asked = quantiser.understood(name)
-        resolve(Path(asked.network), None)
-        if random_weights is not None and asked.weights not in (None, random_weights):
-            raise BadInputError(f"{name}: weights of seed {asked.weights}, and of seed {random_weights} are asked for; expected one seed")
-        return Path(str(asked if random_weights is None else asked._replace(weights=random_weights))), None
+        parsed = quantiser.understood(name)
+        resolve(Path(parsed.network), None)
+        if random_weights is not None and parsed.weights not in (None, random_weights):
+            raise BadInputError(f"{name}: weights of seed {parsed.weights}, and of seed {random_weights} are asked for; expected one seed")
+        return Path(str(parsed if random_weights is None else parsed._replace(weights=random_weights))), None
     if is_made(model):
         from tuner.zoo.builders import understood  # onnx takes a second to import
 
@@ -62,14 +62,16 @@ def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
         return model, SEED if random_weights is None else random_weights
     if not name.startswith(PREFIX):
         return model, random_weights
-    found = shipped()
-    if name not in found:
-        raise BadInputError(f"{name}: no such network; expected one of {', '.join(found) or 'none, this onnx package ships no networks'}")
-    return found[name], SEED if random_weights is None else random_weights
+    networks = shipped()
+    if name not in networks:
+        raise BadInputError(
+            f"{name}: no such network; expected one of {', '.join(networks) or 'none, this onnx package ships no networks'}"
+        )
+    return networks[name], SEED if random_weights is None else random_weights
 
 
 def file_digest(model: Path) -> str:
-    """32 hex digits over the file, or the name of a built network.  Raises `BadInputError` where there is none."""
+    """Digest of the file in 32 hex digits, or the name of a built network.  Raises `BadInputError` for a missing file."""
     if is_made(model):
         return str(model)
     try:

@@ -1,4 +1,4 @@
-"""A float model as a quantised one, by onnxruntime's own quantiser: ranges are those that given samples reach."""
+"""Quantisation of a float model by onnxruntime's own quantiser, with ranges from given samples."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Array = NDArray[Any]
 
 
 def expected_data(model: ModelProto) -> str:
-    """What samples have to be, for messages."""
+    """Description of valid samples, for messages."""
     return ", ".join(f"{name!r} {dtype} [samples, {', '.join(map(str, shape))}]" for name, (dtype, shape) in inputs_of(model).items())
 
 
 def inputs_of(model: ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Type and shape of every input, which are known (`compiler.frontend.load_model`)."""
+    """Types and shapes of all inputs, which are static (`compiler.frontend.load_model`)."""
     return {
         item.name: (
             np.dtype(helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)),
@@ -38,7 +38,7 @@ def inputs_of(model: ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ..
 
 
 def random_samples(model: ModelProto, count: int, seed: int) -> dict[str, Array]:
-    """[count, ...] of every input: normal values, and integers below 100, which are tokens of any vocabulary."""
+    """Random samples [count, ...] of every input: normal values, and integers below 100, valid tokens of any vocabulary."""
     rng = np.random.default_rng(seed)
     return {
         name: (rng.normal(0, 1, (count, *shape)) if dtype.kind == "f" else rng.integers(0, 100, (count, *shape))).astype(dtype)
@@ -47,17 +47,17 @@ def random_samples(model: ModelProto, count: int, seed: int) -> dict[str, Array]
 
 
 def check_data(model: ModelProto, data: Mapping[str, Array], where: str) -> int:
-    """Number of samples.  Raises BadInputError where they are not of the model's inputs."""
+    """Check samples; returns their number.  Raises BadInputError if they do not match the model's inputs."""
     inputs = inputs_of(model)
-    told = f"expected {expected_data(model)}"
+    expectation = f"expected {expected_data(model)}"
     if set(data) != set(inputs):
         wrong = sorted(set(data) ^ set(inputs))[0]
-        raise BadInputError(f"{where}: {'no array' if wrong in inputs else 'an array'} {wrong!r}; {told}")
+        raise BadInputError(f"{where}: {'no array' if wrong in inputs else 'an array'} {wrong!r}; {expectation}")
     counts = {array.shape[0] if array.ndim else 0 for array in data.values()}
     for name, (dtype, shape) in inputs.items():
         array = data[name]
         if array.dtype != dtype or array.shape[1:] != shape or not array.ndim:
-            raise BadInputError(f"{where}: {name!r} is {array.dtype} {list(array.shape)}; {told}")
+            raise BadInputError(f"{where}: {name!r} is {array.dtype} {list(array.shape)}; {expectation}")
         if dtype.kind == "f" and not np.isfinite(array).all():
             raise BadInputError(f"{where}: {name!r} has values that are not finite; expected finite ones")
     if counts == {0}:
@@ -68,10 +68,9 @@ def check_data(model: ModelProto, data: Mapping[str, Array], where: str) -> int:
 
 
 def quantised(model: ModelProto, data: Mapping[str, Array], how: Quantiser, where: str = "model") -> bytes:
-    """The quantised model's file.  data: [samples, ...] of every input.  Raises BadInputError; equal arguments give equal bytes.
+    """Quantise a model; returns the file.  data: [samples, ...] of every input.  Raises BadInputError; equal arguments give equal bytes.
 
-    Batch normalisations are folded into convolutions first, as onnxruntime does it, and a Sum of two is an Add, because its quantiser
-    leaves them.
+    onnxruntime folds batch normalisations into convolutions first, and a Sum of two becomes an Add, because its quantiser skips both.
     """
     samples = check_data(model, data, where)
     model = _with_adds(model)
@@ -107,19 +106,19 @@ def quantised(model: ModelProto, data: Mapping[str, Array], how: Quantiser, wher
 
 
 def _with_adds(model: ModelProto) -> ModelProto:
-    found = deepcopy(model)
-    for node in found.graph.node:
+    copy = deepcopy(model)
+    for node in copy.graph.node:
         if node.op_type == "Sum" and len(node.input) == 2:
             node.op_type = "Add"
-    return found
+    return copy
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the quantiser's advice on the root logger, which is about what is done here."""
-    before = logging.root.manager.disable
+    """Silence the quantiser's advice on the root logger, which is about these very steps."""
+    level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(level)

@@ -1,4 +1,4 @@
-"""Quantised networks by their names: made by onnxruntime's quantiser from seeded samples, once, and kept in the user's cache folder."""
+"""Cache of quantised networks by name: quantised by onnxruntime from seeded samples, once, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from tuner.zoo import quantise
 from tuner.zoo.quantise import quantised, random_samples
 from tuner.zoo.quantiser import QuantisedName
 
-SAMPLES = 4  # that ranges are taken from
+SAMPLES = 4  # for the ranges
 
 
 def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> bytes:
-    """The file of a network whose float model, with weights, is given.  Raises `BadInputError`.
+    """Quantised file of a network.  model: the float model with weights.  Raises `BadInputError`.
 
-    What is kept is of the same float model, name, samples and versions.  Where nothing can be kept it is made again.
+    A cached file has the same float model, name, samples and versions.  Without a writable cache the file is made every time.
     """
     import onnxruntime
 
-    how = Path(quantise.__file__).read_text()  # what is done to a model before the quantiser sees it
-    what = " ".join([str(name), model_digest(model), str(SAMPLES), str(seed), onnxruntime.__version__, how])
-    kept = cache_folder() / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.onnx"
+    how = Path(quantise.__file__).read_text()  # source of the steps before the quantiser
+    key = " ".join([str(name), model_digest(model), str(SAMPLES), str(seed), onnxruntime.__version__, how])
+    path = cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.onnx"
     with suppress(OSError):
-        found = kept.read_bytes()
-        os.utime(kept)
-        return found
-    made = quantised(model, random_samples(model, SAMPLES, seed), name.how, str(name))
+        content = path.read_bytes()
+        os.utime(path)
+        return content
+    encoded = quantised(model, random_samples(model, SAMPLES, seed), name.how, str(name))
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        forget_old(kept.parent.glob("*.onnx"))  # a network takes as many bytes as it has weights
-        atomic_write(kept, [made])
-    return made
+        path.parent.mkdir(parents=True, exist_ok=True)
+        forget_old(path.parent.glob("*.onnx"))  # a network takes as many bytes as it has weights
+        atomic_write(path, [encoded])
+    return encoded
 
 
 def cache_folder() -> Path:
-    """Raises `BadInputError` for a user without a home whose temporary folder is not to be had."""
+    """Folder of the cache.  Raises `BadInputError` for a user without a home and without an own temporary folder."""
     return (user_cache() or private_folder()) / "quantised"

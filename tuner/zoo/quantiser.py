@@ -1,6 +1,6 @@
-"""How a float model is quantised, and names of quantised networks: `made:resnet50,quantised=qdq`.
+"""Settings of the quantiser, and names of quantised networks: `made:resnet50,quantised=qdq`.
 
-Behind the name of a float network come `quantised=`, a format, and options: `activations=int8`, `per_channel=1`, and `weights=SEED`, from
+After the name of a float network come `quantised=`, a format, and options: `activations=int8`, `per_channel=1`, and `weights=SEED`, from
 which the float weights are drawn.
 """
 
@@ -18,7 +18,7 @@ MARK = ",quantised="
 
 @dataclass(frozen=True)
 class Quantiser:
-    """qdq: operators between QuantizeLinear and DequantizeLinear; qop: operators on integers.  Weights are int8 around 0.
+    """Settings.  qdq: operators between QuantizeLinear and DequantizeLinear; qop: operators on integers.  Weights are int8 around 0.
 
     per_channel: a scale for each output channel of weights.
     """
@@ -29,7 +29,7 @@ class Quantiser:
 
 
 class QuantisedName(NamedTuple):
-    """network: of the float one, under its own name.  weights: the seed of its weights, None where the name does not say."""
+    """Parsed name.  network: name of the float network.  weights: the seed of its weights, None if not in the name."""
 
     network: str
     how: Quantiser
@@ -43,19 +43,19 @@ class QuantisedName(NamedTuple):
 
 
 def understood(name: str) -> QuantisedName:
-    """Of a name with `MARK`.  Raises `BadInputError`."""
-    network, _, rest = name.partition(MARK)
-    form, *pairs = rest.split(",")
+    """Parse a name with `MARK`.  Raises `BadInputError`."""
+    network, _, settings = name.partition(MARK)
+    form, *pairs = settings.split(",")
     accepted = {"activations": get_args(ActivationName), "per_channel": ("0", "1"), "weights": ()}
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in pairs:
         key, _, text = pair.partition("=")
-        if key not in accepted or key in given:
+        if key not in accepted or key in values:
             raise BadInputError(f"{name}: {pair!r}; expected, once each, some of {', '.join(f'{key}=' for key in accepted)}")
-        given[key] = text
-    for key, text in {"quantised": form, **given}.items():
-        among = accepted.get(key, get_args(FormatName))
-        if text not in among if among else not text.isdecimal():
-            raise BadInputError(f"{name}: {key} {text!r}; expected {' or '.join(among) or 'a seed, a number from 0 on'}")
-    how = Quantiser(form, given.get("activations", Quantiser.activations), given.get("per_channel") == "1")  # type: ignore[arg-type]
-    return QuantisedName(network, how, int(given["weights"]) if "weights" in given else None)
+        values[key] = text
+    for key, text in {"quantised": form, **values}.items():
+        choices = accepted.get(key, get_args(FormatName))
+        if text not in choices if choices else not text.isdecimal():
+            raise BadInputError(f"{name}: {key} {text!r}; expected {' or '.join(choices) or 'a seed, a number from 0 on'}")
+    how = Quantiser(form, values.get("activations", Quantiser.activations), values.get("per_channel") == "1")  # type: ignore[arg-type]
+    return QuantisedName(network, how, int(values["weights"]) if "weights" in values else None)

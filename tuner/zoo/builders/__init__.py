@@ -1,4 +1,4 @@
-"""Networks that are built here, layer by layer, at their real sizes: `made:inception_v3`.
+"""Networks built here, layer by layer, at their real sizes: `made:inception_v3`.
 
 A name may carry options: `made:vit_b16,layers=2`.  `made:NAME-small` stands for the options of `Network.small`, a model for tests;
 further options override them.  Options are the keyword arguments of the function that builds the network.
@@ -28,7 +28,7 @@ Options = Mapping[str, int | float]
 
 
 class Network(NamedTuple):
-    """build: keyword options -> a model without weights.  small: the options of its small variant."""
+    """Named network.  build: keyword options -> a model without weights.  small: options of its small variant."""
 
     build: Callable[..., ModelProto]
     small: Options
@@ -50,24 +50,24 @@ NETWORKS: dict[str, Network] = {
 
 
 def build(name: str) -> ModelProto:
-    """The model without weights that a name (without `made:`) stands for.  Raises `BadInputError` for what it does not know."""
+    """Build the model without weights for a name (without `made:`).  Raises `BadInputError` for an unknown name."""
     return understood(name)()
 
 
 def understood(name: str) -> Callable[[], ModelProto]:
-    """What builds the model of a name.  Raises `BadInputError` where there is no such network or option."""
+    """Parse a name to a function that builds its model.  Raises `BadInputError` for an unknown network or option."""
     base, *pairs = name.split(",")
     network = NETWORKS.get(base.removesuffix(SMALL))
     if network is None:
         raise BadInputError(f"made:{name}: no such network is made; expected one of {', '.join(NETWORKS)}, or one of them with {SMALL}")
-    known = {key: item.default for key, item in inspect.signature(network.build).parameters.items()}
+    defaults = {key: item.default for key, item in inspect.signature(network.build).parameters.items()}
     options: dict[str, int | float] = dict(network.small) if base.endswith(SMALL) else {}
     for pair in pairs:
         key, _, text = pair.partition("=")
-        if key not in known:
-            raise BadInputError(f"made:{name}: {base} has no option {key!r}; expected some of {', '.join(known)}")
+        if key not in defaults:
+            raise BadInputError(f"made:{name}: {base} has no option {key!r}; expected some of {', '.join(defaults)}")
         try:
-            options[key] = type(known[key])(text)
+            options[key] = type(defaults[key])(text)
         except ValueError:
-            raise BadInputError(f"made:{name}: {key} {text!r}; a number such as {known[key]} is expected") from None
+            raise BadInputError(f"made:{name}: {key} {text!r}; a number such as {defaults[key]} is expected") from None
     return partial(network.build, **options)

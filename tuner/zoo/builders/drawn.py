@@ -1,4 +1,4 @@
-"""A network that nobody has published, drawn from a seed: what a cost model for any network learns from.
+"""Random network drawn from a seed: training data for a cost model of any network.
 
 Blocks of the kinds that networks are made of, each with widths of its own, one after the other:
 
@@ -28,7 +28,7 @@ LEAST_SIZE = 7  # of a feature map
 
 
 def drawn(seed: int = 0, size: int = 112, blocks: int = 8, widest: int = 512, classes: int = 100) -> ModelProto:
-    """size: of the image.  blocks: of the kinds above.  widest: channels of a convolution at most."""
+    """Draw a network.  size: of the image.  blocks: of the kinds above.  widest: limit of a convolution's channels."""
     rng, net = np.random.default_rng(seed), Net(f"drawn{seed}")
     x = net.relu(net.conv(net.input("image", (1, 3, size, size)), _width(rng, 16, min(64, widest)), int(rng.choice([3, 5])), 2))
     kinds = list(_KINDS)
@@ -41,69 +41,69 @@ def drawn(seed: int = 0, size: int = 112, blocks: int = 8, widest: int = 512, cl
     return net.model(net.classifier(x, classes))
 
 
-def _width(rng: Rng, least: int, most: int) -> int:
-    """A multiple of 8, small ones as often as twice as large ones."""
-    return max(8, int(np.exp2(rng.uniform(np.log2(max(8, least)), np.log2(max(8, most))))) // 8 * 8)
+def _width(rng: Rng, low: int, high: int) -> int:
+    """Multiple of 8, log-uniform: small ones are as frequent as large ones."""
+    return max(8, int(np.exp2(rng.uniform(np.log2(max(8, low)), np.log2(max(8, high))))) // 8 * 8)
 
 
-def _smaller(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+def _smaller(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     if rng.random() < 0.3:
-        return net.max_pool(x, 3, 2, 1)
-    return net.relu(net.conv(x, _width(rng, x.channels, min(widest, 2 * x.channels)), 3, 2))
+        return net.max_pool(tensor, 3, 2, 1)
+    return net.relu(net.conv(tensor, _width(rng, tensor.channels, min(widest, 2 * tensor.channels)), 3, 2))
 
 
-def _chain(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+def _chain(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     for _ in range(int(rng.integers(1, 4))):
         shape = ((1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1))[int(rng.integers(6))]
-        x = net.relu(net.conv(x, _width(rng, x.channels // 2, min(widest, 2 * x.channels)), shape))
-    return x
+        tensor = net.relu(net.conv(tensor, _width(rng, tensor.channels // 2, min(widest, 2 * tensor.channels)), shape))
+    return tensor
 
 
-def _residual(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+def _residual(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     del widest
     if rng.random() < 0.5:
-        inner = _width(rng, x.channels // 4, x.channels // 2)
-        y = net.conv(net.relu(net.conv(net.relu(net.conv(x, inner, 1)), inner, 3)), x.channels, 1)
+        inner = _width(rng, tensor.channels // 4, tensor.channels // 2)
+        y = net.conv(net.relu(net.conv(net.relu(net.conv(tensor, inner, 1)), inner, 3)), tensor.channels, 1)
     else:
-        y = net.conv(net.relu(net.conv(x, _width(rng, x.channels // 2, x.channels), 3)), x.channels, 3)
-    return net.relu(net.add(y, x))
+        y = net.conv(net.relu(net.conv(tensor, _width(rng, tensor.channels // 2, tensor.channels), 3)), tensor.channels, 3)
+    return net.relu(net.add(y, tensor))
 
 
-def _dense(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+def _dense(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     growth = _width(rng, 8, 48)
     for _ in range(int(rng.integers(2, 5))):
-        y = net.relu(net.conv(x, min(widest, 4 * growth), 1)) if rng.random() < 0.7 else x
-        x = net.concat(x, net.relu(net.conv(y, growth, 3)))
-    return x
+        y = net.relu(net.conv(tensor, min(widest, 4 * growth), 1)) if rng.random() < 0.7 else tensor
+        tensor = net.concat(tensor, net.relu(net.conv(y, growth, 3)))
+    return tensor
 
 
-def _inverted(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+def _inverted(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
     act = net.silu if rng.random() < 0.4 else net.relu6
-    inner = min(widest, x.channels * int(rng.choice([2, 3, 4, 6])))
+    inner = min(widest, tensor.channels * int(rng.choice([2, 3, 4, 6])))
     same = rng.random() < 0.6
-    y = act(net.conv(act(net.conv(x, inner, 1)), inner, int(rng.choice([3, 3, 5])), groups=inner))
-    y = net.conv(y, x.channels if same else _width(rng, x.channels // 2, x.channels), 1)
-    return net.add(y, x) if same else y
+    y = act(net.conv(act(net.conv(tensor, inner, 1)), inner, int(rng.choice([3, 3, 5])), groups=inner))
+    y = net.conv(y, tensor.channels if same else _width(rng, tensor.channels // 2, tensor.channels), 1)
+    return net.add(y, tensor) if same else y
 
 
-def _branches(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
-    narrow = min(widest, x.channels) // 2
-    one = net.relu(net.conv(x, _width(rng, narrow // 2, narrow), 1))
+def _branches(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
+    narrow = min(widest, tensor.channels) // 2
+    one = net.relu(net.conv(tensor, _width(rng, narrow // 2, narrow), 1))
     two = net.relu(
-        net.conv(net.relu(net.conv(x, _width(rng, narrow // 2, narrow), 1)), _width(rng, narrow // 2, narrow), int(rng.choice([3, 5])))
+        net.conv(net.relu(net.conv(tensor, _width(rng, narrow // 2, narrow), 1)), _width(rng, narrow // 2, narrow), int(rng.choice([3, 5])))
     )
-    pool = net.max_pool(x, 3, 1, 1) if rng.random() < 0.5 else net.average_pool(x, 3, 1, 1)
+    pool = net.max_pool(tensor, 3, 1, 1) if rng.random() < 0.5 else net.average_pool(tensor, 3, 1, 1)
     return net.concat(one, two, net.relu(net.conv(pool, _width(rng, narrow // 4, narrow), 1)))
 
 
-def _attention_block(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
-    n, channels, high, wide = x.shape
+def _attention_block(net: Net, tensor: Tensor, rng: Rng, widest: int) -> Tensor:
+    n, channels, high, wide = tensor.shape
     if high * wide > MOST_TOKENS:
-        return _residual(net, x, rng, widest)
+        return _residual(net, tensor, rng, widest)
     heads = int(rng.choice([1, 2, 4]))
     if channels % (16 * heads):
-        x = net.conv(x, channels := -(-channels // (16 * heads)) * 16 * heads, 1)
-    tokens = net.transpose(net.reshape(x, n, channels, high * wide), 0, 2, 1)
+        tensor = net.conv(tensor, channels := -(-channels // (16 * heads)) * 16 * heads, 1)
+    tokens = net.transpose(net.reshape(tensor, n, channels, high * wide), 0, 2, 1)
     tokens = net.add(tokens, attention(net, layer_norm(net, tokens, 1e-6), heads, None))
     tokens = net.add(tokens, mlp(net, layer_norm(net, tokens, 1e-6)))
     return net.reshape(net.transpose(tokens, 0, 2, 1), n, channels, high, wide)

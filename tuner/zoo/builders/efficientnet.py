@@ -1,4 +1,4 @@
-"""EfficientNet-B0 (Tan and Le 2019, table 1): inverted residuals with squeeze-and-excite, and x * sigmoid(x) behind every convolution."""
+"""EfficientNet-B0 (Tan and Le 2019, table 1): inverted residuals with squeeze-and-excite, and x * sigmoid(x) after every convolution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SQUEEZE = 4  # channels of a block's input to one of its squeeze
 
 
 def efficientnet_b0(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """size: of the image.  width: factor on all channels."""
+    """Build the network.  size: of the image.  width: factor on all channels."""
     net = Net("efficientnet_b0")
     x = layer(net, net.input("image", (1, 3, size, size)), scaled(32, width), 3, 2, 1, net.silu)
     for expansion, kernel, channels, repeats, first in B0:
@@ -23,17 +23,17 @@ def efficientnet_b0(size: int = 224, width: float = 1.0, classes: int = 1000) ->
     return net.model(net.classifier(x, classes))
 
 
-def _block(net: Net, x: Tensor, expansion: int, kernel: int, channels: int, stride: int) -> Tensor:
-    inner = x.channels * expansion
-    y = layer(net, x, inner, 1, 1, 1, net.silu) if expansion > 1 else x
+def _block(net: Net, tensor: Tensor, expansion: int, kernel: int, channels: int, stride: int) -> Tensor:
+    inner = tensor.channels * expansion
+    y = layer(net, tensor, inner, 1, 1, 1, net.silu) if expansion > 1 else tensor
     y = layer(net, y, inner, kernel, stride, inner, net.silu)
-    y = _excited(net, y, max(1, x.channels // SQUEEZE))
+    y = _excited(net, y, max(1, tensor.channels // SQUEEZE))
     y = layer(net, y, channels, 1, 1, 1, None)
-    return net.add(x, y) if stride == 1 and x.channels == channels else y
+    return net.add(tensor, y) if stride == 1 and tensor.channels == channels else y
 
 
-def _excited(net: Net, x: Tensor, squeezed: int) -> Tensor:
-    """Every channel times a number in 0..1 that follows from the means of all."""
-    means = net.node("GlobalAveragePool", [x.name], (*x.shape[:2], 1, 1))
-    gate = net.conv(net.silu(net.conv(means, squeezed, 1, bias=True)), x.channels, 1, bias=True)
-    return net.mul(x, net.sigmoid(gate))
+def _excited(net: Net, tensor: Tensor, squeezed: int) -> Tensor:
+    """Channels scaled by gates in 0..1, computed from the means of all channels."""
+    means = net.node("GlobalAveragePool", [tensor.name], (*tensor.shape[:2], 1, 1))
+    gate = net.conv(net.silu(net.conv(means, squeezed, 1, bias=True)), tensor.channels, 1, bias=True)
+    return net.mul(tensor, net.sigmoid(gate))

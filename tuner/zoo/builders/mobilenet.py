@@ -14,20 +14,20 @@ V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
 
 
 def scaled(channels: int, width: float) -> int:
-    """Channels: a multiple of 8, at most a tenth below what was asked for (the rule of the authors' code)."""
+    """Number of channels: a multiple of 8, at most a tenth below channels * width (the rule of the authors' code)."""
     wanted = channels * width
     near = max(8, int(wanted + 4) // 8 * 8)
     return near + 8 if near < 0.9 * wanted else near
 
 
-def layer(net: Net, x: Tensor, channels: int, kernel: int, stride: int, groups: int, act: Callable[[Tensor], Tensor] | None) -> Tensor:
-    """Convolution, normalisation, activation."""
-    x = net.batch_norm(net.conv(x, channels, kernel, stride, groups=groups), 1e-5)
-    return act(x) if act is not None else x
+def layer(net: Net, tensor: Tensor, channels: int, kernel: int, stride: int, groups: int, act: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """Layer of convolution, normalisation, activation."""
+    tensor = net.batch_norm(net.conv(tensor, channels, kernel, stride, groups=groups), 1e-5)
+    return act(tensor) if act is not None else tensor
 
 
 def mobilenet_v1(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """size: of the image.  width: factor on all channels."""
+    """Build the network.  size: of the image.  width: factor on all channels."""
     net = Net("mobilenet_v1")
     x = layer(net, net.input("image", (1, 3, size, size)), scaled(32, width), 3, 2, 1, net.relu)
     for channels, stride in V1:
@@ -37,7 +37,7 @@ def mobilenet_v1(size: int = 224, width: float = 1.0, classes: int = 1000) -> Mo
 
 
 def mobilenet_v2(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """size: of the image.  width: factor on all channels (the last layer's 1280 only grow)."""
+    """Build the network.  size: of the image.  width: factor on all channels (the last layer's 1280 only grow)."""
     net = Net("mobilenet_v2")
     x = layer(net, net.input("image", (1, 3, size, size)), scaled(32, width), 3, 2, 1, net.relu6)
     for expansion, channels, repeats, first in V2:
@@ -47,9 +47,9 @@ def mobilenet_v2(size: int = 224, width: float = 1.0, classes: int = 1000) -> Mo
     return net.model(net.classifier(x, classes))
 
 
-def _inverted_residual(net: Net, x: Tensor, expansion: int, channels: int, stride: int) -> Tensor:
-    inner = x.channels * expansion
-    y = layer(net, x, inner, 1, 1, 1, net.relu6) if expansion > 1 else x
+def _inverted_residual(net: Net, tensor: Tensor, expansion: int, channels: int, stride: int) -> Tensor:
+    inner = tensor.channels * expansion
+    y = layer(net, tensor, inner, 1, 1, 1, net.relu6) if expansion > 1 else tensor
     y = layer(net, y, inner, 3, stride, inner, net.relu6)
     y = layer(net, y, channels, 1, 1, 1, None)
-    return net.add(x, y) if stride == 1 and x.channels == channels else y
+    return net.add(tensor, y) if stride == 1 and tensor.channels == channels else y

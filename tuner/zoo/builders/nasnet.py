@@ -1,4 +1,4 @@
-"""NASNet-A (4 @ 1056), the mobile one (Zoph et al. 2018, figure 4 and table 3): cells of two inputs and five sums of branches."""
+"""NASNet-A (4 @ 1056), the mobile variant (Zoph et al. 2018, figure 4 and table 3): cells of two inputs and five sums of branches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tuner.zoo.builders.net import Net, Tensor
 
 
 def nasnet_mobile(size: int = 224, filters: int = 44, repeats: int = 4, classes: int = 1000) -> ModelProto:
-    """size: of the image.  filters: of the first cells, a multiple of 4; 24 times as many in the end.  repeats: cells at each size."""
+    """Build it.  size: of the image.  filters: of the first cells, a multiple of 4; 24 times at the end.  repeats: cells by size."""
     net = Net("nasnet_mobile")
     stem = net.batch_norm(net.conv(net.input("image", (1, 3, size, size)), 32, 3, 2, 0))
     before, x = stem, _reduction(net, _squeeze(net, stem, filters // 4), stem, filters // 4)
@@ -22,22 +22,22 @@ def nasnet_mobile(size: int = 224, filters: int = 44, repeats: int = 4, classes:
             x = _reduction(net, _squeeze(net, x, wide), _squeeze(net, before, wide), wide)
             before = last
         for cell in range(repeats):
-            # behind a reduction the older input is twice as large
-            left = _squeeze(net, before, wide) if cell else _halve(net, before, wide)
-            before, x = x, _normal(net, left, _squeeze(net, x, wide), wide)
+            # after a reduction the older input is twice as large
+            older = _squeeze(net, before, wide) if cell else _halve(net, before, wide)
+            before, x = x, _normal(net, older, _squeeze(net, x, wide), wide)
     return net.model(net.classifier(net.relu(x), classes))
 
 
-def _squeeze(net: Net, x: Tensor, channels: int) -> Tensor:
-    return net.batch_norm(net.conv(net.relu(x), channels, 1))
+def _squeeze(net: Net, tensor: Tensor, channels: int) -> Tensor:
+    return net.batch_norm(net.conv(net.relu(tensor), channels, 1))
 
 
-def _halve(net: Net, x: Tensor, channels: int) -> Tensor:
-    """Half the size without losing every other pixel: even pixels, and odd ones beside them."""
-    x = net.relu(x)
-    n, c, h, w = x.shape
-    even = net.conv(net.average_pool(x, 1, 2), channels // 2, 1)
-    padded = net.node("Pad", [x.name, net.integers((0, 0, 0, 0, 0, 0, 1, 1))], (n, c, h + 1, w + 1))
+def _halve(net: Net, tensor: Tensor, channels: int) -> Tensor:
+    """Half the size without loss of every other pixel: even pixels and odd pixels as separate channels."""
+    tensor = net.relu(tensor)
+    n, c, h, w = tensor.shape
+    even = net.conv(net.average_pool(tensor, 1, 2), channels // 2, 1)
+    padded = net.node("Pad", [tensor.name, net.integers((0, 0, 0, 0, 0, 0, 1, 1))], (n, c, h + 1, w + 1))
     shifted = net.node(
         "Slice", [padded.name, net.integers((1, 1)), net.integers((h + 1, w + 1)), net.integers((2, 3))], (n, c, h, w)
     )  # fmt: skip
@@ -45,31 +45,31 @@ def _halve(net: Net, x: Tensor, channels: int) -> Tensor:
     return net.batch_norm(net.concat(even, odd))
 
 
-def _separable(net: Net, x: Tensor, channels: int, kernel: int, stride: int = 1) -> Tensor:
-    """ReLU, depthwise, pointwise, normalised; twice, the stride in the first."""
+def _separable(net: Net, tensor: Tensor, channels: int, kernel: int, stride: int = 1) -> Tensor:
+    """Separable block: ReLU, depthwise, pointwise, normalisation; twice, with the stride in the first."""
     for step in (stride, 1):
-        x = net.conv(net.relu(x), x.channels, kernel, step, groups=x.channels)
-        x = net.batch_norm(net.conv(x, channels, 1))
-    return x
+        tensor = net.conv(net.relu(tensor), tensor.channels, kernel, step, groups=tensor.channels)
+        tensor = net.batch_norm(net.conv(tensor, channels, 1))
+    return tensor
 
 
-def _normal(net: Net, left: Tensor, right: Tensor, c: int) -> Tensor:
-    left_mean = net.average_pool(left, 3, 1, 1)
+def _normal(net: Net, older: Tensor, newer: Tensor, channels: int) -> Tensor:
+    left_mean = net.average_pool(older, 3, 1, 1)
     return net.concat(
-        left,
-        net.add(_separable(net, right, c, 5), _separable(net, left, c, 3)),
-        net.add(_separable(net, left, c, 5), _separable(net, left, c, 3)),
-        net.add(net.average_pool(right, 3, 1, 1), left),
+        older,
+        net.add(_separable(net, newer, channels, 5), _separable(net, older, channels, 3)),
+        net.add(_separable(net, older, channels, 5), _separable(net, older, channels, 3)),
+        net.add(net.average_pool(newer, 3, 1, 1), older),
         net.add(left_mean, left_mean),
-        net.add(_separable(net, right, c, 3), right),
+        net.add(_separable(net, newer, channels, 3), newer),
     )
 
 
-def _reduction(net: Net, right: Tensor, left: Tensor, c: int) -> Tensor:
-    """`right` is the newer input, `left` the older one."""
-    first = net.add(_separable(net, right, c, 5, 2), _separable(net, left, c, 7, 2))
-    largest = net.max_pool(right, 3, 2, 1)
-    second = net.add(largest, _separable(net, left, c, 7, 2))
-    third = net.add(net.average_pool(right, 3, 2, 1), _separable(net, left, c, 5, 2))
+def _reduction(net: Net, newer: Tensor, older: Tensor, channels: int) -> Tensor:
+    """Reduction cell of the newer and the older input."""
+    first = net.add(_separable(net, newer, channels, 5, 2), _separable(net, older, channels, 7, 2))
+    largest = net.max_pool(newer, 3, 2, 1)
+    second = net.add(largest, _separable(net, older, channels, 7, 2))
+    third = net.add(net.average_pool(newer, 3, 2, 1), _separable(net, older, channels, 5, 2))
     fourth = net.add(net.average_pool(first, 3, 1, 1), second)
-    return net.concat(second, third, fourth, net.add(_separable(net, first, c, 3), largest))
+    return net.concat(second, third, fourth, net.add(_separable(net, first, channels, 3), largest))

@@ -1,4 +1,4 @@
-"""RandWire, small regime (Xie et al. 2019, table 1): three stages of 32 nodes wired at random, WS(4, 0.75).
+"""RandWire, small regime (Xie et al. 2019, table 1): three stages of 32 randomly wired nodes, WS(4, 0.75).
 
 An edge of the Watts-Strogatz graph goes from the lower to the higher number.  A node is a weighted sum of its inputs, ReLU, a separable
 3x3 convolution and BatchNormalization.
@@ -15,7 +15,7 @@ NEIGHBOURS, REWIRED = 4, 0.75
 
 
 def randwire(size: int = 224, nodes: int = 32, channels: int = 78, classes: int = 1000, graph: int = 0) -> ModelProto:
-    """size: of the image.  nodes: of a stage, at least 6.  channels: C of the paper.  graph: seed of the wiring."""
+    """Build the network.  size: of the image.  nodes: of a stage, at least 6.  channels: C of the paper.  graph: seed of the wiring."""
     net = Net("randwire")
     rng = np.random.default_rng(graph)
     x = net.batch_norm(net.conv(net.input("image", (1, 3, size, size)), channels // 2, 3, 2))
@@ -40,22 +40,22 @@ def watts_strogatz(nodes: int, neighbours: int, rewired: float, rng: np.random.G
     return [tuple(sorted(min(edge) for edge in edges if max(edge) == node)) for node in range(nodes)]
 
 
-def _stage(net: Net, x: Tensor, predecessors: list[tuple[int, ...]], channels: int) -> Tensor:
-    """Nodes without a predecessor read the stage's input at stride 2; the mean of those that nobody reads is its output."""
-    made: list[Tensor] = []
+def _stage(net: Net, image: Tensor, predecessors: list[tuple[int, ...]], channels: int) -> Tensor:
+    """Stage: nodes without a predecessor read its input at stride 2; the mean of unread nodes is its output."""
+    outputs: list[Tensor] = []
     for sources in predecessors:
-        total = x
+        total = image
         if len(sources) == 1:
-            total = made[sources[0]]
+            total = outputs[sources[0]]
         elif sources:
-            scaled = [net.mul(made[source], net.weight(1)) for source in sources]
+            scaled = [net.mul(outputs[source], net.weight(1)) for source in sources]
             total = scaled[0]
             for item in scaled[1:]:
                 total = net.add(total, item)
         y = net.conv(net.relu(total), total.channels, 3, 1 if sources else 2, groups=total.channels)
-        made.append(net.batch_norm(net.conv(y, channels, 1)))
+        outputs.append(net.batch_norm(net.conv(y, channels, 1)))
     read = {source for sources in predecessors for source in sources}
-    sinks = [tensor for node, tensor in enumerate(made) if node not in read]
+    sinks = [tensor for node, tensor in enumerate(outputs) if node not in read]
     total = sinks[0]
     for item in sinks[1:]:
         total = net.add(total, item)

@@ -7,16 +7,16 @@ from onnx import ModelProto
 from tuner.zoo.builders.mobilenet import layer, scaled
 from tuner.zoo.builders.net import Net, Tensor
 
-EXPANSION = 4  # channels that leave a block, over those inside
+EXPANSION = 4  # output channels of a block over its inner channels
 
 
 def resnet50(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """size: of the image.  width: factor on all channels."""
+    """Build the network.  size: of the image.  width: factor on all channels."""
     return _resnet("resnet50", (3, 4, 6, 3), size, width, classes)
 
 
 def resnet101(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """size: of the image.  width: factor on all channels."""
+    """Build the network.  size: of the image.  width: factor on all channels."""
     return _resnet("resnet101", (3, 4, 23, 3), size, width, classes)
 
 
@@ -29,10 +29,10 @@ def _resnet(name: str, stages: tuple[int, ...], size: int, width: float, classes
     return net.model(net.classifier(x, classes))
 
 
-def _bottleneck(net: Net, x: Tensor, channels: int, stride: int) -> Tensor:
-    y = layer(net, x, channels, 1, 1, 1, net.relu)
+def _bottleneck(net: Net, tensor: Tensor, channels: int, stride: int) -> Tensor:
+    y = layer(net, tensor, channels, 1, 1, 1, net.relu)
     y = layer(net, y, channels, 3, stride, 1, net.relu)
     y = layer(net, y, channels * EXPANSION, 1, 1, 1, None)
-    if x.shape != y.shape:
-        x = layer(net, x, channels * EXPANSION, 1, stride, 1, None)
-    return net.relu(net.add(y, x))
+    if tensor.shape != y.shape:
+        tensor = layer(net, tensor, channels * EXPANSION, 1, stride, 1, None)
+    return net.relu(net.add(y, tensor))

@@ -13,7 +13,7 @@ from tuner.zoo.builders.net import Net, Tensor
 
 
 def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12, class_token: int = 1, classes: int = 1000) -> ModelProto:
-    """size: of the image, a multiple of 16.  class_token: 0 takes the mean over the patches in its place."""
+    """Build the network.  size: of the image, a multiple of 16.  class_token: 0 takes the mean over the patches in its place."""
     net = Net("vit_b16")
     patches = net.conv(net.input("image", (1, 3, size, size)), width, 16, 16, 0, bias=True)
     tokens = (size // 16) ** 2
@@ -37,9 +37,9 @@ def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12
 def bert_base(
     tokens: int = 128, layers: int = 12, width: int = 768, heads: int = 12, lookup: int = 0, vocabulary: int = 30522
 ) -> ModelProto:
-    """The encoder and its pooler, from embedded tokens [1, tokens, width].
+    """Build the encoder and its pooler, from embedded tokens [1, tokens, width].
 
-    lookup: 1 begins with token numbers (int64) and their embeddings instead, and adds an attention mask.
+    lookup: 1 starts with token numbers (int64) and their embeddings instead, and adds an attention mask.
     """
     net = Net("bert_base")
     mask = None
@@ -62,20 +62,20 @@ def bert_base(
     return net.model(x, net.node("Tanh", [pooled.name], (1, width)))
 
 
-def layer_norm(net: Net, x: Tensor, epsilon: float) -> Tensor:
-    width = x.shape[-1]
-    return net.node("LayerNormalization", [x.name, net.weight(width), net.weight(width)], x.shape, axis=-1, epsilon=epsilon)
+def layer_norm(net: Net, tensor: Tensor, epsilon: float) -> Tensor:
+    width = tensor.shape[-1]
+    return net.node("LayerNormalization", [tensor.name, net.weight(width), net.weight(width)], tensor.shape, axis=-1, epsilon=epsilon)
 
 
-def _linear(net: Net, x: Tensor, features: int) -> Tensor:
-    y = net.node("MatMul", [x.name, net.weight(x.shape[-1], features)], (*x.shape[:-1], features))
+def _linear(net: Net, tensor: Tensor, features: int) -> Tensor:
+    y = net.node("MatMul", [tensor.name, net.weight(tensor.shape[-1], features)], (*tensor.shape[:-1], features))
     return net.node("Add", [net.weight(features), y.name], y.shape)
 
 
-def attention(net: Net, x: Tensor, heads: int, mask: Tensor | None) -> Tensor:
-    n, tokens, width = x.shape
+def attention(net: Net, tensor: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    n, tokens, width = tensor.shape
     size = width // heads
-    query, key, value = (net.reshape(_linear(net, x, width), n, tokens, heads, size) for _ in range(3))
+    query, key, value = (net.reshape(_linear(net, tensor, width), n, tokens, heads, size) for _ in range(3))
     query, value = net.transpose(query, 0, 2, 1, 3), net.transpose(value, 0, 2, 1, 3)
     scores = net.node("MatMul", [query.name, net.transpose(key, 0, 2, 3, 1).name], (n, heads, tokens, tokens))
     scores = net.node("Div", [scores.name, net.number(math.sqrt(size))], scores.shape)
@@ -86,9 +86,9 @@ def attention(net: Net, x: Tensor, heads: int, mask: Tensor | None) -> Tensor:
     return _linear(net, net.reshape(net.transpose(mixed, 0, 2, 1, 3), n, tokens, width), width)
 
 
-def mlp(net: Net, x: Tensor) -> Tensor:
-    y = _linear(net, x, 4 * x.shape[-1])
+def mlp(net: Net, tensor: Tensor) -> Tensor:
+    y = _linear(net, tensor, 4 * tensor.shape[-1])
     scaled = net.node("Div", [y.name, net.number(math.sqrt(2))], y.shape)
     error = net.node("Erf", [scaled.name], y.shape)
     gelu = net.mul(net.mul(y, net.node("Add", [error.name, net.number(1.0)], y.shape)), net.number(0.5))
-    return _linear(net, gelu, x.shape[-1])
+    return _linear(net, gelu, tensor.shape[-1])
