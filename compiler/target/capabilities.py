@@ -42,25 +42,25 @@ _NO_LIMIT = 1 << 17  # blocks: more than an instruction's operand has where the 
 def paths_of(machine: Machine) -> Paths:
     """Paths that the compiler needs of a machine with these memories."""
     ub, l0 = machine.has(Memory.UB), machine.has(Memory.L0A)
-    found = _LOADS | (_L0 if l0 else _NO_L0) | (_UB if ub else _NO_UB)
+    paths = _LOADS | (_L0 if l0 else _NO_L0) | (_UB if ub else _NO_UB)
     if machine.shared is not None:
-        found |= _SHARED | (_SHARED_UB if ub else {})
-    return found
+        paths |= _SHARED | (_SHARED_UB if ub else {})
+    return paths
 
 
 def check_machine(machine: Machine, *dtypes: DataType) -> None:
     """Raise `UnsupportedError` where the compiler has no code for a machine: paths that it needs are missing, or a data type is."""
-    lacks = list[str]()
+    gaps = list[str]()
     for (source, destination), engines in paths_of(machine).items():
         path = machine.path(Memory[source], Memory[destination])
         if path is None or path.engine not in engines:
-            what = "is missing" if path is None else f"belongs to {path.engine}"
-            lacks.append(f"path {source} -> {destination} {what}, needed of {' or '.join(engines)}")
-    if lacks:
-        raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(lacks)}")
+            problem = "is missing" if path is None else f"belongs to {path.engine}"
+            gaps.append(f"path {source} -> {destination} {problem}, needed of {' or '.join(engines)}")
+    if gaps:
+        raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(gaps)}")
     for dtype in dtypes:
-        if why := _lacks(machine, dtype):
-            raise UnsupportedError(why)
+        if refusal := _lacks(machine, dtype):
+            raise UnsupportedError(refusal)
 
 
 def _lacks(machine: Machine, dtype: DataType) -> str:
@@ -98,10 +98,10 @@ def least_ub_blocks(machine: Machine) -> int:
 
 @lru_cache(maxsize=64)
 def _rooms(machine: Machine) -> dict[Memory, int]:
-    found, region = dict(machine.buffers_blocks), region_blocks(machine)
-    found[Memory.L1] -= region
-    found[Memory.UB] += region
-    return found | {memory: _NO_LIMIT for memory in (Memory.L0A, Memory.L0B) if not machine.has(memory)}
+    blocks, region = dict(machine.buffers_blocks), region_blocks(machine)
+    blocks[Memory.L1] -= region
+    blocks[Memory.UB] += region
+    return blocks | {memory: _NO_LIMIT for memory in (Memory.L0A, Memory.L0B) if not machine.has(memory)}
 
 
 def room_blocks(machine: Machine, memory: Memory) -> int:

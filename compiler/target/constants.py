@@ -51,14 +51,14 @@ class Constants:
         return section.at
 
     def buffers(self) -> list[DdrBuffer]:
-        return [DdrBuffer(each.name, "constant", each.at, each.blocks) for each in self.sections]
+        return [DdrBuffer(section.name, "constant", section.at, section.blocks) for section in self.sections]
 
     def bytes(self) -> Bytes:
         out, end = np.empty(self.end * BLOCK_BYTES, np.uint8), 0
-        for each in self.sections:
-            start = each.at * BLOCK_BYTES
+        for section in self.sections:
+            start = section.at * BLOCK_BYTES
             out[end:start] = 0
-            end = start + each.size_bytes
-            each.fill(out[start:end])
+            end = start + section.size_bytes
+            section.fill(out[start:end])
         out[end:] = 0
         return out

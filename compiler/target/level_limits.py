@@ -17,8 +17,8 @@ from simulator.npu.machine import Machine
 @lru_cache(maxsize=64)
 def memory_grants(machine: Machine) -> tuple[Grant, ...]:
     """What levels leave of its memories, on all cores; the first is all of them, then descending."""
-    found = {machine.granted(level)._replace(cores=machine.cores) for level in machine.contention} - {machine.whole}
-    return machine.whole, *sorted(found, reverse=True)
+    grants = {machine.granted(level)._replace(cores=machine.cores) for level in machine.contention} - {machine.whole}
+    return machine.whole, *sorted(grants, reverse=True)
 
 
 @lru_cache(maxsize=64)

@@ -15,8 +15,8 @@ class TensorSlice(NamedTuple):
     plane: int
     planes: int
 
-    def overlaps(self, other: TensorSlice) -> bool:
-        return self.storage == other.storage and self.plane < other.plane + other.planes and other.plane < self.plane + self.planes
+    def overlaps(self, tensor: TensorSlice) -> bool:
+        return self.storage == tensor.storage and self.plane < tensor.plane + tensor.planes and tensor.plane < self.plane + self.planes
 
 
 @dataclass(frozen=True)

@@ -182,9 +182,9 @@ class TargetOp(ABC):
         """What keeps it from being cut into strips, or ''."""
         return ""
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
         """The operator that makes columns `made` of the result from columns `main` of its input."""
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size)
+        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size)
 
     # what it takes of memories
 
@@ -198,30 +198,30 @@ class TargetOp(ABC):
 
     @abstractmethod
     def nest(
-        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, l1_reads: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
         """The computation of `rows` rows of the result; kept: which reads the segment has in L1; inside: the result stays there."""
 
     # its records
 
     @abstractmethod
-    def job(self, given: EmitInputs) -> tuple[int, ...]:
+    def job(self, inputs: EmitInputs) -> tuple[int, ...]:
         """What its emitter is told: a NamedTuple of numbers, of a type that the table of kinds has an emitter for."""
 
-    def job_row(self, given: EmitInputs) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
+    def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
         """The type of its job, and the numbers in it."""
-        job = self.job(given)
+        job = self.job(inputs)
         return type(job), np.array(job, np.int64)
 
     def tables(self) -> list[NDArray[np.int64]]:
         """What its emitter reads beside its job, at most three."""
         return []
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
         """Its constants, those that do not come with tiles."""
         return []
 
 
-def rounded(blocks: int, to: int) -> int:
+def rounded(blocks: int, multiple: int) -> int:
     """Up to a multiple."""
-    return -(-blocks // to) * to
+    return -(-blocks // multiple) * multiple
