@@ -56,12 +56,12 @@ def _without_l0(code: Code, machine: Machine) -> Code:
     while (used := _fused(code, out := np.empty((room, isa.WORDS), np.int32), *halves)) == -1:
         room += max(1, products) * max(1, parts)
     if used < 0:
-        what = (
+        reason = (
             "pads by more rows than a window says"
             if used == -2
             else "has a right operand that is computed, which only L0B brings into order"
         )
-        raise UnsupportedError(f"machine {machine.name}: a product {what}; accepted: on a machine with L0A and L0B")
+        raise UnsupportedError(f"machine {machine.name}: a product {reason}; accepted: on a machine with L0A and L0B")
     return out[:used]
 
 
@@ -69,7 +69,7 @@ def _without_l0(code: Code, machine: Machine) -> Code:
 def _fused(code: Code, out: Code, half_a: int, half_b: int) -> int:
     """Records that are written; -1: `out` is too short; -2, -3: there is no such instruction."""
     parts = np.zeros((2, _PARTS), np.int64)
-    count, right, at = np.zeros(2, np.int64), np.zeros(2, np.int64), 0
+    count, right, cursor = np.zeros(2, np.int64), np.zeros(2, np.int64), 0
     for i in range(code.shape[0]):
         op = code[i, OP]
         if op == _IM2COL:
@@ -90,9 +90,9 @@ def _fused(code: Code, out: Code, half_a: int, half_b: int) -> int:
             mpad, wide = code[i, M_MPAD], _WEIGHT_BLOCKS[code[i, DTYPE]]
             stride = weights[C_SSTRIDE] if weights[C_COUNT] > 1 else code[i, M_K] * wide
             for p in range(count[slot]):
-                if at >= out.shape[0]:
+                if cursor >= out.shape[0]:
                     return -1
-                image, row = code[parts[slot, p]], out[at]
+                image, row = code[parts[slot, p]], out[cursor]
                 if image[I_MPAD] != mpad:
                     return -2
                 row[:] = image
@@ -102,10 +102,10 @@ def _fused(code: Code, out: Code, half_a: int, half_b: int) -> int:
                     row[W_KERNEL + pair] = _paired(np.int64(image[I_KH + 2 * pair]), np.int64(image[I_KH + 2 * pair + 1]))
                 row[W_N1], row[W_RIGHT], row[W_RSTRIDE] = code[i, M_N1], code[i, M_RIGHT], stride
                 row[W_ACC] = code[i, M_ACC] if p == 0 else 1
-                at += 1
+                cursor += 1
         else:
-            if at >= out.shape[0]:
+            if cursor >= out.shape[0]:
                 return -1
-            out[at] = code[i]
-            at += 1
-    return at
+            out[cursor] = code[i]
+            cursor += 1
+    return cursor

@@ -63,28 +63,28 @@ class DraftShare(NamedTuple):
     orders: list[Ints | None]
 
 
-def lower_draft(found: DraftShare, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
+def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
     """flip: see `segment.memory_plan.mirrored`.  scratch: records to write into (int32 [CAPACITY or more, 32]), reused between calls."""
-    segment, there, share, places, orders = found
+    segment, staging, share, places, orders = draft
     target_graph = segment.parts[0]
     if flip:
         places = mirrored(target_graph.machine, places)
-    plan, mine = segment.plan, share.iterations
-    every = target_graph.images * plan.blocks
+    plan, core_iterations = segment.plan, share.iterations
+    strip_iterations = target_graph.images * plan.blocks
     out = scratch[:CAPACITY] if scratch is not None else new_scratch()
     begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
-        iterations = range(number * every + mine.start, number * every + mine.stop)
+        iterations = range(number * strip_iterations + core_iterations.start, number * strip_iterations + core_iterations.stop)
         code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
         if code is None:
             return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
-    code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
+    code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), staging)
     if plan.ahead_kib:
         bring_ahead(code, target_graph.machine, target_graph.memory.constant_blocks, plan.ahead_kib)
     code = in_place(code, target_graph.machine)
     _outlive(code, segment, places)
-    return Records(code, places.peak_bytes, there.ranges)
+    return Records(code, places.peak_bytes, staging.ranges)
 
 
 def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> DraftShare | Infeasible:
@@ -95,12 +95,12 @@ def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int 
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         return segment
-    there = staged(segment, target_graph, core)
-    if isinstance(there, Infeasible):
-        return there
+    staging = staged(segment, target_graph, core)
+    if isinstance(staging, Infeasible):
+        return staging
     share = segment.share(core)
     places = segment.memory(share, held=held)
-    return places if isinstance(places, Infeasible) else DraftShare(segment, there, share, places, [])
+    return places if isinstance(places, Infeasible) else DraftShare(segment, staging, share, places, [])
 
 
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
@@ -120,8 +120,8 @@ def _say_outlived(code: Code, first: int, stop: int) -> None:
 
 
 def _written(
-    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_],
-    orders: list[Ints | None], number: int,
+    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_], orders: list[Ints | None],
+    number: int,
 ) -> Code | None:  # fmt: skip
     """A strip's records, or None where `out` has no room for them.
 
@@ -143,22 +143,15 @@ def _written(
 
 
 def _work(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
-    known = block_tables(target_graph, blocks)
+    tables = block_tables(target_graph, blocks)
     allocations = allocations_of(target_graph, blocks, plan.prefetch, plan.window, places.l1)
-    return known.work._replace(allocations=allocations, jobs=jobs_of(target_graph, plan, blocks, known, places))
+    return tables.work._replace(allocations=allocations, jobs=jobs_of(target_graph, plan, blocks, tables, places))
 
 
 def _slid(
-    target_graph: TargetGraph,
-    plan: SegmentPlan,
-    blocks: Blocks,
-    work: Work,
-    slots: dict[int, int],
-    iterations: range,
-    out: Code,
-    rows: Ints,
-    begun: NDArray[np.bool_],
-) -> Ints:
+    target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, work: Work, slots: dict[int, int], iterations: range, out: Code,
+    rows: Ints, begun: NDArray[np.bool_],
+) -> Ints:  # fmt: skip
     """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
 
     begun: see `write_nodes`, as it was before.
