@@ -80,30 +80,33 @@ class Node(NamedTuple):
 
 @general
 @inlined
-def operand(w: Work, n: Node, i: int, row: int) -> TilePlace:
+def operand(work: Work, node: Node, index: int, row: int) -> TilePlace:
     """Where operand i of an operator lies from a row on."""
-    storage, plane, allocation, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
-    return place_of(w.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration, n.member)
+    storage, plane, allocation, column, width, one_pixel = work.jobs.reads[work.jobs.read_start[node.k] + index]
+    return place_of(
+        work.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, node.t, node.image, node.iteration,
+        node.member,
+    )  # fmt: skip
 
 
 @general
 @inlined
-def operands(w: Work, n: Node) -> int:
+def operands(work: Work, node: Node) -> int:
     """How many it has."""
-    return w.jobs.read_start[n.k + 1] - w.jobs.read_start[n.k]
+    return work.jobs.read_start[node.k + 1] - work.jobs.read_start[node.k]
 
 
 @general
 @inlined
-def result(w: Work, n: Node, row: int) -> TilePlace:
+def result(work: Work, node: Node, row: int) -> TilePlace:
     """Where an operator's result goes first, from a row on."""
-    storage, plane, allocation, column, width, _, _, _ = w.jobs.writes[n.k]
-    return place_of(w.allocations, storage, plane, allocation, column, width, row, n.t, n.image, n.iteration, n.member)
+    storage, plane, allocation, column, width, _, _, _ = work.jobs.writes[node.k]
+    return place_of(work.allocations, storage, plane, allocation, column, width, row, node.t, node.image, node.iteration, node.member)
 
 
 @general
 @inlined
-def table(w: Work, n: Node, i: int, width: int) -> Ints:
+def table(work: Work, node: Node, index: int, width: int) -> Ints:
     """Table i beside an operator's job."""
-    first, length = w.jobs.lists[n.k, i]
-    return w.jobs.numbers[first : first + length].reshape(length // width, width)
+    first, length = work.jobs.lists[node.k, index]
+    return work.jobs.numbers[first : first + length].reshape(length // width, width)

@@ -33,8 +33,8 @@ def work(planes: int, pixels: int) -> tuple[int, int]:
     """(repeats, instructions) of one window."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     if pixelwise(planes, pixels):
-        whole, rest = pixels // REPEAT_BLOCKS, pixels % REPEAT_BLOCKS
-        return planes * (whole - 1) + groups * (REPEAT_BLOCKS + rest), planes + groups * (1 + (rest > 0))
+        full, remainder = pixels // REPEAT_BLOCKS, pixels % REPEAT_BLOCKS
+        return planes * (full - 1) + groups * (REPEAT_BLOCKS + remainder), planes + groups * (1 + (remainder > 0))
     return groups * pixels, groups
 
 
@@ -48,30 +48,30 @@ class Way(NamedTuple):
 
 
 @njit(cache=True)
-def apart(blocks: int, repeats: int, rest: int) -> tuple[int, int]:
+def apart(blocks: int, repeats: int, outer: int) -> tuple[int, int]:
     """(repeats, instructions) of blocks along one axis, repeats along another, and `rest` times that."""
-    groups = rest * -(-blocks // REPEAT_BLOCKS)
+    groups = outer * -(-blocks // REPEAT_BLOCKS)
     return groups * repeats, groups * -(-repeats // MAX_REPEATS)
 
 
 @njit(cache=True)
-def end_to_end(length: int, rest: int) -> tuple[int, int]:
+def end_to_end(length: int, outer: int) -> tuple[int, int]:
     """(repeats, instructions) of one axis, eight blocks after eight blocks and then what is left."""
-    whole, left = length // REPEAT_BLOCKS, length % REPEAT_BLOCKS > 0
-    return rest * (whole + left), rest * (-(-whole // MAX_REPEATS) + left)
+    full, partial = length // REPEAT_BLOCKS, length % REPEAT_BLOCKS > 0
+    return outer * (full + partial), outer * (-(-full // MAX_REPEATS) + partial)
 
 
 @njit(cache=True)
-def cheapest(a: int, b: int, c: int) -> Way:
+def cheapest(inner: int, middle: int, outer: int) -> Way:
     """Over a x b x c blocks: the way that takes the least time, starting included."""
-    n = (a, b, c)
+    sizes = (inner, middle, outer)
     best = Way(0, 0, 0, 0)
     for blocks in range(3):
         for repeats in range(3):
             if blocks == repeats:
-                work, instructions = end_to_end(n[blocks], a * b * c // max(1, n[blocks]))
+                work, instructions = end_to_end(sizes[blocks], inner * middle * outer // max(1, sizes[blocks]))
             else:
-                work, instructions = apart(n[blocks], n[repeats], n[3 - blocks - repeats])
+                work, instructions = apart(sizes[blocks], sizes[repeats], sizes[3 - blocks - repeats])
             if best.instructions == 0 or work + START * instructions < best.work + START * best.instructions:
                 best = Way(blocks, repeats, work, instructions)
     return best
