@@ -110,7 +110,7 @@ class VectorTiles(NamedTuple):
     @property
     def rows(self) -> int:
         """Of the result, in all blocks of an image."""
-        return sum([each * count for each, count in self.heights])
+        return sum([height * count for height, count in self.heights])
 
 
 class VectorWork(NamedTuple):
@@ -166,13 +166,13 @@ class OnVector(TargetOp):
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         assert isinstance(tiling, VectorTiling)
-        whole = tiling.constants == "resident"
+        resident = tiling.constants == "resident"
         planes, columns = self.planes_of_tile(tiling), min(tiling.tile_columns or self.out_w, self.out_w)
         slot = UbBuffers("out", 2, rounded(self.tile_blocks(planes, tiling.tile_rows, columns, dtype), 8))
         if size := self.pixel_constant_blocks(tiling.tile_rows, columns):
             return slot, UbBuffers("constants", 1, rounded(size, 8))
-        size = self.constant_blocks(self.y.planes if whole else planes)
-        return (slot, UbBuffers("constants", 1, rounded(size, 8), whole)) if size else (slot,)
+        size = self.constant_blocks(self.y.planes if resident else planes)
+        return (slot, UbBuffers("constants", 1, rounded(size, 8), resident)) if size else (slot,)
 
     # tilings
 
@@ -183,16 +183,16 @@ class OnVector(TargetOp):
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
         deep = self.planes_together
-        whole = max(1, self.tile_blocks(deep, max(1, rows), self.out_w, dtype))
-        if whole <= slot_blocks:
-            return VectorTiling(tile_planes=deep * max(1, min(self.y.planes // deep, slot_blocks // whole)), tile_rows=max(1, rows))
+        full_tile = max(1, self.tile_blocks(deep, max(1, rows), self.out_w, dtype))
+        if full_tile <= slot_blocks:
+            return VectorTiling(tile_planes=deep * max(1, min(self.y.planes // deep, slot_blocks // full_tile)), tile_rows=max(1, rows))
         fitting = bisect_right(range(1, rows + 1), slot_blocks, key=lambda tall: self.tile_blocks(deep, tall, self.out_w, dtype))
         return VectorTiling(tile_planes=deep, tile_rows=max(1, min(rows, fitting)))
 
-    def columns_tiling(self, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
+    def columns_tiling(self, slot_blocks: int, max_blocks: int, dtype: DataType) -> VectorTiling | None:
         """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
         planes = self.planes_together
-        if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= most:
+        if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= max_blocks:
             return None
         columns = bisect_right(range(1, self.out_w), slot_blocks, key=lambda c: self.tile_blocks(planes, 1, c, dtype))
         return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
@@ -210,7 +210,7 @@ class OnVector(TargetOp):
         return ()
 
     def nest(
-        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, l1_reads: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
         bits, plane = dtype.size_bits, ("p", "h", "w")
         reads = [
@@ -218,7 +218,7 @@ class OnVector(TargetOp):
                 f"x{i}",
                 ("p",) if pixel else plane,
                 storages[self.reads[i].storage].dtype.size_bits,
-                Memory.L1 if i in kept else Memory.DDR,
+                Memory.L1 if i in l1_reads else Memory.DDR,
                 Memory.UB,
             )
             for i, pixel in enumerate(self.pixels_only)
@@ -248,12 +248,12 @@ class OnVector(TargetOp):
 
     # its records
 
-    def common(self, given: EmitInputs) -> dict[str, int]:
+    def common(self, inputs: EmitInputs) -> dict[str, int]:
         """Fields that jobs on VECTOR have in common."""
-        assert isinstance(given.tiling, VectorTiling)
-        columns = min(given.tiling.tile_columns or self.out_w, self.out_w)
-        tile = {"tile_rows": given.tiling.tile_rows, "tile_columns": columns, "slot_0": given.tiles[0], "slot_1": given.tiles[1]}
-        return {"dtype": int(given.dtype), "tag": self.tag, "planes": self.y.planes, **tile}
+        assert isinstance(inputs.tiling, VectorTiling)
+        columns = min(inputs.tiling.tile_columns or self.out_w, self.out_w)
+        tile = {"tile_rows": inputs.tiling.tile_rows, "tile_columns": columns, "slot_0": inputs.tiles[0], "slot_1": inputs.tiles[1]}
+        return {"dtype": int(inputs.dtype), "tag": self.tag, "planes": self.y.planes, **tile}
 
 
 def first_of(slots: tuple[int, ...]) -> int:
@@ -261,9 +261,9 @@ def first_of(slots: tuple[int, ...]) -> int:
     return slots[0] if slots else 0
 
 
-def streamed(given: EmitInputs) -> bool:
+def streamed(inputs: EmitInputs) -> bool:
     """Whether constants come with tiles."""
-    return given.tiling.constants == "streamed"
+    return inputs.tiling.constants == "streamed"
 
 
 def on_vector(spec: TargetOp) -> OnVector:
@@ -279,10 +279,10 @@ UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by 
 def vector_tiling(target_graph: TargetGraph, spec: TargetOp, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
     anything does."""
-    mine, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
-    most = _slot_blocks(ub - mine.set_aside(1))
-    found = mine.columns_tiling(min(slot_blocks, most), most, dtype)
-    return found or mine.slot_tiling(rows, max(REPEAT_BLOCKS, min(slot_blocks, _slot_blocks(ub - mine.set_aside(rows)))), dtype)
+    vector_op, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
+    max_slot = _slot_blocks(ub - vector_op.set_aside(1))
+    tiling = vector_op.columns_tiling(min(slot_blocks, max_slot), max_slot, dtype)
+    return tiling or vector_op.slot_tiling(rows, max(REPEAT_BLOCKS, min(slot_blocks, _slot_blocks(ub - vector_op.set_aside(rows)))), dtype)
 
 
 def _slot_blocks(ub: int) -> int:

@@ -97,11 +97,11 @@ class PoolSpec(SlidingSpec):
     def inside(self) -> tuple[float, float]:
         """Which part of what windows cover, along rows and along columns, lies inside the image."""
         pool = self.operator
-        found = []
+        fractions = []
         for axis, (results, length) in enumerate(((self.out_h, self.in_h), (self.out_w, self.in_w))):
-            at = np.arange(results)[:, None] * pool.stride[axis] + np.arange(pool.kernel[axis]) - pool.pads[axis]
-            found.append(float(((at >= 0) & (at < length)).mean()))
-        return found[0], found[1]
+            positions = np.arange(results)[:, None] * pool.stride[axis] + np.arange(pool.kernel[axis]) - pool.pads[axis]
+            fractions.append(float(((positions >= 0) & (positions < length)).mean()))
+        return fractions[0], fractions[1]
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         """What the windows cover and the results; or, with two passes, what the first one makes."""
@@ -156,28 +156,32 @@ class PoolSpec(SlidingSpec):
             repeats += read / 8  # scaled before they are added up, which could overflow
         return VectorWork(repeats, calls, [read])
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        narrow = super().narrowed(strip, main, made)
-        return narrow if isinstance(narrow, Infeasible) or self.counts_at < 0 else replace(narrow, counts_at=self.counts_at + made.start)
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        narrow = super().narrowed(strip, in_columns, out_columns)
+        return (
+            narrow
+            if isinstance(narrow, Infeasible) or self.counts_at < 0
+            else replace(narrow, counts_at=self.counts_at + out_columns.start)
+        )
 
-    def job(self, given: EmitInputs) -> PoolJob:
-        assert isinstance(given.tiling, VectorTiling)
+    def job(self, inputs: EmitInputs) -> PoolJob:
+        assert isinstance(inputs.tiling, VectorTiling)
         pool, is_max = self.operator, self.operator.mode == "max"
         scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
         # of whole rows a power of two, which every type has; the rest comes behind the sum
         before = 0.5 ** ceil(-log2(scale)) if self.factors else scale
         return PoolJob(
-            **self.common(given),
+            **self.common(inputs),
             **self.geometry,
             is_max=int(is_max),
             passes=self.passes,
-            fill=float_bits(_LOWEST[given.dtype] if is_max else 0.0),
+            fill=float_bits(_LOWEST[inputs.dtype] if is_max else 0.0),
             scale=float_bits(before) if scale else 0,
             after=float_bits(scale / before) if self.factors else 0,
             counts_at=self.counts_at,
             counts_pitch=self.counts_pitch,
-            counts=first_of(given.constants),
-            tile_planes=self.planes_of_tile(given.tiling),
+            counts=first_of(inputs.constants),
+            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
 

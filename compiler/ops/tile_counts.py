@@ -65,17 +65,17 @@ def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, stay:
 
     Once where tiles stay, or where k is one tile and the other operand's loop is inside or has a single tile too; else for every product.
     """
-    left = 1 if stay[0] or (tiles_k == 1 and (n_outer == 0 or tiles_m == 1)) else tiles_n
-    right = 1 if stay[1] or (tiles_k == 1 and (n_outer == 1 or tiles_n == 1)) else tiles_m
-    return left, right
+    left_loads = 1 if stay[0] or (tiles_k == 1 and (n_outer == 0 or tiles_m == 1)) else tiles_n
+    right_loads = 1 if stay[1] or (tiles_k == 1 and (n_outer == 1 or tiles_n == 1)) else tiles_m
+    return left_loads, right_loads
 
 
 @njit(cache=True)
 def pieces(length: int, size: int) -> Along:
     """(size, count) of the whole pieces of an axis, and of what is left."""
     size = min(size, length)
-    rest = length % size
-    return (size, length // size), (rest, 1 if rest else 0)
+    remainder = length % size
+    return (size, length // size), (remainder, 1 if remainder else 0)
 
 
 @njit(cache=True)
@@ -111,13 +111,13 @@ def padded(fractal_rows: int, pixels: int, tile: int) -> int:
 @njit(cache=True)
 def of_chunk(
     tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: int, stay: tuple[bool, bool]
-) -> tuple[int, int, int, int, int]:  # fmt: skip
+) -> tuple[int, int, int, int, int]:
     """(products, loads of L0A, times of all of the left operand, loads of L0B, times of all of the right one) of one chunk of weights.
 
     copies_k: instructions that bring a row of the left operand's tiles.
     """
-    left, right = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer, stay)
-    return tiles_m * tiles_n * tiles_k, left * tiles_m * copies_k, left, right * tiles_n * tiles_k, right
+    left_loads, right_loads = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer, stay)
+    return tiles_m * tiles_n * tiles_k, left_loads * tiles_m * copies_k, left_loads, right_loads * tiles_n * tiles_k, right_loads
 
 
 @njit(cache=True)
@@ -138,20 +138,20 @@ def counts(
                 continue
             count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
             copies = instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
-            one, to_a, left, to_b, right = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
+            one, to_a, left_loads, to_b, right_loads = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
             start = stop
             products += count * one
             loads_a += count_n * to_a
-            moved_a += count * left * rows * size_k
+            moved_a += count * left_loads * rows * size_k
             loads_b += count * to_b
-            moved_b += count * right * size_n * size_k
+            moved_b += count * right_loads * size_n * size_k
             blocks += count * size_n * size_k
     return Counts(rows, products, results, loads_a, moved_a, loads_b, moved_b, blocks)
 
 
 @njit(cache=True)
 def counts_of_panels(
-    p: Panels, fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int,
+    panels: Panels, fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int,
     room: Pair,
 ) -> Counts:  # fmt: skip
     """The same where there are zeros beside groups."""
@@ -159,13 +159,13 @@ def counts_of_panels(
     for size_n, count_n in along_n:
         results += count_n * tiles_m * ((size_n + tile_n1 - 1) // tile_n1)
     stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
-    loads_a, moved_a, loads_b, moved_b = loads(p, tiles_m, n_outer, stay)
-    return Counts(rows, tiles_m * p.panels, results, loads_a, rows * moved_a, loads_b, moved_b, p.blocks)
+    loads_a, moved_a, loads_b, moved_b = loads(panels, tiles_m, n_outer, stay)
+    return Counts(rows, tiles_m * panels.panels, results, loads_a, rows * moved_a, loads_b, moved_b, panels.blocks)
 
 
 @njit(cache=True)
 def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
     """Steps of MMAD of all tiles along one axis, the last one what is left."""
     count = length // tile
-    rest = length - count * tile
-    return count * steps(tile, axis) + (steps(rest, axis) if rest else 0)
+    remainder = length - count * tile
+    return count * steps(tile, axis) + (steps(remainder, axis) if remainder else 0)
