@@ -1,4 +1,4 @@
-"""Weights of grouped convolutions without the zeros beside their groups: how they lie in DDR, and what makes fractals of them on chip.
+"""Compressed weights of grouped convolutions: their layout in DDR without the zeros beside groups, and their expansion on chip.
 
 Columns of a fractal (channels of the result) that belong to different groups have no lane of k in common, so their blocks lie over each
 other in one, an *overlaid* block.  A column's own block is the overlaid one with all other lanes zeroed: minima of its bytes, as uint8, and
@@ -40,7 +40,9 @@ class Run(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
+    """The compressed layout of an operator.
+
+    overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
     such a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a
     slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept.
     startup: of a record of VECTOR, in cycles."""
@@ -61,7 +63,7 @@ class Expansion(NamedTuple):
         return self.planes * self.masks
 
     def part(self, first: int, columns: int) -> Expansion:
-        """Of some of a group's columns: they need all overlaid blocks."""
+        """The expansion of some of a group's columns, which need all overlaid blocks."""
         runs = []
         for run in self.runs:
             start, stop = max(run.first, first), min(run.first + run.columns, first + columns)
@@ -92,7 +94,7 @@ class Overlay(NamedTuple):
 
 
 def overlay(conv: Convolution, x_place: Placement, y_place: Placement, lane_count: int, groups: int, fractal: Fractal) -> Overlay | None:
-    """How a convolution's columns lie over each other; None where that saves little.  n: lanes of the result.  groups: `effective_groups`.
+    """Overlay of a convolution's columns; None if it saves little.  lane_count: lanes of the result.  groups: `effective_groups`.
 
     All groups of planes have the same pattern but for channels that are not there; those without one are not changed.
     """
@@ -120,7 +122,7 @@ def overlay(conv: Convolution, x_place: Placement, y_place: Placement, lane_coun
 
 
 def _columns(owner: NDArray[np.int64], read: NDArray[np.int64], first: int, lanes: int) -> _Columns:
-    """Of columns whose groups of the convolution are `owner`; read: lanes of every group's input.  first, lanes: those of the planes."""
+    """Owners and lanes of columns.  owner: groups of the convolution.  read: lanes of every group's input.  first, lanes: of the planes."""
     groups = list(dict.fromkeys(owner[owner >= 0].tolist()))
     names = np.full(len(read) + 1, _NOBODY)
     names[groups] = np.arange(len(groups))
@@ -131,7 +133,7 @@ def _columns(owner: NDArray[np.int64], read: NDArray[np.int64], first: int, lane
 
 
 def _alike(columns: _Columns, template: _Columns) -> bool:
-    """Whether the columns that one has are those of the whole, with the same lanes or fewer that are the other's own."""
+    """Whether columns belong to the groups of the template's columns and read no lanes that those do not read."""
     present = columns.owner >= 0
     same = columns.owner[present] == template.owner[present]
     return bool(same.all()) and not (columns.lanes & ~template.lanes[: len(columns.lanes)]).any()
@@ -148,7 +150,7 @@ def _places(owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 
 def _runs(place: NDArray[np.int64], mask: NDArray[np.int64]) -> tuple[Run, ...]:
-    """Columns whose overlaid blocks and masks are equally far apart, as many together as there are."""
+    """Longest runs of columns whose overlaid blocks and masks have equal steps."""
     runs, column = list[Run](), 0
     pairs = list(zip(place.tolist(), mask.tolist(), strict=True))
     while column < len(pairs):

@@ -1,4 +1,4 @@
-"""Constants as the machine wants them: weights in [N1][K1][16] blocks per group, biases as sums are, per-lane vectors.
+"""Packing of constants into the machine's layouts: weights in [N1][K1][16] blocks per group, biases as sums are, per-lane vectors.
 
 A tensor's lane map decides which column of the packed matrix belongs to which channel, so a channel shuffle or a concatenation
 costs nothing here but an index.
@@ -37,7 +37,7 @@ def halves(values: NDArray[np.float32]) -> NDArray[np.float16]:
 
 @njit(cache=True)
 def _round(bits: NDArray[np.uint32], out: NDArray[np.uint16]) -> None:
-    """Without a branch, so that it is done in vectors."""
+    """Round float32 bits to float16 bits, without a branch, so that the loop is vectorised."""
     for i in range(bits.size):
         size = bits[i] & _MAGNITUDE
         normal = (size - _BIAS + _U(0xFFF) + ((size >> _U(13)) & _ONE)) >> _U(13)
@@ -54,7 +54,7 @@ _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, befo
 
 
 def in_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
-    """Values as the machine holds them; infinite beyond its range, which whoever opened the model is told of."""
+    """Values as the machine holds them; infinite beyond its range (reported when the model is opened)."""
     return halves(values) if dtype is DataType.float16 else values
 
 
@@ -89,7 +89,7 @@ def effective_groups(conv: Convolution, x_place: Placement, y_place: Placement, 
 def needed_blocks(
     conv: Convolution, x_place: Placement, y_place: Placement, lane_count: int, groups: int, fractal: Fractal
 ) -> NDArray[np.int64]:
-    """int64 [n1, k1] of a group: 1 where a block of weights holds any, in one group of planes or another.  n: lanes of the result.
+    """int64 [n1, k1] of a group: 1 where a block of weights holds any, in one group of planes or another.  lane_count: of the result.
 
     An n1 of nothing but padding needs its first block, which sets its sums.
     """
@@ -103,7 +103,7 @@ def needed_blocks(
 
 
 def dense_weights(weights: NDArray[Any], groups: int, fill: int = 0) -> NDArray[Any]:
-    """[c_out, c_in, kh, kw], `beside` between groups."""
+    """Weights as [c_out, c_in, kh, kw], with `fill` between groups."""
     if groups == 1:
         return weights
     c_out, c_in_group, kh, kw = weights.shape
@@ -121,11 +121,11 @@ def pack_conv(
 ) -> None:  # fmt: skip
     """Blocks [groups][N1][K1][16] of C0 values into `out`; K1 over (c1, ky, kx), or over kernel positions for four-lane images.
 
-    dense: see `dense_weights`.  n: lanes of the result.  dtype: of the weights, as the machine has them.  beside: where there are none.
+    dense: see `dense_weights`.  lane_count: of the result.  dtype: of the weights on the machine.  fill: value of missing weights.
     """
     (_, c0, n0, *_), kind = fractal, dtype.storage
     kh, kw = dense.shape[2:]
-    if pixel_lanes == 4:
+    if pixel_lanes == 4:  # k runs over pixels of four lanes, without planes
         positions = -(-kh * kw * 4 // c0) * c0 // 4
         packed = np.full((lane_count, positions, 4), fill, kind)
         columns = np.asarray(x_place.lanes)
@@ -134,6 +134,7 @@ def pack_conv(
         blocks = packed.reshape(lane_count // n0, n0, positions * 4 // c0, c0)
         out.view(kind).reshape(lane_count // n0, -1, n0, c0)[:] = blocks.transpose(0, 2, 1, 3)
         return
+    # lanes in the order of channels need no copy of the weights
     identity = (
         lane_count == len(y_place.lanes)
         and x_place.planes * c0 == len(x_place.lanes)
@@ -160,7 +161,7 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
 
 
 def pack_columns(values: NDArray[Any], y_place: Placement, lane_count: int, dtype: DataType) -> Bytes:
-    """[N1 * 16] by lane: biases and scales.  n: lanes of the result."""
+    """[N1 * 16] by lane: biases and scales.  lane_count: of the result."""
     out = np.zeros(lane_count, dtype.storage)
     out[np.asarray(y_place.lanes)] = values
     return out.view(np.uint8)

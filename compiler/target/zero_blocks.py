@@ -1,4 +1,4 @@
-"""Products beside zeros: of a grouped convolution whose groups are no whole planes many blocks of weights are not multiplied.
+"""Zero blocks of weights, which products skip: grouped convolutions whose groups are no whole planes have many.
 
 `needed` is int64 [n1, k1] of a group's blocks of weights, 1 where some group has any; of no size where that is everywhere.  In a tile each
 n1 is multiplied with all blocks of k from the first to the last that it needs there: what lies between costs less than another MMAD.
@@ -24,12 +24,12 @@ EVERYWHERE: Ints = np.zeros((0, 0), np.int64)
 
 
 def everywhere() -> Ints:
-    """As a field's default."""
+    """The default of a field: no zero blocks."""
     return EVERYWHERE
 
 
 class Panels(NamedTuple):
-    """What a tiling's panels come to for one tile of rows, in all chunks of weights of a group.
+    """Counts of a tiling's panels for one tile of rows, in all chunks of weights of a group.
 
     panels: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
     tiles, of_tiles: IM2COLs of all tiles that have panels, and blocks of k that these bring; changes, of_changes: the same without
@@ -73,9 +73,9 @@ def multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
 
 @njit(cache=True)
 def panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
-    """(n1 from n on that are multiplied with the same blocks of a tile, the first of these, how many): 0 where there are none.
+    """(n1 of the panel at n, its first block of k, its blocks of k or 0 for none), in a tile whose blocks of k are [k, k_stop).
 
-    What begins an n1's sums is not in one panel with what goes on with another's: MMAD sets or adds.
+    A panel either begins the sums of all its n1 or adds to all of them: MMAD sets or adds.
     """
     first, size = _span(needed, n, k, k_stop)
     begins, count = size > 0 and begin(needed, n, first), 1
@@ -121,7 +121,7 @@ def packed(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
 
 @njit(cache=True)
 def begin(needed: Ints, n: int, first: int) -> bool:
-    """Whether nothing in front of a block is multiplied: a sum begins with it."""
+    """Whether the sum of n1 number n begins with block `first` of k: no earlier block is multiplied."""
     return not needed[n, :first].any()
 
 
@@ -129,9 +129,10 @@ def begin(needed: Ints, n: int, first: int) -> bool:
 def panels_of(
     needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut, unit_k: int, axis_k: Ints, unit_n: int, axis_n: Ints
 ) -> Panels:
-    """axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
+    """Count the panels of a tiling.  axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
     n1, k1 = needed.shape
     count = all_steps = blocks = tiles = of_tiles = changes = of_changes = distinct = of_distinct = single = of_single = only = of_only = 0
+    # chunks of n1 and k, rows of tiles along n, tiles of k; counts before a row or chunk tell whether it has a single tile
     for chunk_n in range(0, n1, chunk_n1):
         end_n = min(chunk_n + chunk_n1, n1)
         for chunk_k in range(0, k1, chunk_k1):
@@ -170,7 +171,7 @@ def panels_of(
 def loads(panels: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
     """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring).
 
-    stay: whether tiles of the left and of the right operand do (`ops.tile_counts.staying`).
+    stay: whether tiles of the left and of the right operand stay (`ops.tile_counts.staying`).
     """
     reloads = n_outer and tiles_m > 1
     copies, moved = (
