@@ -1,4 +1,4 @@
-"""Where a segment's tensors lie, as tables of `instructions.addressing`."""
+"""Addresses of a segment's tensors, as tables of `instructions.addressing`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compiler.target.target_graph import TargetGraph
 
 
 def allocations_of(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
-    """l1: buffers of the storages that stay (see `segment.memory_plan`)."""
+    """Tables of a segment's allocations.  l1: buffers of its resident storages (see `segment.memory_plan`)."""
     table, rows, buffers, max_slots = _unplaced(target_graph, blocks, prefetch, window)
     slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
     return Allocations(_in_ddr(target_graph), table, np.array(slots, np.int64).reshape(len(table), max_slots), rows)
@@ -28,7 +28,7 @@ def allocations_of(target_graph: TargetGraph, blocks: Blocks, prefetch: int, win
 def _unplaced(
     target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window
 ) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
-    """`Allocations.table` and `rows`; the most slots of a storage that stays, and as many buffers of each, with its first one before it."""
+    """(`Allocations.table`, `rows`, (first slot, slot) buffers of every resident storage, the most slots of one)."""
     allocations, slots, images = list(blocks.allocations.values()), slot_counts(target_graph, blocks, prefetch, window), target_graph.images
     max_slots = max(slots.values(), default=1)
     table = np.zeros((len(allocations), 8), np.int64)
@@ -53,12 +53,12 @@ def _in_ddr(target_graph: TargetGraph) -> Ints:
 
 
 def places_kept(blocks: Blocks) -> dict[int, int]:
-    """Storage -> its place among those that stay."""
+    """Storage -> its position among the resident ones."""
     return {storage: position for position, storage in enumerate(blocks.allocations)}
 
 
 def operand(blocks: Blocks, positions: Mapping[int, int], tensor: TensorSlice) -> tuple[int, int, int]:
-    """(storage, plane, allocation) of a piece: in L1 where all of it stays there.  kept: `places_kept`."""
+    """(storage, plane, allocation) of a tensor: in L1 if all of it is resident.  positions: `places_kept`."""
     storage, plane, planes = tensor
     index = positions.get(storage, -1)
     if index >= 0:

@@ -1,5 +1,4 @@
-"""What blocks alone say of a segment's operators and loads, as tables for emission: made once for all plans of the same blocks, whatever
-their tilings and wherever their buffers lie."""
+"""Tables of a segment's operators and loads that depend on its blocks alone: plans with other tilings and buffers share them."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ _NO_RECORDS = np.zeros(0, np.int64)
 
 
 class _Fixed(NamedTuple):
-    """Of an operator whatever its segment: operands, each with what follows its place in `OperatorJobs.reads`, what follows that of its
-    result in `writes`, numbers of its tables, and how many each has."""
+    """Numbers of an operator that no segment changes: operands and the ends of their rows in `OperatorJobs.reads`, the end of its row
+    in `writes`, the data type of its result, all numbers of its tables, and the length of each table."""
 
     reads: tuple[tuple[TensorSlice, tuple[int, int, int]], ...]
     writes: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""A segment becomes instructions: sequential records with real addresses, not yet synchronised.
+"""Lowering of a segment to instructions: sequential records with real addresses, not yet synchronised.
 
-`drafted` and `lower_draft` are what the compiler does most often, once per distinct segment plan: tables of its operators (`jobs`) and of
-what lies where (`places`) are made here, everything per block and per instruction happens in `nodes`.
+`drafted` and `lower_draft` are the hot path of the compiler: they run once per distinct segment plan.  This module makes the tables of
+operators and addresses; `node_kernel` does the work per block and per instruction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 class Records:
     """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
 
-    code: valid until the scratch that it was written into is written again.  staged: what lies in the shared memory.
+    code: valid until the scratch that it was written into is written again.  staged: ranges in the shared memory.
     """
 
     code: Code
@@ -53,8 +53,8 @@ class Records:
 
 
 class DraftShare(NamedTuple):
-    """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides,
-    once one of its ends is lowered."""
+    """A core's share of a segment before lowering: its data in shared memory, buffer places counted from the bottom of L1 and UB, and the
+    order of nodes, int64 [nodes, 2], of each sliding strip, known after the first `lower_draft`."""
 
     segment: Segment
     there: Staged
@@ -64,7 +64,7 @@ class DraftShare(NamedTuple):
 
 
 def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
-    """flip: see `segment.memory_plan.mirrored`.  scratch: records to write into (int32 [CAPACITY or more, 32]), reused between calls."""
+    """Lower a draft.  flip: see `segment.memory_plan.mirrored`.  scratch: reusable room for records, int32 [CAPACITY or more, 32]."""
     segment, staging, share, places, orders = draft
     target_graph = segment.parts[0]
     if flip:
@@ -88,7 +88,7 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
 
 
 def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> DraftShare | Infeasible:
-    """Of one core's share of the segment whose first operator is `start`, without orders yet.
+    """Draft one core's share of the segment whose first operator is `start`, without orders.
 
     core: whose share, by its place among the plan's.  held: see `Segment.memory`.
     """
@@ -104,7 +104,7 @@ def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int 
 
 
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
-    """Records that write what is held say so, in place."""
+    """Mark records that write persistent tensors, in place."""
     target_graph = segment.parts[0]
     for storage, _ in places.held.at:
         first = places.l1[Buffer("tensor", storage)]
@@ -113,7 +113,7 @@ def _outlive(code: Code, segment: Segment, places: Places) -> None:
 
 @njit(cache=True)
 def _say_outlived(code: Code, first: int, stop: int) -> None:
-    """Of blocks [first, stop) of L1."""
+    """Mark records that write blocks [first, stop) of L1: their BLOCK is inverted."""
     for i in range(code.shape[0]):
         if code[i, DST] == _L1 and first <= code[i, D] < stop:
             code[i, BLOCK] = ~code[i, BLOCK]
@@ -152,7 +152,7 @@ def _slid(
     target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, work: Work, slots: dict[int, int], iterations: range, out: Code,
     rows: Ints, begun: NDArray[np.bool_],
 ) -> Ints:  # fmt: skip
-    """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
+    """Write the nodes again in the order of the sliding window, so that double buffers alternate in that order; returns it.
 
     begun: see `write_nodes`, as it was before.
     """

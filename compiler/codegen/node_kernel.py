@@ -22,7 +22,7 @@ from simulator.npu.program import Code
 def _copies(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, length: int, planes: int
 ) -> int:
-    """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
+    """A strided copy in pieces of a few planes, so that readers can start before all of it has arrived."""
     done = 0
     while done < length:
         run, rows = together(source, done, target, done, length - done)
@@ -62,7 +62,7 @@ def _load(out: Code, cursor: int, work: Work, load: int, block: int, image: int,
 @general
 @njit(cache=True)
 def _store(out: Code, cursor: int, work: Work, operator: int, block: int, image: int, iteration: int, member: int) -> int:
-    """What stays in L1 for the segment and leaves it as well."""
+    """Store to DDR of a result that also stays in L1 for the segment."""
     storage, plane, allocation, _, _, column, width, planes = work.jobs.writes[operator]
     first, last = work.own[operator, block]
     source = place_of(work.allocations, storage, plane, allocation, column, width, first, block, image, iteration, member)
@@ -97,7 +97,7 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitt
     for index in range(nodes.shape[0]):
         operator, iteration = nodes[index, 0], nodes[index, 1]
         image, block = iteration // blocks % work.images, iteration % blocks
-        begin = cursor
+        begin = cursor  # loads that the node is the first to read
         for load in range(work.loads.shape[0]):
             if work.readers[load, operator] and loaded[load] < iteration:
                 loaded[load] = iteration
@@ -107,7 +107,7 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitt
                         return -1
         rows[index, 0] = cursor
         if work.computed[operator, block, 1] > work.computed[operator, block, 0]:
-            begins = not begun[operator]
+            begins = not begun[operator]  # constants come in front of the operator's first node
             if begins:
                 begun[operator] = True
                 for fetch in range(work.jobs.constants.shape[0]):
@@ -125,6 +125,7 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitt
                     cursor = call_kernel(emitters[emitter], (out, cursor, work, node, pointer_to(work.jobs.records, record), parity))
                 if cursor < 0:
                     return -1
+        # a resident result that also leaves the segment
         if work.jobs.writes[operator, 2] >= 0 and work.own[operator, block, 1] > work.own[operator, block, 0]:
             for member in range(work.together):
                 cursor = _store(out, cursor, work, operator, block, image, iteration, member)

@@ -1,4 +1,4 @@
-"""What every operator of a segment is to its emitter: `instructions.node_context.Jobs`."""
+"""Parameters of the emitters of a segment's operators: `instructions.node_context.OperatorJobs`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
 
 
 def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, tables: BlockTables, places: Places) -> OperatorJobs:
-    """Of all operators of a segment.  known: of these blocks."""
+    """Jobs of all operators of a segment.  tables: of its blocks."""
     kinds: list[tuple[int, int]] = []
     constants: list[tuple[int, ...]] = []
     records: list[Ints] = []

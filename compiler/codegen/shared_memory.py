@@ -1,8 +1,8 @@
-"""What of a segment's data lies in the memory that all cores share: its records name that memory in place of DDR.
+"""Data of a segment in the memory that all cores share: its records name that memory in place of DDR.
 
-Emitters know DDR alone.  A tensor or an operator's weights have in the shared memory the layout that they have in DDR.  So whoever wants
-them there changes the memory that a record names, and leaves its address: that is the one in DDR, until the program is linked
-(`schedule.shared_memory_allocator`).  So a segment's records do not depend on what else is there.
+Emitters know DDR alone.  Tensors and weights have the same layout in the shared memory as in DDR.  So this module changes the memory of a
+record and leaves its DDR address, until the program is linked (`schedule.shared_memory_allocator`).  A segment's records therefore do
+not depend on other data in the shared memory.
 
 Weights that are *staged* are brought there first, by the first core that reads them, in front of its own first read; of channels that cores
 divide each core brings its own.
@@ -33,7 +33,7 @@ OP, DTYPE, TAG, SRC, DST, S0, D, BLOCK = isa.OP, isa.DTYPE, isa.TAG, isa.SRC, is
 
 
 class Staged(NamedTuple):
-    """What of DDR a segment has in the shared memory.
+    """DDR ranges that a segment has in the shared memory.
 
     ranges: int64 [n, 2], first block in DDR, and blocks: tensors, and then weights.  brought: int64 [m, 2], of the weights those that this
     share brings.
@@ -47,7 +47,7 @@ _NOTHING = Staged(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
 
 
 def staged(segment: Segment, target_graph: TargetGraph, core: int) -> Staged | Infeasible:
-    """Of one core's share of a segment of the unit.  core: its place among the plan's."""
+    """Data in shared memory of one core's share of a segment.  core: its position among the plan's cores."""
     plan, start = segment.plan, segment.outline.start
     if not (plan.shared or plan.staged):
         return _NOTHING
@@ -62,7 +62,7 @@ def staged(segment: Segment, target_graph: TargetGraph, core: int) -> Staged | I
             return Infeasible(named(plan), f"{name!r} in shared memory: {reason}")
         ranges.append((storage.address, storage.n * storage.image_blocks))
     brought = []
-    for name in plan.staged:
+    for name in plan.staged:  # ranges are of the whole operator, `brought` of the core's own channels
         k = start + plan.operators.index(name)
         product = product_of(target_graph.operators[k])
         if product is None or not product.stored_weight_blocks:
@@ -92,7 +92,7 @@ def _makes(share: CoreShare, operator: int) -> bool:
 
 
 def disagreement(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
-    """What one segment of a plan has in the shared memory and another one in DDR; None where there is no such tensor."""
+    """The refusal of a plan with a tensor that one segment has in shared memory and another in DDR; None if there is none."""
     shared = {name for plan, _ in segments for name in plan.shared}
     if shared:
         for plan, start in segments:
@@ -102,7 +102,7 @@ def disagreement(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan
 
 
 def with_staged(code: Code, staging: Staged) -> Code:
-    """The records with what is staged where it is, and in front of the first one that reads it what brings it."""
+    """The records with accesses to shared memory, and with loads of staged weights in front of their first reader."""
     if not len(staging.ranges):
         return code
     tensors = len(staging.ranges) - len(staging.brought)
@@ -117,7 +117,7 @@ def with_staged(code: Code, staging: Staged) -> Code:
 
 @njit(cache=True)
 def _rename(code: Code, ranges: Ints, first: Ints) -> None:
-    """Memories of COPYs that move what lies in ranges; first: of every range the first record that reads it."""
+    """Redirect COPYs of `ranges` to the shared memory; fills `first` with the first record that reads each range."""
     for i in range(code.shape[0]):
         if code[i, OP] != _COPY:
             continue

@@ -1,4 +1,4 @@
-"""Weights that a segment asks for before its first tensor.
+"""Prefetch of a segment's weights, before its first tensor.
 
 Queues are in order: a segment's first tensor is there when its predecessor has stored it, and every load behind that one waits with it.
 Loads of constants depend on nobody, so some of them may come first, while the predecessor still computes: as many as find free buffers
