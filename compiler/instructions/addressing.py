@@ -1,4 +1,4 @@
-"""Where the rows of a block's tensors lie: in DDR, or in the slot or the ring of L1 that the segment gave them.
+"""Addresses of the rows of a block's tensors: in DDR, or in a slot or ring of L1.
 
 | array | dtype, shape              | meaning                                                                                           |
 |-------|---------------------------|---------------------------------------------------------------------------------------------------|
@@ -9,7 +9,7 @@
 | slots | int64 [kept, most slots]  | block of L1                                                                                       |
 | rows  | int64 [kept, blocks, 2]   | what lies there in a block                                                                        |
 
-An allocation is the place of a storage among those that the segment keeps in L1; -1: DDR.  An operand is (storage, plane, allocation).
+An allocation is the index of a storage among those that are resident in L1; -1: DDR.  An operand is (storage, plane, allocation).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.instructions.builders import DDR, FAR, L1, Ints, TilePlace, genera
 
 
 class Allocations(NamedTuple):
-    """See the table at the top of this file."""
+    """Tables of addresses, see the top of this file."""
 
     ddr: Ints
     table: Ints
@@ -34,7 +34,7 @@ def place_of(
     allocations: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int,
     iteration: int, member: int,
 ) -> TilePlace:  # fmt: skip
-    """Blocks [column, column + width) of a row of a plane, and of those behind it.  image: a group's number, member: of an image in it."""
+    """Place of blocks [column, column + width) of a row and the rows behind.  image: a group's number, member: of an image in it."""
     if allocation < 0:
         layout = allocations.ddr[storage]
         base = layout[0] + image * layout[1] + member * layout[4] + plane * layout[2] + row * layout[3] + column

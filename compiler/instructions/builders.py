@@ -1,4 +1,8 @@
-"""Writers of single records, inlined into the emission kernels: the only place where a record's words are filled."""
+"""Builders of single records, inlined into the emission kernels: only these fill the words of a record.
+
+`out` holds records, `cursor` is the index of the next one; every builder returns the cursor behind its own.  src, dst: memories; source,
+target, l0a, l0b, l0c: blocks in them.  m, n1, k: rows, columns in fractals and blocks of k of a matrix product.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,7 @@ I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST = range(isa.I_O
 
 
 def general(kernel: Any) -> Any:
-    """Compiles a kernel once for all callers.
-
-    numba takes constants among the arguments of a call for types of their own, and would compile a kernel for every combination of them.
-    """
+    """Compile a kernel once for all callers: numba would compile it again for every combination of constant arguments."""
     resolve = kernel.get_call_template
 
     def without_constants(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -41,7 +42,7 @@ def general(kernel: Any) -> Any:
     return kernel
 
 
-# Of what is given the tables of a whole segment: a call hands over each of their arrays, and counts who has it, which took half of a node.
+# For kernels that take a segment's tables: a call passes every array and counts references, which took half of a node's time.
 inlined = njit(cache=True, forceinline=True)
 
 
@@ -92,7 +93,7 @@ def copy(
 
 
 class TilePlace(NamedTuple):
-    """Where rows of a tensor lie: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
+    """Place of rows of a tensor: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
 
     Blocks are counted over rows of `width`, between which `gap` others lie: 0 where rows are whole.  In a ring of rows, blocks from the
     `wrap`-th on lie `back` blocks further in front; else back is 0.
@@ -110,14 +111,14 @@ class TilePlace(NamedTuple):
 @general
 @njit(cache=True)
 def dense(memory: int, base: int, plane: int) -> TilePlace:
-    """Where all blocks of a plane lie side by side."""
+    """A place whose planes are contiguous."""
     return TilePlace(memory, base, plane, FAR, 0, FAR, 0)
 
 
 @general
 @njit(cache=True)
 def behind(place: TilePlace, blocks: int) -> TilePlace:
-    """So many blocks further on."""
+    """The place that lies `blocks` blocks behind."""
     return TilePlace(place.memory, place.base + blocks, place.plane, place.wrap, place.back, place.width, place.gap)
 
 
@@ -150,7 +151,7 @@ def move(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, source_offset: int, target: TilePlace, target_offset: int,
     plane: int, planes: int, length: int,
 ) -> int:  # fmt: skip
-    """`length` blocks of every plane, from offset s of the source to offset d of the target; cut in two where a ring ends.
+    """`length` blocks of every plane, from an offset in the source to one in the target; cut in two where a ring ends.
 
     plane: the first one, of DDR and L1; UB holds the tile alone.
     """
@@ -167,7 +168,7 @@ def move(
 @general
 @njit(cache=True)
 def together(source: TilePlace, source_offset: int, target: TilePlace, target_offset: int, length: int) -> tuple[int, int]:
-    """(run, rows): so many rows of so many blocks, of `length` from s and d on, are one COPY; if there are gaps, those of one width."""
+    """(run, rows): the next COPY moves `rows` rows of `run` blocks, of `length` from the offsets on; with gaps, rows of one width."""
     run = side_by_side(source, source_offset, side_by_side(target, target_offset, length))
     if not source.gap and not target.gap:
         return run, 1
@@ -182,7 +183,7 @@ def copy_rows(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, from_: int, to: int, run: int,
     rows: int, planes: int,
 ) -> int:  # fmt: skip
-    """What `together` found, of `planes` planes."""
+    """COPY of the blocks that `together` returned, in `planes` planes."""
     if rows == 1:
         return copy(
             out, cursor, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0
@@ -327,7 +328,7 @@ def flat(
 def multiply_add(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, scale: int, shift: int, planes: int, size: int
 ) -> int:
-    """d [planes][size] = s * scale [planes] + shift [planes], a block for a plane: plane by plane, or 8 planes of a pixel at a time."""
+    """target [planes][size] = source * scale [planes] + shift [planes]: plane by plane, or 8 planes of a pixel at a time."""
     if by_planes(planes, size):
         for plane in range(planes):
             begin = plane * size

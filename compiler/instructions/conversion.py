@@ -1,4 +1,4 @@
-"""VCONVERT between bytes and the two blocks of float16, or four of float32, that a block of them becomes."""
+"""VCONVERT between a block of bytes and its two blocks of float16 or four of float32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def paced(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, blocks: int, dbs: int, dstep: int, sbs: int,
     sstep: int, imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation on `blocks` blocks that lie dstep and sstep apart; dbs, sbs: the same in runs of what is converted."""
+    """A VECTOR operation on `blocks` blocks that lie dstep and sstep apart; dbs, sbs: the same within a repeat."""
     done = 0
     while done < blocks:
         remaining = blocks - done

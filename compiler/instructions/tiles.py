@@ -57,7 +57,7 @@ def tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int
 
 @njit(cache=True)
 def with_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, pixels: int, size: int, planes: int) -> int:
-    """x [planes][size] op= value [size], in every plane."""
+    """target [planes][size] op= pixels [size], in every plane."""
     if size < 8 < planes:  # few pixels: planes fill an instruction better
         return strided(out, cursor, op, dtype, tag, target, target, pixels, planes, size, size, 1, size, 1, 0, 1, 0)
     return strided(out, cursor, op, dtype, tag, target, target, pixels, size, planes, 1, size, 1, size, 1, 0, 0)
@@ -65,7 +65,7 @@ def with_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: i
 
 @njit(cache=True)
 def over_planes(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, source: int, size: int, planes: int) -> int:
-    """d [size] = op over planes of x [planes][size]."""
+    """target [size] = op over planes of source [planes][size]."""
     if planes == 1:
         return flat(out, cursor, _VCOPY, dtype, tag, target, source, -1, -1, 0, 0, size, 0)
     cursor = flat(out, cursor, op, dtype, tag, target, source, source + size, -1, 1, 0, size, 0)

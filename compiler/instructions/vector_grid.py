@@ -1,4 +1,4 @@
-"""A VECTOR operation over a grid of blocks, on whichever axes take the least time (`compiler.instructions.repeats`)."""
+"""VECTOR operation over a grid of blocks, on the fastest axes (`compiler.instructions.repeats`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Axes = tuple[int, int, int]
 
 @njit(cache=True)
 def _one(shape: Axes, ds: Axes, s0: Axes, s1: Axes, s2: Axes, i: int, j: int) -> bool:
-    """Whether axes i and j are one: axis j goes on where axis i ends, or one of them has a single place."""
+    """Whether axes i and j can be joined: axis j continues where axis i ends, or one of them has length 1."""
     if shape[i] == 1 or shape[j] == 1:
         return True
     return bool(ds[j] == shape[i] * ds[i] and s0[j] == shape[i] * s0[i] and s1[j] == shape[i] * s1[i] and s2[j] == shape[i] * s2[i])
@@ -35,7 +35,7 @@ def grid(
     out: Code, cursor: int, op: int, dtype: int, tag: int, shape: Axes, target: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes,
     imm: int,
 ) -> int:  # fmt: skip
-    """d = op(s0, s1) over n[0] x n[1] x n[2] blocks, each with its strides; s1: -1 where the operation has one source.
+    """target = op(s0, s1) over shape[0] x shape[1] x shape[2] blocks, each with its strides; s1: -1 where the operation has one source.
 
     imm: float32 bits of its constant, where it has one.
     """
@@ -91,6 +91,6 @@ def grid_of_three(
 
 @njit(cache=True)
 def most(inner: int, middle: int, outer: int) -> int:
-    """Instructions over a x b x c blocks or a part of them, at most: none takes less time than its start, and a part no more than all."""
+    """Upper bound of instructions over inner x middle x outer blocks, or a part of them: each takes at least the time of its start."""
     way = cheapest(inner, middle, outer)
     return way.work // START + way.instructions + 1
