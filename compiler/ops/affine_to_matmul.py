@@ -1,7 +1,7 @@
-"""Multiply-adds of integers one after the other: VECTOR has the first, and CUBE with FIXPIPE has what follows, as products with one weight.
+"""Consecutive integer multiply-adds: the first stays on VECTOR, the later ones become products with one weight on CUBE and FIXPIPE.
 
-VECTOR takes eight cycles for eight blocks of bytes: it makes four of floats of each, multiplies and adds, and makes bytes again.  FIXPIPE
-makes bytes of sums in four.  It has `round(float32(w * (x - zero) + b) * s)`, with integers `w` and `b`, where VECTOR has
+VECTOR takes eight cycles for eight blocks of bytes: it converts each to four of floats, multiplies, adds, and converts back.  FIXPIPE
+converts sums to bytes in four.  It has `round(float32(w * (x - zero) + b) * s)`, with integers `w` and `b`, where VECTOR has
 `round(fma(x, scale, shift))`; a product stands for a multiply-add where both are equal for all 256 integers in every channel.
 """
 
@@ -28,7 +28,7 @@ _Values = NDArray[Any]
 
 
 def with_products(graph: Graph, machine: Machine) -> Graph:
-    """The graph with products in the place of what they are equal to.  Machines that round in fixed point have no such products."""
+    """Replace multiply-adds by equal products.  Machines that round in fixed point have no equal ones."""
     if machine.rounding != "float" or "int8" not in machine.matrix.data_types:
         return graph
     operators, shapes, types = list[Operator](), dict(graph.shapes), dict(graph.types)
@@ -44,7 +44,7 @@ def with_products(graph: Graph, machine: Machine) -> Graph:
 
 
 def _parts(op: QuantisedAffine) -> list[Any]:
-    """Operators that are `op`, one after the other."""
+    """The consecutive operators that replace `op`."""
     last = len(op.steps) - 1
     operators = list[Any]()
     x, x_q = op.x, op.x_q
@@ -60,7 +60,7 @@ def _parts(op: QuantisedAffine) -> list[Any]:
 
 
 def product(name: str, x_name: str, y_name: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
-    """What multiply-adds per channel are, as a convolution; None where a channel has none."""
+    """The convolution that is equal to a multiply-add per channel; None if a channel has none."""
     every = every_integer(x_q)
     (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
     steps = every.astype(np.int64) - zero
@@ -89,7 +89,7 @@ def product(name: str, x_name: str, y_name: str, affine: Affine, x_q: Quantisati
 
 
 def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Values]]:
-    """Weights and biases of all channels, int64: those first whose bias is nearest to the whole number that it must be, a constant last."""
+    """Weights and biases of all channels, int64: those whose exact bias is nearest to an integer first, a constant last."""
     slope = affine.scale.astype(np.float64)
     rising = np.where(slope == 0, 1, slope)
     every = np.arange(1, _WEIGHTS + 1) * np.sign(rising)[:, None]
@@ -103,7 +103,7 @@ def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Value
 
 
 def _scale(sums: _Values, wanted: _Values, y_q: Quantisation) -> _Values:
-    """float64 [channels]: the middle of what makes all sums [channels, n] what is wanted, counted from the zero point; NaN for none."""
+    """float64 [channels]: the middle of the scales that map all sums [channels, n] to `wanted` minus the zero point; NaN if none does."""
     low, high = (limit - y_q.single("y")[1] for limit in y_q.limits)
     lower, upper = np.where(wanted > low, wanted - 0.5, -np.inf), np.where(wanted < high, wanted + 0.5, np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,8 +1,6 @@
-"""What a kind of operator is, and what those of the vector unit have in common: a kind says only where it differs.
+"""Interface of an operator kind, and the base class of VECTOR operators: a kind overrides where it differs.
 
-A tile is some planes by some rows of the result, or by columns of one row; two slots of UB take turns.
-
-Tilings of VECTOR operators: planes by rows, or columns of one row, that a slot of UB holds.
+A tile is some planes by some rows of the result, or by columns of one row; it fills one of two slots of UB.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ from simulator.npu.parts import FRACTALS, DataType, Memory
 
 
 class Lowering(NamedTuple):
-    """What an operator of the graph is lowered with: where its tensors lie, and where its constants go.
+    """Context of lowering an operator: places of tensors, and the collector of constants.
 
-    pieces: of every tensor.
+    pieces: the slice of a tensor's storage, by name.
     """
 
     layout: Layout
@@ -41,7 +39,7 @@ class Lowering(NamedTuple):
     machine: Machine
 
     def fields(self, index: int, op: Operator) -> dict[str, Any]:
-        """Those that every operator of a unit has."""
+        """Fields that all target operators have."""
         shapes = self.layout.graph.shapes
         sizes = dict(zip(("in_h", "in_w", "out_h", "out_w"), (*shapes[op.inputs[0]][2:], *shapes[op.y][2:]), strict=True))
         reads = tuple(self.pieces(name) for name in op.operands)
@@ -65,21 +63,21 @@ class Lowering(NamedTuple):
 
 
 class LoweredSpec(Protocol):
-    """The class of a kind's operators: `OperatorSpec` says what they are asked."""
+    """The class of a kind's target operators, a `TargetOp`."""
 
     word: ClassVar[str]
 
     @classmethod
     def lower(cls, index: int, op: Any, into: Lowering) -> TargetOp:
-        """An operator of the graph as the unit's operator `index`.  Raises `UnsupportedError` for what no instruction can name."""
+        """An operator of the graph as target operator `index`.  Raises `UnsupportedError` if no instruction can express it."""
 
 
 class OperatorKind(NamedTuple):
     """A kind of operator, a row of `ops.registry`.
 
-    operator: its class in the graph.  spec: its class in the unit.  job: the type of `spec.job`, a NamedTuple of numbers.
-    emitter: a kernel (out, at, work, node, job, parity) that writes a node's records from row `at` on and returns the next one, or -1
-    where `out` is too short; `job` is a record that it may change, parity: int64 [`instructions.node_context.PARITIES`].
+    operator: its class in the graph.  spec: its class in the target graph.  job: the type of `spec.job`, a NamedTuple of numbers.
+    emitter: a kernel (out, cursor, work, node, job, parity) that writes a node's records from `cursor` on and returns the next one, or -1
+    if `out` is too short; `job` is a record that it may change, parity: int64 [`instructions.node_context.PARITIES`].
     """
 
     operator: type[Operator]
@@ -92,7 +90,7 @@ Heights = tuple[tuple[int, int], ...]  # (rows, blocks of an image that compute 
 
 
 class VectorTiles(NamedTuple):
-    """An operator's tiles in a segment: (planes, rows, columns, how many) of those of an image, whole ones and what is left.
+    """An operator's tiles in a segment: (planes, rows, columns, how many) of those of an image, whole tiles and partial ones.
 
     size: blocks of the result in all images.  tiles: in all images.  across: tiles of a row.  cycles: of a repeat, by opcode.
     """
@@ -109,7 +107,7 @@ class VectorTiles(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of the result, in all blocks of an image."""
+        """Rows of the result, in all blocks of an image."""
         return sum([height * count for height, count in self.heights])
 
 
@@ -127,7 +125,7 @@ def run_of_planes(piece: TensorSlice, first: int, last: int) -> TensorSlice:
 
 
 def block_of_channels(spec: TargetOp, dtype: DataType) -> int:
-    """Planes of the channels of a fractal, where the result is a whole number of those."""
+    """Planes of the channels of a fractal, if the result is a whole number of them, else 1."""
     deep = -(-FRACTALS[dtype].columns // dtype.lanes)
     return deep if spec.y.planes % deep == 0 else 1
 
@@ -190,7 +188,7 @@ class OnVector(TargetOp):
         return VectorTiling(tile_planes=deep, tile_rows=max(1, min(rows, fitting)))
 
     def columns_tiling(self, slot_blocks: int, max_blocks: int, dtype: DataType) -> VectorTiling | None:
-        """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
+        """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `max_blocks`."""
         planes = self.planes_together
         if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= max_blocks:
             return None
@@ -232,7 +230,7 @@ class OnVector(TargetOp):
         return Nest("VECTOR", loops, tuple(reads), result, dtype.lanes, *source, self.steps_of_tile)
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        """What the vector unit does for all tiles."""
+        """Work of the vector unit for all tiles."""
         return VectorWork(tiles.size / 8, tiles.tiles, [tiles.size] * len(self.reads))
 
     # its parts
@@ -257,7 +255,7 @@ class OnVector(TargetOp):
 
 
 def first_of(slots: tuple[int, ...]) -> int:
-    """Where constants lie that may not be."""
+    """The address of optional constants; 0 without any."""
     return slots[0] if slots else 0
 
 
@@ -267,7 +265,7 @@ def streamed(inputs: EmitInputs) -> bool:
 
 
 def on_vector(spec: TargetOp) -> OnVector:
-    """An operator that is known to be none of the matrix unit."""
+    """Cast to an operator of VECTOR."""
     assert isinstance(spec, OnVector), spec.name
     return spec
 
@@ -277,8 +275,7 @@ UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by 
 
 @lru_cache(maxsize=1 << 14)
 def vector_tiling(target_graph: TargetGraph, spec: TargetOp, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
-    """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
-    anything does."""
+    """As many whole planes as fit a slot, else rows of one plane, else columns of one row; two slots and the constants fit UB if any do."""
     vector_op, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
     max_slot = _slot_blocks(ub - vector_op.set_aside(1))
     tiling = vector_op.columns_tiling(min(slot_blocks, max_slot), max_slot, dtype)
@@ -286,5 +283,5 @@ def vector_tiling(target_graph: TargetGraph, spec: TargetOp, rows: int, slot_blo
 
 
 def _slot_blocks(ub: int) -> int:
-    """Of one of two slots in so much of UB: whole repeats."""
+    """Blocks of one of two slots in UB: whole repeats."""
     return ub // (2 * REPEAT_BLOCKS) * REPEAT_BLOCKS

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Convolutions on the matrix unit: lowering, tilings, cost, and jobs of their emitter."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ConvSpec(TargetOp):
 
     @classmethod
     def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, fill: int) -> dict[str, Any]:
-        """As `lowered`.  values: weights as the machine multiplies them, of type dtype.  beside: what stands where there are none."""
+        """Fields as of `lowered`.  values: weights as the machine multiplies them, of type dtype.  fill: value of missing weights."""
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
@@ -141,7 +141,7 @@ class ConvSpec(TargetOp):
 
     @classmethod
     def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
-        """DDR block of what FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
+        """DDR block of the vectors that FIXPIPE reads per channel: the bias, in the type of sums.  lane_count: of the result."""
         return into.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y_place, lane_count, DataType.float32))
 
     @property
@@ -154,12 +154,12 @@ class ConvSpec(TargetOp):
 
     @cached_property
     def bias_blocks(self) -> int:
-        """Of what FIXPIPE reads for its channels."""
+        """Blocks of the vectors that FIXPIPE reads for all channels."""
         return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
 
     @cached_property
     def column_blocks(self) -> int:
-        """The same for a fractal's channels."""
+        """Blocks of the vectors that FIXPIPE reads for a fractal's channels."""
         return self.fractal.sum_blocks
 
     @property
@@ -198,12 +198,12 @@ class ConvSpec(TargetOp):
 
     @property
     def products(self) -> int:
-        """Of the matrix unit, for each of the sum."""
+        """Products of the matrix unit for each sum."""
         return 1
 
     @property
     def staying(self) -> L0:
-        """Where its tiles may stay: beside products with what is added to all of an operand, which take slots of tiles, nowhere."""
+        """L0 memories in which its tiles may stay: none if zero points need products of their own, whose tiles take slots too."""
         return self.l0 if self.products == 1 else ALONE
 
     @property
@@ -229,7 +229,7 @@ class ConvSpec(TargetOp):
 
     @property
     def _expanded_sizes(self) -> list[int]:
-        """What the cost of expanding weights depends on beside their sizes."""
+        """Numbers on which the cost of expanding weights depends, beside their sizes."""
         e = self.expansion
         return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.kept), *(run.columns for run in e.runs)]
 
@@ -254,11 +254,12 @@ class ConvSpec(TargetOp):
         reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * self.c1, (group + groups) * self.c1)]
         if self.residual is not None:
             reads.append(run_of_planes(self.residual, first, last))
+        # weights and columns in front of the part are skipped; of the last plane the upper half may be no product
         n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
         n = min(n, self.groups * self.n1 - n_before)
         expansion, before = self.expansion, n_before * self.k1 * self.fractal.weight_blocks
         n_group = n_before - group * self.n1
-        if expansion is not None:
+        if expansion is not None:  # a part of the columns needs all overlaid blocks of its groups
             expansion = expansion.part(n_group * self.fractal.columns, n // groups * self.fractal.columns)
             before = group * self.k1 * expansion.overlaid
         return replace(
@@ -329,7 +330,7 @@ class ConvSpec(TargetOp):
         return (*buffers, *self._expanding(tiling))
 
     def _expanding(self, tiling: ConvTiling) -> tuple[UbBuffers, ...]:
-        """What weights take while they are expanded: all at once, or with every chunk."""
+        """Buffers of the expansion of weights: of all at once, or of every chunk."""
         e = self.expansion
         if e is None:
             return ()
@@ -342,7 +343,7 @@ class ConvSpec(TargetOp):
         return UbBuffers("overlaid", 1, rounded(overlaid_blocks, 8), True), *buffers[int(e.kept) :]
 
     def _slots(self, resident: bool, chunk_n1: int, chunk_k1: int) -> tuple[int, int]:
-        """Blocks of a slot of what arrives, masks in front of it where all weights are expanded at once, and of what is made of it."""
+        """Blocks of a slot of overlaid weights (behind masks if all weights are expanded at once), and of a slot of expanded ones."""
         e, size = self.expansion, self.groups * self.n1 * self.k1
         assert e is not None
         if resident:
@@ -375,7 +376,7 @@ class ConvSpec(TargetOp):
         return ConvJob._make(self.job_row(inputs)[1].tolist())
 
     def job_row(self, inputs: EmitInputs) -> tuple[type[ConvJob], NDArray[np.int64]]:
-        """Most of it follows from the operator and its tiling, and is remembered; where buffers lie is said anew."""
+        """The job as a row: cached by operator and tiling, with the addresses of buffers filled in."""
         tiling = inputs.tiling
         assert isinstance(tiling, ConvTiling)
         main, *operand_storages = [inputs.storages[piece.storage] for piece in self.reads]
@@ -388,7 +389,7 @@ class ConvSpec(TargetOp):
         return ConvJob, row
 
     def of_tiling(self, tiling: ConvTiling, machine: Machine) -> dict[str, int]:
-        """Fields of `ConvJob` that a tiling says."""
+        """Fields of `ConvJob` that depend on the tiling."""
         fractal = self.fractal
         resident, streams_bias = tiling.weights == "resident", self.bias_at >= 0 and tiling.constants == "streamed"
         blocks_a, blocks_b, blocks_c = l0_blocks(fractal.weight_blocks, fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
@@ -412,12 +413,13 @@ class ConvSpec(TargetOp):
         }
 
     def of_operator(self, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int) -> dict[str, int]:
-        """Fields of `ConvJob` that the operator says.  inside: whether its result stays on chip.  dtype, read, residual: of the result, of
-        the main input and of the residual, 0 without one.  pitch: blocks of a row of the main input."""
+        """Fields of `ConvJob` that depend on the operator.  inside: whether its result stays on chip.  dtype, read, residual: data types of
+        the result, of the main input and of the residual (0 without one).  pitch: blocks of a row of the main input."""
         window, parts, to = self.window, self.parts, way_out(machine, inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
         assert path is not None
         right, right_planes, right_pixels = self._right_operand()
+        # input and window, output and weights, epilogue, machine, right operand
         return {
             "dtype": int(dtype),
             "operands": int(read),
@@ -460,7 +462,7 @@ class ConvSpec(TargetOp):
     def expansion_job(
         self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
     ) -> ExpansionJob:
-        """Where in UB what `_expanding` asks for lies: operators that follow each other take turns in the slots of what arrives."""
+        """Addresses in UB of the buffers of `_expanding`; consecutive operators alternate in the slots of arriving weights."""
         e = self.expansion
         if e is None:
             return ExpansionJob()
@@ -486,16 +488,16 @@ class ConvSpec(TargetOp):
         return [runs, self.needed] if self.needed.size else [runs] if runs.size else []
 
     def chunk_slots(self, inputs: EmitInputs) -> tuple[int, ...]:
-        """Where resident weights, or chunks of what is multiplied, lie in L1."""
+        """Blocks of L1 of the resident weights, or of the slots of chunks."""
         return inputs.weights
 
     def first_zeros(self, inputs: EmitInputs) -> int:
-        """Where in L1 what is added to all of the right operand lies."""
+        """Block of L1 of the constants that are added to all of the right operand."""
         del inputs
         return 0
 
     def of_integers(self, residual: int) -> dict[str, int]:
-        """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
+        """Fields of `ConvJob` for integers and the conversion of their sums; floats have none."""
         return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": int(residual)}
 
     def _right_operand(self) -> tuple[int, int, int]:
@@ -503,11 +505,11 @@ class ConvSpec(TargetOp):
         return WEIGHTS, 0, 0
 
     def column_fetches(self) -> list[Fetch]:
-        """Of what FIXPIPE reads for all channels, to blocks of UB from 0 on."""
+        """Fetches of the vectors that FIXPIPE reads for all channels, to blocks of UB from 0 on."""
         return [Fetch(Memory.UB, self.bias_at, 0, self.bias_blocks)]
 
     def weight_fetches(self) -> list[Fetch]:
-        """Of weights that stay and are not expanded, to blocks of L1 from 0 on."""
+        """Fetches of resident weights that are not expanded, to blocks of L1 from 0 on."""
         if not self.weight_blocks or self.expansion is not None:
             return []
         gap, runs = (self.run_of_k1 - self.k1) * self.fractal.weight_blocks, self.n1 if self.run_of_k1 else 1
@@ -516,7 +518,7 @@ class ConvSpec(TargetOp):
 
     @cached_property
     def _fetches(self) -> tuple[list[Fetch], list[Fetch]]:
-        """Of columns and of weights."""
+        """Fetches of columns and of weights."""
         return self.column_fetches() if self.bias_blocks else [], self.weight_fetches()
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:
@@ -537,29 +539,29 @@ class ConvSpec(TargetOp):
 
 
 def fetched(fetches: Sequence[Fetch], first: int) -> list[Fetch]:
-    """Those to blocks from 0 on, to blocks from `first` on."""
+    """Fetches with targets from 0 on, moved to targets from `first` on."""
     return [Fetch(memory, source, first + target, blocks, piece) for memory, source, target, blocks, piece in fetches]
 
 
 @lru_cache(maxsize=1 << 14)
 def _unplaced(spec: ConvSpec, tiling: ConvTiling, machine: Machine, *operator: Any) -> NDArray[np.int64]:
-    """The numbers of a job, without places.  operator: the others of `ConvSpec.of_operator`."""
+    """The numbers of a job without addresses.  operator: the other arguments of `ConvSpec.of_operator`."""
     return np.array(ConvJob(**_of_operator(spec, machine, *operator) | spec.of_tiling(tiling, machine)), np.int64)
 
 
 @lru_cache(maxsize=1 << 12)
 def _of_operator(spec: ConvSpec, machine: Machine, *operator: Any) -> dict[str, int]:
-    """What all of its tilings have in common: scales of sums, say, are float32 divisions."""
+    """Fields that all tilings share, cached since scales of sums are float32 divisions."""
     return dict.fromkeys(_OF_PLACES, 0) | ExpansionJob()._asdict() | spec.of_operator(machine, *operator)
 
 
 def product_of(spec: TargetOp) -> ConvSpec | None:
-    """What the matrix unit does for an operator; None where that is nothing."""
+    """The operator as a product of the matrix unit; None for one of VECTOR."""
     return cast("ConvSpec", spec) if spec.runs_on == "CUBE" else None  # `isinstance` asks abstract classes at length
 
 
 def placed_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expansion | None:
-    """With whether streamed weights stay in UB; None where that has no room for what is on its way to L1, or VECTOR no bytes."""
+    """The expansion fitted to UB: whether streamed weights stay there.  None if slots do not fit UB, or VECTOR has no bytes."""
     if DataType.uint8 not in machine.data_types:
         return None
     ub, stored = least_ub_blocks(machine), groups * expansion.planes * expansion.taps * expansion.overlaid
@@ -573,7 +575,7 @@ def placed_expansion(expansion: Expansion, groups: int, machine: Machine) -> Exp
 
 
 def way_out(machine: Machine, inside: bool) -> int:
-    """Where a product's results go first; inside: they stay on chip."""
+    """First destination of a product's results; inside: they stay on chip."""
     if not inside:
         return TO_DDR
     return TO_L1 if writes_l1(machine) else TO_L1_BY_UB

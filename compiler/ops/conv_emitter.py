@@ -63,7 +63,9 @@ from simulator.npu.program import Code
 
 
 class ConvJob(NamedTuple):
-    """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
+    """Parameters of a convolution on one block.
+
+    Units: addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0; m, n, k of a tile: rows, n1, blocks of k.
 
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address; weights_k1: k1 there.
     operands: type of what is multiplied; right_type: of the right operand where that may differ.  pad: around the image, see IM2COL.
@@ -233,6 +235,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
     places = packed(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
     size_of_group = places.max() + 1 if job.packed else job.n1 * job.k1
     parted = job.part_rows < job.kh or job.part_columns < job.kw or job.pad_top > MAX_WINDOW
+    # groups, chunks of weights along n and along k, tiles (m, n) in the tiling's order, tiles of k
     for group in range(job.groups):
         base = job.in_base + group * job.c1 * job.in_plane
         columns = 0 if job.alike else group * job.n1
@@ -240,7 +243,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
             n_size = min(job.chunk_n1, job.n1 - n_start)
             tiles_n = -(-n_size // job.tile_n1)
             bias, scale_after = job.bias, job.scale_after
-            if job.bias_at >= 0:
+            if job.bias_at >= 0:  # biases, and scales behind them, of this chunk
                 if cursor >= capacity:
                     return -1
                 bias_slot, first = job.bias_1 if parity[BIAS_SLOT] else job.bias, (columns + n_start) * job.sum_blocks
@@ -256,6 +259,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                 k_size = min(job.chunk_k1, job.k1 - k_start)
                 right = dense(L1, job.right_base + group * job.right_planes * job.right_plane, job.right_plane)
                 right_pixels = job.right_pixels
+                # the right operand of the chunk: resident weights, expanded or copied ones, or pixels of a tensor
                 if job.resident:
                     w_base = job.weights_0 + (group * size_of_group + n_start * job.k1 + k_start) * job.weight_blocks
                     w_row = job.k1 * job.weight_blocks
@@ -294,7 +298,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                             out, cursor, job.operands, job.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, job.right_plane,
                             right_pixels, 1, 0, 0,
                         )  # fmt: skip
-                tile_a[:], tile_b[:] = -1, -1
+                tile_a[:], tile_b[:] = -1, -1  # a new chunk: no tile in L0A or L0B can be used again
                 tiles_k = -(-k_size // job.tile_k1)
                 for tile in range(tiles_m * tiles_n):
                     if job.n_outer:
@@ -308,7 +312,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                     mpad = (m + job.fractal_rows - 1) // job.fractal_rows * job.fractal_rows
                     n_tile = tn * job.tile_n1
                     n = min(job.tile_n1, n_size - n_tile)
-                    if chunks_k > 1:
+                    if chunks_k > 1:  # partial sums of every tile wait for the next chunk
                         l0c = (tm * n_size + n_tile) * job.tile_m * job.sum_blocks
                     else:
                         l0c = _turn(parity, C_SLOT, job.slot_c, job.room_c, -1)
@@ -317,6 +321,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                             return -1
                         k = min(job.tile_k1, k_size - k_tile)
                         first_n, first_k = n_start + n_tile, k_start + k_tile
+                        # an n1 without weights still needs one block, which sets its sums (`target.weights.needed_blocks`)
                         if needed.size and not needed[first_n : first_n + n, first_k : first_k + k].any():
                             continue
                         k_index = k_tile // job.tile_k1
@@ -361,7 +366,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                         )
                         if job.left_less > 0 or job.zeros > 0:
                             cursor = _less(out, cursor, job, image_base, parity, l0a, l0b, l0c, m, mpad, k, n)
-                    if k_start + k_size == job.k1:
+                    if k_start + k_size == job.k1:  # the sums are complete
                         if cursor + _ROOM >= capacity:
                             return -1
                         n_out = group * job.n1 + n_start + n_tile
@@ -378,7 +383,7 @@ def _weights(
 ) -> int:  # fmt: skip
     """A tile of weights, its panels one after the other; -1 where `out` is too short.
 
-    source: where it begins in L1, row: blocks from an n1 to the next; where places are of some size, that all of them begin at."""
+    source: where it begins in L1, row: blocks from an n1 to the next; of packed weights, where all of them begin."""
     done = 0
     while done < n:
         if cursor + _ROOM >= out.shape[0]:
@@ -426,7 +431,7 @@ def _chunk(
     out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int,
     n_size: int, target: int,
 ) -> int:  # fmt: skip
-    """A chunk of weights that lie overlaid in UB, or in DDR; -1 where `out` is too short."""
+    """Expand a chunk of weights that lie overlaid in UB, or in DDR; -1 if `out` is too short."""
     first = (group * job.k1 + k_start) * job.overlaid
     place = job.overlaid_0 + first
     if job.kept == 0:
@@ -444,7 +449,7 @@ def _chunk(
 def _less(
     out: Code, cursor: int, job: ConvJob, base: int, parity: Ints, l0a: int, l0b: int, l0c: int, m: int, mpad: int, k: int, n: int
 ) -> int:
-    """Products of either operand's tile, at a and b, with what is added to all of the other: that is made in another slot.
+    """Products of either operand's tile, at l0a and l0b, with the constants added to all of the other, which take another slot.
 
     The left one's is an image of padding, the right one's a block of weights that is copied to all places.
     """
@@ -525,9 +530,9 @@ def _part(
     out: Code, cursor: int, job: ConvJob, base: int, target: int, first: int, m: int, mpad: int, ky: int, kx: int, kh: int, kw: int,
     koff: int, k: int,
 ) -> int:  # fmt: skip
-    """Blocks [koff, koff + k) of the window that is kernel rows [ky, ky + kh) and columns [kx, kx + kw), of pixels from `first` on.
+    """IM2COL of blocks [koff, koff + k) of the window of kernel rows [ky, ky + kh) and columns [kx, kx + kw), of pixels from `first` on.
 
-    The image begins where this window's first pixel sees it: in front of that there is nothing left to say.
+    The image begins at the first pixel that this window sees, so the padding in front is that of the first window.
     """
     row = first // job.out_w
     spread = ((first + m - 1) // job.out_w - row) * job.sh
@@ -584,7 +589,7 @@ def _way_out(
     out: Code, cursor: int, job: ConvJob, bias: int, scale_after: int, target: TilePlace, residual: TilePlace, parity: Ints, l0c: int,
     m_start: int, m: int, mpad: int, n_out: int, n_column: int, n: int,
 ) -> int:  # fmt: skip
-    """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of column 0 lies, or would."""
+    """Load the residual, FIXPIPE, and copy the result to its place.  bias: address of that of column 0, in the chunk or in front of it."""
     plane, planes = _planes(job, n_out, n, job.result_lanes)
     bias = bias + n_column * job.sum_blocks if job.bias >= 0 else -1
     scale = bias + scale_after if job.scale_at else -1 if job.sums else 0
@@ -595,7 +600,7 @@ def _way_out(
         engine = MTE2 if residual.memory == DDR else MTE1
         first, several = _planes(job, n_out, n, job.residual_lanes)
         cursor = move(out, cursor, job.dtype, job.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
-    if job.to == TO_L1 or target.memory == UB:
+    if job.to == TO_L1 or target.memory == UB:  # FIXPIPE writes the result itself, cut where a ring ends
         done = 0
         while done < m:
             run = side_by_side(target, m_start + done, m - done)
@@ -609,6 +614,7 @@ def _way_out(
             )  # fmt: skip
             done += run
         return cursor
+    # through a slot of UB, and with a copy to DDR or L1
     slot = job.out_1 if parity[OUT_SLOT] else job.out_0
     parity[OUT_SLOT] ^= 1
     cursor = fixpipe(
@@ -642,6 +648,7 @@ def conv_part(
     top = start * job.sh - work.reach[node.k, 5]
     if top >= height:  # every window lies in the padding below the image; above it is the same, and can be said
         top = -((stop - start - 1) * job.sh + (job.kh - 1) * job.dh + 1)
+    # geometry of this block: the input's ring and padding, then the second operand, then steps between images
     source = operand(work, node, 0, first_row)
     job.in_ring = source.back // job.in_pitch
     job.in_first = job.in_ring - source.wrap // source.width if source.back else 0

@@ -1,4 +1,4 @@
-"""Channels that become pixels: blocks of the input in places that are `block` apart."""
+"""DepthToSpace on VECTOR: blocks of the input go to pixels that are `block` apart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.npu.parts import DataType
 
 @dataclass(frozen=True, eq=False)
 class DepthToSpaceSpec(OnVector):
-    """phase: of the first column of the result, where a strip begins between two columns of the input."""
+    """A DepthToSpace operator.  phase: of the first column of the result, where a strip begins between two columns of the input."""
 
     word: ClassVar[str] = "depth_to_space"
 
@@ -35,7 +35,7 @@ class DepthToSpaceSpec(OnVector):
         return min(self.in_h, self._spanned(rows))
 
     def _spanned(self, places: int) -> int:
-        """The most places of the input that so many neighbouring ones of the result come from."""
+        """Upper bound of the input places that so many neighbouring places of the result read."""
         return (places + self.operator.block - 2) // self.operator.block + 1
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:

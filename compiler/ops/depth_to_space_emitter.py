@@ -1,4 +1,4 @@
-"""Channels that become pixels, on one block: a tile of every run of channels in, each put into its places, the result out."""
+"""Emission of DepthToSpace on one block: load a tile of every run of channels, spread it to its pixels, store the result."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def _emit(out: Code, cursor: int, job: DepthToSpaceJob, source: TilePlace, targe
             slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
             result_base = slot + b * b * job.tile_planes * in_rows * job.widest
+            # every run of channels goes to pixels b apart; it may have none in this tile
             for part in range(b * b):
                 if cursor + _ROOM + 2 * taken + 2 * rows + 2 * most(broad, taken, planes) >= out.shape[0]:
                     return -1

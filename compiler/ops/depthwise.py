@@ -40,7 +40,7 @@ class DepthwiseSpec(OnVector):
 
     @classmethod
     def of(cls, target_graph: TargetGraph, spec: ConvSpec, planes: int) -> Self:
-        """Of the first planes of a convolution that `is_divisible`."""
+        """The operator that makes the first planes of a convolution that `is_divisible`."""
         assert isinstance(spec.operator, Conv)
         sizes = {name: getattr(spec, name) for name in ("index", "name", "in_h", "in_w", "out_h", "out_w", "named", "strip")}
         reads, y = (run_of_planes(spec.reads[0], 0, planes),), run_of_planes(spec.y, 0, planes)
@@ -67,7 +67,7 @@ class DepthwiseSpec(OnVector):
     # the footprint of a tile
 
     def _sides(self, rows: int, columns: int) -> tuple[Side, Side]:
-        """Of a tile in the middle of the image; of all columns where it is as wide."""
+        """Extents of the input of a tile in the middle of the image; exact along columns if the tile has all."""
         w = self.window
         high = (rows - 1) * w.sh + (w.kh - 1) * w.dh + 1
         if columns >= self.out_w:
@@ -80,12 +80,12 @@ class DepthwiseSpec(OnVector):
         return self.window.sh == 1 and self.window.sw == 1
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """What the windows cover, padding included, and results."""
+        """Blocks of the pixels under the windows, padding included, and of results."""
         shape = shape_of(*self._sides(rows, columns), rows, columns, self._apart)
         return planes * (shape.plane + (0 if columns >= self.out_w else max(0, self.window.left)) + shape.out_plane)
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-        """What takes VECTOR least: eight planes side by side need no more repeats than one, and may leave room for few rows."""
+        """The fastest tiling: eight planes need no more repeats than one, but may leave room for few rows."""
         default_tiling = super().slot_tiling(rows, slot_blocks, dtype)
         candidates = [(self._cycles(default_tiling, rows), default_tiling)]
         for planes in range(1, min(self.y.planes, REPEAT_BLOCKS) + 1):
@@ -96,7 +96,7 @@ class DepthwiseSpec(OnVector):
         return min(candidates, key=lambda candidate: candidate[0])[1]
 
     def _cycles(self, tiling: VectorTiling, rows: int) -> float:
-        """Of all tiles of so many rows, about: an instruction's start is worth as many repeats on any machine."""
+        """Estimated cycles of all tiles of `rows` rows; the start of an instruction counts as START repeats."""
         deep, high = (cut_in(size, tile) for size, tile in ((self.y.planes, tiling.tile_planes), (rows, tiling.tile_rows)))
         tiles = [(_of_tile(self, planes, tall, self.out_w), a * b) for planes, a in deep for tall, b in high]
         return sum([(work + START * instructions) * count for (work, instructions, _), count in tiles])
@@ -192,7 +192,7 @@ def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple
 
 @lru_cache(maxsize=1 << 14)
 def is_divisible(target_graph: TargetGraph, index: int) -> bool:
-    """Whether VECTOR can make some channels of operator k: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
+    """Whether VECTOR can make some channels of operator `index`: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
     of few products, and every channel of its result lies where that of its input does."""
     spec = target_graph.operators[index]
     if type(spec) is not ConvSpec or not isinstance(spec.operator, Conv) or not spec.operator.is_depthwise:

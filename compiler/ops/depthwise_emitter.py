@@ -2,7 +2,7 @@
 
 A tile of the input lies in UB with its padding, so no tap has borders of its own.  Padding on the right of a row and on the left of the
 next one are the same blocks.  Where windows move by one pixel, rows of results lie as far apart as those of the input: a tap is then one
-run from the first result to the last one, and what it makes between two rows is left behind by the copy out of UB.
+run from the first result to the last one, and the copy out of UB skips its values between two rows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Side(NamedTuple):
 
 @njit(cache=True)
 def side_of(begin: int, results: int, stride: int, kernel: int, dilation: int, length: int) -> Side:
-    """begin: where the first window does, which may lie in front of the image.  length: of the image."""
+    """Extent of a tile along an axis.  begin: of the first window, which may lie in front of the image.  length: of the image."""
     size = (results - 1) * stride + (kernel - 1) * dilation + 1
     first, end = max(0, begin), min(length, begin + size)
     if end <= first:
@@ -83,7 +83,7 @@ def side_of(begin: int, results: int, stride: int, kernel: int, dilation: int, l
 
 
 class TileShape(NamedTuple):
-    """Of a tile in UB, in blocks: from row to row of the input and from plane to plane, and the same of results."""
+    """Pitches of a tile in UB, in blocks: from row to row of the input and from plane to plane, and the same of results."""
 
     pitch: int
     plane: int
@@ -93,7 +93,7 @@ class TileShape(NamedTuple):
 
 @njit(cache=True)
 def shape_of(down: Side, across: Side, rows: int, columns: int, same_pitch: bool) -> TileShape:
-    """apart: rows of results lie as those of the input.  A run over all of them has whole repeats, with what is left over behind it."""
+    """Layout of a tile.  same_pitch: rows of results lie as far apart as those of the input, in one run that is padded to whole repeats."""
     pitch = max(columns, across.inside + max(across.before, across.behind))
     if down.inside == 0 or across.inside == 0:
         pitch = columns  # nothing but zeros, wherever a window looks
@@ -109,7 +109,7 @@ def _padded(
     out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, first_plane: int, planes: int, down: Side, across: Side, pitch: int,
     plane: int, tile_base: int,
 ) -> int:  # fmt: skip
-    """A tile of the input and zeros around it, from block x on."""
+    """Load a tile of the input, and fill zeros around it, from block tile_base on."""
     dtype, tag = job.dtype, job.tag
     if down.inside == 0 or across.inside == 0:
         return grid(out, cursor, _VFILL, dtype, tag, (plane, 1, planes), tile_base, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
@@ -149,6 +149,7 @@ def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target:
             down = side_of((job.first_row + r) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
             across = side_of(c * job.sw - job.pad_left, columns, job.sw, job.kw, job.dw, job.in_w)
             pitch, plane, out_pitch, out_plane = shape_of(down, across, rows, columns, same_pitch)
+            # upper bound of the records of a tile
             n, every = (out_plane, 1, planes) if same_pitch else (columns, rows, planes), planes * out_plane
             room = taps * most(n[0], n[1], n[2]) + 2 * most(plane, 1, planes) + most(pitch, down.size, planes) + every // 1000
             if cursor + room + 4 * (down.size + rows) + 16 >= out.shape[0]:
@@ -157,6 +158,7 @@ def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target:
             parity[UB_SLOT] ^= 1
             y = x + planes * plane
             cursor = _padded(out, cursor, job, source, p, planes, down, across, pitch, plane, x)
+            # the first tap sets the sums, from the bias if there is one; every other tap adds
             ds, xs, ws = (1, out_pitch, out_plane), (job.sw, job.sh * pitch, plane), (0, 0, taps)
             for tap in range(taps):
                 from_ = x + tap // job.kw * job.dh * pitch + tap % job.kw * job.dw

@@ -1,4 +1,4 @@
-"""Chains of element-wise steps."""
+"""Chains of element-wise float steps on VECTOR."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class VectorSpec(OnVector):
 
 @lru_cache(maxsize=1 << 14)
 def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Of a tile of so many planes by pixels: (opcode, repeats) of every step, and instructions in all."""
+    """((opcode, repeats) of every step, all instructions) of a tile of planes by pixels."""
     step_costs = []
     for op, _, _, right, _, _, _, alike, _ in spec.steps.tolist():
         pixel = 0 <= right < len(spec.pixels) and spec.pixels[right]
@@ -185,6 +185,7 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
         left_value, right_value = (operand, current) if step.op in _SWAPPED else (current, operand)
         operations.append((int(_STEP_OPS[step.op]), float_bits(step.value), left_value, right_value, *constants, aside.get(step.added, -1)))
         current = inputs + len(operations) - 1
+    # a value is alive until its last reader; results take the first buffer without an alive value
     last = {value: position for position, row in enumerate(operations) for value in (row[2], row[3], row[7])} | {current: len(operations)}
     buffers = list(range(inputs))  # of every value
     rows = []

@@ -51,6 +51,7 @@ def emit_vector(out: Code, cursor: int, job: VectorJob, sources: Ints, target: T
     for s in range(steps.shape[0]):
         if steps[s, 0] == _VMADD and not steps[s, 7]:
             deep = job.tile_planes if job.fetches else job.planes
+    # runs of planes, constants of a run, tiles; loads, steps, and the store of a tile
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         if cursor + 2 * steps.shape[0] >= out.shape[0]:

@@ -1,4 +1,4 @@
-"""A factor for every channel in front of a 1x1 convolution, as squeeze-excite has one: into the weights instead of the image.
+"""Fusion of a gate, a factor per channel as of squeeze-excite, into the weights of the 1x1 convolution behind it.
 
 A convolution of `n` channels reads `c` channels of every pixel; of its weights there are `c n`.  Where pixels are many times `n`, VECTOR
 multiplies less, and the image is not moved to UB and back for it.  What is computed is no constant, so the convolution becomes a product of

@@ -1,4 +1,4 @@
-"""GELU and erf as steps that VECTOR has, as exact as the data type deserves.
+"""Expansion of GELU and erf into VECTOR steps, to the precision of the data type.
 
 GELU is x Phi(x) = max(x, 0) - |x| Phi(-|x|), and log Phi(-a) is nearly a polynomial: Phi(-a) = exp(q(a)), which needs no division.
 The coefficients minimise the largest |a exp(q(a)) - a Phi(-a)| (least squares, weighted by the error of the step before).
@@ -54,7 +54,7 @@ def with_curves(graph: Graph, dtype: DataType) -> Graph:
 
 
 def _written_out(step: Step, dtype: DataType, free: int, channels: int) -> tuple[Step, ...]:
-    """free: numbers from here on are not in use to put values aside."""
+    """Steps that replace `step`.  free: first number that no step uses to put a value aside."""
     if step.op == "gelu":
         x, positive, below = free, free + 1, free + 2
         parts = (Step("keep", kept=x), Step("relu"), Step("keep", kept=positive), Step("multiply_add", -2.0, added=x))
@@ -69,7 +69,7 @@ def _written_out(step: Step, dtype: DataType, free: int, channels: int) -> tuple
 
 
 def _exponential(dtype: DataType, slot: int, cut: int) -> tuple[Step, ...]:
-    """exp(-z) of v, which is also kept under x; `cut`: a free number."""
+    """exp(-z) of the current value, which is also put aside under `slot`; `cut`: a free number."""
     first, *higher = (-c for c in COEFFICIENTS[dtype])
     if len(higher) == 1:  # x * (c0 + c1 x^2), the factors put in such an order that nothing small is lost
         return (Step("square"), Step("muls", higher[0]), Step("adds", first), Step("mul", kept=slot), Step("exp"))

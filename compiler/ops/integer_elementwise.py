@@ -1,6 +1,6 @@
 """Element-wise operators on integers, and between integers and floats, in the order of operations of `ir.quantised`.
 
-What is computed is computed in float32.  A value is rounded to an integer by adding 1.5 * 2^23, which leaves no room for fractions, and
+All computations are in float32.  A value is rounded to an integer by adding 1.5 * 2^23, which leaves no room for fractions, and
 taking it away again: VCONVERT rounds as well, but a zero point is added to what is rounded already.
 """
 
@@ -52,7 +52,7 @@ _Bytes = NDArray[np.uint8]
 
 
 class TypedSteps(NamedTuple):
-    """buffers, pixels: blocks of each buffer for a block of bytes, of those of one pixel for a plane.  rows: see `TypedSpec`.
+    """Steps and constants of one operator.  buffers, pixels: blocks of each buffer for a block of bytes, of those of one pixel for a plane.  rows: see `TypedSpec`.
 
     constants: one after the other, whole blocks.  channels: float32 [constants, channels], of which each plane has its own.
     """
@@ -83,13 +83,13 @@ class _Writer:
         self.inputs = [self.buffer(_planes(dtype), pixel) for dtype, pixel in zip(takes, pixels, strict=True)]
 
     def buffer(self, blocks: int, pixel: bool = False) -> int:
-        """Where a new one begins, in blocks for a block of bytes, or for a plane's pixel."""
+        """Begin of a new buffer, in blocks for a block of bytes, or for a plane's pixel."""
         buffers = self.of_pixels if pixel else self.buffers
         buffers.append(blocks)
         return sum(buffers) - blocks + (PIXELS if pixel else 0)
 
     def constant(self, values: NDArray[Any]) -> int:
-        """A value for every lane of a block, or a table: as an operand."""
+        """An operand that holds a value for every lane of a block, or a table."""
         block = sum(map(len, self.constants)) // BLOCK_BYTES
         self.constants.append(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
         return -2 - block
@@ -98,7 +98,7 @@ class _Writer:
         return self.constant(np.full(_F32.lanes, value, np.float32))
 
     def by_channel(self, values: NDArray[np.float32]) -> int:
-        """A value for every channel, as a buffer of one pixel."""
+        """A buffer of one pixel that holds a value for every channel."""
         self.of_channels.append(values)
         target = self.buffer(PIXEL_BLOCKS, pixel=True)
         source = CHANNELS - WIDE * (len(self.of_channels) - 1)
@@ -112,15 +112,15 @@ class _Writer:
         self.rows.append((mode, int(op), int(_F32), target, source, s1, s2, float_bits(immediate), blocks, blocks))
 
     def bytes_of(self, source: int, target: int, dtype: DataType) -> None:
-        """y = v, rounded and saturated."""
+        """target = source, rounded and saturated."""
         self.rows.append((CONVERT, int(Op.VCONVERT), int(dtype), target, source, -1, -1, int(_F32), 1, WIDE))
 
     def floats_of(self, source: int, target: int, dtype: DataType) -> None:
-        """v = y, integers."""
+        """target = source, from integers to floats."""
         self.rows.append((CONVERT, int(Op.VCONVERT), int(_F32), target, source, -1, -1, int(dtype), WIDE, 1))
 
     def floats(self, index: int) -> int:
-        """Input i as float32; a buffer of its own."""
+        """A new buffer with input `index` as float32."""
         dtype, source, pixel = self.takes[index], self.inputs[index], self.inputs[index] >= PIXELS
         target = self.buffer(PIXEL_BLOCKS if pixel else WIDE, pixel)
         if pixel:
@@ -136,7 +136,7 @@ class _Writer:
         return target
 
     def integers(self, source: int) -> TypedSteps:
-        """v, which is whole numbers, as the result."""
+        """The steps of an operator whose result is `source`, floats that are whole numbers."""
         free = [begin for begin, dtype in zip(self.inputs, self.takes, strict=True) if not dtype.is_float and begin < PIXELS]
         target = free[0] if free else self.buffer(1)
         self.bytes_of(source, target, self.gives)
@@ -147,7 +147,7 @@ class _Writer:
         return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, self.of_channels, buffer)
 
     def clamped(self, buffer: int, y_q: Quantisation, ends: tuple[int, int] | None = None) -> TypedSteps:
-        """As `ir.quantised.rounding.clamped`.  ends: nearer ones than those of the type, counted from the zero point."""
+        """Clamp and round as `ir.quantised.rounding.clamped`.  ends: limits inside those of the type, counted from the zero point."""
         _, zero = y_q.single("y")
         least, greatest = (limit - zero for limit in y_q.limits) if ends is None else ends
         self.flat(Op.VMAXS, buffer, buffer, least)
@@ -172,7 +172,7 @@ def _quantised(op: Quantise, writer: _Writer) -> TypedSteps:
 
 
 def _dequantised(op: Dequantise, writer: _Writer) -> TypedSteps:
-    """A difference is exact in float16 too, and a product with a number in float32 before it is rounded."""
+    """Dequantise in the float type: the difference is exact in float16 too, and so is the product in float32 before rounding."""
     scale, zero = op.x_q.single(op.name)
     blocks = _planes(writer.gives)
     v = writer.buffer(blocks)
@@ -198,7 +198,7 @@ def _affine(op: QuantisedAffine, writer: _Writer) -> TypedSteps:
 
 
 def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> TypedSteps:
-    """By VLUT, which counts bytes from 0 on: of int8 the negative ones come last.  Without it a straight line takes vector code."""
+    """Look up by VLUT, which counts bytes from 0 on: negative int8 come last.  A machine without VLUT can only compute straight lines."""
     (_, zero), (y_scale, _) = op.x_q.single(op.name), op.y_q.single(op.name)
     if machine.vector.lookup_cycles is not None:
         buffer, entries = writer.inputs[0], op.entries.view(np.uint8)
@@ -216,7 +216,7 @@ def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> TypedSteps:
 
 
 def _pair(op: QuantisedPair, writer: _Writer) -> TypedSteps:
-    """As `ir.quantised.elementwise` has it; what is whole is where the result is made."""
+    """Steps in the order of `ir.quantised.elementwise`; the result is made in the buffer of an image, not of a pixel."""
     if op.mode == "mul":
         return _product(op, writer)
     a, b = (0, 1) if op.mode == "add" else (1, 0)
@@ -261,7 +261,7 @@ def _product(op: QuantisedPair, writer: _Writer) -> TypedSteps:
 
 
 def check_most(name: str, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
-    """Of a sum.  Raises `UnsupportedError` for what int32 does not hold."""
+    """Check the range of a sum.  Raises `UnsupportedError` if int32 does not hold it."""
     ra, rb, fixed = map(float, add_factors(a_q, b_q, y_q))
     _check(name, 255 * (ra + rb) + abs(fixed))
 
@@ -272,7 +272,7 @@ def _check(name: str, largest: float) -> None:
 
 
 def _steps(op: Operator, machine: Machine, writer: _Writer) -> TypedSteps:
-    """Raises `UnsupportedError`."""
+    """Steps of an operator.  Raises `UnsupportedError`."""
     if isinstance(op, Quantise):
         return _quantised(op, writer)
     if isinstance(op, Dequantise):
@@ -286,7 +286,7 @@ def _steps(op: Operator, machine: Machine, writer: _Writer) -> TypedSteps:
 
 
 def _by_planes(channels: Sequence[NDArray[np.float32]], placement: Placement) -> _Bytes:
-    """[planes of bytes][constants] four blocks of float32."""
+    """Constants per channel as [planes of bytes][constants], four blocks of float32 each."""
     packed = np.zeros((len(channels), placement.planes * WIDE * _F32.lanes), np.float32)
     packed[:, np.asarray(placement.lanes)] = channels
     by_planes = packed.reshape(len(channels), placement.planes, -1).transpose(1, 0, 2)
@@ -358,7 +358,7 @@ class TypedSpec(OnVector):
         return self.together
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """Those of whole planes of bytes."""
+        """Planes of a tile: whole planes of bytes."""
         return min(self.y.planes, max(self.together, tiling.tile_planes // self.together * self.together))
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:

@@ -57,7 +57,7 @@ class TypedJob(NamedTuple):
 
 @njit(cache=True)
 def _at(job: TypedJob, operand: int, slot: int, tile: int, consts: int) -> int:
-    """Where an operand of a step begins; -1: nowhere.  consts: those of the tile's first plane, or of all."""
+    """Address of an operand of a step; -1 without one.  consts: those of the tile's first plane, or of all."""
     if operand <= CHANNELS:
         return consts + CHANNELS - operand
     if operand >= PIXELS:
@@ -73,7 +73,7 @@ def _apart(operand: int, size: int) -> tuple[int, int, int]:
 
 @njit(cache=True)
 def _beside(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
-    """A step on operands some of which are one pixel, plane by plane of `size` blocks."""
+    """Emit a step with operands of one pixel, plane by plane of `size` blocks."""
     _, op, dtype, d, s, s1, s2, imm, _, _ = step
     d0, a0, b0, c0 = (
         _at(job, d, slot, tile, consts),
@@ -99,7 +99,7 @@ def _beside(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: 
 
 @njit(cache=True)
 def _step(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
-    """step: see `TypedSpec`.  tile: blocks of bytes of a whole tile; deep x size of them are worked on."""
+    """Emit a step.  step: see `TypedSpec`.  tile: blocks of bytes of a whole tile; deep x size of them are worked on."""
     if step[0] == BESIDE:
         return _beside(out, cursor, job, step, slot, tile, deep, size * WIDE, consts)
     mode, op, dtype, d, s, s1, s2, imm, d_factor, s_factor = step
@@ -140,7 +140,7 @@ def _step(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: in
 
 @njit(cache=True)
 def emit_typed(out: Code, cursor: int, job: TypedJob, sources: Ints, target: TilePlace, steps: Ints, inputs: Ints, parity: Ints) -> int:
-    """sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
+    """Emit all tiles.  sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
     count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     tile_blocks = job.tile_planes // job.together * tile_rows * job.tile_columns
     for p in range(0, job.planes, job.tile_planes):

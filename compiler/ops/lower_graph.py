@@ -1,4 +1,4 @@
-"""A graph on a machine becomes a unit: layout, constants and DDR addresses, everything that does not depend on a plan."""
+"""Lowering of a graph on a machine to a target graph: layout, constants and DDR addresses, all that no plan changes."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 
 
 class Packed(NamedTuple):
-    """A unit and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
+    """A target graph and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
 
     target_graph: TargetGraph
     constants: NDArray[np.uint8]
 
 
 def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> TargetGraph:
-    """As `pack_unit`, of which it is the first half."""
+    """The target graph of `pack_unit`, without the values of weights."""
     return pack_unit(graph, machine, dtype).target_graph
 
 
 def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
-    """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan.
+    """Lower a graph and pack its weights.
 
-    Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
+    Raises `UnsupportedError` for a machine that lacks a needed path or data type, and for operators that no records can express.
     """
+    # rewrites for the machine, layout, operators
     check_machine(machine, *_computed(graph, machine, dtype))
     graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
     layout = assign_with_masks(graph, dtype)
@@ -66,6 +67,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], layout.type_of(name)))
         for name, values in graph.constants.items()
     }
+    # constants lie first, then storages; operators that read host tensors get addresses
     storages, buffers, end = _place_storages(layout, names, constant_addresses, constants.end, dtype)
     address = {storage.name: storage.address for storage in storages}
     pending = [spec.placed(lambda tensor: address[layout.placements[tensor].storage]) for spec in pending]
@@ -98,7 +100,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
 
 
 def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]:
-    """Types that the machine has to compute in.  Floats beside integers are converted, which any machine of floats can."""
+    """Data types that the machine must compute in.  Floats beside integers are converted, which any machine of floats can."""
     floats, computed = any(DataType[name].is_float for name in machine.matrix.data_types), set[DataType]()
     for op in graph.operators:
         types = {graph.type_of(tensor, dtype) for tensor in (*op.inputs, op.y)}
@@ -114,7 +116,7 @@ def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]
 def _place_storages(
     layout: Layout, names: list[str], constant_addresses: dict[str, int], address: int, dtype: DataType
 ) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
-    """known: addresses of those that are constants."""
+    """(storages, DDR buffers, first free block).  constant_addresses: of the storages that are constants."""
     ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
     storages, buffers = [], []
     for name in names:
@@ -150,7 +152,7 @@ def _place_storages(
 
 
 def _in_order(buffers: Sequence[DdrBuffer], graph: Graph) -> list[DdrBuffer]:
-    """Buffers by their addresses, but for ports: those of a kind change places until they have the model's order."""
+    """Buffers in the order of addresses, except that ports of a kind have the model's order."""
     place = {port.onnx_name: k for k, port in enumerate((*graph.inputs, *graph.outputs))}
     ports = {
         kind: iter(sorted((b for b in buffers if b.kind == kind), key=lambda buffer: place[buffer.name])) for kind in ("input", "output")

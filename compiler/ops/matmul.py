@@ -1,4 +1,4 @@
-"""Products of two tensors."""
+"""Matrix products of two tensors, as 1x1 convolutions with a computed right operand."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MatMulSpec(ConvSpec):
 
     @property
     def n1_step(self) -> int:
-        """With the fractal behind all pixels that a tensor of floats beside integers has: no tile may lie there."""
+        """Step of tiles along n1, with the empty fractals behind all pixels (floats beside integers): no tile may lie there."""
         excess = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
         return max(super().n1_step, 1 + excess)
 

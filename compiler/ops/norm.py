@@ -1,4 +1,4 @@
-"""Normalisation over the channels."""
+"""Layer normalisation over the channels, on VECTOR."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LayerNormSpec(OnVector):
         return self.y.planes
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """Values, and of float16 in float32 too; else half of them, where sums begin."""
+        """Blocks of the values, and of float32 copies of float16 ones, or of half of float32 ones for sums."""
         return rows * columns * (planes + (2 * planes if dtype == DataType.float16 else (planes + 1) // 2) + 1)
 
     def constant_blocks(self, planes: int) -> int:

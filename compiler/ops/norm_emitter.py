@@ -70,12 +70,13 @@ def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace
         squares = x + job.planes * size
         cursor = load_tile(out, cursor, job.dtype, job.tag, source, 0, r * job.width + c, size, job.planes, x)
         cursor = _mask(out, cursor, job, x, size, padded)
-        if not job.centred:
+        if not job.centred:  # subtract the mean, and clear the other lanes again
             cursor = _tree(out, cursor, job.dtype, job.tag, squares, x, size, job.planes)
             cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, squares, squares, -1, -1, 0, 0, size, job.per_channel)
             cursor = flat(out, cursor, _LANE_SUM, job.dtype, job.tag, squares, squares, -1, -1, 0, 0, size, 0)
             cursor = with_pixels(out, cursor, job.dtype, job.tag, _VSUB, x, squares, size, job.planes)
             cursor = _mask(out, cursor, job, x, size, padded)
+        # factor = 1 / sqrt(mean of squares + epsilon), in float32
         factor = squares
         if half:
             wide = 2 * size  # blocks of float32 in a plane
@@ -105,7 +106,7 @@ def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace
 
 @njit(cache=True)
 def _mask(out: Code, cursor: int, job: LayerNormJob, tile_base: int, size: int, padded: Ints) -> int:
-    """Zero in lanes that are no channels."""
+    """Set lanes that are no channels to zero."""
     for plane in padded:
         target = tile_base + plane * size
         cursor = flat(out, cursor, _VMUL, job.dtype, job.tag, target, target, job.constants + plane, -1, 0, 0, size, 0)
@@ -114,7 +115,7 @@ def _mask(out: Code, cursor: int, job: LayerNormJob, tile_base: int, size: int, 
 
 @njit(cache=True)
 def _tree(out: Code, cursor: int, dtype: int, tag: int, target: int, source: int, size: int, planes: int) -> int:
-    """d [size] = sum over planes of x [planes][size]: the upper half onto the lower, until one is left.  d has room for half of x."""
+    """target [size] = sum over planes of source [planes][size], by halves.  target has room for half of source."""
     if planes == 1:
         return cursor if target == source else flat(out, cursor, _VCOPY, dtype, tag, target, source, -1, -1, 0, 0, size, 0)
     upper = planes // 2
@@ -131,7 +132,7 @@ def _tree(out: Code, cursor: int, dtype: int, tag: int, target: int, source: int
 
 @njit(cache=True)
 def _sum_of_squares(out: Code, cursor: int, tag: int, target: int, source: int, size: int, planes: int) -> int:
-    """d [size] = sum over planes of the squares of x [planes][size], of float32; d may be x's first plane."""
+    """target [size] = sum over planes of the squares of source [planes][size], float32; target may be its first plane."""
     cursor = flat(out, cursor, _VMUL, _F32, tag, target, source, source, -1, 1, 0, size, 0)
     for c in range(0, size, 8):
         for plane in range(1, planes, 255):

@@ -1,4 +1,4 @@
-"""Poolings."""
+"""Float and maximum poolings on VECTOR."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PoolSpec(SlidingSpec):
 
     @cached_property
     def passes(self) -> int:
-        """What the windows slide along, each in a pass over a tile: ROWS, COLUMNS or BOTH."""
+        """Axes along which the windows slide, a pass over a tile for each: ROWS, COLUMNS or BOTH."""
         pool = self.operator
         still = [(pool.kernel[i], pool.stride[i], pool.pads[i], pool.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
         return COLUMNS if still[0] and not still[1] else ROWS if still[1] else BOTH
@@ -73,7 +73,7 @@ class PoolSpec(SlidingSpec):
         return VectorTiling(tile_planes=self.y.planes, tile_rows=fitting, fed=True) if fitting else None
 
     def _fed_blocks(self, rows: int) -> int:
-        """Of a slot."""
+        """Blocks of a slot that is fed."""
         pool = self.operator
         plane = fed_plane((rows - 1) * pool.stride[0] + pool.kernel[0], max(self.in_w, self.out_w))
         return self.y.planes * (plane + rows * self.out_w)
@@ -88,14 +88,14 @@ class PoolSpec(SlidingSpec):
 
     @property
     def operations(self) -> tuple[int, int]:
-        """Of the pass over rows and of that over columns, where windows slide."""
+        """Operations of the pass over rows and of the pass over columns, of sliding windows."""
         pool = self.operator
         high, wide = pool.kernel
         return max(1, high - 1) * bool(self.passes & ROWS), max(1, wide - 1) * bool(self.passes & COLUMNS)
 
     @cached_property
     def inside(self) -> tuple[float, float]:
-        """Which part of what windows cover, along rows and along columns, lies inside the image."""
+        """Fractions of the windows' pixels inside the image, along rows and along columns."""
         pool = self.operator
         fractions = []
         for axis, (results, length) in enumerate(((self.out_h, self.in_h), (self.out_w, self.in_w))):
@@ -104,7 +104,7 @@ class PoolSpec(SlidingSpec):
         return fractions[0], fractions[1]
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """What the windows cover and the results; or, with two passes, what the first one makes."""
+        """Blocks of the pixels under the windows, and of results, or of the values between two passes."""
         pool = self.operator
         high = (rows - 1) * pool.stride[0] + pool.kernel[0]
         wide = self.wide(columns)
@@ -114,7 +114,7 @@ class PoolSpec(SlidingSpec):
 
     @property
     def factors(self) -> int:
-        """Blocks of the factor that pixels of a window of whole rows are added with."""
+        """Blocks of the factor in sums of windows of whole rows."""
         return int(self.whole_rows and self.operator.mode == "average" and self.counts_at < 0)
 
     def described(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Pooling: windows that slide, over their rows first and then over their columns; and windows of whole rows of the image.
+"""Emission of pooling: sliding windows, first over their rows and then over their columns, and windows of whole rows.
 
 The maximum, or the sum, of a window is that of its columns' maxima, or sums: kh - 1 operations on as many columns as the windows cover and
 kw - 1 on as many as there are results, not kh * kw on these.  Padding costs nothing: an operation goes over the results for which
@@ -70,9 +70,9 @@ def _over_pixels(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, dplane: int, source: int, plane: int, planes: int, pixels: int,
     in_place: bool, factor: int, scale: int,
 ) -> int:  # fmt: skip
-    """d op= all pixels of x, in every plane; apart: the first eight pixels of x may be overwritten.
+    """target op= all pixels of source, in every plane; in_place: the first eight pixels of source may be overwritten.
 
-    factor: a block of the factor that pixels are added with, which is `scale` as an immediate; -1 without one.
+    factor: a block with the factor of all pixels, which is `scale` as an immediate; -1 without one.
     """
     first, remainder = pixels, 0
     if in_place and pixelwise(planes, pixels):
@@ -96,7 +96,7 @@ def _into(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, columns: int, times: int, dcol: int, col: int,
     row: int, factor: int,
 ) -> int:  # fmt: skip
-    """d op= x, `times` repeats of as many columns of blocks; of x times the factor, if there is one."""
+    """target op= source (times the factor, if there is one): `times` repeats of as many columns of blocks."""
     if factor < 0:
         return strided(out, cursor, op, dtype, tag, target, target, source, columns, times, dcol, 0, dcol, 0, col, row, 0)
     for c in range(0, columns, 8):
@@ -135,7 +135,7 @@ def _put(
     out: Code, cursor: int, op: int, dtype: int, tag: int, fold: Fold, shape: Axes, target: int, ds: Axes, source: int, ss: Axes, tap: int,
     base: int, first: int, end: int,
 ) -> int:  # fmt: skip
-    """Results [first, end): op of their inputs at taps `base` and `tap`; of what they are, if there is no base; a copy, if it is both."""
+    """Results [first, end) = op of inputs at taps `base` and `tap`; base -1: op= input at `tap`; base == tap: a copy."""
     if end <= first:
         return cursor
     shape = (end - first, shape[1], shape[2]) if fold.axis == 0 else (shape[0], end - first, shape[2])
@@ -152,7 +152,7 @@ def _put(
 def _fold(
     out: Code, cursor: int, op: int, dtype: int, tag: int, fill: int, fold: Fold, shape: Axes, target: int, ds: Axes, source: int, ss: Axes
 ) -> int:
-    """d, which is dense, from s: begins with two taps, one of which every result has, or with `fill` where there is no such tap."""
+    """Dense target from source: begins with two taps, one of which all results have, or with `fill` without such a tap."""
     results = shape[fold.axis]
     base, partner, widest = -1, -1, 0
     for tap in range(fold.taps):
@@ -189,8 +189,8 @@ def _slide(
 ) -> int:  # fmt: skip
     """Rows from `oy` on by columns of results at acc, [planes][rows][columns].
 
-    slot: [planes][in_rows][wide] of the input from row y0 on, in_plane from plane to plane; left: the first window's column there.
-    behind: for what the first pass makes.
+    slot: [planes][in_rows][wide] of the input from row y0 on, in_plane from plane to plane; first_column: of the first window there.
+    first_pass: address of the values between two passes.
     """
     op, size_out = _VMAX if job.is_max else _VADD, rows * columns
     source, plane = slot, in_plane
@@ -213,8 +213,8 @@ def _slide(
 def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
     """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.instructions.repeats`).
 
-    A slot of UB holds what the windows of a tile cover, and behind it what the first of two passes makes; the results of the second take
-    the place of what they are made of.  With one pass they come behind it.  Returns the next row or -1.
+    A slot of UB holds the pixels under the windows of a tile, and behind them the values between two passes; results of the second pass
+    overwrite the pixels.  Results of a single pass come behind the pixels.  Returns the next row or -1.
     """
     count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
@@ -233,6 +233,7 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
             if across > 1:
                 x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
                 x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
+            # upper bound of the records of the tile
             in_rows, wide = y1 - y0, x1 - x0
             size_in, size_out = in_rows * wide, rows * columns
             origin_x = c * job.sw - job.pad_left
@@ -248,6 +249,7 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
             scratch = slot + in_blocks
             acc = slot if job.passes == BOTH and not whole_rows else scratch
             cursor = load_box(out, cursor, job.dtype, job.tag, source, p, y0 - job.in_first, in_rows, job.in_w, x0, wide, planes, slot)
+            # factor before the sum, windows, factor behind the sum or counts of pixels
             added = whole_rows and job.after != 0
             if job.scale != 0 and not added:
                 cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, slot, slot, -1, -1, 0, 0, planes * size_in, job.scale)
@@ -301,9 +303,9 @@ def fed_plane(rows: int, columns: int) -> int:
 def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records where it is fed, and those of the convolutions that do so (`segment.pool_fusion`).
 
-    A slot holds what the windows of a tile cover, and its results.  What the first of two passes makes lies elsewhere, once, so that
-    FIXPIPE need not wait for the second.  What FIXPIPE writes of a plane begins with a granule of hazards, behind that of the rows that
-    are copied: neither engine waits for the other.
+    A slot holds the pixels under the windows of a tile, and its results.  Values between two passes lie elsewhere, once, so that FIXPIPE
+    need not wait for the second pass.  FIXPIPE's first block of a plane begins a granule of hazards, behind that of the copied rows:
+    neither engine waits for the other.
     """
     start, stop = work.computed[node.k, node.t]
     storage, plane, _, _, _, _ = work.jobs.reads[work.jobs.read_start[node.k]]
@@ -323,6 +325,7 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
         )
         if cursor + pooling + _ROOM >= out.shape[0]:
             return -1
+        # rows that the tile before has too are copied, the producers make the others
         old = max(0, ready_rows - y0) * job.in_w
         to = slot + -old % GRANULE
         if old > 0:

@@ -1,4 +1,4 @@
-"""Average pools of bytes."""
+"""Average pooling of bytes on VECTOR."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Means(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)
 def _of_class(x_q: tuple[float, int, str], y_q: tuple[float, int, str], taps: int, number: int, centre: int) -> _Means | None:
-    """Of sums of `taps` integers less `centre`: their mean over `number`, where every order of additions and one product give the same."""
+    """Multiply-add from sums of `taps` integers minus `centre` to means over `number`; None if orders of additions differ."""
     of_x, of_y = (Quantisation.of(np.float32(scale), np.dtype(name).type(zero), np.dtype(name)) for scale, zero, name in (x_q, y_q))
     wanted = means_of_sums(of_x, of_y, taps, number)
     if wanted is None:
@@ -111,13 +111,13 @@ class AverageSpec(SlidingSpec):
 
     @property
     def _centre(self) -> int:
-        """What is taken off sums in float16: the middle of all that windows of bytes without a sign have."""
+        """Offset that is subtracted from sums in float16: the middle of the sums of unsigned bytes in a window."""
         high, wide = self.operator.kernel
         return 128 * high * wide if self.operator.x_q.dtype == np.uint8 else 0
 
     @cached_property
     def _classes(self) -> list[_Means | None]:
-        """By how many values a window has."""
+        """Means by the count of values in a window."""
         pool, (high, wide) = self.operator, self.operator.kernel
         if self.whole or max(high, wide) * 255 > _OF_HALF or high * wide * 128 > _OF_HALF or self.out_w > self.in_w:
             return []
@@ -144,7 +144,7 @@ class AverageSpec(SlidingSpec):
         return VectorWork(repeats, calls, [read])
 
     def _added_up(self, planes: int) -> list[_Step]:
-        """Of a whole image."""
+        """Steps of the mean of a whole image."""
         pixels, steps = self.in_h * self.in_w, list[_Step]()
         for begin in range(0, pixels, self.chunk):
             count = min(self.chunk, pixels - begin)
@@ -168,7 +168,7 @@ class AverageSpec(SlidingSpec):
         return [of_bytes, (Op.VADDS, wide, calls), (Op.VDIV, divisions * wide, divisions * calls)]
 
     def _slid(self, planes: int, rows: int, columns: int) -> list[_Step]:
-        """Of a tile's windows, in order."""
+        """Steps of a tile's windows, in order."""
         pool, neighbours = self.operator, self.operator.stride[1] == 1
         covered = planes * ((rows - 1) * pool.stride[0] + pool.kernel[0]) * self.wide(columns)
         taps = pool.kernel[0] * pool.kernel[1] * (1 if neighbours else WIDE)
@@ -178,7 +178,7 @@ class AverageSpec(SlidingSpec):
         return [*of_pixels, (Op.VADD, taps * tap.work, taps * tap.instructions), *self._of_results(planes, rows, columns, 2)]
 
     def _in_any_order(self, planes: int, rows: int, columns: int) -> list[_Step]:
-        """Of a tile's windows, but for those that padding cuts."""
+        """Steps of a tile's windows, without those that padding cuts."""
         (high, across), (sh, sw), wide = self.operator.kernel, self.operator.stride, self.wide(columns)
         covered, parts = planes * ((rows - 1) * sh + high) * wide, 1 if sw == 1 else HALF
         down, beside = cheapest(HALF * wide, rows, planes), cheapest(HALF * columns // parts, rows, planes)
@@ -218,7 +218,7 @@ class AverageSpec(SlidingSpec):
         )
 
     def tables(self) -> list[NDArray[np.int64]]:
-        """int64 [values + 1, CLASS] by how many values a window has: that as float32 bits, 1 where any order will do, `_Means`."""
+        """int64 [values + 1, CLASS] by the count of values in a window: the count as float32 bits, 1 if any order is exact, `_Means`."""
         high, wide = self.operator.kernel
         classes = np.zeros((1 if self.whole else high * wide + 1, CLASS), np.int64)
         classes[:, 0] = np.arange(len(classes), dtype=np.float32).view(np.int32)
@@ -229,5 +229,5 @@ class AverageSpec(SlidingSpec):
 
 
 def _plane_blocks(chunk: int, halvings: int) -> int:
-    """Of a slot, for each plane of a whole image: bytes, float16, float32 and sums of it, the result."""
+    """Blocks of a slot for each plane of a whole image: bytes, float16, float32 and sums of it, the result."""
     return (1 + HALF) * chunk + 2 * WIDE * folded(chunk, halvings) + 1

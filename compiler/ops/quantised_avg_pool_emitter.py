@@ -111,7 +111,7 @@ def rooms(exact: bool, kh: int, kw: int, high: int, wide: int, rows: int, column
 
 @njit(cache=True)
 def folded(count: int, halvings: int) -> int:
-    """How many are left of values of which halves are added to each other."""
+    """Count of sums after `halvings` additions of one half of the values to the other."""
     for _ in range(halvings):
         count -= count // 2
     return count
@@ -119,7 +119,7 @@ def folded(count: int, halvings: int) -> int:
 
 @njit(cache=True)
 def _inside(first: int, taps: int, length: int) -> int:
-    """How many of the taps from `first` on lie in an axis."""
+    """Count of the taps from `first` on that lie in an axis."""
     return min(first + taps, length) - max(first, 0)
 
 
@@ -141,7 +141,7 @@ def _results(first: int, stride: int, length: int, results: int) -> tuple[int, i
 
 @njit(cache=True)
 def _part(job: AverageJob, box: TileBox, row: int, row_stop: int, column: int, column_stop: int) -> TileBox:
-    """Rows [r, below) and columns [c, behind) of a tile's results; its pixels are all there."""
+    """Rows [row, row_stop) and columns [column, column_stop) of a tile's results, with the pixels of the whole tile."""
     return TileBox(
         box.planes, row_stop - row, column_stop - column, box.oy + row, box.ox + column, box.high, box.wide, box.top + row * job.sh,
         box.left + column * job.sw, box.pitch, box.apart,
@@ -150,7 +150,7 @@ def _part(job: AverageJob, box: TileBox, row: int, row_stop: int, column: int, c
 
 @njit(cache=True)
 def _axes(columns: int, rows: int, planes: int, pitch: int, plane_pitch: int, blocks: int, sw: int) -> tuple[Axes, Axes, int]:
-    """Results of so many blocks, their strides, and how often: of neighbours the blocks of a pixel and of the next one are one axis."""
+    """Shape of results of so many blocks, their strides, and repetitions: of neighbours the blocks of a pixel and of the next one are one axis."""
     if sw == 1 or columns == 1:
         return (blocks * columns, rows, planes), (1, blocks * pitch, blocks * plane_pitch), 1
     return (columns, rows, planes), (blocks, blocks * pitch, blocks * plane_pitch), blocks
@@ -158,7 +158,7 @@ def _axes(columns: int, rows: int, planes: int, pitch: int, plane_pitch: int, bl
 
 @njit(cache=True)
 def _sums(out: Code, cursor: int, job: AverageJob, target: int, source: int, box: TileBox) -> int:
-    """Windows of s [planes][high][wide], in float32 and in order."""
+    """Sums of the windows of source [planes][high][wide], in float32 and in order."""
     all_of_it = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.apart)
     cursor = grid(out, cursor, _VFILL, _F32, job.tag, all_of_it[0], target, all_of_it[1], -1, _STILL, -1, _STILL, 0)
     for ky in range(job.kh):
@@ -178,7 +178,7 @@ def _sums(out: Code, cursor: int, job: AverageJob, target: int, source: int, box
 
 @njit(cache=True)
 def _means(out: Code, cursor: int, job: AverageJob, target: int, number: int, classes: Ints, box: TileBox) -> int:
-    """d over how many values each of its windows has, which is the same for many of them.  number: where a block is free for it."""
+    """Divide target by the count of values of each window, equal for many of them.  number: a free block for the count."""
     ds: Axes = (1, WIDE * box.pitch, WIDE * box.apart)
     r = 0
     while r < box.rows:
@@ -202,7 +202,7 @@ def _means(out: Code, cursor: int, job: AverageJob, target: int, number: int, cl
 def _in_order(
     out: Code, cursor: int, job: AverageJob, target: int, floats: int, pixels: int, number: int, classes: Ints, tile: TileBox, box: TileBox
 ) -> int:
-    """Means of a box as real values, d.  pixels: bytes of the whole tile's box; x: room for what this one's are in float32."""
+    """Means of a box as real values in target.  pixels: bytes of the tile; floats: room for the box's pixels in float32."""
     y, z = box.top - tile.top, box.left - tile.left  # of the first window, from that of the tile
     y0, x0 = max(0, tile.top + y), max(0, tile.left + z)
     high = max(0, min(tile.high, tile.top + y + (box.rows - 1) * job.sh + job.kh) - y0)
@@ -220,8 +220,8 @@ def _in_order(
         if job.less != 0:
             cursor = flat(out, cursor, _VADDS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.less)
         cursor = flat(out, cursor, _VMULS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.times)
-    top, left = tile.top + y - y0, tile.left + z - x0
-    inner = TileBox(box.planes, box.rows, box.columns, box.oy, box.ox, high, wide, top, left, box.pitch, box.apart)
+    window_top, window_left = tile.top + y - y0, tile.left + z - x0
+    inner = TileBox(box.planes, box.rows, box.columns, box.oy, box.ox, high, wide, window_top, window_left, box.pitch, box.apart)
     cursor = _sums(out, cursor, job, target, floats, inner)
     cursor = _means(out, cursor, job, target, number, classes, inner)
     n, ds = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.apart)
@@ -232,7 +232,7 @@ def _in_order(
 
 @njit(cache=True)
 def _full(first: int, stride: int, taps: int, length: int, results: int, previous: int) -> int:
-    """The first tap behind another one that lies in the axis for all results; -1 for none."""
+    """The first tap behind `previous` that lies in the axis for all results; -1 for none."""
     for tap in range(previous + 1, taps):
         if _results(first + tap, stride, length, results) == (0, results):
             return tap
@@ -241,7 +241,7 @@ def _full(first: int, stride: int, taps: int, length: int, results: int, previou
 
 @njit(cache=True)
 def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int, pixels: int, box: TileBox) -> int:
-    """Sums of all windows of a tile, plus `centre`, as float32 d: in float16 columns first, in d as well, then rows."""
+    """Sums of all windows of a tile, plus `centre`, as float32 target: in float16 columns first (in target too), then rows."""
     size_in, size_v = HALF * box.high * box.wide, HALF * box.rows * box.wide
     cursor = paced(out, cursor, _VCONVERT, _F16, job.tag, halves, pixels, box.planes * box.high * box.wide, 1, HALF, 1, 1, job.source)
     n: Axes = (HALF * box.wide, box.rows, box.planes)
@@ -287,7 +287,7 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
 def _any_order(
     out: Code, cursor: int, job: AverageJob, target: int, floats: int, pixels: int, number: int, classes: Ints, box: TileBox, counted: bool
 ) -> tuple[int, int]:
-    """(at, boxes that are made in order) of a tile in which whole windows may be added in any order.  counted: no more than the boxes."""
+    """(cursor, boxes in order) of a tile whose complete windows may be added in any order.  counted: only count the boxes."""
     boxes = 0
     if not counted:
         cursor = _integers(out, cursor, job, target, floats, pixels, box)
@@ -324,7 +324,7 @@ def _any_order(
 
 @njit(cache=True)
 def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    """The mean of all pixels.  A slot: pixels, what they are in float16, sums of them in float32, sums, results.
+    """Emit the mean of all pixels.  A slot: pixels, pixels in float16, sums of them in float32, sums, results.
 
     Sums stay in the first slot.  A pixel's planes lie side by side, so that all work is on one run.
     """
@@ -337,6 +337,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
         if cursor + room >= out.shape[0]:
             return -1
         sums = (job.slot_1 if parity[UB_SLOT] else job.slot_0) + job.tile_planes * ((1 + HALF) * chunk + WIDE * most_left)
+        # chunks of pixels: float16, halvings, and float32 sums of all chunks
         for begin in range(0, pixels, chunk):
             slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
@@ -360,6 +361,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
         while count > 1:
             cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, sums + one * (count - count // 2), -1, 1, 0, one * (count // 2), 0)
             count -= count // 2
+        # one pixel is left: zero point, scale, limits, rounding
         y = sums + job.tile_planes * WIDE * most_left
         cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.less)
         cursor = flat(out, cursor, _VMULS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.times)
@@ -374,7 +376,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
 
 @njit(cache=True)
 def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
-    """A slot: pixels or results, pixels as floats, sums, CONSTANTS blocks."""
+    """Emit windows tile by tile.  A slot: pixels or results, pixels as floats, sums, CONSTANTS blocks."""
     count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
     in_columns_max = job.in_w if across == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
@@ -394,6 +396,7 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
                 x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
             window_top, window_left = oy * job.sh - job.pad_top - y0, c * job.sw - job.pad_left - x0
             box = TileBox(planes, rows, columns, oy, c, y1 - y0, x1 - x0, window_top, window_left, columns, rows * columns)
+            # upper bound of the records of the tile; boxes in order repeat all of it
             size_in, size_out = planes * box.high * box.wide, planes * rows * columns
             slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             floats_base = slot + job.tile_planes * max(in_max, out_max)

@@ -1,7 +1,7 @@
 """Convolutions of integers: sums in int32, to which FIXPIPE adds a bias and which it multiplies by a scale, one of each for a channel.
 
-Most zero points cost nothing: that of weights is taken from them, that of the input goes into the bias, and the padding is that zero point
-(`QuantisedConv.offset`).  Weights that are no 8 bits then have a product with what is left of their zero point beside them.
+Most zero points cost nothing: that of weights is subtracted from them, that of the input goes into the bias, and padding is that zero point
+(`QuantisedConv.offset`).  If weights exceed 8 bits then, the rest of their zero point needs a product of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
 
 @dataclass(frozen=True, eq=False)
 class IntegerProductSpec(ConvSpec):
-    """A product of integers.  What is left of a zero point of the right operand is a product too (`conv_emitter._less`).
+    """A product of integers.  The rest of a zero point of the right operand is a product too (`conv_emitter._less`).
 
     right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result
-    of int32, which has none.  zeros_at: DDR blocks of what is added to all of the right operand, a block of weights of each byte; they lie
-    in L1 in front of weights.
+    of int32, which has none.  zeros_at: DDR blocks of the constants added to all of the right operand, a block of weights of each byte; they
+    lie in L1 in front of weights.
     """
 
     right_type: DataType
@@ -45,11 +45,11 @@ class IntegerProductSpec(ConvSpec):
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
-        """What is added to all of the right operand; as `less`."""
+        """Constants that are added to all of the right operand, as of `less`."""
         raise NotImplementedError
 
     def words(self) -> dict[str, int]:
-        """What of `of_integers` is the same wherever buffers lie."""
+        """Fields of `of_integers` that do not depend on addresses."""
         zeros, zeros_type = self.zeros
         fields = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type)}
         return fields | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
@@ -73,7 +73,7 @@ class IntegerProductSpec(ConvSpec):
         return *super().sizes(storages), self.products, self.zero_blocks, self.column_blocks
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
-        """What is added to all of the right operand is fetched once, so it stays, in one buffer with both chunks where there are such."""
+        """Buffers of weights; constants of the right operand are fetched once, so they stay, in one buffer with both chunks."""
         slots, size = super().weight_slots(tiling)
         return (1, slots * size + self.zero_blocks) if self.zero_blocks else (slots, size)
 
@@ -104,7 +104,7 @@ class IntegerProductSpec(ConvSpec):
 
 @dataclass(frozen=True, eq=False)
 class QuantisedConvSpec(IntegerProductSpec):
-    """left: of the zero point of weights, which they are packed with."""
+    """A convolution of integers.  left: rest of the zero point of weights, with which they are packed."""
 
     word: ClassVar[str] = "quantised_conv"
 
@@ -183,16 +183,16 @@ def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Loweri
 
 
 def byte(value: int) -> int:
-    """As a word of a record has it."""
+    """An int8 or uint8 as the word of a record."""
     return value & 0xFF
 
 
 def sums_alone(y_q: Quantisation | None) -> bool:
-    """Whether what leaves L0C is the sums themselves."""
+    """Whether the sums themselves leave L0C."""
     return y_q is not None and y_q.dtype == SUMS
 
 
 def requantised(y_q: Quantisation | None, name: str) -> dict[str, int]:
-    """Fields of `ConvJob` that say what int32 sums become."""
+    """Fields of `ConvJob` for the conversion of int32 sums."""
     sums = {"sums": int(DataType.int32)}
     return sums if y_q is None or sums_alone(y_q) else sums | {"zero": y_q.single(name)[1], "low": y_q.limits[0], "high": y_q.limits[1]}

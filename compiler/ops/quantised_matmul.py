@@ -1,4 +1,4 @@
-"""Products of two tensors of integers.
+"""Matrix products of two tensors of integers.
 
 With zero points u of a and v of b, the sum over k of (a - u) * (b - v) is that of a * b, of a * -v and of -u * b, and u * v each time.  The
 first three are products of the matrix unit, of which a constant is one side: -v or -u in every place, a byte or the sum of two.  The last
@@ -26,7 +26,7 @@ _MOST_OF_A_PRODUCT = 255 * 255
 
 @dataclass(frozen=True, eq=False)
 class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
-    """Biases and scales are of one head, and all heads have them."""
+    """A product of two integer tensors.  Biases and scales are of one head; all heads share them."""
 
     word: ClassVar[str] = "quantised_matmul"
 
@@ -80,7 +80,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
 
     @cached_property
     def _left(self) -> tuple[tuple[int, ...], DataType]:
-        """As `zeros`, of the left operand."""
+        """Constants that are added to all of the left operand, as `zeros`."""
         return less(self.quantised.a_q.single(self.name)[1])
 
     @property

@@ -1,4 +1,4 @@
-"""Softmax of bytes over the channels."""
+"""Softmax of bytes over the channels, on VECTOR."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class QuantisedSoftmaxSpec(OnVector):
         return self.group_planes
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """A group."""
+        """Planes of a group: a tile has one."""
         return self.group_planes
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:

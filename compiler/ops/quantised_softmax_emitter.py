@@ -66,7 +66,7 @@ class QuantisedSoftmaxJob(NamedTuple):
 
 @njit(cache=True)
 def _exponentials(out: Code, cursor: int, job: QuantisedSoftmaxJob, floats: int, source: int, blocks: int, step: int, x_step: int) -> int:
-    """f [blocks][WIDE], each `step` times that from the one before it, of bytes x [blocks], x_step apart."""
+    """floats [blocks][WIDE], `step` times that apart, from bytes source [blocks], x_step apart, by the table of exponentials."""
     done = 0
     while done < blocks:
         remaining = blocks - done
@@ -81,7 +81,7 @@ def _exponentials(out: Code, cursor: int, job: QuantisedSoftmaxJob, floats: int,
 
 @njit(cache=True)
 def _sums(out: Code, cursor: int, job: QuantisedSoftmaxJob, total: int, floats: int, size: int, channels: Ints) -> int:
-    """total [size] = all lanes of f [size][deep * WIDE] that are channels, added in their order."""
+    """total [size] = all lanes of floats [size][deep * WIDE] that are channels, added in their order."""
     pixel_pitch = WIDE * job.deep
     cursor = flat(out, cursor, _VFILL, _F32, job.tag, total, -1, -1, -1, 0, 0, size, 0)
     for pixel in range(0, size, REPEAT_BLOCKS):
@@ -131,6 +131,7 @@ def _emit(
             total = top + tile
             wide = WIDE * deep * size
             by_pixel, spread = size < deep, WIDE * deep  # which way fills more of an instruction
+            # bytes minus their greatest, exponentials, sums, quotients, bytes again
             cursor = load_tile(out, cursor, job.source, job.tag, source, p, r * job.width + c, size, deep, x)
             for i in range(len(padded)):
                 d, mask = x + padded[i] * size, job.consts + MASKS + MASK * i

@@ -1,4 +1,4 @@
-"""Pixels in another order of rows."""
+"""Reflow on VECTOR: pixels of an image in rows of another length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.npu.isa import Op, float_bits
 
 @dataclass(frozen=True, eq=False)
 class ReflowSpec(OnVector):
-    """before: filled pixels in front of the first one."""
+    """A reflow.  before: filled pixels in front of the first one."""
 
     word: ClassVar[str] = "reflow"
 

@@ -1,4 +1,4 @@
-"""Pixels in another order of rows, on one block."""
+"""Emission of a reflow on one block: filled pixels by VECTOR, all others by moves."""
 
 from __future__ import annotations
 

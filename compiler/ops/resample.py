@@ -1,4 +1,4 @@
-"""Images in another size."""
+"""Resampling on VECTOR: images in another size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
 
 @dataclass(frozen=True, eq=False)
 class ResampleSpec(OnVector):
-    """Columns first, then rows.
+    """A resampling, of columns first and then of rows.
 
     columns, rows: `Taps.runs`, empty where every place stays; bounds: int64 [out_h, 2], `Taps.bounds` of the rows.
     """
@@ -50,7 +50,7 @@ class ResampleSpec(OnVector):
 
     @lru_cache(maxsize=256)  # noqa: B019  a spec lives as long as its unit
     def input_rows(self, rows: int) -> int:
-        """The most that `rows` neighbouring rows of the result come from."""
+        """The most input rows that `rows` neighbouring rows of the result come from."""
         return int(input_rows(self.bounds, rows))
 
     @lru_cache(maxsize=256)  # noqa: B019

@@ -1,4 +1,4 @@
-"""Rows and columns taken anew, on one block: columns first, then rows, each run of places one strided operation or a few."""
+"""Emission of a resampling on one block: columns first, then rows, each run of places one strided operation or a few."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _put(
     out: Code, cursor: int, dtype: int, tag: int, shape: Axes, target: int, ds: Axes, source: int, ss: Axes, weight: int, adds: int,
     product: int,
 ) -> int:  # fmt: skip
-    """d (+)= weight * s over a grid of blocks; `product`: a free place for as many."""
+    """target (+)= weight * source over a grid of blocks; `product`: a free place for as many."""
     if not adds:
         return grid(out, cursor, _VCOPY if weight == _ONE else _VMULS, dtype, tag, shape, target, ds, source, ss, -1, ss, weight)
     if weight != _ONE:
@@ -62,7 +62,7 @@ def _put(
 def emit_resample(
     out: Code, cursor: int, job: ResampleJob, source: TilePlace, target: TilePlace, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
 ) -> int:
-    """columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
+    """Emit all tiles.  columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
     tile_count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows = input_rows(bounds, tile_rows)
     for p in range(0, job.planes, job.tile_planes):

@@ -1,4 +1,4 @@
-"""Windows in strips and in tiles: their padding, which is left and right of the part of the image that a strip has, and what they cover."""
+"""Geometry of sliding windows in strips and tiles: their padding on both sides of a strip, and the pixels that they cover."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Sliding = Convolution | Pooling
 
 
 def padded_columns(operator: Sliding, in_columns: Rows, out_columns: Rows) -> Pads:
-    """For columns `made` of the result, which come from columns `main` of the input."""
+    """Padding of columns `out_columns` of the result, which read columns `in_columns` of the input."""
     _, stride, _, pad = operator.window(COLUMNS)
     return _behind(operator, in_columns.start - (out_columns.start * stride - pad), in_columns, out_columns)
 
 
 def all_padding(operator: Convolution, in_columns: Rows, out_columns: Rows) -> Pads | None:
-    """Of windows that see nothing but padding: all of it in front of the image; None where no field holds so much."""
+    """Padding of windows that see nothing else, all in front of the image; None if no field holds so much."""
     size, stride, dilation, _ = operator.window(COLUMNS)
     before = (out_columns.size - 1) * stride + (size - 1) * dilation + 1
     return _behind(operator, before, in_columns, out_columns) if before <= MAX_WINDOW else None
@@ -38,13 +38,13 @@ def _behind(operator: Sliding, before: int, in_columns: Rows, out_columns: Rows)
 
 @dataclass(frozen=True, eq=False)
 class SlidingSpec(OnVector):
-    """A pooling: tiles of it read what their windows cover."""
+    """A pooling, whose tiles read the pixels under their windows."""
 
     operator: Pooling
 
     @property
     def geometry(self) -> dict[str, int]:
-        """Fields of a job that say where windows lie."""
+        """Fields of a job with the positions of windows."""
         (kh, kw), (sh, sw), (pad_top, pad_left, _, _) = self.operator.kernel, self.operator.stride, self.operator.pads
         image = {"in_h": self.in_h, "in_w": self.in_w, "out_w": self.out_w}
         return image | {"kh": kh, "kw": kw, "sh": sh, "sw": sw, "pad_top": pad_top, "pad_left": pad_left}
@@ -55,7 +55,7 @@ class SlidingSpec(OnVector):
         return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * pool.stride[1] + pool.kernel[1])
 
     def read_blocks(self, tiles: VectorTiles) -> float:
-        """Of the input, by all tiles: whole rows, or what every tile's windows cover of them."""
+        """Blocks of the input that all tiles read: whole rows, or the columns under a tile's windows."""
         columns = tiles.across * self.wide(tiles.tiling.tile_columns or self.out_w)
         return float(self._window_rows(tiles.heights, tiles.tiling.tile_rows)) * columns * self.y.planes * tiles.images
 

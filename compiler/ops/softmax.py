@@ -1,4 +1,4 @@
-"""Softmax over the channels."""
+"""Float softmax over the channels, on VECTOR."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulator.npu.parts import DataType, Memory
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxSpec(OnVector):
-    """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in padding lanes; padded: planes that have any."""
+    """A softmax.  masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in padding lanes; padded: planes that have any."""
 
     word: ClassVar[str] = "softmax"
 
@@ -44,7 +44,7 @@ class SoftmaxSpec(OnVector):
         return self.group_planes
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """Whole groups."""
+        """Planes of a tile: whole groups."""
         deep = self.group_planes
         return min(self.y.planes, max(deep, tiling.tile_planes // deep * deep))
 

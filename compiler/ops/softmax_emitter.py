@@ -66,6 +66,7 @@ def emit_softmax(out: Code, cursor: int, job: SoftmaxJob, source: TilePlace, tar
             top = x + job.tile_planes * tile_rows * job.tile_columns
             total = top + tile_rows * job.tile_columns
             cursor = load_tile(out, cursor, job.dtype, job.tag, source, p, r * job.width + c, size, planes, x)
+            # lanes without a channel become very negative; then x - max, exp, sum, and x / sum, group by group
             for plane in padded:
                 if p <= plane < p + planes:
                     d = x + (plane - p) * size

@@ -1,11 +1,11 @@
-"""What a product's tiles come to on one block: the one place that counts them, for estimates, features and stages alike.
+"""Counts of a product's tiles on one block, shared by estimates, features and stages; `cost.closed_form` derives cycles from them.
 
-Cycles that this takes: `cost.closed_form`.
+m, n1, k1: rows, columns in fractals and blocks of k of a tile.
 
 `ops.conv_emitter` goes over chunks of weights, and in each over tiles in the order of the tiling, those of k inside.  Tiles of an
 operand that come again *stay* where all of them have a slot: of the operand of the inner loop those of all k and of that loop, of the
 other one those of all k.  Else a tile is loaded wherever another one came between.  The last chunk along an axis, and the last tile in
-it, are what is left; whether tiles stay is the same in all chunks.
+it, may be smaller; whether tiles stay is the same in all chunks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pair = tuple[int, int]  # of the left and the right operand
 
 
 class Counts(NamedTuple):
-    """Of one group.  rows: pixels, padded.  results: tiles that leave L0C.
+    """Counts of one group.  rows: pixels, padded.  results: tiles that leave L0C.
 
     loads_a, loads_b: instructions that load L0A and L0B.  moved_a: rows x blocks of k that come to L0A; moved_b: n1 x blocks of k to L0B.
     blocks: n1 x blocks of k that all rows are multiplied with.
@@ -72,7 +72,7 @@ def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, stay:
 
 @njit(cache=True)
 def pieces(length: int, size: int) -> Along:
-    """(size, count) of the whole pieces of an axis, and of what is left."""
+    """(size, count) of the whole pieces of an axis, and of the remainder."""
     size = min(size, length)
     remainder = length % size
     return (size, length // size), (remainder, 1 if remainder else 0)
@@ -85,7 +85,7 @@ def whole(length: int) -> Along:
 
 
 def cut_in(length: int, size: int) -> list[tuple[int, int]]:
-    """Those of `pieces` that there are."""
+    """The pieces of `pieces` that are not empty."""
     return [piece for piece in pieces(length, size) if piece[1]]
 
 
@@ -125,7 +125,7 @@ def counts(
     fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut,
     room: Pair,
 ) -> Counts:  # fmt: skip
-    """along_n, along_k: chunks of weights, in n1 and in blocks of k.  cut: where IM2COL ends along k.  room: `places`."""
+    """Count a dense product.  along_n, along_k: chunks of n1 and of blocks of k.  cut: where IM2COL ends along k.  room: `places`."""
     tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m)
     stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
     products = results = loads_a = moved_a = loads_b = moved_b = blocks = 0
@@ -154,7 +154,7 @@ def counts_of_panels(
     panels: Panels, fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int,
     room: Pair,
 ) -> Counts:  # fmt: skip
-    """The same where there are zeros beside groups."""
+    """Counts of a product with zero blocks, from its panels."""
     tiles_m, rows, results = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m), 0
     for size_n, count_n in along_n:
         results += count_n * tiles_m * ((size_n + tile_n1 - 1) // tile_n1)
@@ -165,7 +165,7 @@ def counts_of_panels(
 
 @njit(cache=True)
 def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
-    """Steps of MMAD of all tiles along one axis, the last one what is left."""
+    """Steps of MMAD of all tiles along one axis, the last one the remainder."""
     count = length // tile
     remainder = length - count * tile
     return count * steps(tile, axis) + (steps(remainder, axis) if remainder else 0)

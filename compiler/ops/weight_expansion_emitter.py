@@ -1,5 +1,4 @@
-"""Weights out of overlaid blocks (`target.weight_expansion`): VECTOR makes fractals of them in UB, MTE3 brings these to L1, a piece after
-the other.
+"""Expansion of overlaid weights (`target.weight_expansion`): VECTOR makes fractals in UB, MTE3 brings them to L1, piece by piece.
 
 A piece is some n1 by some *steps*, blocks of k of one group or of several.  In the slot of UB it is [steps][n1][16].  Every run of columns
 has records of its own: where few columns of a group lie in a fractal, of up to 8 columns, repeated for steps; else of up to 8 steps,
@@ -28,7 +27,7 @@ _MIN, _BYTES = int(Op.VMIN), int(DataType.uint8)
 
 
 class ExpansionJob(NamedTuple):
-    """What expands an operator's weights; overlaid: 0 where they are none of these.
+    """Parameters of the expansion of an operator's weights; overlaid: 0 without one.
 
     overlaid, masks, planes, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0,
     overlaid_1, expanded_0, expanded_1: blocks of UB; overlaid blocks take turns in two places unless they are kept.  room: blocks of a slot
@@ -80,7 +79,7 @@ def expand_all(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int,
     target: int,
 ) -> int:  # fmt: skip
-    """All weights, from DDR on.  Returns the next row, or -1 where `out` is too short."""
+    """Expand all weights, from DDR to L1.  Returns the next row, or -1 where `out` is too short."""
     steps = overlaid_steps(job.overlaid, k1)
     some = max(1, steps // k1)
     places = packed(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
@@ -109,9 +108,9 @@ def expand(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
     k_start: int, k_size: int, n_start: int, n_size: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
-    """n1 and steps that begin at n_start and k_start, of groups one after the other (of one, unless `across`), to L1.
+    """Expand n1 and steps from n_start and k_start on, of consecutive groups (one, unless `across`), to L1.
 
-    overlaid: where the first step's blocks are in UB.  row, apart: L1 blocks from an n1, from a group, to the next.
+    overlaid: where the first step's blocks are in UB.  row, group_pitch: L1 blocks from an n1, from a group, to the next.
     needed: see `emit_conv`; what is not multiplied is not made where steps are taken together.  places: `packed` from target on, or of no
     size.
     """
@@ -144,7 +143,7 @@ def expand(
 
 @njit(cache=True)
 def _made(needed: Ints, n: int, columns: int, k_start: int, k: int, k_size: int, deep: int) -> tuple[int, int]:
-    """[first, stop) of the next steps from k on, at most `deep`, that any of these n1 needs; of no size where none is left."""
+    """[first, stop) of the next steps from k on, at most `deep`, that any of `columns` n1 from n on needs; empty at the end."""
     stop = k_size
     while k < k_size and not needed[n : n + columns, k_start + k].any():
         k += 1
@@ -161,10 +160,11 @@ def _piece(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
     k: int, size: int, n1: int, columns: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
-    """`size` steps of each group; groups: of whole ones, where they are several."""
+    """Expand `size` steps from step k on of each group; several groups are whole ones."""
     place = job.expanded_1 if parity[EXPANDED_SLOT] else job.expanded_0
     parity[EXPANDED_SLOT] ^= 1
     pitch, begin, steps = columns * COLUMNS, n1 * COLUMNS, groups * size
+    # overlaid blocks and masks of a run of columns have constant steps, so records cover several at a time
     for r in range(runs.shape[0]):
         first, count, s, s_step, m, m_step = runs[r]
         a, b = max(first, begin), min(first + count, begin + pitch)
@@ -195,6 +195,7 @@ def _piece(
                 else:
                     some, wide = min(REPEAT_BLOCKS, alike), min(MAX_REPEATS, b - a - c)
                     full, remainder = wide // REPEAT_BLOCKS, wide % REPEAT_BLOCKS
+                    # steps or columns as the blocks of a repeat, whichever takes VECTOR less time
                     if some * (full + (remainder > 0) + job.startup * ((full > 0) + (remainder > 0))) < wide + job.startup:
                         some = 1
                         if full:
@@ -214,6 +215,7 @@ def _piece(
                             m_step, 0, 0, 0,
                         )  # fmt: skip
                 t += some
+    # out of the slot of UB: by panels, or with the pitch of dense weights
     if places.size:
         return _packed_piece(out, cursor, job, needed, places, tag, place, k, size, n1, columns, target)
     if groups == 1:
@@ -231,7 +233,7 @@ def _packed_piece(
     out: Code, cursor: int, job: ExpansionJob, needed: Ints, places: Ints, tag: int, place: int, k: int, size: int, n1: int, columns: int,
     target: int,
 ) -> int:  # fmt: skip
-    """What is multiplied of a piece to where it lies packed, panel by panel; -1 where `out` is too short."""
+    """Copy the multiplied blocks of a piece, from step k on, to their packed places, panel by panel; -1 if `out` is too short."""
     for k_start in range(k // job.tile_k1 * job.tile_k1, k + size, job.tile_k1):
         n = n1
         while n < n1 + columns:
