@@ -37,7 +37,7 @@ def work(planes: int, pixels: int) -> tuple[int, int]:
 
 
 class Way(NamedTuple):
-    """An assignment of axes.  blocks, repeats: axes that an instruction's blocks and its repeats go along; the same one: end to end along it."""
+    """Axes of an instruction.  blocks, repeats: those that its blocks and its repeats go along; the same one: end to end along it."""
 
     blocks: int
     repeats: int

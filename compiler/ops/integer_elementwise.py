@@ -52,7 +52,9 @@ _Bytes = NDArray[np.uint8]
 
 
 class TypedSteps(NamedTuple):
-    """Steps and constants of one operator.  buffers, pixels: blocks of each buffer for a block of bytes, of those of one pixel for a plane.  rows: see `TypedSpec`.
+    """Steps of an operator.
+
+    buffers, pixels: blocks of each buffer for a block of bytes, of those of one pixel for a plane.  rows: see `TypedSpec`.
 
     constants: one after the other, whole blocks.  channels: float32 [constants, channels], of which each plane has its own.
     """
@@ -241,6 +243,7 @@ def _product(op: QuantisedPair, writer: _Writer) -> TypedSteps:
     every_a, every_b = every_integer(op.a_q), every_integer(op.b_q).astype(np.int64) - zb
     products = np.multiply.outer(every_b, every_a.astype(np.int64) - za)
     wanted = saturated(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
+    # a gate: one multiply-add per element, with the rest done on its pixel
     if b >= PIXELS and (gate := gated(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
         shift = writer.buffer(PIXEL_BLOCKS, pixel=True)
         writer.flat(Op.VMULS, b, b, float(gate.scale))
@@ -329,6 +332,7 @@ class TypedSpec(OnVector):
         writer = _Writer(takes, gives, pixels)
         steps = _steps(op, into.machine, writer)
         place = into.layout.placements[op.y]
+        # the emitter takes constants by plane if channels have their own
         values = _by_planes(steps.channels, place) if steps.channels else steps.constants
         inputs = [
             (buffer, _planes(dtype), int(dtype), int(pixel)) for buffer, dtype, pixel in zip(writer.inputs, takes, pixels, strict=True)

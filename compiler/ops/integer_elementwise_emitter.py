@@ -140,7 +140,7 @@ def _step(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: in
 
 @njit(cache=True)
 def emit_typed(out: Code, cursor: int, job: TypedJob, sources: Ints, target: TilePlace, steps: Ints, inputs: Ints, parity: Ints) -> int:
-    """Emit all tiles.  sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
+    """Emit tiles.  sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
     count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     tile_blocks = job.tile_planes // job.together * tile_rows * job.tile_columns
     for p in range(0, job.planes, job.tile_planes):

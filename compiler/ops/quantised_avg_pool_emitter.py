@@ -150,7 +150,7 @@ def _part(job: AverageJob, box: TileBox, row: int, row_stop: int, column: int, c
 
 @njit(cache=True)
 def _axes(columns: int, rows: int, planes: int, pitch: int, plane_pitch: int, blocks: int, sw: int) -> tuple[Axes, Axes, int]:
-    """Shape of results of so many blocks, their strides, and repetitions: of neighbours the blocks of a pixel and of the next one are one axis."""
+    """Shape of results of so many blocks, strides, repetitions: of neighbours the blocks of a pixel and of the next one are one axis."""
     if sw == 1 or columns == 1:
         return (blocks * columns, rows, planes), (1, blocks * pitch, blocks * plane_pitch), 1
     return (columns, rows, planes), (blocks, blocks * pitch, blocks * plane_pitch), blocks
@@ -405,7 +405,8 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
             per_tap = most(WIDE * columns, rows, planes)
             regions = min(rows, 2 * job.kh + 1) * min(columns, 2 * job.kw + 1)
             room = (
-                (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // 2040 + 64 + 4 * planes + 2 * box.high
+                (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // 2040 + 64
+                + 4 * planes + 2 * box.high
             )  # fmt: skip
             if job.exact:
                 _, boxes = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, True)

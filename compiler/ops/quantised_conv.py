@@ -34,8 +34,8 @@ from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
 class IntegerProductSpec(ConvSpec):
     """A product of integers.  The rest of a zero point of the right operand is a product too (`conv_emitter._less`).
 
-    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result
-    of int32, which has none.  zeros_at: DDR blocks of the constants added to all of the right operand, a block of weights of each byte; they
+    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result of
+    int32, which has none.  zeros_at: DDR blocks of the constants added to all of the right operand, a block of weights of each byte; they
     lie in L1 in front of weights.
     """
 

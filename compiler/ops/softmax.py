@@ -18,7 +18,7 @@ from simulator.npu.parts import DataType, Memory
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxSpec(OnVector):
-    """A softmax.  masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in padding lanes; padded: planes that have any."""
+    """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in padding lanes; padded: planes that have any."""
 
     word: ClassVar[str] = "softmax"
 

@@ -26,8 +26,8 @@ class StorageSpec:
     dtype: of its values.
     whole: planes of the DDR storage of which this is a run (`segment.channel_splits`), else 0; `planes`: its own.
 
-    In a target graph of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
-    `pitch` blocks in DDR, 0 where they have no others.
+    In a target graph of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that
+    have `pitch` blocks in DDR, 0 where they have no others.
     """
 
     name: str
