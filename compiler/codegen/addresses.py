@@ -1,4 +1,4 @@
-"""Where a segment's tensors lie, as tables of `instructions.addressing`."""
+"""Addresses of a segment's tensors, as tables of `instructions.addressing`."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from compiler.target.target_graph import TargetGraph
 
 
 def allocations_of(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
-    """l1: buffers of the storages that stay (see `segment.memory_plan`)."""
-    table, rows, buffers, most = _unplaced(target_graph, blocks, prefetch, window)
+    """Tables of a segment's allocations.  l1: buffers of its resident storages (see `segment.memory_plan`)."""
+    table, rows, buffers, max_slots = _unplaced(target_graph, blocks, prefetch, window)
     slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
-    return Allocations(_in_ddr(target_graph), table, np.array(slots, np.int64).reshape(len(table), most), rows)
+    return Allocations(_in_ddr(target_graph), table, np.array(slots, np.int64).reshape(len(table), max_slots), rows)
 
 
 @lru_cache(maxsize=4096)
 def _unplaced(
     target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window
 ) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
-    """`Allocations.table` and `rows`; the most slots of a storage that stays, and as many buffers of each, with its first one before it."""
-    kept, slots, images = list(blocks.allocations.values()), slot_counts(target_graph, blocks, prefetch, window), target_graph.images
-    most = max(slots.values(), default=1)
-    table = np.zeros((len(kept), 8), np.int64)
-    rows = np.zeros((len(kept), blocks.count, 2), np.int64)
+    """(`Allocations.table`, `rows`, (first slot, slot) buffers of every resident storage, the most slots of one)."""
+    allocations, slots, images = list(blocks.allocations.values()), slot_counts(target_graph, blocks, prefetch, window), target_graph.images
+    max_slots = max(slots.values(), default=1)
+    table = np.zeros((len(allocations), 8), np.int64)
+    rows = np.zeros((len(allocations), blocks.count, 2), np.int64)
     buffers = list[tuple[Buffer, Buffer]]()
-    for index, allocation in enumerate(kept):
+    for index, allocation in enumerate(allocations):
         count, storage = slots[allocation.storage], target_graph.storages[allocation.storage]
         first, last = span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
         ring = allocation.high(count, images) if allocation.cached or allocation.held else 0
         table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first, target_graph.together
-        buffers += [(Buffer("tensor", allocation.storage), Buffer("tensor", allocation.storage, slot)) for slot in range(most)]
+        buffers += [(Buffer("tensor", allocation.storage), Buffer("tensor", allocation.storage, slot)) for slot in range(max_slots)]
         rows[index] = allocation.rows
-    return table, rows, buffers, most
+    return table, rows, buffers, max_slots
 
 
 @lru_cache(maxsize=1024)
 def _in_ddr(target_graph: TargetGraph) -> Ints:
     """Address, and blocks from group of images to group, plane to plane, row to row, and image to image of a group."""
     sizes = ((s, s.image_blocks if s.n else 0) for s in target_graph.storages)
-    one = [(s.address, size * target_graph.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
-    return np.array(one, np.int64)
+    rows = [(s.address, size * target_graph.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
+    return np.array(rows, np.int64)
 
 
 def places_kept(blocks: Blocks) -> dict[int, int]:
-    """Storage -> its place among those that stay."""
-    return {storage: at for at, storage in enumerate(blocks.allocations)}
+    """Storage -> its position among the resident ones."""
+    return {storage: position for position, storage in enumerate(blocks.allocations)}
 
 
-def operand(blocks: Blocks, kept: Mapping[int, int], piece: TensorSlice) -> tuple[int, int, int]:
-    """(storage, plane, allocation) of a piece: in L1 where all of it stays there.  kept: `places_kept`."""
-    storage, plane, planes = piece
-    index = kept.get(storage, -1)
+def operand(blocks: Blocks, positions: Mapping[int, int], tensor: TensorSlice) -> tuple[int, int, int]:
+    """(storage, plane, allocation) of a tensor: in L1 if all of it is resident.  positions: `places_kept`."""
+    storage, plane, planes = tensor
+    index = positions.get(storage, -1)
     if index >= 0:
         allocation = blocks.allocations[storage]
         if not allocation.plane <= plane <= plane + planes <= allocation.plane + allocation.planes:

@@ -1,5 +1,4 @@
-"""What blocks alone say of a segment's operators and loads, as tables for emission: made once for all plans of the same blocks, whatever
-their tilings and wherever their buffers lie."""
+"""Tables of a segment's operators and loads that depend on its blocks alone: plans with other tilings and buffers share them."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ _NO_RECORDS = np.zeros(0, np.int64)
 
 
 class _Fixed(NamedTuple):
-    """Of an operator whatever its segment: operands, each with what follows its place in `OperatorJobs.reads`, what follows that of its
-    result in `writes`, numbers of its tables, and how many each has."""
+    """Numbers of an operator that no segment changes: operands and the ends of their rows in `OperatorJobs.reads`, the end of its row
+    in `writes`, the data type of its result, all numbers of its tables, and the length of each table."""
 
     reads: tuple[tuple[TensorSlice, tuple[int, int, int]], ...]
     writes: tuple[int, ...]
@@ -52,8 +51,8 @@ class _Fixed(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _fixed(target_graph: TargetGraph, k: int) -> _Fixed:
-    spec = target_graph.operators[k]
+def _fixed(target_graph: TargetGraph, index: int) -> _Fixed:
+    spec = target_graph.operators[index]
     reads = zip(spec.reads, spec.pixels_only, strict=True)
     tables = [table.reshape(-1) for table in spec.tables()]
     return _Fixed(
@@ -67,16 +66,16 @@ def _fixed(target_graph: TargetGraph, k: int) -> _Fixed:
 
 @lru_cache(maxsize=4096)
 def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
-    specs, kept = target_graph.operators[blocks.start : blocks.stop], places_kept(blocks)
-    every = [_fixed(target_graph, spec.index) for spec in specs]
+    specs, positions = target_graph.operators[blocks.start : blocks.stop], places_kept(blocks)
+    fixed_tables = [_fixed(target_graph, spec.index) for spec in specs]
     reads, writes, lists, used = [], [], [], 0
-    for k, (spec, fixed) in enumerate(zip(specs, every, strict=True)):
+    for k, (spec, fixed) in enumerate(zip(specs, fixed_tables, strict=True)):
         streamed = blocks.streamed >> k & 1  # chunks come from DDR, whatever else is in L1
         for i, (piece, row) in enumerate(fixed.reads):
-            at = (piece.storage, piece.plane, -1) if streamed and i == 1 else operand(blocks, kept, piece)
-            reads.append(at + row)
-        goes = operand(blocks, kept, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
-        writes.append(goes + fixed.writes)
+            location = (piece.storage, piece.plane, -1) if streamed and i == 1 else operand(blocks, positions, piece)
+            reads.append(location + row)
+        destination = operand(blocks, positions, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
+        writes.append(destination + fixed.writes)
         begins = []
         for length in (*fixed.lengths, *(0,) * _LISTS)[:_LISTS]:
             begins.append((used if length else 0, length))
@@ -84,9 +83,12 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
         lists.append(begins)
     loads = []
     for load in blocks.loads:
-        storage, at = target_graph.storages[load.storage], operand(blocks, kept, TensorSlice(load.storage, load.plane, load.planes))
+        storage, location = (
+            target_graph.storages[load.storage],
+            operand(blocks, positions, TensorSlice(load.storage, load.plane, load.planes)),
+        )
         loads.append(
-            (*at, storage.first, storage.row_blocks, load.planes, target_graph.operators[blocks.start + load.step].tag, storage.dtype)
+            (*location, storage.first, storage.row_blocks, load.planes, target_graph.operators[blocks.start + load.step].tag, storage.dtype)
         )
     fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
     run = run_of(target_graph, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
@@ -96,13 +98,13 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
             [FED if blocks.fed >> k & 1 else BY_ITSELF if until == k else MADE_BY_READER for k, until in enumerate(blocks.until)], np.int64
         ),
         tags=np.array([spec.tag for spec in specs], np.int64),
-        dtypes=np.array([fixed.dtype for fixed in every], np.int64),
-        read_start=np.array([0, *accumulate(len(fixed.reads) for fixed in every)], np.int64),
+        dtypes=np.array([fixed.dtype for fixed in fixed_tables], np.int64),
+        read_start=np.array([0, *accumulate(len(fixed.reads) for fixed in fixed_tables)], np.int64),
         reads=np.array(reads, np.int64),
         writes=np.array(writes, np.int64),
         constants=_NO_ROWS,
         lists=np.array(lists, np.int64),
-        numbers=np.concatenate([fixed.numbers for fixed in every]),
+        numbers=np.concatenate([fixed.numbers for fixed in fixed_tables]),
         records=_NO_RECORDS,
     )
     work = Work(
@@ -118,4 +120,4 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
         reach=run.reach,
         bounds=run.bounds,
     )
-    return BlockTables(tuple([fixed.dtype for fixed in every]), work)
+    return BlockTables(tuple([fixed.dtype for fixed in fixed_tables]), work)

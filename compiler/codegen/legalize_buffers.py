@@ -1,4 +1,4 @@
-"""Records of a machine that does not have all memories, of those that were emitted as if it had (`target.capabilities`).
+"""Legalisation of records for a machine without UB or L0, from records for a machine with all memories (`target.capabilities`).
 
 UB is a region of L1, so it is renamed, and a COPY from L1 to UB, or back, moves on the path L1 -> L1, on the engine that has it.  Without
 L0A and L0B nothing comes there: every MMAD becomes an MMAD_IM2COL for each IM2COL of its tile, and takes weights where they lie in L1.
@@ -32,7 +32,7 @@ _paired = njit(cache=True, inline="always")(isa.paired)
 
 
 def in_place(code: Code, machine: Machine) -> Code:
-    """The records themselves where the machine has all memories."""
+    """Rewrite records for the memories of a machine; the argument itself if it has all."""
     if not machine.has(Memory.L0A):
         code = _without_l0(code, machine)
     return code if machine.has(Memory.UB) else _without_ub(code, machine)
@@ -56,21 +56,22 @@ def _without_l0(code: Code, machine: Machine) -> Code:
     while (used := _fused(code, out := np.empty((room, isa.WORDS), np.int32), *halves)) == -1:
         room += max(1, products) * max(1, parts)
     if used < 0:
-        what = (
+        reason = (
             "pads by more rows than a window says"
             if used == -2
             else "has a right operand that is computed, which only L0B brings into order"
         )
-        raise UnsupportedError(f"machine {machine.name}: a product {what}; accepted: on a machine with L0A and L0B")
+        raise UnsupportedError(f"machine {machine.name}: a product {reason}; accepted: on a machine with L0A and L0B")
     return out[:used]
 
 
 @njit(cache=True)
 def _fused(code: Code, out: Code, half_a: int, half_b: int) -> int:
-    """Records that are written; -1: `out` is too short; -2, -3: there is no such instruction."""
+    """Write records with an MMAD_IM2COL per IM2COL; returns their count, -1 if `out` is too short, -2, -3: no such instruction."""
     parts = np.zeros((2, _PARTS), np.int64)
-    count, right, at = np.zeros(2, np.int64), np.zeros(2, np.int64), 0
+    count, right, cursor = np.zeros(2, np.int64), np.zeros(2, np.int64), 0
     for i in range(code.shape[0]):
+        # IM2COLs and right operands of a slot are remembered until an MMAD reads it; each IM2COL then becomes a product of its own
         op = code[i, OP]
         if op == _IM2COL:
             slot = code[i, D] // half_a
@@ -90,9 +91,9 @@ def _fused(code: Code, out: Code, half_a: int, half_b: int) -> int:
             mpad, wide = code[i, M_MPAD], _WEIGHT_BLOCKS[code[i, DTYPE]]
             stride = weights[C_SSTRIDE] if weights[C_COUNT] > 1 else code[i, M_K] * wide
             for p in range(count[slot]):
-                if at >= out.shape[0]:
+                if cursor >= out.shape[0]:
                     return -1
-                image, row = code[parts[slot, p]], out[at]
+                image, row = code[parts[slot, p]], out[cursor]
                 if image[I_MPAD] != mpad:
                     return -2
                 row[:] = image
@@ -101,11 +102,12 @@ def _fused(code: Code, out: Code, half_a: int, half_b: int) -> int:
                 for pair in range(4):
                     row[W_KERNEL + pair] = _paired(np.int64(image[I_KH + 2 * pair]), np.int64(image[I_KH + 2 * pair + 1]))
                 row[W_N1], row[W_RIGHT], row[W_RSTRIDE] = code[i, M_N1], code[i, M_RIGHT], stride
+                # only the first product of a tile may set the sums
                 row[W_ACC] = code[i, M_ACC] if p == 0 else 1
-                at += 1
+                cursor += 1
         else:
-            if at >= out.shape[0]:
+            if cursor >= out.shape[0]:
                 return -1
-            out[at] = code[i]
-            at += 1
-    return at
+            out[cursor] = code[i]
+            cursor += 1
+    return cursor

@@ -1,7 +1,7 @@
-"""A segment becomes instructions: sequential records with real addresses, not yet synchronised.
+"""Lowering of a segment to instructions: sequential records with real addresses, not yet synchronised.
 
-`drafted` and `lower_draft` are what the compiler does most often, once per distinct segment plan: tables of its operators (`jobs`) and of
-what lies where (`places`) are made here, everything per block and per instruction happens in `nodes`.
+`drafted` and `lower_draft` are the hot path of the compiler: they run once per distinct segment plan.  This module makes the tables of
+operators and addresses; `node_kernel` does the work per block and per instruction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 class Records:
     """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
 
-    code: valid until the scratch that it was written into is written again.  staged: what lies in the shared memory.
+    code: valid until the scratch that it was written into is written again.  staged: ranges in the shared memory.
     """
 
     code: Code
@@ -53,8 +53,8 @@ class Records:
 
 
 class DraftShare(NamedTuple):
-    """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides,
-    once one of its ends is lowered."""
+    """A core's share of a segment before lowering: its data in shared memory, buffer places counted from the bottom of L1 and UB, and the
+    order of nodes, int64 [nodes, 2], of each sliding strip, known after the first `lower_draft`."""
 
     segment: Segment
     there: Staged
@@ -63,48 +63,48 @@ class DraftShare(NamedTuple):
     orders: list[Ints | None]
 
 
-def lower_draft(found: DraftShare, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
-    """flip: see `segment.memory_plan.mirrored`.  scratch: records to write into (int32 [CAPACITY or more, 32]), reused between calls."""
-    segment, there, share, places, orders = found
+def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
+    """Lower a draft.  flip: see `segment.memory_plan.mirrored`.  scratch: reusable room for records, int32 [CAPACITY or more, 32]."""
+    segment, staging, share, places, orders = draft
     target_graph = segment.parts[0]
     if flip:
         places = mirrored(target_graph.machine, places)
-    plan, mine = segment.plan, share.iterations
-    every = target_graph.images * plan.blocks
+    plan, core_iterations = segment.plan, share.iterations
+    strip_iterations = target_graph.images * plan.blocks
     out = scratch[:CAPACITY] if scratch is not None else new_scratch()
     begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
-        iterations = range(number * every + mine.start, number * every + mine.stop)
+        iterations = range(number * strip_iterations + core_iterations.start, number * strip_iterations + core_iterations.stop)
         code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
         if code is None:
             return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
-    code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
+    code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), staging)
     if plan.ahead_kib:
         bring_ahead(code, target_graph.machine, target_graph.memory.constant_blocks, plan.ahead_kib)
     code = in_place(code, target_graph.machine)
     _outlive(code, segment, places)
-    return Records(code, places.peak_bytes, there.ranges)
+    return Records(code, places.peak_bytes, staging.ranges)
 
 
 def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> DraftShare | Infeasible:
-    """Of one core's share of the segment whose first operator is `start`, without orders yet.
+    """Draft one core's share of the segment whose first operator is `start`, without orders.
 
     core: whose share, by its place among the plan's.  held: see `Segment.memory`.
     """
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         return segment
-    there = staged(segment, target_graph, core)
-    if isinstance(there, Infeasible):
-        return there
+    staging = staged(segment, target_graph, core)
+    if isinstance(staging, Infeasible):
+        return staging
     share = segment.share(core)
     places = segment.memory(share, held=held)
-    return places if isinstance(places, Infeasible) else DraftShare(segment, there, share, places, [])
+    return places if isinstance(places, Infeasible) else DraftShare(segment, staging, share, places, [])
 
 
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
-    """Records that write what is held say so, in place."""
+    """Mark records that write persistent tensors, in place."""
     target_graph = segment.parts[0]
     for storage, _ in places.held.at:
         first = places.l1[Buffer("tensor", storage)]
@@ -113,15 +113,15 @@ def _outlive(code: Code, segment: Segment, places: Places) -> None:
 
 @njit(cache=True)
 def _say_outlived(code: Code, first: int, stop: int) -> None:
-    """Of blocks [first, stop) of L1."""
+    """Mark records that write blocks [first, stop) of L1: their BLOCK is inverted."""
     for i in range(code.shape[0]):
         if code[i, DST] == _L1 and first <= code[i, D] < stop:
             code[i, BLOCK] = ~code[i, BLOCK]
 
 
 def _written(
-    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_],
-    orders: list[Ints | None], number: int,
+    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_], orders: list[Ints | None],
+    number: int,
 ) -> Code | None:  # fmt: skip
     """A strip's records, or None where `out` has no room for them.
 
@@ -143,23 +143,16 @@ def _written(
 
 
 def _work(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
-    known = block_tables(target_graph, blocks)
+    tables = block_tables(target_graph, blocks)
     allocations = allocations_of(target_graph, blocks, plan.prefetch, plan.window, places.l1)
-    return known.work._replace(allocations=allocations, jobs=jobs_of(target_graph, plan, blocks, known, places))
+    return tables.work._replace(allocations=allocations, jobs=jobs_of(target_graph, plan, blocks, tables, places))
 
 
 def _slid(
-    target_graph: TargetGraph,
-    plan: SegmentPlan,
-    blocks: Blocks,
-    work: Work,
-    slots: dict[int, int],
-    iterations: range,
-    out: Code,
-    rows: Ints,
-    begun: NDArray[np.bool_],
-) -> Ints:
-    """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
+    target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, work: Work, slots: dict[int, int], iterations: range, out: Code,
+    rows: Ints, begun: NDArray[np.bool_],
+) -> Ints:  # fmt: skip
+    """Write the nodes again in the order of the sliding window, so that double buffers alternate in that order; returns it.
 
     begun: see `write_nodes`, as it was before.
     """

@@ -19,53 +19,55 @@ from simulator.npu.program import Code
 
 @general
 @njit(cache=True)
-def _copies(out: Code, at: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, length: int, planes: int) -> int:
-    """A strided copy in pieces of a few planes, so that what waits for it can start before all of it has arrived."""
+def _copies(
+    out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, length: int, planes: int
+) -> int:
+    """A strided copy in pieces of a few planes, so that readers can start before all of it has arrived."""
     done = 0
     while done < length:
         run, rows = together(source, done, target, done, length - done)
         step = max(1, LOAD_PIECE_BLOCKS // (run * rows))
         for p in range(0, planes, step):
-            if at >= out.shape[0]:
+            if cursor >= out.shape[0]:
                 return -1
             s, d = block_at(source, p, done), block_at(target, p, done)
-            at = copy_rows(out, at, dtype, tag, engine, source, target, s, d, run, rows, min(step, planes - p))
+            cursor = copy_rows(out, cursor, dtype, tag, engine, source, target, s, d, run, rows, min(step, planes - p))
         done += run * rows
-    return at
+    return cursor
 
 
 @general
 @njit(cache=True)
-def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, target: int, blocks: int, piece: int) -> int:
+def _fetch(out: Code, cursor: int, dtype: int, tag: int, memory: int, source: int, target: int, blocks: int, piece: int) -> int:
     """Contiguous constants from DDR, in pieces."""
     for i in range(0, blocks, piece):
-        if at >= out.shape[0]:
+        if cursor >= out.shape[0]:
             return -1
-        at = copy(out, at, dtype, tag, MTE2, DDR, memory, source + i, target + i, min(piece, blocks - i), 1, 0, 0, 1, 0, 0)
-    return at
+        cursor = copy(out, cursor, dtype, tag, MTE2, DDR, memory, source + i, target + i, min(piece, blocks - i), 1, 0, 0, 1, 0, 0)
+    return cursor
 
 
 @general
 @njit(cache=True)
-def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: int, member: int) -> int:
-    storage, plane, allocation, column, width, planes, tag, dtype = w.loads[i]
-    first, last = w.fresh[i, t]
+def _load(out: Code, cursor: int, work: Work, load: int, block: int, image: int, iteration: int, member: int) -> int:
+    storage, plane, allocation, column, width, planes, tag, dtype = work.loads[load]
+    first, last = work.fresh[load, block]
     if last <= first:
-        return at
-    source = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration, member)
-    target = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration, member)
-    return _copies(out, at, dtype, tag, MTE2, source, target, (last - first) * width, planes)
+        return cursor
+    source = place_of(work.allocations, storage, plane, -1, column, width, first, block, image, iteration, member)
+    target = place_of(work.allocations, storage, plane, allocation, column, width, first, block, image, iteration, member)
+    return _copies(out, cursor, dtype, tag, MTE2, source, target, (last - first) * width, planes)
 
 
 @general
 @njit(cache=True)
-def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: int, member: int) -> int:
-    """What stays in L1 for the segment and leaves it as well."""
-    storage, plane, allocation, _, _, column, width, planes = w.jobs.writes[k]
-    first, last = w.own[k, t]
-    source = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration, member)
-    target = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration, member)
-    return _copies(out, at, w.jobs.dtypes[k], w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
+def _store(out: Code, cursor: int, work: Work, operator: int, block: int, image: int, iteration: int, member: int) -> int:
+    """Store to DDR of a result that also stays in L1 for the segment."""
+    storage, plane, allocation, _, _, column, width, planes = work.jobs.writes[operator]
+    first, last = work.own[operator, block]
+    source = place_of(work.allocations, storage, plane, allocation, column, width, first, block, image, iteration, member)
+    target = place_of(work.allocations, storage, plane, -1, column, width, first, block, image, iteration, member)
+    return _copies(out, cursor, work.jobs.dtypes[operator], work.jobs.tags[operator], MTE3, source, target, (last - first) * width, planes)
 
 
 _ADDRESSES = np.zeros(len(EMITTERS), np.int64)  # of those that this process has needed
@@ -75,58 +77,61 @@ def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any) -> i
     """`emit_nodes` with the emitters that these operators need; others are not compiled."""
     for number in set(work.jobs.kind[:, 0].tolist()):
         if not _ADDRESSES[number]:
-            given = types.int64, Reference(typeof(work)), typeof(Node(0, 0, 0, 0, False, 0)), record_type(JOBS[number])
-            _ADDRESSES[number] = kernel_address(EMITTERS[number], (typeof(out), *given, typeof(rows[0])))
+            arguments = types.int64, Reference(typeof(work)), typeof(Node(0, 0, 0, 0, False, 0)), record_type(JOBS[number])
+            _ADDRESSES[number] = kernel_address(EMITTERS[number], (typeof(out), *arguments, typeof(rows[0])))
     return int(emit_nodes(out, nodes, work, rows, begun, _ADDRESSES))
 
 
 @njit(cache=True)
-def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any, emitters: Ints) -> int:
+def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitters: Ints) -> int:
     """Records of nodes, int64 [n, 2] of (operator, iteration), from row 0 on; returns how many, or -1 where there is no room.
 
     rows: int64 [n, 2], filled with the rows behind a node's loads and behind its last record.  begun: bool [operators], whose constants are
     there already; kept up to date.  emitters: addresses of those that are needed, by number.
     """
-    w = by_reference(w)
-    blocks = w.computed.shape[1]
+    work = by_reference(work)
+    blocks = work.computed.shape[1]
     parity = np.zeros(PARITIES, np.int64)
-    loaded = np.full(w.loads.shape[0], -1, np.int64)
-    at = 0
-    for n in range(nodes.shape[0]):
-        k, iteration = nodes[n, 0], nodes[n, 1]
-        image, t = iteration // blocks % w.images, iteration % blocks
-        begin = at
-        for i in range(w.loads.shape[0]):
-            if w.readers[i, k] and loaded[i] < iteration:
-                loaded[i] = iteration
-                for member in range(w.together):
-                    at = _load(out, at, w, i, t, image, iteration, member)
-                    if at < 0:
+    loaded = np.full(work.loads.shape[0], -1, np.int64)
+    cursor = 0
+    for index in range(nodes.shape[0]):
+        operator, iteration = nodes[index, 0], nodes[index, 1]
+        image, block = iteration // blocks % work.images, iteration % blocks
+        begin = cursor  # loads that the node is the first to read
+        for load in range(work.loads.shape[0]):
+            if work.readers[load, operator] and loaded[load] < iteration:
+                loaded[load] = iteration
+                for member in range(work.together):
+                    cursor = _load(out, cursor, work, load, block, image, iteration, member)
+                    if cursor < 0:
                         return -1
-        rows[n, 0] = at
-        if w.computed[k, t, 1] > w.computed[k, t, 0]:
-            begins = not begun[k]
+        rows[index, 0] = cursor
+        if work.computed[operator, block, 1] > work.computed[operator, block, 0]:
+            begins = not begun[operator]  # constants come in front of the operator's first node
             if begins:
-                begun[k] = True
-                for c in range(w.jobs.constants.shape[0]):
-                    owner, memory, source, target, size, piece = w.jobs.constants[c]
-                    if owner == k:
-                        at = _fetch(out, at, w.jobs.dtypes[k], w.jobs.tags[k], memory, source, target, size, piece)
-                        if at < 0:
+                begun[operator] = True
+                for fetch in range(work.jobs.constants.shape[0]):
+                    owner, memory, source, target, size, piece = work.jobs.constants[fetch]
+                    if owner == operator:
+                        cursor = _fetch(
+                            out, cursor, work.jobs.dtypes[operator], work.jobs.tags[operator], memory, source, target, size, piece
+                        )
+                        if cursor < 0:
                             return -1
-            for member in range(w.together):
-                node = Node(k, t, image, iteration, begins and member == 0, member)
-                if w.jobs.made[k] != MADE_BY_READER:
-                    emitter, record = w.jobs.kind[k]
-                    at = call_kernel(emitters[emitter], (out, at, w, node, pointer_to(w.jobs.records, record), parity))
-                if at < 0:
+            for member in range(work.together):
+                node = Node(operator, block, image, iteration, begins and member == 0, member)
+                if work.jobs.made[operator] != MADE_BY_READER:
+                    emitter, record = work.jobs.kind[operator]
+                    cursor = call_kernel(emitters[emitter], (out, cursor, work, node, pointer_to(work.jobs.records, record), parity))
+                if cursor < 0:
                     return -1
-        if w.jobs.writes[k, 2] >= 0 and w.own[k, t, 1] > w.own[k, t, 0]:
-            for member in range(w.together):
-                at = _store(out, at, w, k, t, image, iteration, member)
-                if at < 0:
+        # a resident result that also leaves the segment
+        if work.jobs.writes[operator, 2] >= 0 and work.own[operator, block, 1] > work.own[operator, block, 0]:
+            for member in range(work.together):
+                cursor = _store(out, cursor, work, operator, block, image, iteration, member)
+                if cursor < 0:
                     return -1
-        for row in range(begin, at):
+        for row in range(begin, cursor):
             out[row, BLOCK] = iteration  # (strip * images + image) * blocks + block of the image
-        rows[n, 1] = at
-    return at
+        rows[index, 1] = cursor
+    return cursor

@@ -1,4 +1,4 @@
-"""What every operator of a segment is to its emitter: `instructions.node_context.Jobs`."""
+"""Parameters of the emitters of a segment's operators: `instructions.node_context.OperatorJobs`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
 )
 
 
-def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, known: BlockTables, places: Places) -> OperatorJobs:
-    """Of all operators of a segment.  known: of these blocks."""
+def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, tables: BlockTables, places: Places) -> OperatorJobs:
+    """Jobs of all operators of a segment.  tables: of its blocks."""
     kinds: list[tuple[int, int]] = []
     constants: list[tuple[int, ...]] = []
     records: list[Ints] = []
@@ -32,24 +32,24 @@ def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, known:
     in_l1, in_ub, start = _by_operator(places.l1), _by_operator(places.ub), blocks.start
     for k, tiling in enumerate(plan.tilings):
         slots = [in_ub.get((kind, OF_ALL if pooled else k), ()) for kind, pooled in _UB_KINDS]
-        given = EmitInputs(
-            target_graph.machine, known.types[k], target_graph.storages, tiling, blocks.inside[k], in_l1.get(("weights", k), ()), *slots
+        inputs = EmitInputs(
+            target_graph.machine, tables.types[k], target_graph.storages, tiling, blocks.inside[k], in_l1.get(("weights", k), ()), *slots
         )
         spec = target_graph.operators[start + k]
-        of, row = spec.job_row(given)
-        kinds.append((_FED if known.work.jobs.made[k] == FED else _NUMBERS[of], begin))
+        job_type, row = spec.job_row(inputs)
+        kinds.append((_FED if tables.work.jobs.made[k] == FED else _NUMBERS[job_type], begin))
         records.append(row)
         begin += row.size
-        constants += [(k, *fetch) for fetch in spec.fetches(given)]
+        constants += [(k, *fetch) for fetch in spec.fetches(inputs)]
     fetches = np.array(constants, np.int64).reshape(-1, 6)
-    return known.work.jobs._replace(kind=np.array(kinds, np.int64), constants=fetches, records=np.concatenate(records))
+    return tables.work.jobs._replace(kind=np.array(kinds, np.int64), constants=fetches, records=np.concatenate(records))
 
 
 def _by_operator(places: dict[Buffer, int]) -> dict[tuple[BufferKind, int], tuple[int, ...]]:
     """(kind, operator) -> addresses of its buffers, a slot after the other: once, as to ask for each buffer costs more."""
-    found: dict[tuple[BufferKind, int], tuple[int, ...]] = {}
-    for (kind, of, slot), at in places.items():
+    addresses: dict[tuple[BufferKind, int], tuple[int, ...]] = {}
+    for (kind, operator, slot), address in places.items():
         if kind != "tensor":
-            there = found.get((kind, of), ())
-            found[kind, of] = (*there, at) if slot else (at, *there)
-    return found
+            slots = addresses.get((kind, operator), ())
+            addresses[kind, operator] = (*slots, address) if slot else (address, *slots)
+    return addresses

@@ -1,8 +1,8 @@
-"""What of a segment's data lies in the memory that all cores share: its records name that memory in place of DDR.
+"""Data of a segment in the memory that all cores share: its records name that memory in place of DDR.
 
-Emitters know DDR alone.  A tensor or an operator's weights have in the shared memory the layout that they have in DDR.  So whoever wants
-them there changes the memory that a record names, and leaves its address: that is the one in DDR, until the program is linked
-(`schedule.shared_memory_allocator`).  So a segment's records do not depend on what else is there.
+Emitters know DDR alone.  Tensors and weights have the same layout in the shared memory as in DDR.  So this module changes the memory of a
+record and leaves its DDR address, until the program is linked (`schedule.shared_memory_allocator`).  A segment's records therefore do
+not depend on other data in the shared memory.
 
 Weights that are *staged* are brought there first, by the first core that reads them, in front of its own first read; of channels that cores
 divide each core brings its own.
@@ -33,7 +33,7 @@ OP, DTYPE, TAG, SRC, DST, S0, D, BLOCK = isa.OP, isa.DTYPE, isa.TAG, isa.SRC, is
 
 
 class Staged(NamedTuple):
-    """What of DDR a segment has in the shared memory.
+    """DDR ranges that a segment has in the shared memory.
 
     ranges: int64 [n, 2], first block in DDR, and blocks: tensors, and then weights.  brought: int64 [m, 2], of the weights those that this
     share brings.
@@ -47,7 +47,7 @@ _NOTHING = Staged(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
 
 
 def staged(segment: Segment, target_graph: TargetGraph, core: int) -> Staged | Infeasible:
-    """Of one core's share of a segment of the unit.  core: its place among the plan's."""
+    """Data in shared memory of one core's share of a segment.  core: its position among the plan's cores."""
     plan, start = segment.plan, segment.outline.start
     if not (plan.shared or plan.staged):
         return _NOTHING
@@ -58,73 +58,75 @@ def staged(segment: Segment, target_graph: TargetGraph, core: int) -> Staged | I
     for name in plan.shared:
         storage = storages.get(name)
         if storage is None or name not in hidden(target_graph):
-            what = "no tensor of the model" if storage is None else "the host reads or writes it, or it is a constant"
-            return Infeasible(named(plan), f"{name!r} in shared memory: {what}")
+            reason = "no tensor of the model" if storage is None else "the host reads or writes it, or it is a constant"
+            return Infeasible(named(plan), f"{name!r} in shared memory: {reason}")
         ranges.append((storage.address, storage.n * storage.image_blocks))
     brought = []
-    for name in plan.staged:
+    for name in plan.staged:  # ranges are of the whole operator, `brought` of the core's own channels
         k = start + plan.operators.index(name)
-        whole = product_of(target_graph.operators[k])
-        if whole is None or not whole.stored_weight_blocks:
+        product = product_of(target_graph.operators[k])
+        if product is None or not product.stored_weight_blocks:
             return Infeasible(named(plan), f"weights of {name!r} in shared memory: it has none")
-        ranges.append((whole.weights_at, whole.stored_weight_blocks))
+        ranges.append((product.weights_at, product.stored_weight_blocks))
         part = core if len(segment.parts) > 1 else 0
-        mine = product_of(segment.parts[part].operators[k])
-        assert mine is not None
-        brought.append((mine.weights_at, mine.stored_weight_blocks if core - part == _first_reader(segment, k - start) else 0))
+        local = product_of(segment.parts[part].operators[k])
+        assert local is not None
+        brought.append((local.weights_at, local.stored_weight_blocks if core - part == _first_reader(segment, k - start) else 0))
     return Staged(*(np.array(rows, np.int64).reshape(-1, 2) for rows in (ranges, brought)))
 
 
-def _first_reader(segment: Segment, k: int) -> int:
+def _first_reader(segment: Segment, operator: int) -> int:
     """Of cores that share rows the first that makes any of operator k's result; of channels each is its own first.
 
     A program's parts run in their order, one after the other, so no later one can bring weights, though at the full rate of the port two
     would not be faster anyway.
     """
-    return next((core for core in range(segment.outline.dealt) if _makes(segment.share(core), k)), 0)
+    return next((core for core in range(segment.outline.dealt) if _makes(segment.share(core), operator)), 0)
 
 
-def _makes(share: CoreShare, k: int) -> bool:
+def _makes(share: CoreShare, operator: int) -> bool:
     blocks = {iteration % share.strips[0].blocks.count for iteration in share.iterations}
-    return any(bool((rows[list(blocks), 1] > rows[list(blocks), 0]).any()) for rows in (strip.blocks.computed[k] for strip in share.strips))
+    return any(
+        bool((rows[list(blocks), 1] > rows[list(blocks), 0]).any()) for rows in (strip.blocks.computed[operator] for strip in share.strips)
+    )
 
 
 def disagreement(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
-    """What one segment of a plan has in the shared memory and another one in DDR; None where there is no such tensor."""
-    kept = {name for plan, _ in segments for name in plan.shared}
-    if kept:
+    """The refusal of a plan with a tensor that one segment has in shared memory and another in DDR; None if there is none."""
+    shared = {name for plan, _ in segments for name in plan.shared}
+    if shared:
         for plan, start in segments:
-            for name in sorted(border_names(target_graph, start, start + len(plan.operators)) & kept - set(plan.shared)):
+            for name in sorted(border_names(target_graph, start, start + len(plan.operators)) & shared - set(plan.shared)):
                 return Infeasible(named(plan), f"{name!r} is in DDR here and in shared memory elsewhere; expected the same of all segments")
     return None
 
 
-def with_staged(code: Code, found: Staged) -> Code:
-    """The records with what is staged where it is, and in front of the first one that reads it what brings it."""
-    if not len(found.ranges):
+def with_staged(code: Code, staging: Staged) -> Code:
+    """The records with accesses to shared memory, and with loads of staged weights in front of their first reader."""
+    if not len(staging.ranges):
         return code
-    tensors = len(found.ranges) - len(found.brought)
-    first = np.full(len(found.ranges), -1, np.int64)
-    _rename(code, found.ranges, first)
-    pieces = [-(-blocks // WEIGHT_PIECE_BLOCKS) for _, blocks in found.brought.tolist()]
+    tensors = len(staging.ranges) - len(staging.brought)
+    first = np.full(len(staging.ranges), -1, np.int64)
+    _rename(code, staging.ranges, first)
+    pieces = [-(-blocks // WEIGHT_PIECE_BLOCKS) for _, blocks in staging.brought.tolist()]
     out = np.empty((len(code) + sum(pieces), WORDS), np.int32)
     order = np.argsort(first[tensors:], kind="stable")
-    used = _insert(code, found.brought, first[tensors:], order, out)
+    used = _insert(code, staging.brought, first[tensors:], order, out)
     return out[:used]
 
 
 @njit(cache=True)
 def _rename(code: Code, ranges: Ints, first: Ints) -> None:
-    """Memories of COPYs that move what lies in ranges; first: of every range the first record that reads it."""
+    """Redirect COPYs of `ranges` to the shared memory; fills `first` with the first record that reads each range."""
     for i in range(code.shape[0]):
         if code[i, OP] != _COPY:
             continue
         reads, writes = code[i, SRC] == DDR, code[i, DST] == DDR
         if not reads and not writes:
             continue
-        at = code[i, S0] if reads else code[i, D]
+        address = code[i, S0] if reads else code[i, D]
         for r in range(ranges.shape[0]):
-            if ranges[r, 0] <= at < ranges[r, 0] + ranges[r, 1]:
+            if ranges[r, 0] <= address < ranges[r, 0] + ranges[r, 1]:
                 code[i, SRC if reads else DST] = SHARED
                 if reads and first[r] < 0:
                     first[r] = i
@@ -133,19 +135,19 @@ def _rename(code: Code, ranges: Ints, first: Ints) -> None:
 @njit(cache=True)
 def _insert(code: Code, brought: Ints, first: Ints, order: Ints, out: Code) -> int:
     """Records, and in front of record first[r] those that bring brought[r]; order: of ranges by `first`, -1 where nobody reads one."""
-    at = done = 0
+    cursor = done = 0
     for r in order:
         if first[r] < 0:
             continue
-        out[at : at + first[r] - done] = code[done : first[r]]
-        at += first[r] - done
+        out[cursor : cursor + first[r] - done] = code[done : first[r]]
+        cursor += first[r] - done
         done = first[r]
         start, stop = brought[r, 0], brought[r, 0] + brought[r, 1]
         while start < stop:
             length = min(WEIGHT_PIECE_BLOCKS, stop - start)
-            copy(out, at, code[done, DTYPE], code[done, TAG], MTE2, DDR, SHARED, start, start, length, 1, 0, 0, 1, 0, 0)
-            out[at, BLOCK] = code[done, BLOCK]
+            copy(out, cursor, code[done, DTYPE], code[done, TAG], MTE2, DDR, SHARED, start, start, length, 1, 0, 0, 1, 0, 0)
+            out[cursor, BLOCK] = code[done, BLOCK]
             start += length
-            at += 1
-    out[at : at + code.shape[0] - done] = code[done:]
-    return at + code.shape[0] - done
+            cursor += 1
+    out[cursor : cursor + code.shape[0] - done] = code[done:]
+    return cursor + code.shape[0] - done

@@ -1,4 +1,4 @@
-"""Weights that a segment asks for before its first tensor.
+"""Prefetch of a segment's weights, before its first tensor.
 
 Queues are in order: a segment's first tensor is there when its predecessor has stored it, and every load behind that one waits with it.
 Loads of constants depend on nobody, so some of them may come first, while the predecessor still computes: as many as find free buffers
@@ -47,9 +47,9 @@ def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], ta
                 continue
             for g in range(groups):
                 for k in range(runs):
-                    at = first + g * group_stride + k * stride
-                    fresh = fresh and not l1[at : at + length].any()
-                    l1[at : at + length] = True
+                    address = first + g * group_stride + k * stride
+                    fresh = fresh and not l1[address : address + length].any()
+                    l1[address : address + length] = True
             if write:
                 size += groups * runs * length
         if code[i, _ENGINE] == MTE2 and code[i, _SRC] == DDR and code[i, _DST] != UB and code[i, _S0] < constant_blocks and fresh:
@@ -66,13 +66,13 @@ def _bring(code: Code, taken: NDArray[np.bool_]) -> None:
     while stop > 0 and not taken[stop - 1]:
         stop -= 1
     first = np.empty((count, code.shape[1]), np.int32)
-    at = stop
+    cursor = stop
     for i in range(stop - 1, -1, -1):
         if taken[i]:
             count -= 1
             first[count] = code[i]
         else:
-            at -= 1
+            cursor -= 1
             for word in range(code.shape[1]):
-                code[at, word] = code[i, word]
-    code[:at] = first
+                code[cursor, word] = code[i, word]
+    code[:cursor] = first

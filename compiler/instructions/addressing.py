@@ -1,4 +1,4 @@
-"""Where the rows of a block's tensors lie: in DDR, or in the slot or the ring of L1 that the segment gave them.
+"""Addresses of the rows of a block's tensors: in DDR, or in a slot or ring of L1.
 
 | array | dtype, shape              | meaning                                                                                           |
 |-------|---------------------------|---------------------------------------------------------------------------------------------------|
@@ -9,7 +9,7 @@
 | slots | int64 [kept, most slots]  | block of L1                                                                                       |
 | rows  | int64 [kept, blocks, 2]   | what lies there in a block                                                                        |
 
-An allocation is the place of a storage among those that the segment keeps in L1; -1: DDR.  An operand is (storage, plane, allocation).
+An allocation is the index of a storage among those that are resident in L1; -1: DDR.  An operand is (storage, plane, allocation).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compiler.instructions.builders import DDR, FAR, L1, Ints, TilePlace, genera
 
 
 class Allocations(NamedTuple):
-    """See the table at the top of this file."""
+    """Tables of addresses, see the top of this file."""
 
     ddr: Ints
     table: Ints
@@ -31,22 +31,22 @@ class Allocations(NamedTuple):
 @general
 @inlined
 def place_of(
-    h: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int, iteration: int,
-    member: int,
+    allocations: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int,
+    iteration: int, member: int,
 ) -> TilePlace:  # fmt: skip
-    """Blocks [column, column + width) of a row of a plane, and of those behind it.  image: a group's number, member: of an image in it."""
+    """Place of blocks [column, column + width) of a row and the rows behind.  image: a group's number, member: of an image in it."""
     if allocation < 0:
-        at = h.ddr[storage]
-        base = at[0] + image * at[1] + member * at[4] + plane * at[2] + row * at[3] + column
-        return TilePlace(DDR, base, at[2], FAR, 0, width, at[3] - width)
-    first_plane, row_blocks, slots, ring, first, height, first_column, together = h.table[allocation]
+        layout = allocations.ddr[storage]
+        base = layout[0] + image * layout[1] + member * layout[4] + plane * layout[2] + row * layout[3] + column
+        return TilePlace(DDR, base, layout[2], FAR, 0, width, layout[3] - width)
+    first_plane, row_blocks, slots, ring, first, height, first_column, together = allocations.table[allocation]
     column -= first_column
     gap = row_blocks - width
     if ring:
         size, at_row = ring * row_blocks, (image * height + row - first) % ring  # images follow each other
-        begin = h.slots[allocation, 0] + (plane - first_plane) * size + column
+        begin = allocations.slots[allocation, 0] + (plane - first_plane) * size + column
         return TilePlace(L1, begin + at_row * row_blocks, size, (ring - at_row) * width, size, width, gap)
-    start, stop = h.rows[allocation, block]
+    start, stop = allocations.rows[allocation, block]
     size = max(0, stop - start) * row_blocks
-    begin = h.slots[allocation, iteration % slots] + ((plane - first_plane) * together + member) * size + column
+    begin = allocations.slots[allocation, iteration % slots] + ((plane - first_plane) * together + member) * size + column
     return TilePlace(L1, begin + (row - start) * row_blocks, size * together, FAR, 0, width, gap)

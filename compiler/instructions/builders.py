@@ -1,4 +1,8 @@
-"""Writers of single records, inlined into the emission kernels: the only place where a record's words are filled."""
+"""Builders of single records, inlined into the emission kernels: only these fill the words of a record.
+
+`out` holds records, `cursor` is the index of the next one; every builder returns the cursor behind its own.  src, dst: memories; source,
+target, l0a, l0b, l0c: blocks in them.  m, n1, k: rows, columns in fractals and blocks of k of a matrix product.
+"""
 
 from __future__ import annotations
 
@@ -28,29 +32,26 @@ I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST = range(isa.I_O
 
 
 def general(kernel: Any) -> Any:
-    """Compiles a kernel once for all callers.
-
-    numba takes constants among the arguments of a call for types of their own, and would compile a kernel for every combination of them.
-    """
+    """Compile a kernel once for all callers: numba would compile it again for every combination of constant arguments."""
     resolve = kernel.get_call_template
 
     def without_constants(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        return resolve(tuple(types.unliteral(each) for each in arguments), {name: types.unliteral(each) for name, each in keywords.items()})
+        return resolve(tuple(types.unliteral(arg) for arg in arguments), {name: types.unliteral(arg) for name, arg in keywords.items()})
 
     kernel.get_call_template = without_constants
     return kernel
 
 
-# Of what is given the tables of a whole segment: a call hands over each of their arrays, and counts who has it, which took half of a node.
+# For kernels that take a segment's tables: a call passes every array and counts references, which took half of a node's time.
 inlined = njit(cache=True, forceinline=True)
 
 
 @njit(cache=True, inline="always")
 def _begun(
-    out: Code, at: int, op: int, engine: int, dtype: int, tag: int, src: int, dst: int, d: int, s0: int, s1: int, s2: int
+    out: Code, cursor: int, op: int, engine: int, dtype: int, tag: int, src: int, dst: int, target: int, s0: int, s1: int, s2: int
 ) -> NDArray[np.int32]:
     """A record with the words that all of them have; its parameters are 0."""
-    row = out[at]
+    row = out[cursor]
     row[:] = 0
     row[OP] = op
     row[ENGINE] = engine
@@ -58,7 +59,7 @@ def _begun(
     row[TAG] = tag
     row[SRC] = src
     row[DST] = dst
-    row[D] = d
+    row[D] = target
     row[S0] = s0
     row[S1] = s1
     row[S2] = s2
@@ -67,23 +68,9 @@ def _begun(
 
 @njit(cache=True, inline="always")
 def copy(
-    out: Code,
-    at: int,
-    dtype: int,
-    tag: int,
-    engine: int,
-    src: int,
-    dst: int,
-    s: int,
-    d: int,
-    length: int,
-    count: int,
-    sstride: int,
-    dstride: int,
-    count2: int,
-    sstride2: int,
-    dstride2: int,
-) -> int:
+    out: Code, cursor: int, dtype: int, tag: int, engine: int, src: int, dst: int, source: int, target: int, length: int, count: int,
+    sstride: int, dstride: int, count2: int, sstride2: int, dstride2: int,
+) -> int:  # fmt: skip
     """COPY: count2 x count runs of `length` blocks.  Touching runs are joined, so that a burst is as long as it really is."""
     if count > 1 and sstride == length and dstride == length:
         length *= count
@@ -94,7 +81,7 @@ def copy(
         if sstride == length and dstride == length:
             length *= count
             count = 1
-    row = _begun(out, at, _COPY, engine, dtype, tag, src, dst, d, s, -1, -1)
+    row = _begun(out, cursor, _COPY, engine, dtype, tag, src, dst, target, source, -1, -1)
     row[P] = length
     row[P + 1] = count
     row[P + 2] = sstride
@@ -102,11 +89,11 @@ def copy(
     row[P + 4] = count2
     row[P + 5] = sstride2
     row[P + 6] = dstride2
-    return at + 1
+    return cursor + 1
 
 
 class TilePlace(NamedTuple):
-    """Where rows of a tensor lie: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
+    """Place of rows of a tensor: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
 
     Blocks are counted over rows of `width`, between which `gap` others lie: 0 where rows are whole.  In a ring of rows, blocks from the
     `wrap`-th on lie `back` blocks further in front; else back is 0.
@@ -124,14 +111,14 @@ class TilePlace(NamedTuple):
 @general
 @njit(cache=True)
 def dense(memory: int, base: int, plane: int) -> TilePlace:
-    """Where all blocks of a plane lie side by side."""
+    """A place whose planes are contiguous."""
     return TilePlace(memory, base, plane, FAR, 0, FAR, 0)
 
 
 @general
 @njit(cache=True)
 def behind(place: TilePlace, blocks: int) -> TilePlace:
-    """So many blocks further on."""
+    """The place that lies `blocks` blocks behind."""
     return TilePlace(place.memory, place.base + blocks, place.plane, place.wrap, place.back, place.width, place.gap)
 
 
@@ -154,120 +141,92 @@ def side_by_side(place: TilePlace, offset: int, length: int) -> int:
 @njit(cache=True)
 def block_at(place: TilePlace, plane: int, offset: int) -> int:
     """The block `offset` blocks behind the first row's first one, in a plane."""
-    at = place.base + plane * place.plane + offset + (offset // place.width * place.gap if place.gap else 0)
-    return at - place.back if offset >= place.wrap else at
+    block = place.base + plane * place.plane + offset + (offset // place.width * place.gap if place.gap else 0)
+    return block - place.back if offset >= place.wrap else block
 
 
 @general
 @njit(cache=True)
 def move(
-    out: Code,
-    at: int,
-    dtype: int,
-    tag: int,
-    engine: int,
-    source: TilePlace,
-    s: int,
-    target: TilePlace,
-    d: int,
-    plane: int,
-    planes: int,
-    length: int,
-) -> int:
-    """`length` blocks of every plane, from offset s of the source to offset d of the target; cut in two where a ring ends.
+    out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, source_offset: int, target: TilePlace, target_offset: int,
+    plane: int, planes: int, length: int,
+) -> int:  # fmt: skip
+    """`length` blocks of every plane, from an offset in the source to one in the target; cut in two where a ring ends.
 
     plane: the first one, of DDR and L1; UB holds the tile alone.
     """
     done = 0
     while done < length:
-        run, rows = together(source, s + done, target, d + done, length - done)
-        from_ = block_at(source, 0 if source.memory == UB else plane, s + done)
-        to = block_at(target, 0 if target.memory == UB else plane, d + done)
-        at = copy_rows(out, at, dtype, tag, engine, source, target, from_, to, run, rows, planes)
+        run, rows = together(source, source_offset + done, target, target_offset + done, length - done)
+        from_ = block_at(source, 0 if source.memory == UB else plane, source_offset + done)
+        to = block_at(target, 0 if target.memory == UB else plane, target_offset + done)
+        cursor = copy_rows(out, cursor, dtype, tag, engine, source, target, from_, to, run, rows, planes)
         done += run * rows
-    return at
+    return cursor
 
 
 @general
 @njit(cache=True)
-def together(source: TilePlace, s: int, target: TilePlace, d: int, length: int) -> tuple[int, int]:
-    """(run, rows): so many rows of so many blocks, of `length` from s and d on, are one COPY; if there are gaps, those of one width."""
-    run = side_by_side(source, s, side_by_side(target, d, length))
+def together(source: TilePlace, source_offset: int, target: TilePlace, target_offset: int, length: int) -> tuple[int, int]:
+    """(run, rows): the next COPY moves `rows` rows of `run` blocks, of `length` from the offsets on; with gaps, rows of one width."""
+    run = side_by_side(source, source_offset, side_by_side(target, target_offset, length))
     if not source.gap and not target.gap:
         return run, 1
-    whole = before_wrap(source, s, before_wrap(target, d, length))
+    blocks = before_wrap(source, source_offset, before_wrap(target, target_offset, length))
     width = source.width if source.gap else target.width
-    return run, whole // width if run == width else 1
+    return run, blocks // width if run == width else 1
 
 
 @general
 @njit(cache=True)
 def copy_rows(
-    out: Code, at: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, from_: int, to: int, run: int, rows: int,
-    planes: int,
+    out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, from_: int, to: int, run: int,
+    rows: int, planes: int,
 ) -> int:  # fmt: skip
-    """What `together` found, of `planes` planes."""
+    """COPY of the blocks that `together` returned, in `planes` planes."""
     if rows == 1:
-        return copy(out, at, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0)
+        return copy(
+            out, cursor, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0
+        )
     return copy(
-        out, at, dtype, tag, engine, source.memory, target.memory, from_, to, run, rows, run + source.gap, run + target.gap, planes,
+        out, cursor, dtype, tag, engine, source.memory, target.memory, from_, to, run, rows, run + source.gap, run + target.gap, planes,
         source.plane, target.plane,
     )  # fmt: skip
 
 
 @njit(cache=True, inline="always")
-def fractal(out: Code, at: int, dtype: int, tag: int, base: int, d: int, plane: int, pixels: int, k: int, n1: int, transpose: int) -> int:
-    row = _begun(out, at, _FRACTAL, MTE1, dtype, tag, L1, L0B, d, base, -1, -1)
+def fractal(
+    out: Code, cursor: int, dtype: int, tag: int, base: int, target: int, plane: int, pixels: int, k: int, n1: int, transpose: int
+) -> int:
+    row = _begun(out, cursor, _FRACTAL, MTE1, dtype, tag, L1, L0B, target, base, -1, -1)
     row[P] = plane
     row[P + 1] = pixels
     row[P + 2] = k
     row[P + 3] = n1
     row[P + 4] = transpose
-    return at + 1
+    return cursor + 1
 
 
 @njit(cache=True, inline="always")
-def mmad(out: Code, at: int, dtype: int, tag: int, a: int, b: int, c: int, mpad: int, k: int, n1: int, acc: int, right: int) -> int:
-    row = _begun(out, at, _MMAD, CUBE, dtype, tag, L0A, L0C, c, a, b, -1)
+def mmad(
+    out: Code, cursor: int, dtype: int, tag: int, l0a: int, l0b: int, l0c: int, mpad: int, k: int, n1: int, acc: int, right: int
+) -> int:
+    row = _begun(out, cursor, _MMAD, CUBE, dtype, tag, L0A, L0C, l0c, l0a, l0b, -1)
     row[P] = mpad
     row[P + 1] = k
     row[P + 2] = n1
     row[P + 3] = acc
     row[P + 4] = right
-    return at + 1
+    return cursor + 1
 
 
 @njit(cache=True, inline="always")
 def fixpipe(
-    out: Code,
-    at: int,
-    dtype: int,
-    tag: int,
-    engine: int,
-    dst: int,
-    s: int,
-    d: int,
-    bias: int,
-    residual: int,
-    m: int,
-    mpad: int,
-    n1: int,
-    dplane: int,
-    rplane: int,
-    act: int,
-    limit: int,
-    sums: int,
-    scale: int,
-    zero: int,
-    low: int,
-    high: int,
-    rtype: int,
-    own: int,
-    other: int,
-    fixed: int,
-    last: int,
-) -> int:
-    row = _begun(out, at, _FIXPIPE, engine, dtype, tag, L0C, dst, d, s, bias, residual)
+    out: Code, cursor: int, dtype: int, tag: int, engine: int, dst: int, source: int, target: int, bias: int, residual: int, m: int,
+    mpad: int, n1: int, dplane: int, rplane: int, act: int, limit: int, sums: int, scale: int, zero: int, low: int, high: int, rtype: int,
+    sum_factor: int, residual_factor: int, fixed: int, last: int,
+) -> int:  # fmt: skip
+    row = _begun(out, cursor, _FIXPIPE, engine, dtype, tag, L0C, dst, target, source, bias, residual)
     row[P] = m
     row[P + 1] = mpad
     row[P + 2] = n1
@@ -281,47 +240,22 @@ def fixpipe(
     row[P + 10] = low
     row[P + 11] = high
     row[isa.F_RTYPE] = rtype
-    row[isa.F_OWN] = own
-    row[isa.F_OTHER] = other
+    row[isa.F_OWN] = sum_factor
+    row[isa.F_OTHER] = residual_factor
     row[isa.F_FIXED] = fixed
     row[isa.F_LAST] = last
-    return at + 1
+    return cursor + 1
 
 
 @njit(cache=True, inline="always")
 def im2col(
-    out: Code,
-    at: int,
-    dtype: int,
-    tag: int,
-    base: int,
-    d: int,
-    h: int,
-    w: int,
-    pitch: int,
-    plane: int,
-    kh: int,
-    kw: int,
-    sh: int,
-    sw: int,
-    dh: int,
-    dw: int,
-    pt: int,
-    pl: int,
-    ow: int,
-    moff: int,
-    m: int,
-    mpad: int,
-    koff: int,
-    k: int,
-    lanes: int,
-    ring: int,
-    first: int,
-    pad: int,
-) -> int:
-    row = _begun(out, at, _IM2COL, MTE1, dtype, tag, L1, L0A, d, base, -1, pad)
-    row[I_H] = h
-    row[I_W] = w
+    out: Code, cursor: int, dtype: int, tag: int, base: int, target: int, height: int, width: int, pitch: int, plane: int, kh: int, kw: int,
+    sh: int, sw: int, dh: int, dw: int, pt: int, pl: int, ow: int, moff: int, m: int, mpad: int, koff: int, k: int, lanes: int, ring: int,
+    first: int, pad: int,
+) -> int:  # fmt: skip
+    row = _begun(out, cursor, _IM2COL, MTE1, dtype, tag, L1, L0A, target, base, -1, pad)
+    row[I_H] = height
+    row[I_W] = width
     row[I_PITCH] = pitch
     row[I_PLANE] = plane
     row[I_KH] = kh
@@ -341,33 +275,15 @@ def im2col(
     row[I_LANES] = lanes
     row[I_RING] = ring
     row[I_FIRST] = first
-    return at + 1
+    return cursor + 1
 
 
 @njit(cache=True, inline="always")
 def vector(
-    out: Code,
-    at: int,
-    op: int,
-    dtype: int,
-    tag: int,
-    d: int,
-    s0: int,
-    s1: int,
-    s2: int,
-    blocks: int,
-    repeats: int,
-    dbs: int,
-    drs: int,
-    s0bs: int,
-    s0rs: int,
-    s1bs: int,
-    s1rs: int,
-    s2bs: int,
-    s2rs: int,
-    imm: int,
-) -> int:
-    row = _begun(out, at, op, VECTOR, dtype, tag, UB, UB, d, s0, s1, s2)
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, blocks: int, repeats: int, dbs: int,
+    drs: int, s0bs: int, s0rs: int, s1bs: int, s1rs: int, s2bs: int, s2rs: int, imm: int,
+) -> int:  # fmt: skip
+    row = _begun(out, cursor, op, VECTOR, dtype, tag, UB, UB, target, s0, s1, s2)
     row[P] = blocks
     row[P + 1] = repeats
     row[P + 2] = dbs
@@ -379,74 +295,62 @@ def vector(
     row[P + 8] = s2bs
     row[P + 9] = s2rs
     row[P + 10] = imm
-    return at + 1
+    return cursor + 1
 
 
 @general
 @njit(cache=True)
 def flat(
-    out: Code, at: int, op: int, dtype: int, tag: int, d: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int, imm: int
-) -> int:
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int,
+    imm: int,
+) -> int:  # fmt: skip
     """A VECTOR operation over `blocks` contiguous blocks; step 0 for a source that is one block, broadcast."""
     done = 0
     while done < blocks:
-        left = blocks - done
-        if left >= 8:
-            repeats = min(255, left // 8)
+        remaining = blocks - done
+        if remaining >= 8:
+            repeats = min(255, remaining // 8)
             width = 8
         else:
             repeats = 1
-            width = left
+            width = remaining
         o1, o2 = done * step1, done * step2
-        at = vector(
-            out, at, op, dtype, tag, d + done, s0 + done, s1 + o1 if s1 >= 0 else s1, s2 + o2 if s2 >= 0 else s2,
+        cursor = vector(
+            out, cursor, op, dtype, tag, target + done, s0 + done, s1 + o1 if s1 >= 0 else s1, s2 + o2 if s2 >= 0 else s2,
             width, repeats, 1, 8, 1, 8, step1, 8 * step1, step2, 8 * step2, imm,
         )  # fmt: skip
         done += width * repeats
-    return at
+    return cursor
 
 
 @general
 @njit(cache=True)
-def multiply_add(out: Code, at: int, op: int, dtype: int, tag: int, d: int, s: int, scale: int, shift: int, planes: int, size: int) -> int:
-    """d [planes][size] = s * scale [planes] + shift [planes], a block for a plane: plane by plane, or 8 planes of a pixel at a time."""
+def multiply_add(
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, scale: int, shift: int, planes: int, size: int
+) -> int:
+    """target [planes][size] = source * scale [planes] + shift [planes]: plane by plane, or 8 planes of a pixel at a time."""
     if by_planes(planes, size):
         for plane in range(planes):
             begin = plane * size
-            at = flat(out, at, op, dtype, tag, d + begin, s + begin, scale + plane, shift + plane, 0, 0, size, 0)
-        return at
+            cursor = flat(out, cursor, op, dtype, tag, target + begin, source + begin, scale + plane, shift + plane, 0, 0, size, 0)
+        return cursor
     for plane in range(0, planes, 8):
         width = min(8, planes - plane)
         for pixel in range(0, size, 255):
             begin = plane * size + pixel
-            at = vector(
-                out, at, op, dtype, tag, d + begin, s + begin, scale + plane, shift + plane, width, min(255, size - pixel),
+            cursor = vector(
+                out, cursor, op, dtype, tag, target + begin, source + begin, scale + plane, shift + plane, width, min(255, size - pixel),
                 size, 1, size, 1, 1, 0, 1, 0, 0,
             )  # fmt: skip
-    return at
+    return cursor
 
 
 @general
 @njit(cache=True)
 def strided(
-    out: Code,
-    at: int,
-    op: int,
-    dtype: int,
-    tag: int,
-    d: int,
-    s0: int,
-    s1: int,
-    columns: int,
-    rows: int,
-    dcol: int,
-    drow: int,
-    scol: int,
-    srow: int,
-    s1col: int,
-    s1row: int,
-    imm: int,
-) -> int:
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, columns: int, rows: int, dcol: int, drow: int,
+    scol: int, srow: int, s1col: int, s1row: int, imm: int,
+) -> int:  # fmt: skip
     """A VECTOR operation over a grid of columns x rows blocks with strides; repeats run over rows, 8 columns at a time."""
     c = 0
     while c < columns:
@@ -454,11 +358,11 @@ def strided(
         r = 0
         while r < rows:
             repeats = min(255, rows - r)
-            at = vector(
-                out, at, op, dtype, tag,
-                d + c * dcol + r * drow, s0 + c * scol + r * srow, s1 + c * s1col + r * s1row if s1 >= 0 else s1, -1,
+            cursor = vector(
+                out, cursor, op, dtype, tag,
+                target + c * dcol + r * drow, s0 + c * scol + r * srow, s1 + c * s1col + r * s1row if s1 >= 0 else s1, -1,
                 width, repeats, dcol, drow, scol, srow, s1col, s1row, 0, 0, imm,
             )  # fmt: skip
             r += repeats
         c += width
-    return at
+    return cursor

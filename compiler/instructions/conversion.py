@@ -1,4 +1,4 @@
-"""VCONVERT between bytes and the two blocks of float16, or four of float32, that a block of them becomes."""
+"""VCONVERT between a block of bytes and its two blocks of float16 or four of float32."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ HALF = 2  # of float16
 @general
 @njit(cache=True)
 def paced(
-    out: Code, at: int, op: int, dtype: int, tag: int, d: int, s: int, blocks: int, dbs: int, dstep: int, sbs: int, sstep: int, imm: int
+    out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, blocks: int, dbs: int, dstep: int, sbs: int,
+    sstep: int, imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation on `blocks` blocks that lie dstep and sstep apart; dbs, sbs: the same in runs of what is converted."""
+    """A VECTOR operation on `blocks` blocks that lie dstep and sstep apart; dbs, sbs: the same within a repeat."""
     done = 0
     while done < blocks:
-        left = blocks - done
-        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, left // REPEAT_BLOCKS)) if left >= REPEAT_BLOCKS else (left, 1)
-        at = vector(
-            out, at, op, dtype, tag, d + done * dstep, s + done * sstep, -1, -1, width, repeats, dbs, REPEAT_BLOCKS * dstep, sbs,
-            REPEAT_BLOCKS * sstep, 0, 0, 0, 0, imm,
+        remaining = blocks - done
+        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, remaining // REPEAT_BLOCKS)) if remaining >= REPEAT_BLOCKS else (remaining, 1)
+        cursor = vector(
+            out, cursor, op, dtype, tag, target + done * dstep, source + done * sstep, -1, -1, width, repeats, dbs, REPEAT_BLOCKS * dstep,
+            sbs, REPEAT_BLOCKS * sstep, 0, 0, 0, 0, imm,
         )  # fmt: skip
         done += width * repeats
-    return at
+    return cursor
 
 
 @njit(cache=True)
@@ -43,23 +44,24 @@ def side_by_side(size: int, runs: int) -> bool:
 @general
 @njit(cache=True)
 def converted(
-    out: Code, at: int, dtype: int, tag: int, d: int, dstep: int, d_run: int, s: int, sstep: int, s_run: int, size: int, runs: int, imm: int
+    out: Code, cursor: int, dtype: int, tag: int, target: int, dstep: int, d_run: int, source: int, sstep: int, s_run: int, size: int,
+    runs: int, imm: int,
 ) -> int:  # fmt: skip
     """VCONVERT of `runs` runs of `size` blocks of the type with more lanes; dstep, sstep: blocks that one of them is on either side.
 
     d_run, s_run: blocks from run to run.  Eight blocks of all runs are an instruction, or a run is one.
     """
     if runs == 1 or (d_run == size * dstep and s_run == size * sstep):
-        return paced(out, at, _VCONVERT, dtype, tag, d, s, runs * size, 1, dstep, 1, sstep, imm)
+        return paced(out, cursor, _VCONVERT, dtype, tag, target, source, runs * size, 1, dstep, 1, sstep, imm)
     if not side_by_side(size, runs):
         for run in range(runs):
-            at = paced(out, at, _VCONVERT, dtype, tag, d + run * d_run, s + run * s_run, size, 1, dstep, 1, sstep, imm)
-        return at
+            cursor = paced(out, cursor, _VCONVERT, dtype, tag, target + run * d_run, source + run * s_run, size, 1, dstep, 1, sstep, imm)
+        return cursor
     for block in range(0, size, REPEAT_BLOCKS):
         width = min(REPEAT_BLOCKS, size - block)
         for run in range(0, runs, MAX_REPEATS):
-            at = vector(
-                out, at, _VCONVERT, dtype, tag, d + block * dstep + run * d_run, s + block * sstep + run * s_run, -1, -1, width,
-                min(MAX_REPEATS, runs - run), 1, d_run, 1, s_run, 0, 0, 0, 0, imm,
+            cursor = vector(
+                out, cursor, _VCONVERT, dtype, tag, target + block * dstep + run * d_run, source + block * sstep + run * s_run, -1, -1,
+                width, min(MAX_REPEATS, runs - run), 1, d_run, 1, s_run, 0, 0, 0, 0, imm,
             )  # fmt: skip
-    return at
+    return cursor

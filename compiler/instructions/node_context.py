@@ -1,4 +1,4 @@
-"""What emitters of a node, an operator on the rows of one block, are given, and how they find its operands."""
+"""Context of a node, an operator on the rows of one block: tables of its segment, and the places of its operands."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BY_ITSELF, MADE_BY_READER, FED = range(3)  # of `OperatorJobs.made`
 
 
 class OperatorJobs(NamedTuple):
-    """Of all operators of a segment, as rows of tables; operators go by their place in it.
+    """Jobs of all operators of a segment, as rows of tables; operators are numbered in the segment.
 
     | array     | dtype, shape             | meaning                                                                                   |
     |-----------|--------------------------|-------------------------------------------------------------------------------------------|
     | kind      | int64 [operators, 2]     | which emitter, and where in `records` its job begins                                        |
-    | made      | int64 [operators]        | `BY_ITSELF`, or what a fused pool does with it (`segment.pool_fusion`)              |
+    | made      | int64 [operators]        | `BY_ITSELF`, or its role in a fused pool (`segment.pool_fusion`)                    |
     | tags      | int64 [operators]        | index of the operator in the unit                                                           |
     | dtypes    | int64 [operators]        | `DataType` of the results                                                                 |
     | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
@@ -43,7 +43,7 @@ class OperatorJobs(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What the nodes of a segment have in common.
+    """Tables that the nodes of a segment share.
 
     images: groups of `together` images.
     readers: bool [loads, operators].  loads: int64 [loads, 8] of (storage, plane, allocation, first block of a row, blocks of a row,
@@ -80,30 +80,33 @@ class Node(NamedTuple):
 
 @general
 @inlined
-def operand(w: Work, n: Node, i: int, row: int) -> TilePlace:
-    """Where operand i of an operator lies from a row on."""
-    storage, plane, allocation, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
-    return place_of(w.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration, n.member)
+def operand(work: Work, node: Node, index: int, row: int) -> TilePlace:
+    """Place of operand `index` of an operator, from a row on."""
+    storage, plane, allocation, column, width, one_pixel = work.jobs.reads[work.jobs.read_start[node.k] + index]
+    return place_of(
+        work.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, node.t, node.image, node.iteration,
+        node.member,
+    )  # fmt: skip
 
 
 @general
 @inlined
-def operands(w: Work, n: Node) -> int:
-    """How many it has."""
-    return w.jobs.read_start[n.k + 1] - w.jobs.read_start[n.k]
+def operands(work: Work, node: Node) -> int:
+    """Count of operands."""
+    return work.jobs.read_start[node.k + 1] - work.jobs.read_start[node.k]
 
 
 @general
 @inlined
-def result(w: Work, n: Node, row: int) -> TilePlace:
-    """Where an operator's result goes first, from a row on."""
-    storage, plane, allocation, column, width, _, _, _ = w.jobs.writes[n.k]
-    return place_of(w.allocations, storage, plane, allocation, column, width, row, n.t, n.image, n.iteration, n.member)
+def result(work: Work, node: Node, row: int) -> TilePlace:
+    """First destination of an operator's result, from a row on."""
+    storage, plane, allocation, column, width, _, _, _ = work.jobs.writes[node.k]
+    return place_of(work.allocations, storage, plane, allocation, column, width, row, node.t, node.image, node.iteration, node.member)
 
 
 @general
 @inlined
-def table(w: Work, n: Node, i: int, width: int) -> Ints:
-    """Table i beside an operator's job."""
-    first, length = w.jobs.lists[n.k, i]
-    return w.jobs.numbers[first : first + length].reshape(length // width, width)
+def table(work: Work, node: Node, index: int, width: int) -> Ints:
+    """Table `index` beside an operator's job."""
+    first, length = work.jobs.lists[node.k, index]
+    return work.jobs.numbers[first : first + length].reshape(length // width, width)

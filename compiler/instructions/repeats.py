@@ -1,12 +1,10 @@
-"""How VECTOR goes over a grid of blocks: eight of one axis at a time, repeated along an axis, one instruction after another over the rest.
+"""Counts of VECTOR repeats and instructions over a grid of blocks, and the cheapest assignment of its axes.
 
-Which axes these are decides how many repeats work on fewer than eight blocks, and how often an instruction has to start.
+An instruction takes eight blocks along one axis and repeats along one.  The choice of axes decides how many repeats have fewer than eight
+blocks, and the count of instructions.
 
-What VECTOR does for an element-wise chain (`compiler.ops.elementwise_emitter`).
-
-How VECTOR pools a window of whole rows of an image: repeats that add to one block, eight channels or eight pixels at a time.
-
-An instruction per pixel, as of windows that slide, would work on one block in eight and start as often as there are pixels.
+A window of whole rows of an image is pooled by repeats that add to one block, eight channels or eight pixels at a time: an instruction
+per pixel would fill one block in eight.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ START = 6  # repeats that starting a VECTOR instruction is worth, about, on any 
 
 @njit(cache=True)
 def pixelwise(planes: int, pixels: int) -> bool:
-    """Whether every plane's pixels are pooled eight at a time, and then its last eight: for few planes, which fill no instruction."""
+    """Whether pixels of a plane are pooled eight at a time, and the last eight then, as few planes fill no instruction."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     by_pixels = planes * (START + pixels // REPEAT_BLOCKS - 1) + groups * (2 * START + REPEAT_BLOCKS + pixels % REPEAT_BLOCKS)
     return pixels >= 2 * REPEAT_BLOCKS and by_pixels < groups * (START + pixels)
@@ -33,13 +31,13 @@ def work(planes: int, pixels: int) -> tuple[int, int]:
     """(repeats, instructions) of one window."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     if pixelwise(planes, pixels):
-        whole, rest = pixels // REPEAT_BLOCKS, pixels % REPEAT_BLOCKS
-        return planes * (whole - 1) + groups * (REPEAT_BLOCKS + rest), planes + groups * (1 + (rest > 0))
+        full, remainder = pixels // REPEAT_BLOCKS, pixels % REPEAT_BLOCKS
+        return planes * (full - 1) + groups * (REPEAT_BLOCKS + remainder), planes + groups * (1 + (remainder > 0))
     return groups * pixels, groups
 
 
 class Way(NamedTuple):
-    """blocks, repeats: axes that an instruction's blocks and its repeats go along; the same one: end to end along it."""
+    """Axes of an instruction.  blocks, repeats: those that its blocks and its repeats go along; the same one: end to end along it."""
 
     blocks: int
     repeats: int
@@ -48,30 +46,30 @@ class Way(NamedTuple):
 
 
 @njit(cache=True)
-def apart(blocks: int, repeats: int, rest: int) -> tuple[int, int]:
-    """(repeats, instructions) of blocks along one axis, repeats along another, and `rest` times that."""
-    groups = rest * -(-blocks // REPEAT_BLOCKS)
+def apart(blocks: int, repeats: int, outer: int) -> tuple[int, int]:
+    """(repeats, instructions) of blocks along one axis and repeats along another, `outer` times."""
+    groups = outer * -(-blocks // REPEAT_BLOCKS)
     return groups * repeats, groups * -(-repeats // MAX_REPEATS)
 
 
 @njit(cache=True)
-def end_to_end(length: int, rest: int) -> tuple[int, int]:
-    """(repeats, instructions) of one axis, eight blocks after eight blocks and then what is left."""
-    whole, left = length // REPEAT_BLOCKS, length % REPEAT_BLOCKS > 0
-    return rest * (whole + left), rest * (-(-whole // MAX_REPEATS) + left)
+def end_to_end(length: int, outer: int) -> tuple[int, int]:
+    """(repeats, instructions) of one axis, eight blocks at a time and then the remainder, `outer` times."""
+    full, partial = length // REPEAT_BLOCKS, length % REPEAT_BLOCKS > 0
+    return outer * (full + partial), outer * (-(-full // MAX_REPEATS) + partial)
 
 
 @njit(cache=True)
-def cheapest(a: int, b: int, c: int) -> Way:
-    """Over a x b x c blocks: the way that takes the least time, starting included."""
-    n = (a, b, c)
+def cheapest(inner: int, middle: int, outer: int) -> Way:
+    """The fastest way over inner x middle x outer blocks, start of instructions included."""
+    sizes = (inner, middle, outer)
     best = Way(0, 0, 0, 0)
     for blocks in range(3):
         for repeats in range(3):
             if blocks == repeats:
-                work, instructions = end_to_end(n[blocks], a * b * c // max(1, n[blocks]))
+                work, instructions = end_to_end(sizes[blocks], inner * middle * outer // max(1, sizes[blocks]))
             else:
-                work, instructions = apart(n[blocks], n[repeats], n[3 - blocks - repeats])
+                work, instructions = apart(sizes[blocks], sizes[repeats], sizes[3 - blocks - repeats])
             if best.instructions == 0 or work + START * instructions < best.work + START * best.instructions:
                 best = Way(blocks, repeats, work, instructions)
     return best

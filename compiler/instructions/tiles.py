@@ -17,34 +17,34 @@ _VCOPY = int(Op.VCOPY)
 
 @njit(cache=True)
 def load_tile(
-    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, target: int
+    out: Code, cursor: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, target: int
 ) -> int:
     """`size` pixels from the block's `first` on of every plane into UB, from DDR or from L1."""
     engine = MTE2 if place.memory == DDR else MTE1
-    return move(out, at, dtype, tag, engine, place, first, dense(UB, target, size), 0, plane, planes, size)
+    return move(out, cursor, dtype, tag, engine, place, first, dense(UB, target, size), 0, plane, planes, size)
 
 
 @njit(cache=True)
 def load_box(
-    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, row: int, rows: int, width: int, first: int, columns: int,
+    out: Code, cursor: int, dtype: int, tag: int, place: TilePlace, plane: int, row: int, rows: int, width: int, first: int, columns: int,
     planes: int, target: int,
 ) -> int:  # fmt: skip
     """Columns [first, first + columns) of some rows of `width` blocks; tile: [planes][rows][columns]."""
     if columns == width:
-        return load_tile(out, at, dtype, tag, place, plane, row * width, rows * width, planes, target)
+        return load_tile(out, cursor, dtype, tag, place, plane, row * width, rows * width, planes, target)
     engine, size = MTE2 if place.memory == DDR else MTE1, rows * columns
     for i in range(rows):
         into = dense(UB, target + i * columns, size)
-        at = move(out, at, dtype, tag, engine, place, (row + i) * width + first, into, 0, plane, planes, columns)
-    return at
+        cursor = move(out, cursor, dtype, tag, engine, place, (row + i) * width + first, into, 0, plane, planes, columns)
+    return cursor
 
 
 @njit(cache=True)
 def store_tile(
-    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, source: int
+    out: Code, cursor: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, source: int
 ) -> int:
     """One tile out of UB, to DDR or to L1."""
-    return move(out, at, dtype, tag, MTE3, dense(UB, source, size), 0, place, first, plane, planes, size)
+    return move(out, cursor, dtype, tag, MTE3, dense(UB, source, size), 0, place, first, plane, planes, size)
 
 
 @njit(cache=True)
@@ -56,19 +56,19 @@ def tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int
 
 
 @njit(cache=True)
-def with_pixels(out: Code, at: int, dtype: int, tag: int, op: int, x: int, value: int, size: int, planes: int) -> int:
-    """x [planes][size] op= value [size], in every plane."""
+def with_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, pixels: int, size: int, planes: int) -> int:
+    """target [planes][size] op= pixels [size], in every plane."""
     if size < 8 < planes:  # few pixels: planes fill an instruction better
-        return strided(out, at, op, dtype, tag, x, x, value, planes, size, size, 1, size, 1, 0, 1, 0)
-    return strided(out, at, op, dtype, tag, x, x, value, size, planes, 1, size, 1, size, 1, 0, 0)
+        return strided(out, cursor, op, dtype, tag, target, target, pixels, planes, size, size, 1, size, 1, 0, 1, 0)
+    return strided(out, cursor, op, dtype, tag, target, target, pixels, size, planes, 1, size, 1, size, 1, 0, 0)
 
 
 @njit(cache=True)
-def over_planes(out: Code, at: int, dtype: int, tag: int, op: int, d: int, x: int, size: int, planes: int) -> int:
-    """d [size] = op over planes of x [planes][size]."""
+def over_planes(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, source: int, size: int, planes: int) -> int:
+    """target [size] = op over planes of source [planes][size]."""
     if planes == 1:
-        return flat(out, at, _VCOPY, dtype, tag, d, x, -1, -1, 0, 0, size, 0)
-    at = flat(out, at, op, dtype, tag, d, x, x + size, -1, 1, 0, size, 0)
+        return flat(out, cursor, _VCOPY, dtype, tag, target, source, -1, -1, 0, 0, size, 0)
+    cursor = flat(out, cursor, op, dtype, tag, target, source, source + size, -1, 1, 0, size, 0)
     if planes > 2:
-        at = strided(out, at, op, dtype, tag, d, d, x + 2 * size, size, planes - 2, 1, 0, 1, 0, 1, size, 0)
-    return at
+        cursor = strided(out, cursor, op, dtype, tag, target, target, source + 2 * size, size, planes - 2, 1, 0, 1, 0, 1, size, 0)
+    return cursor

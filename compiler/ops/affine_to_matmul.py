@@ -1,7 +1,7 @@
-"""Multiply-adds of integers one after the other: VECTOR has the first, and CUBE with FIXPIPE has what follows, as products with one weight.
+"""Consecutive integer multiply-adds: the first stays on VECTOR, the later ones become products with one weight on CUBE and FIXPIPE.
 
-VECTOR takes eight cycles for eight blocks of bytes: it makes four of floats of each, multiplies and adds, and makes bytes again.  FIXPIPE
-makes bytes of sums in four.  It has `round(float32(w * (x - zero) + b) * s)`, with integers `w` and `b`, where VECTOR has
+VECTOR takes eight cycles for eight blocks of bytes: it converts each to four of floats, multiplies, adds, and converts back.  FIXPIPE
+converts sums to bytes in four.  It has `round(float32(w * (x - zero) + b) * s)`, with integers `w` and `b`, where VECTOR has
 `round(fma(x, scale, shift))`; a product stands for a multiply-add where both are equal for all 256 integers in every channel.
 """
 
@@ -28,7 +28,7 @@ _Values = NDArray[Any]
 
 
 def with_products(graph: Graph, machine: Machine) -> Graph:
-    """The graph with products in the place of what they are equal to.  Machines that round in fixed point have no such products."""
+    """Replace multiply-adds by equal products.  Machines that round in fixed point have no equal ones."""
     if machine.rounding != "float" or "int8" not in machine.matrix.data_types:
         return graph
     operators, shapes, types = list[Operator](), dict(graph.shapes), dict(graph.types)
@@ -44,23 +44,23 @@ def with_products(graph: Graph, machine: Machine) -> Graph:
 
 
 def _parts(op: QuantisedAffine) -> list[Any]:
-    """Operators that are `op`, one after the other."""
+    """The consecutive operators that replace `op`."""
     last = len(op.steps) - 1
-    found = list[Any]()
+    operators = list[Any]()
     x, x_q = op.x, op.x_q
     for i, (affine, y_q) in enumerate(op.steps):
         name, y = (op.name, op.y) if i == last else (f"{op.name}/{i}", f"{op.y}/{i}")
-        made = product(name, x, y, affine, x_q, y_q) if i else None
-        if made is None and found and isinstance(found[-1], QuantisedAffine):
-            before = found.pop()
-            made = replace(before, name=name, y=y, steps=(*before.steps, (affine, y_q)))
-        found.append(made or QuantisedAffine(name, x, y, ((affine, y_q),), x_q))
+        operator = product(name, x, y, affine, x_q, y_q) if i else None
+        if operator is None and operators and isinstance(operators[-1], QuantisedAffine):
+            previous = operators.pop()
+            operator = replace(previous, name=name, y=y, steps=(*previous.steps, (affine, y_q)))
+        operators.append(operator or QuantisedAffine(name, x, y, ((affine, y_q),), x_q))
         x, x_q = y, y_q
-    return found
+    return operators
 
 
-def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
-    """What multiply-adds per channel are, as a convolution; None where a channel has none."""
+def product(name: str, x_name: str, y_name: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
+    """The convolution that is equal to a multiply-add per channel; None if a channel has none."""
     every = every_integer(x_q)
     (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
     steps = every.astype(np.int64) - zero
@@ -77,19 +77,19 @@ def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Q
             fit = np.isfinite(sw) & (sw > 0) & (np.abs(b[missing]) <= _BIAS)
             sw = np.where(fit, sw, np.float32(1))
             w_q = Quantisation(sw, np.zeros(len(sw), np.int8), 0)
-            made = linear.requantize(sums.astype(np.int32), linear.output_scale(x_q, w_q, y_q)[:, None], y_q)
-        fit &= (made == wanted[missing]).all(axis=1)
+            outputs = linear.requantize(sums.astype(np.int32), linear.output_scale(x_q, w_q, y_q)[:, None], y_q)
+        fit &= (outputs == wanted[missing]).all(axis=1)
         which = missing[fit]
         weights[which], biases[which], scales[which] = w[which], b[which], sw[fit]
         missing = missing[~fit]
     if len(missing):
         return None
     w_q = Quantisation(scales, np.zeros(len(scales), np.int8), 0)
-    return QuantisedConv(name, x, y, weights.reshape(-1, 1, 1, 1), biases, x_q, w_q, y_q, groups=len(weights))
+    return QuantisedConv(name, x_name, y_name, weights.reshape(-1, 1, 1, 1), biases, x_q, w_q, y_q, groups=len(weights))
 
 
 def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Values]]:
-    """Weights and biases of all channels, int64: those first whose bias is nearest to the whole number that it must be, a constant last."""
+    """Weights and biases of all channels, int64: those whose exact bias is nearest to an integer first, a constant last."""
     slope = affine.scale.astype(np.float64)
     rising = np.where(slope == 0, 1, slope)
     every = np.arange(1, _WEIGHTS + 1) * np.sign(rising)[:, None]
@@ -102,12 +102,12 @@ def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Value
     return [*((w[:, i], b[:, i]) for i in range(_EACH)), constant]
 
 
-def _scale(sums: _Values, wanted: _Values, q: Quantisation) -> _Values:
-    """float64 [channels]: the middle of what makes all sums [channels, n] what is wanted, counted from the zero point; NaN for none."""
-    low, high = (limit - q.single("y")[1] for limit in q.limits)
-    least, most = np.where(wanted > low, wanted - 0.5, -np.inf), np.where(wanted < high, wanted + 0.5, np.inf)
+def _scale(sums: _Values, wanted: _Values, y_q: Quantisation) -> _Values:
+    """float64 [channels]: the middle of the scales that map all sums [channels, n] to `wanted` minus the zero point; NaN if none does."""
+    low, high = (limit - y_q.single("y")[1] for limit in y_q.limits)
+    lower, upper = np.where(wanted > low, wanted - 0.5, -np.inf), np.where(wanted < high, wanted + 0.5, np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        first = np.where(sums > 0, least / sums, np.where(sums < 0, most / sums, -np.inf)).max(axis=1)
-        last = np.where(sums > 0, most / sums, np.where(sums < 0, least / sums, np.inf)).min(axis=1)
+        first = np.where(sums > 0, lower / sums, np.where(sums < 0, upper / sums, -np.inf)).max(axis=1)
+        last = np.where(sums > 0, upper / sums, np.where(sums < 0, lower / sums, np.inf)).min(axis=1)
     first = np.maximum(first, 0)
     return np.asarray(np.where(first < last, (first + np.minimum(last, 2 * first + 1)) / 2, np.nan))

@@ -1,8 +1,6 @@
-"""What a kind of operator is, and what those of the vector unit have in common: a kind says only where it differs.
+"""Interface of an operator kind, and the base class of VECTOR operators: a kind overrides where it differs.
 
-A tile is some planes by some rows of the result, or by columns of one row; two slots of UB take turns.
-
-Tilings of VECTOR operators: planes by rows, or columns of one row, that a slot of UB holds.
+A tile is some planes by some rows of the result, or by columns of one row; it fills one of two slots of UB.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ from simulator.npu.parts import FRACTALS, DataType, Memory
 
 
 class Lowering(NamedTuple):
-    """What an operator of the graph is lowered with: where its tensors lie, and where its constants go.
+    """Context of lowering an operator: places of tensors, and the collector of constants.
 
-    pieces: of every tensor.
+    pieces: the slice of a tensor's storage, by name.
     """
 
     layout: Layout
@@ -41,7 +39,7 @@ class Lowering(NamedTuple):
     machine: Machine
 
     def fields(self, index: int, op: Operator) -> dict[str, Any]:
-        """Those that every operator of a unit has."""
+        """Fields that all target operators have."""
         shapes = self.layout.graph.shapes
         sizes = dict(zip(("in_h", "in_w", "out_h", "out_w"), (*shapes[op.inputs[0]][2:], *shapes[op.y][2:]), strict=True))
         reads = tuple(self.pieces(name) for name in op.operands)
@@ -65,21 +63,21 @@ class Lowering(NamedTuple):
 
 
 class LoweredSpec(Protocol):
-    """The class of a kind's operators: `OperatorSpec` says what they are asked."""
+    """The class of a kind's target operators, a `TargetOp`."""
 
     word: ClassVar[str]
 
     @classmethod
     def lower(cls, index: int, op: Any, into: Lowering) -> TargetOp:
-        """An operator of the graph as the unit's operator `index`.  Raises `UnsupportedError` for what no instruction can name."""
+        """An operator of the graph as target operator `index`.  Raises `UnsupportedError` if no instruction can express it."""
 
 
 class OperatorKind(NamedTuple):
     """A kind of operator, a row of `ops.registry`.
 
-    operator: its class in the graph.  spec: its class in the unit.  job: the type of `spec.job`, a NamedTuple of numbers.
-    emitter: a kernel (out, at, work, node, job, parity) that writes a node's records from row `at` on and returns the next one, or -1
-    where `out` is too short; `job` is a record that it may change, parity: int64 [`instructions.node_context.PARITIES`].
+    operator: its class in the graph.  spec: its class in the target graph.  job: the type of `spec.job`, a NamedTuple of numbers.
+    emitter: a kernel (out, cursor, work, node, job, parity) that writes a node's records from `cursor` on and returns the next one, or -1
+    if `out` is too short; `job` is a record that it may change, parity: int64 [`instructions.node_context.PARITIES`].
     """
 
     operator: type[Operator]
@@ -92,7 +90,7 @@ Heights = tuple[tuple[int, int], ...]  # (rows, blocks of an image that compute 
 
 
 class VectorTiles(NamedTuple):
-    """An operator's tiles in a segment: (planes, rows, columns, how many) of those of an image, whole ones and what is left.
+    """An operator's tiles in a segment: (planes, rows, columns, how many) of those of an image, whole tiles and partial ones.
 
     size: blocks of the result in all images.  tiles: in all images.  across: tiles of a row.  cycles: of a repeat, by opcode.
     """
@@ -109,8 +107,8 @@ class VectorTiles(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of the result, in all blocks of an image."""
-        return sum([each * count for each, count in self.heights])
+        """Rows of the result, in all blocks of an image."""
+        return sum([height * count for height, count in self.heights])
 
 
 class VectorWork(NamedTuple):
@@ -127,7 +125,7 @@ def run_of_planes(piece: TensorSlice, first: int, last: int) -> TensorSlice:
 
 
 def block_of_channels(spec: TargetOp, dtype: DataType) -> int:
-    """Planes of the channels of a fractal, where the result is a whole number of those."""
+    """Planes of the channels of a fractal, if the result is a whole number of them, else 1."""
     deep = -(-FRACTALS[dtype].columns // dtype.lanes)
     return deep if spec.y.planes % deep == 0 else 1
 
@@ -166,13 +164,13 @@ class OnVector(TargetOp):
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         assert isinstance(tiling, VectorTiling)
-        whole = tiling.constants == "resident"
+        resident = tiling.constants == "resident"
         planes, columns = self.planes_of_tile(tiling), min(tiling.tile_columns or self.out_w, self.out_w)
         slot = UbBuffers("out", 2, rounded(self.tile_blocks(planes, tiling.tile_rows, columns, dtype), 8))
         if size := self.pixel_constant_blocks(tiling.tile_rows, columns):
             return slot, UbBuffers("constants", 1, rounded(size, 8))
-        size = self.constant_blocks(self.y.planes if whole else planes)
-        return (slot, UbBuffers("constants", 1, rounded(size, 8), whole)) if size else (slot,)
+        size = self.constant_blocks(self.y.planes if resident else planes)
+        return (slot, UbBuffers("constants", 1, rounded(size, 8), resident)) if size else (slot,)
 
     # tilings
 
@@ -183,16 +181,16 @@ class OnVector(TargetOp):
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
         deep = self.planes_together
-        whole = max(1, self.tile_blocks(deep, max(1, rows), self.out_w, dtype))
-        if whole <= slot_blocks:
-            return VectorTiling(tile_planes=deep * max(1, min(self.y.planes // deep, slot_blocks // whole)), tile_rows=max(1, rows))
+        full_tile = max(1, self.tile_blocks(deep, max(1, rows), self.out_w, dtype))
+        if full_tile <= slot_blocks:
+            return VectorTiling(tile_planes=deep * max(1, min(self.y.planes // deep, slot_blocks // full_tile)), tile_rows=max(1, rows))
         fitting = bisect_right(range(1, rows + 1), slot_blocks, key=lambda tall: self.tile_blocks(deep, tall, self.out_w, dtype))
         return VectorTiling(tile_planes=deep, tile_rows=max(1, min(rows, fitting)))
 
-    def columns_tiling(self, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
-        """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
+    def columns_tiling(self, slot_blocks: int, max_blocks: int, dtype: DataType) -> VectorTiling | None:
+        """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `max_blocks`."""
         planes = self.planes_together
-        if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= most:
+        if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= max_blocks:
             return None
         columns = bisect_right(range(1, self.out_w), slot_blocks, key=lambda c: self.tile_blocks(planes, 1, c, dtype))
         return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
@@ -210,7 +208,7 @@ class OnVector(TargetOp):
         return ()
 
     def nest(
-        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, l1_reads: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
         bits, plane = dtype.size_bits, ("p", "h", "w")
         reads = [
@@ -218,7 +216,7 @@ class OnVector(TargetOp):
                 f"x{i}",
                 ("p",) if pixel else plane,
                 storages[self.reads[i].storage].dtype.size_bits,
-                Memory.L1 if i in kept else Memory.DDR,
+                Memory.L1 if i in l1_reads else Memory.DDR,
                 Memory.UB,
             )
             for i, pixel in enumerate(self.pixels_only)
@@ -232,7 +230,7 @@ class OnVector(TargetOp):
         return Nest("VECTOR", loops, tuple(reads), result, dtype.lanes, *source, self.steps_of_tile)
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        """What the vector unit does for all tiles."""
+        """Work of the vector unit for all tiles."""
         return VectorWork(tiles.size / 8, tiles.tiles, [tiles.size] * len(self.reads))
 
     # its parts
@@ -248,26 +246,26 @@ class OnVector(TargetOp):
 
     # its records
 
-    def common(self, given: EmitInputs) -> dict[str, int]:
+    def common(self, inputs: EmitInputs) -> dict[str, int]:
         """Fields that jobs on VECTOR have in common."""
-        assert isinstance(given.tiling, VectorTiling)
-        columns = min(given.tiling.tile_columns or self.out_w, self.out_w)
-        tile = {"tile_rows": given.tiling.tile_rows, "tile_columns": columns, "slot_0": given.tiles[0], "slot_1": given.tiles[1]}
-        return {"dtype": int(given.dtype), "tag": self.tag, "planes": self.y.planes, **tile}
+        assert isinstance(inputs.tiling, VectorTiling)
+        columns = min(inputs.tiling.tile_columns or self.out_w, self.out_w)
+        tile = {"tile_rows": inputs.tiling.tile_rows, "tile_columns": columns, "slot_0": inputs.tiles[0], "slot_1": inputs.tiles[1]}
+        return {"dtype": int(inputs.dtype), "tag": self.tag, "planes": self.y.planes, **tile}
 
 
 def first_of(slots: tuple[int, ...]) -> int:
-    """Where constants lie that may not be."""
+    """The address of optional constants; 0 without any."""
     return slots[0] if slots else 0
 
 
-def streamed(given: EmitInputs) -> bool:
+def streamed(inputs: EmitInputs) -> bool:
     """Whether constants come with tiles."""
-    return given.tiling.constants == "streamed"
+    return inputs.tiling.constants == "streamed"
 
 
 def on_vector(spec: TargetOp) -> OnVector:
-    """An operator that is known to be none of the matrix unit."""
+    """Cast to an operator of VECTOR."""
     assert isinstance(spec, OnVector), spec.name
     return spec
 
@@ -277,14 +275,13 @@ UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by 
 
 @lru_cache(maxsize=1 << 14)
 def vector_tiling(target_graph: TargetGraph, spec: TargetOp, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
-    """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
-    anything does."""
-    mine, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
-    most = _slot_blocks(ub - mine.set_aside(1))
-    found = mine.columns_tiling(min(slot_blocks, most), most, dtype)
-    return found or mine.slot_tiling(rows, max(REPEAT_BLOCKS, min(slot_blocks, _slot_blocks(ub - mine.set_aside(rows)))), dtype)
+    """As many whole planes as fit a slot, else rows of one plane, else columns of one row; two slots and the constants fit UB if any do."""
+    vector_op, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
+    max_slot = _slot_blocks(ub - vector_op.set_aside(1))
+    tiling = vector_op.columns_tiling(min(slot_blocks, max_slot), max_slot, dtype)
+    return tiling or vector_op.slot_tiling(rows, max(REPEAT_BLOCKS, min(slot_blocks, _slot_blocks(ub - vector_op.set_aside(rows)))), dtype)
 
 
 def _slot_blocks(ub: int) -> int:
-    """Of one of two slots in so much of UB: whole repeats."""
+    """Blocks of one of two slots in UB: whole repeats."""
     return ub // (2 * REPEAT_BLOCKS) * REPEAT_BLOCKS

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Convolutions on the matrix unit: lowering, tilings, cost, and jobs of their emitter."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class ConvSpec(TargetOp):
         return cls.packed(index, op, into, op.weights, into.type_of(op.x), 0)
 
     @classmethod
-    def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, beside: int) -> dict[str, Any]:
-        """As `lowered`.  values: weights as the machine multiplies them, of type dtype.  beside: what stands where there are none."""
+    def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, fill: int) -> dict[str, Any]:
+        """Fields as of `lowered`.  values: weights as the machine multiplies them, of type dtype.  fill: value of missing weights."""
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
@@ -109,21 +109,21 @@ class ConvSpec(TargetOp):
             n = -(-(max(y.lanes) + 1) // fractal.columns) * fractal.columns  # FIXPIPE fills the upper half of the last plane up
         k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
-        found = None if beside else overlay(op, x, y, n, groups, fractal)
-        expansion = None if found is None else placed_expansion(found.expansion, groups, into.machine)
+        pattern = None if fill else overlay(op, x, y, n, groups, fractal)
+        expansion = None if pattern is None else placed_expansion(pattern.expansion, groups, into.machine)
 
         def pack(out: Bytes) -> None:
-            if expansion is not None and found is not None:
-                pack_overlaid(values, op, x, y, found, groups, dtype, fractal, out)
+            if expansion is not None and pattern is not None:
+                pack_overlaid(values, op, x, y, pattern, groups, dtype, fractal, out)
             else:
-                weights.pack_conv(weights.dense_weights(values, op.groups, beside), x, y, n, groups, dtype, fractal, lanes, out, beside)
+                weights.pack_conv(weights.dense_weights(values, op.groups, fill), x, y, n, groups, dtype, fractal, lanes, out, fill)
 
-        if expansion is not None and found is not None:
-            expansion = expansion._replace(masks_at=into.constants.add(f"{op.name}/masks", pack_masks(found, dtype)))
+        if expansion is not None and pattern is not None:
+            expansion = expansion._replace(masks_at=into.constants.add(f"{op.name}/masks", pack_masks(pattern, dtype)))
         blocks = groups * k1 * (n1 * fractal.weight_blocks if expansion is None else expansion.overlaid)
         needed = EVERYWHERE
         # what an operand in L1 is multiplied with is a whole tile (`codegen.legalize_buffers`), and so is what stands beside groups
-        if op.groups > 1 and not beside and into.machine.has(Memory.L0A):
+        if op.groups > 1 and not fill and into.machine.has(Memory.L0A):
             needed = weights.needed_blocks(op, x, y, n, groups, fractal)
         return into.fields(index, op) | {
             "fractal": fractal,
@@ -140,9 +140,9 @@ class ConvSpec(TargetOp):
         }
 
     @classmethod
-    def columns_at(cls, op: Any, y: Placement, n: int, into: Lowering) -> int:
-        """DDR block of what FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
-        return into.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y, n, DataType.float32))
+    def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
+        """DDR block of the vectors that FIXPIPE reads per channel: the bias, in the type of sums.  lane_count: of the result."""
+        return into.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y_place, lane_count, DataType.float32))
 
     @property
     def weight_blocks(self) -> int:
@@ -154,12 +154,12 @@ class ConvSpec(TargetOp):
 
     @cached_property
     def bias_blocks(self) -> int:
-        """Of what FIXPIPE reads for its channels."""
+        """Blocks of the vectors that FIXPIPE reads for all channels."""
         return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
 
     @cached_property
     def column_blocks(self) -> int:
-        """The same for a fractal's channels."""
+        """Blocks of the vectors that FIXPIPE reads for a fractal's channels."""
         return self.fractal.sum_blocks
 
     @property
@@ -198,12 +198,12 @@ class ConvSpec(TargetOp):
 
     @property
     def products(self) -> int:
-        """Of the matrix unit, for each of the sum."""
+        """Products of the matrix unit for each sum."""
         return 1
 
     @property
     def staying(self) -> L0:
-        """Where its tiles may stay: beside products with what is added to all of an operand, which take slots of tiles, nowhere."""
+        """L0 memories in which its tiles may stay: none if zero points need products of their own, whose tiles take slots too."""
         return self.l0 if self.products == 1 else ALONE
 
     @property
@@ -229,15 +229,15 @@ class ConvSpec(TargetOp):
 
     @property
     def _expanded_sizes(self) -> list[int]:
-        """What the cost of expanding weights depends on beside their sizes."""
+        """Numbers on which the cost of expanding weights depends, beside their sizes."""
         e = self.expansion
         return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.kept), *(run.columns for run in e.runs)]
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
-        found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
+        geometry = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
         rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
         sizes = tuple(self._expanded_sizes), self.needed.tobytes(), self.y.planes, self.bias_at >= 0
-        return (*found, *sizes, *(read.planes for read in self.reads), *rows)
+        return (*geometry, *sizes, *(read.planes for read in self.reads), *rows)
 
     @property
     def pixels_per_block(self) -> int:
@@ -254,11 +254,12 @@ class ConvSpec(TargetOp):
         reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * self.c1, (group + groups) * self.c1)]
         if self.residual is not None:
             reads.append(run_of_planes(self.residual, first, last))
+        # weights and columns in front of the part are skipped; of the last plane the upper half may be no product
         n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
         n = min(n, self.groups * self.n1 - n_before)
         expansion, before = self.expansion, n_before * self.k1 * self.fractal.weight_blocks
         n_group = n_before - group * self.n1
-        if expansion is not None:
+        if expansion is not None:  # a part of the columns needs all overlaid blocks of its groups
             expansion = expansion.part(n_group * self.fractal.columns, n // groups * self.fractal.columns)
             before = group * self.k1 * expansion.overlaid
         return replace(
@@ -276,20 +277,20 @@ class ConvSpec(TargetOp):
     def cut_groups(self, first: int, last: int) -> tuple[int, int] | None:
         """(first group, how many) of planes [first, last) of the result; None where these are neither whole ones nor within one."""
         deep = self.y.planes // self.groups
-        group, behind = first // deep, -(-last // deep)
-        return None if behind - group > 1 and (first % deep or last % deep) else (group, behind - group)
+        group, stop = first // deep, -(-last // deep)
+        return None if stop - group > 1 and (first % deep or last % deep) else (group, stop - group)
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
         conv = self.operator
         assert isinstance(conv, Convolution)
-        pads = padded_columns(conv, main, made)
-        if made.start * conv.stride[1] - conv.pads[1] >= self.in_w:
+        pads = padded_columns(conv, in_columns, out_columns)
+        if out_columns.start * conv.stride[1] - conv.pads[1] >= self.in_w:
             # every window lies in the padding behind the image; in front of it is the same, and can be said
-            all_of_it = all_padding(conv, main, made)
+            all_of_it = all_padding(conv, in_columns, out_columns)
             if all_of_it is None:
-                return Infeasible(self.name, f"a strip of {made.size} columns lies in its padding as a whole")
+                return Infeasible(self.name, f"a strip of {out_columns.size} columns lies in its padding as a whole")
             pads = all_of_it
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=replace(cast("Any", conv), pads=pads))
+        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size, operator=replace(cast("Any", conv), pads=pads))
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
         assert isinstance(tiling, ConvTiling)
@@ -316,33 +317,33 @@ class ConvSpec(TargetOp):
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         assert isinstance(tiling, ConvTiling)
-        found = []
+        buffers = []
         if self.bias_blocks and tiling.constants == "resident":
-            found.append(UbBuffers("constants", 1, rounded(self.bias_blocks, 8), True))
+            buffers.append(UbBuffers("constants", 1, rounded(self.bias_blocks, 8), True))
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
-            found.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
+            buffers.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
         columns = min(tiling.tile_n1, self.n1) * self.fractal.columns
         out, residual = (rounded(-(-columns // lanes) * tiling.tile_m, 8) for lanes in (dtype.lanes, self.residual_lanes))
-        found += [UbBuffers("out", 2, out)] if through_ub else []
-        found += [UbBuffers("residual", 2, residual)] if self.residual is not None else []
-        return (*found, *self._expanding(tiling))
+        buffers += [UbBuffers("out", 2, out)] if through_ub else []
+        buffers += [UbBuffers("residual", 2, residual)] if self.residual is not None else []
+        return (*buffers, *self._expanding(tiling))
 
     def _expanding(self, tiling: ConvTiling) -> tuple[UbBuffers, ...]:
-        """What weights take while they are expanded: all at once, or with every chunk."""
+        """Buffers of the expansion of weights: of all at once, or of every chunk."""
         e = self.expansion
         if e is None:
             return ()
         resident = tiling.weights == "resident"
         arriving, expanded = self._slots(resident, tiling.chunk_n1, tiling.chunk_k1)
-        found = [UbBuffers("arriving", 2, rounded(arriving, 8)), UbBuffers("expanded", 2, expanded)]
+        buffers = [UbBuffers("arriving", 2, rounded(arriving, 8)), UbBuffers("expanded", 2, expanded)]
         if resident:
-            return tuple(found)
-        kept = e.mask_blocks + (self.stored_weight_blocks if e.kept else 0)
-        return UbBuffers("overlaid", 1, rounded(kept, 8), True), *found[int(e.kept) :]
+            return tuple(buffers)
+        overlaid_blocks = e.mask_blocks + (self.stored_weight_blocks if e.kept else 0)
+        return UbBuffers("overlaid", 1, rounded(overlaid_blocks, 8), True), *buffers[int(e.kept) :]
 
     def _slots(self, resident: bool, chunk_n1: int, chunk_k1: int) -> tuple[int, int]:
-        """Blocks of a slot of what arrives, masks in front of it where all weights are expanded at once, and of what is made of it."""
+        """Blocks of a slot of overlaid weights (behind masks if all weights are expanded at once), and of a slot of expanded ones."""
         e, size = self.expansion, self.groups * self.n1 * self.k1
         assert e is not None
         if resident:
@@ -353,17 +354,17 @@ class ConvSpec(TargetOp):
         return arriving, min(e.room, size * self.fractal.weight_blocks)
 
     def nest(
-        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, l1_reads: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
-        left, *others = (storages[read.storage].dtype.size_bits for read in self.reads)
-        lies = [Memory.L1 if i in kept else Memory.DDR for i in range(len(self.reads))]
+        left_bits, *other_bits = (storages[read.storage].dtype.size_bits for read in self.reads)
+        lies = [Memory.L1 if i in l1_reads else Memory.DDR for i in range(len(self.reads))]
         right = lies[1] if self.right is not None else Memory.DDR
-        reads = [Operand("x", ("g", "m", "k"), left, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), left, right, Memory.L0B)]
+        reads = [Operand("x", ("g", "m", "k"), left_bits, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), left_bits, right, Memory.L0B)]
         if self.bias_blocks:
             bits = 8 * BLOCK_BYTES * self.column_blocks // self.fractal.columns
             reads.append(Operand("bias", ("g", "n"), bits, Memory.DDR, Memory.UB))
         if self.residual is not None:
-            reads.append(Operand("residual", ("g", "m", "n"), others[0], lies[1], Memory.UB))
+            reads.append(Operand("residual", ("g", "m", "n"), other_bits[0], lies[1], Memory.UB))
         result = Operand("y", ("g", "m", "n"), dtype.size_bits, Memory.L1 if inside else Memory.DDR, Memory.L0C)
         loops = {"g": self.groups, "m": rows * self.out_w, "n": self.n1, "k": self.k1}
         main = self.reads[0]
@@ -371,37 +372,37 @@ class ConvSpec(TargetOp):
         of_product: dict[str, Any] = {"cut": self.parts.cut, "fractal": self.fractal, "l0": self.staying, "needed": self.needed}
         return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
-    def job(self, given: EmitInputs) -> ConvJob:
-        return ConvJob._make(self.job_row(given)[1].tolist())
+    def job(self, inputs: EmitInputs) -> ConvJob:
+        return ConvJob._make(self.job_row(inputs)[1].tolist())
 
-    def job_row(self, given: EmitInputs) -> tuple[type[ConvJob], NDArray[np.int64]]:
-        """Most of it follows from the operator and its tiling, and is remembered; where buffers lie is said anew."""
-        tiling = given.tiling
+    def job_row(self, inputs: EmitInputs) -> tuple[type[ConvJob], NDArray[np.int64]]:
+        """The job as a row: cached by operator and tiling, with the addresses of buffers filled in."""
+        tiling = inputs.tiling
         assert isinstance(tiling, ConvTiling)
-        main, *others = [given.storages[piece.storage] for piece in self.reads]
-        residual = others[0].dtype if others and self.residual is not None else 0
-        row = _unplaced(self, tiling, given.machine, given.dtype, given.inside, main.dtype, main.row_blocks, residual).copy()
-        weights, bias = self.chunk_slots(given), (*given.constants, -1, -1)[:2]
-        row[_PLACES] = *_two(weights), *bias, *_two(given.tiles), *_two(given.residuals), self.first_zeros(given)
+        main, *operand_storages = [inputs.storages[piece.storage] for piece in self.reads]
+        residual = operand_storages[0].dtype if operand_storages and self.residual is not None else 0
+        row = _unplaced(self, tiling, inputs.machine, inputs.dtype, inputs.inside, main.dtype, main.row_blocks, residual).copy()
+        weights, bias = self.chunk_slots(inputs), (*inputs.constants, -1, -1)[:2]
+        row[_PLACES] = *_two(weights), *bias, *_two(inputs.tiles), *_two(inputs.residuals), self.first_zeros(inputs)
         if self.expansion is not None:
-            row[_EXPANSION] = self.expansion_job(tiling, given.overlaid, given.arriving, given.expanded)
+            row[_EXPANSION] = self.expansion_job(tiling, inputs.overlaid, inputs.arriving, inputs.expanded)
         return ConvJob, row
 
-    def of_tiling(self, t: ConvTiling, machine: Machine) -> dict[str, int]:
-        """Fields of `ConvJob` that a tiling says."""
-        f = self.fractal
-        resident, streams_bias = t.weights == "resident", self.bias_at >= 0 and t.constants == "streamed"
-        a, b, c = l0_blocks(f.weight_blocks, f.sum_blocks, t.tile_m, t.tile_n1, t.tile_k1)
-        (slot_a, room_a), (slot_b, room_b) = tile_slot(machine, Memory.L0A, a), tile_slot(machine, Memory.L0B, b)
-        slot_c, room_c = tile_slot(machine, Memory.L0C, c)
+    def of_tiling(self, tiling: ConvTiling, machine: Machine) -> dict[str, int]:
+        """Fields of `ConvJob` that depend on the tiling."""
+        fractal = self.fractal
+        resident, streams_bias = tiling.weights == "resident", self.bias_at >= 0 and tiling.constants == "streamed"
+        blocks_a, blocks_b, blocks_c = l0_blocks(fractal.weight_blocks, fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        (slot_a, room_a), (slot_b, room_b) = tile_slot(machine, Memory.L0A, blocks_a), tile_slot(machine, Memory.L0B, blocks_b)
+        slot_c, room_c = tile_slot(machine, Memory.L0C, blocks_c)
         return {
             "resident": int(resident),
-            "chunk_n1": self.n1 if resident else min(t.chunk_n1, self.n1),
-            "chunk_k1": self.k1 if resident else min(t.chunk_k1, self.k1),
-            "tile_m": t.tile_m,
-            "tile_n1": t.tile_n1,
-            "tile_k1": t.tile_k1,
-            "n_outer": int(t.order == "n"),
+            "chunk_n1": self.n1 if resident else min(tiling.chunk_n1, self.n1),
+            "chunk_k1": self.k1 if resident else min(tiling.chunk_k1, self.k1),
+            "tile_m": tiling.tile_m,
+            "tile_n1": tiling.tile_n1,
+            "tile_k1": tiling.tile_k1,
+            "n_outer": int(tiling.order == "n"),
             "bias_at": self.bias_at if streams_bias else -1,
             "slot_a": slot_a,
             "room_a": room_a,
@@ -412,12 +413,13 @@ class ConvSpec(TargetOp):
         }
 
     def of_operator(self, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int) -> dict[str, int]:
-        """Fields of `ConvJob` that the operator says.  inside: whether its result stays on chip.  dtype, read, residual: of the result, of
-        the main input and of the residual, 0 without one.  pitch: blocks of a row of the main input."""
+        """Fields of `ConvJob` that depend on the operator.  inside: whether its result stays on chip.  dtype, read, residual: data types of
+        the result, of the main input and of the residual (0 without one).  pitch: blocks of a row of the main input."""
         window, parts, to = self.window, self.parts, way_out(machine, inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
         assert path is not None
         right, right_planes, right_pixels = self._right_operand()
+        # input and window, output and weights, epilogue, machine, right operand
         return {
             "dtype": int(dtype),
             "operands": int(read),
@@ -460,7 +462,7 @@ class ConvSpec(TargetOp):
     def expansion_job(
         self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
     ) -> ExpansionJob:
-        """Where in UB what `_expanding` asks for lies: operators that follow each other take turns in the slots of what arrives."""
+        """Addresses in UB of the buffers of `_expanding`; consecutive operators alternate in the slots of arriving weights."""
         e = self.expansion
         if e is None:
             return ExpansionJob()
@@ -485,17 +487,17 @@ class ConvSpec(TargetOp):
         runs = np.array([] if self.expansion is None else self.expansion.runs, np.int64)
         return [runs, self.needed] if self.needed.size else [runs] if runs.size else []
 
-    def chunk_slots(self, given: EmitInputs) -> tuple[int, ...]:
-        """Where resident weights, or chunks of what is multiplied, lie in L1."""
-        return given.weights
+    def chunk_slots(self, inputs: EmitInputs) -> tuple[int, ...]:
+        """Blocks of L1 of the resident weights, or of the slots of chunks."""
+        return inputs.weights
 
-    def first_zeros(self, given: EmitInputs) -> int:
-        """Where in L1 what is added to all of the right operand lies."""
-        del given
+    def first_zeros(self, inputs: EmitInputs) -> int:
+        """Block of L1 of the constants that are added to all of the right operand."""
+        del inputs
         return 0
 
     def of_integers(self, residual: int) -> dict[str, int]:
-        """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
+        """Fields of `ConvJob` for integers and the conversion of their sums; floats have none."""
         return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": int(residual)}
 
     def _right_operand(self) -> tuple[int, int, int]:
@@ -503,77 +505,77 @@ class ConvSpec(TargetOp):
         return WEIGHTS, 0, 0
 
     def column_fetches(self) -> list[Fetch]:
-        """Of what FIXPIPE reads for all channels, to blocks of UB from 0 on."""
+        """Fetches of the vectors that FIXPIPE reads for all channels, to blocks of UB from 0 on."""
         return [Fetch(Memory.UB, self.bias_at, 0, self.bias_blocks)]
 
     def weight_fetches(self) -> list[Fetch]:
-        """Of weights that stay and are not expanded, to blocks of L1 from 0 on."""
+        """Fetches of resident weights that are not expanded, to blocks of L1 from 0 on."""
         if not self.weight_blocks or self.expansion is not None:
             return []
-        apart, runs = (self.run_of_k1 - self.k1) * self.fractal.weight_blocks, self.n1 if self.run_of_k1 else 1
+        gap, runs = (self.run_of_k1 - self.k1) * self.fractal.weight_blocks, self.n1 if self.run_of_k1 else 1
         size = self.weight_blocks // runs  # a run of k lies apart in every n1
-        return [Fetch(Memory.L1, self.weights_at + i * (size + apart), i * size, size, WEIGHT_PIECE_BLOCKS) for i in range(runs)]
+        return [Fetch(Memory.L1, self.weights_at + i * (size + gap), i * size, size, WEIGHT_PIECE_BLOCKS) for i in range(runs)]
 
     @cached_property
     def _fetches(self) -> tuple[list[Fetch], list[Fetch]]:
-        """Of columns and of weights."""
+        """Fetches of columns and of weights."""
         return self.column_fetches() if self.bias_blocks else [], self.weight_fetches()
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        tiling = given.tiling
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        tiling = inputs.tiling
         assert isinstance(tiling, ConvTiling)
         columns, weights = self._fetches
-        resident, e, found = tiling.weights == "resident", self.expansion, list[Fetch]()
+        resident, e, fetches = tiling.weights == "resident", self.expansion, list[Fetch]()
         if columns and tiling.constants == "resident":
-            found += fetched(columns, given.constants[0])
+            fetches += fetched(columns, inputs.constants[0])
         if e is not None:  # what is expanded at once is loaded by whoever does that
-            at = self.expansion_job(tiling, given.overlaid, given.arriving)
-            found.append(Fetch(Memory.UB, e.masks_at, at.masks_at, e.mask_blocks))
-            if at.kept:
-                found.append(Fetch(Memory.UB, self.weights_at, at.overlaid_0, self.stored_weight_blocks))
+            job = self.expansion_job(tiling, inputs.overlaid, inputs.arriving)
+            fetches.append(Fetch(Memory.UB, e.masks_at, job.masks_at, e.mask_blocks))
+            if job.kept:
+                fetches.append(Fetch(Memory.UB, self.weights_at, job.overlaid_0, self.stored_weight_blocks))
         elif weights and resident:
-            found += fetched(weights, self.chunk_slots(given)[0])
-        return found
+            fetches += fetched(weights, self.chunk_slots(inputs)[0])
+        return fetches
 
 
 def fetched(fetches: Sequence[Fetch], first: int) -> list[Fetch]:
-    """Those to blocks from 0 on, to blocks from `first` on."""
+    """Fetches with targets from 0 on, moved to targets from `first` on."""
     return [Fetch(memory, source, first + target, blocks, piece) for memory, source, target, blocks, piece in fetches]
 
 
 @lru_cache(maxsize=1 << 14)
 def _unplaced(spec: ConvSpec, tiling: ConvTiling, machine: Machine, *operator: Any) -> NDArray[np.int64]:
-    """The numbers of a job, without places.  operator: the others of `ConvSpec.of_operator`."""
+    """The numbers of a job without addresses.  operator: the other arguments of `ConvSpec.of_operator`."""
     return np.array(ConvJob(**_of_operator(spec, machine, *operator) | spec.of_tiling(tiling, machine)), np.int64)
 
 
 @lru_cache(maxsize=1 << 12)
 def _of_operator(spec: ConvSpec, machine: Machine, *operator: Any) -> dict[str, int]:
-    """What all of its tilings have in common: scales of sums, say, are float32 divisions."""
+    """Fields that all tilings share, cached since scales of sums are float32 divisions."""
     return dict.fromkeys(_OF_PLACES, 0) | ExpansionJob()._asdict() | spec.of_operator(machine, *operator)
 
 
 def product_of(spec: TargetOp) -> ConvSpec | None:
-    """What the matrix unit does for an operator; None where that is nothing."""
+    """The operator as a product of the matrix unit; None for one of VECTOR."""
     return cast("ConvSpec", spec) if spec.runs_on == "CUBE" else None  # `isinstance` asks abstract classes at length
 
 
-def placed_expansion(found: Expansion, groups: int, machine: Machine) -> Expansion | None:
-    """With whether streamed weights stay in UB; None where that has no room for what is on its way to L1, or VECTOR no bytes."""
+def placed_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expansion | None:
+    """The expansion fitted to UB: whether streamed weights stay there.  None if slots do not fit UB, or VECTOR has no bytes."""
     if DataType.uint8 not in machine.data_types:
         return None
-    ub, stored = least_ub_blocks(machine), groups * found.planes * found.taps * found.overlaid
+    ub, stored = least_ub_blocks(machine), groups * expansion.planes * expansion.taps * expansion.overlaid
     room = min(EXPANDED_BLOCKS, ub // _SLOT_OF_UB // COLUMNS * COLUMNS)
-    piece = overlaid_steps(found.overlaid, found.planes * found.taps) * found.overlaid
-    if 2 * (found.mask_blocks + min(stored, piece) + room) > ub // 4 * 3:
+    piece = overlaid_steps(expansion.overlaid, expansion.planes * expansion.taps) * expansion.overlaid
+    if 2 * (expansion.mask_blocks + min(stored, piece) + room) > ub // 4 * 3:
         return None
-    deep = max(1, ub // _KEPT_OF_UB // found.overlaid)  # two slots take half of UB
-    kept, startup = found.mask_blocks + stored <= ub // _KEPT_OF_UB, machine.vector.startup_cycles
-    return found._replace(kept=kept, room=room, deep=deep, startup=startup)
+    deep = max(1, ub // _KEPT_OF_UB // expansion.overlaid)  # two slots take half of UB
+    fits_ub, startup = expansion.mask_blocks + stored <= ub // _KEPT_OF_UB, machine.vector.startup_cycles
+    return expansion._replace(kept=fits_ub, room=room, deep=deep, startup=startup)
 
 
 def way_out(machine: Machine, inside: bool) -> int:
-    """Where a product's results go first; inside: they stay on chip."""
+    """First destination of a product's results; inside: they stay on chip."""
     if not inside:
         return TO_DDR
     return TO_L1 if writes_l1(machine) else TO_L1_BY_UB

@@ -63,7 +63,9 @@ from simulator.npu.program import Code
 
 
 class ConvJob(NamedTuple):
-    """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
+    """Parameters of a convolution on one block.
+
+    Units: addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0; m, n, k of a tile: rows, n1, blocks of k.
 
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address; weights_k1: k1 there.
     operands: type of what is multiplied; right_type: of the right operand where that may differ.  pad: around the image, see IM2COL.
@@ -202,469 +204,477 @@ _ROOM = 20  # records of a tile's product and its way out, at most
 
 
 @njit(cache=True)
-def _turn(ends: Ints, which: int, slot: int, room: int, kept: int) -> Any:
+def _turn(ends: Ints, which: int, slot: int, room: int, busy_slot: int) -> Any:
     """The next slot of a memory, behind the tile that came last, be it of another operator.  kept: a slot that is passed over, or -1."""
-    at: Any = -(-ends[which] // slot) * slot
-    if at == kept:
-        at += slot
-    if at >= room:
-        at = np.int64(slot if kept == 0 else 0)
-    ends[which] = at + slot
-    return at
+    address: Any = -(-ends[which] // slot) * slot
+    if address == busy_slot:
+        address += slot
+    if address >= room:
+        address = np.int64(slot if busy_slot == 0 else 0)
+    ends[which] = address + slot
+    return address
 
 
 @njit(cache=True)
-def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
+def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
     runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`target.zero_blocks.multiplied`), of no size: all.
     target: output row 0, in DDR, L1 or UB.  residual: the same for the residual operand; its base is -1 without one.
     """
-    pixels = j.out_rows * j.out_w
-    tiles_of_image = -(-pixels // j.tile_m)
-    tiles_m = j.images * tiles_of_image
-    chunks_k = -(-j.k1 // j.chunk_k1)
-    alone = j.left_less > 0 or j.zeros > 0  # what `_less` makes takes slots as well
-    room = 1 if alone else j.room_a // j.slot_a, 1 if alone else j.room_b // j.slot_b
-    stay_a, stay_b = staying(tiles_m, -(-j.chunk_n1 // j.tile_n1), -(-j.chunk_k1 // j.tile_k1), j.n_outer, room)
+    pixels = job.out_rows * job.out_w
+    tiles_of_image = -(-pixels // job.tile_m)
+    tiles_m = job.images * tiles_of_image
+    chunks_k = -(-job.k1 // job.chunk_k1)
+    shares_slots = job.left_less > 0 or job.zeros > 0  # what `_less` makes takes slots as well
+    room = 1 if shares_slots else job.room_a // job.slot_a, 1 if shares_slots else job.room_b // job.slot_b
+    stay_a, stay_b = staying(tiles_m, -(-job.chunk_n1 // job.tile_n1), -(-job.chunk_k1 // job.tile_k1), job.n_outer, room)
     tile_a, tile_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # which tile was the last of its slot
     slot_a, slot_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # and where that is
     capacity = out.shape[0]
-    places = packed(needed, j.tile_n1, j.tile_k1) if j.packed else np.empty((0, 0), np.int64)
-    size_of_group = places.max() + 1 if j.packed else j.n1 * j.k1
-    parted = j.part_rows < j.kh or j.part_columns < j.kw or j.pad_top > MAX_WINDOW
-    for group in range(j.groups):
-        base = j.in_base + group * j.c1 * j.in_plane
-        columns = 0 if j.alike else group * j.n1
-        for n_start in range(0, j.n1, j.chunk_n1):
-            n_size = min(j.chunk_n1, j.n1 - n_start)
-            tiles_n = -(-n_size // j.tile_n1)
-            bias, scale_after = j.bias, j.scale_after
-            if j.bias_at >= 0:
-                if at >= capacity:
+    places = packed(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
+    size_of_group = places.max() + 1 if job.packed else job.n1 * job.k1
+    parted = job.part_rows < job.kh or job.part_columns < job.kw or job.pad_top > MAX_WINDOW
+    # groups, chunks of weights along n and along k, tiles (m, n) in the tiling's order, tiles of k
+    for group in range(job.groups):
+        base = job.in_base + group * job.c1 * job.in_plane
+        columns = 0 if job.alike else group * job.n1
+        for n_start in range(0, job.n1, job.chunk_n1):
+            n_size = min(job.chunk_n1, job.n1 - n_start)
+            tiles_n = -(-n_size // job.tile_n1)
+            bias, scale_after = job.bias, job.scale_after
+            if job.bias_at >= 0:  # biases, and scales behind them, of this chunk
+                if cursor >= capacity:
                     return -1
-                here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (columns + n_start) * j.sum_blocks
+                bias_slot, first = job.bias_1 if parity[BIAS_SLOT] else job.bias, (columns + n_start) * job.sum_blocks
                 parity[BIAS_SLOT] ^= 1
-                run, vectors = n_size * j.sum_blocks, 2 if j.scale_at else 1
-                scale_after = run if j.scale_at else 0
-                at = copy(
-                    out, at, j.dtype, j.tag, MTE2, DDR, UB, j.bias_at + first, here, run, vectors, j.scale_at, scale_after, 1, 0, 0,
+                run, vectors = n_size * job.sum_blocks, 2 if job.scale_at else 1
+                scale_after = run if job.scale_at else 0
+                cursor = copy(
+                    out, cursor, job.dtype, job.tag, MTE2, DDR, UB, job.bias_at + first, bias_slot, run, vectors, job.scale_at, scale_after,
+                    1, 0, 0,
                 )  # fmt: skip
-                bias = here - first
-            for k_start in range(0, j.k1, j.chunk_k1):
-                k_size = min(j.chunk_k1, j.k1 - k_start)
-                right = dense(L1, j.right_base + group * j.right_planes * j.right_plane, j.right_plane)
-                right_pixels = j.right_pixels
-                if j.resident:
-                    w_base = j.weights_0 + (group * size_of_group + n_start * j.k1 + k_start) * j.weight_blocks
-                    w_row = j.k1 * j.weight_blocks
+                bias = bias_slot - first
+            for k_start in range(0, job.k1, job.chunk_k1):
+                k_size = min(job.chunk_k1, job.k1 - k_start)
+                right = dense(L1, job.right_base + group * job.right_planes * job.right_plane, job.right_plane)
+                right_pixels = job.right_pixels
+                # the right operand of the chunk: resident weights, expanded or copied ones, or pixels of a tensor
+                if job.resident:
+                    w_base = job.weights_0 + (group * size_of_group + n_start * job.k1 + k_start) * job.weight_blocks
+                    w_row = job.k1 * job.weight_blocks
                 else:
-                    if at >= capacity:
+                    if cursor >= capacity:
                         return -1
-                    w_base = j.weights_1 if parity[W_SLOT] else j.weights_0
+                    w_base = job.weights_1 if parity[W_SLOT] else job.weights_0
                     parity[W_SLOT] ^= 1
-                    w_row = k_size * j.weight_blocks
-                    if j.overlaid > 0:
-                        at = _chunk(out, at, j, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
-                        if at < 0:
+                    w_row = k_size * job.weight_blocks
+                    if job.overlaid > 0:
+                        cursor = _chunk(out, cursor, job, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
+                        if cursor < 0:
                             return -1
-                    elif j.right == WEIGHTS:
-                        source = j.weights_at + ((group * j.n1 + n_start) * j.weights_k1 + k_start) * j.weight_blocks
-                        apart, some = j.weights_k1 * j.weight_blocks, max(1, WEIGHT_PIECE_BLOCKS // w_row)
+                    elif job.right == WEIGHTS:
+                        source = job.weights_at + ((group * job.n1 + n_start) * job.weights_k1 + k_start) * job.weight_blocks
+                        weights_pitch, some = job.weights_k1 * job.weight_blocks, max(1, WEIGHT_PIECE_BLOCKS // w_row)
                         for n in range(0, n_size, some):
-                            if at >= capacity:
+                            if cursor >= capacity:
                                 return -1
-                            at = copy(
-                                out, at, j.operands, j.tag, MTE2, DDR, L1, source + n * apart, w_base + n * w_row, w_row,
-                                min(some, n_size - n), apart, w_row, 1, 0, 0,
+                            cursor = copy(
+                                out, cursor, job.operands, job.tag, MTE2, DDR, L1, source + n * weights_pitch, w_base + n * w_row, w_row,
+                                min(some, n_size - n), weights_pitch, w_row, 1, 0, 0,
                             )  # fmt: skip
                     else:
-                        if j.right == PIXELS_N:
-                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.fractal_columns, n_size * j.fractal_columns
+                        if job.right == PIXELS_N:
+                            plane, planes, pixel, right_pixels = (
+                                k_start, k_size, n_start * job.fractal_columns, n_size * job.fractal_columns,
+                            )  # fmt: skip
                         else:
-                            plane, planes = _planes(j, n_start, n_size, j.fractal_lanes)
-                            pixel, right_pixels = k_start * j.fractal_lanes, k_size * j.fractal_lanes
-                        right_pixels = min(right_pixels, j.right_pixels - pixel)
+                            plane, planes = _planes(job, n_start, n_size, job.fractal_lanes)
+                            pixel, right_pixels = k_start * job.fractal_lanes, k_size * job.fractal_lanes
+                        right_pixels = min(right_pixels, job.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
                         right = dense(L1, w_base, right_pixels)
-                        at = copy(
-                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
-                            1, 0, 0,
+                        cursor = copy(
+                            out, cursor, job.operands, job.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, job.right_plane,
+                            right_pixels, 1, 0, 0,
                         )  # fmt: skip
-                tile_a[:], tile_b[:] = -1, -1
-                tiles_k = -(-k_size // j.tile_k1)
+                tile_a[:], tile_b[:] = -1, -1  # a new chunk: no tile in L0A or L0B can be used again
+                tiles_k = -(-k_size // job.tile_k1)
                 for tile in range(tiles_m * tiles_n):
-                    if j.n_outer:
+                    if job.n_outer:
                         tm, tn = tile % tiles_m, tile // tiles_m
                     else:
                         tm, tn = tile // tiles_n, tile % tiles_n
                     image = tm // tiles_of_image
-                    m_start = (tm - image * tiles_of_image) * j.tile_m
-                    x = base + image * j.in_image
-                    m = min(j.tile_m, pixels - m_start)
-                    mpad = (m + j.fractal_rows - 1) // j.fractal_rows * j.fractal_rows
-                    n_tile = tn * j.tile_n1
-                    n = min(j.tile_n1, n_size - n_tile)
-                    if chunks_k > 1:
-                        c = (tm * n_size + n_tile) * j.tile_m * j.sum_blocks
+                    m_start = (tm - image * tiles_of_image) * job.tile_m
+                    image_base = base + image * job.in_image
+                    m = min(job.tile_m, pixels - m_start)
+                    mpad = (m + job.fractal_rows - 1) // job.fractal_rows * job.fractal_rows
+                    n_tile = tn * job.tile_n1
+                    n = min(job.tile_n1, n_size - n_tile)
+                    if chunks_k > 1:  # partial sums of every tile wait for the next chunk
+                        l0c = (tm * n_size + n_tile) * job.tile_m * job.sum_blocks
                     else:
-                        c = _turn(parity, C_SLOT, j.slot_c, j.room_c, -1)
-                    for k_tile in range(0, k_size, j.tile_k1):
-                        if at + _ROOM >= capacity:
+                        l0c = _turn(parity, C_SLOT, job.slot_c, job.room_c, -1)
+                    for k_tile in range(0, k_size, job.tile_k1):
+                        if cursor + _ROOM >= capacity:
                             return -1
-                        k = min(j.tile_k1, k_size - k_tile)
+                        k = min(job.tile_k1, k_size - k_tile)
                         first_n, first_k = n_start + n_tile, k_start + k_tile
+                        # an n1 without weights still needs one block, which sets its sums (`target.weights.needed_blocks`)
                         if needed.size and not needed[first_n : first_n + n, first_k : first_k + k].any():
                             continue
-                        of_k = k_tile // j.tile_k1
-                        want, at_a = tm * 65536 + k_tile, (tm * tiles_k + of_k if j.n_outer else of_k) if stay_a else 0
-                        a = slot_a[at_a]
-                        if want != tile_a[at_a]:
-                            a = _turn(parity, A_SLOT, j.slot_a, j.room_a, -1)
-                            tile_a[at_a], slot_a[at_a] = want, a
+                        k_index = k_tile // job.tile_k1
+                        want, entry_a = tm * 65536 + k_tile, (tm * tiles_k + k_index if job.n_outer else k_index) if stay_a else 0
+                        l0a = slot_a[entry_a]
+                        if want != tile_a[entry_a]:
+                            l0a = _turn(parity, A_SLOT, job.slot_a, job.room_a, -1)
+                            tile_a[entry_a], slot_a[entry_a] = want, l0a
                             if parted:
-                                at = _left(out, at, j, x, a, m_start, m, mpad, k_start + k_tile, k)
-                                if at < 0:
+                                cursor = _left(out, cursor, job, image_base, l0a, m_start, m, mpad, k_start + k_tile, k)
+                                if cursor < 0:
                                     return -1
                             else:
-                                at = im2col(
-                                    out, at, j.operands, j.tag, x, a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
-                                    j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
-                                    k_start + k_tile, k, j.lanes, j.in_ring, j.in_first, j.pad,
+                                cursor = im2col(
+                                    out, cursor, job.operands, job.tag, image_base, l0a, job.in_rows, job.in_w, job.in_pitch, job.in_plane,
+                                    job.kh, job.kw, job.sh, job.sw, job.dh, job.dw, job.pad_top, job.pad_left, job.out_w, m_start, m, mpad,
+                                    k_start + k_tile, k, job.lanes, job.in_ring, job.in_first, job.pad,
                                 )  # fmt: skip
-                        want, at_b = tn * 65536 + k_tile, (of_k if j.n_outer else tn * tiles_k + of_k) if stay_b else 0
-                        b = slot_b[at_b]
-                        if want != tile_b[at_b]:
-                            b = _turn(parity, B_SLOT, j.slot_b, j.room_b, -1)
-                            tile_b[at_b], slot_b[at_b] = want, b
+                        want, entry_b = tn * 65536 + k_tile, (k_index if job.n_outer else tn * tiles_k + k_index) if stay_b else 0
+                        l0b = slot_b[entry_b]
+                        if want != tile_b[entry_b]:
+                            l0b = _turn(parity, B_SLOT, job.slot_b, job.room_b, -1)
+                            tile_b[entry_b], slot_b[entry_b] = want, l0b
                             if needed.size:
-                                source = w_base if j.packed else w_base + n_tile * w_row + k_tile * j.weight_blocks
-                                at = _weights(out, at, j, needed, places, source, b, w_row, first_n, n, first_k, k)
-                                if at < 0:
+                                source = w_base if job.packed else w_base + n_tile * w_row + k_tile * job.weight_blocks
+                                cursor = _weights(out, cursor, job, needed, places, source, l0b, w_row, first_n, n, first_k, k)
+                                if cursor < 0:
                                     return -1
-                            elif j.right == WEIGHTS:
-                                source = w_base + n_tile * w_row + k_tile * j.weight_blocks
-                                run = k * j.weight_blocks
-                                at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, source, b, run, n, w_row, run, 1, 0, 0)
+                            elif job.right == WEIGHTS:
+                                source = w_base + n_tile * w_row + k_tile * job.weight_blocks
+                                run = k * job.weight_blocks
+                                cursor = copy(out, cursor, job.operands, job.tag, MTE1, L1, L0B, source, l0b, run, n, w_row, run, 1, 0, 0)
                             else:
-                                at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
+                                cursor = _right(out, cursor, job, l0b, right, right_pixels, n_tile, n, k_tile, k)
                         if needed.size:
-                            at = _products(out, at, j, needed, a, b, c, mpad, first_n, n, first_k, k)
-                            if at < 0:
+                            cursor = _products(out, cursor, job, needed, l0a, l0b, l0c, mpad, first_n, n, first_k, k)
+                            if cursor < 0:
                                 return -1
                             continue
-                        at = mmad(out, at, j.operands, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, j.right_type)
-                        if j.left_less > 0 or j.zeros > 0:
-                            at = _less(out, at, j, x, parity, a, b, c, m, mpad, k, n)
-                    if k_start + k_size == j.k1:
-                        if at + _ROOM >= capacity:
+                        cursor = mmad(
+                            out, cursor, job.operands, job.tag, l0a, l0b, l0c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, job.right_type
+                        )
+                        if job.left_less > 0 or job.zeros > 0:
+                            cursor = _less(out, cursor, job, image_base, parity, l0a, l0b, l0c, m, mpad, k, n)
+                    if k_start + k_size == job.k1:  # the sums are complete
+                        if cursor + _ROOM >= capacity:
                             return -1
-                        n_out = group * j.n1 + n_start + n_tile
+                        n_out = group * job.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
-                        to, added = behind(target, image * j.out_image), behind(residual, image * j.res_image)
-                        at = _way_out(out, at, j, bias, scale_after, to, added, parity, c, m_start, m, mpad, n_out, n_column, n)
-    return at
+                        to, added = behind(target, image * job.out_image), behind(residual, image * job.res_image)
+                        cursor = _way_out(out, cursor, job, bias, scale_after, to, added, parity, l0c, m_start, m, mpad, n_out, n_column, n)
+    return cursor
 
 
 @njit(cache=True)
 def _weights(
-    out: Code, at: int, j: ConvJob, needed: Ints, places: Ints, source: int, b: int, row: int, first_n: int, n: int, first_k: int, k: int
+    out: Code, cursor: int, job: ConvJob, needed: Ints, places: Ints, source: int, l0b: int, row: int, first_n: int, n: int, first_k: int,
+    k: int,
 ) -> int:  # fmt: skip
     """A tile of weights, its panels one after the other; -1 where `out` is too short.
 
-    source: where it begins in L1, row: blocks from an n1 to the next; where places are of some size, that all of them begin at."""
+    source: where it begins in L1, row: blocks from an n1 to the next; of packed weights, where all of them begin."""
     done = 0
     while done < n:
-        if at + _ROOM >= out.shape[0]:
+        if cursor + _ROOM >= out.shape[0]:
             return -1
         wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
-            run, here, pitch = size * j.weight_blocks, source + done * row + (start - first_k) * j.weight_blocks, row
+            run, block, pitch = size * job.weight_blocks, source + done * row + (start - first_k) * job.weight_blocks, row
             if places.size:
-                here, pitch = source + places[first_n + done, start] * j.weight_blocks, run
-            at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, here, b, run, wide, pitch, run, 1, 0, 0)
-            b += wide * run
+                block, pitch = source + places[first_n + done, start] * job.weight_blocks, run
+            cursor = copy(out, cursor, job.operands, job.tag, MTE1, L1, L0B, block, l0b, run, wide, pitch, run, 1, 0, 0)
+            l0b += wide * run
         done += wide
-    return at
+    return cursor
 
 
 @njit(cache=True)
 def _products(
-    out: Code, at: int, j: ConvJob, needed: Ints, a: int, b: int, c: int, mpad: int, first_n: int, n: int, first_k: int, k: int
-) -> int:  # fmt: skip
+    out: Code, cursor: int, job: ConvJob, needed: Ints, l0a: int, l0b: int, l0c: int, mpad: int, first_n: int, n: int, first_k: int, k: int
+) -> int:
     """An MMAD for every panel that `_weights` brought."""
     done = 0
     while done < n:
-        if at + _ROOM >= out.shape[0]:
+        if cursor + _ROOM >= out.shape[0]:
             return -1
         wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
             adds = 0 if begin(needed, first_n + done, start) else 1
-            left, sums = a + (start - first_k) * mpad, c + done * mpad * j.sum_blocks
-            at = mmad(out, at, j.operands, j.tag, left, b, sums, mpad, size, wide, adds, j.right_type)
-            b += wide * size * j.weight_blocks
+            panel_a, sums = l0a + (start - first_k) * mpad, l0c + done * mpad * job.sum_blocks
+            cursor = mmad(out, cursor, job.operands, job.tag, panel_a, l0b, sums, mpad, size, wide, adds, job.right_type)
+            l0b += wide * size * job.weight_blocks
         done += wide
-    return at
+    return cursor
 
 
 @njit(cache=True)
-def expansion_of(j: ConvJob) -> ExpansionJob:
+def expansion_of(job: ConvJob) -> ExpansionJob:
     return ExpansionJob(
-        j.overlaid, j.masks, j.planes, j.taps, j.across, j.masks_at, j.overlaid_0, j.overlaid_1, j.expanded_0, j.expanded_1, j.room, j.kept,
-        j.startup, j.packed, j.tile_n1, j.tile_k1,
+        job.overlaid, job.masks, job.planes, job.taps, job.across, job.masks_at, job.overlaid_0, job.overlaid_1, job.expanded_0,
+        job.expanded_1, job.room, job.kept, job.startup, job.packed, job.tile_n1, job.tile_k1,
     )  # fmt: skip
 
 
 @njit(cache=True)
 def _chunk(
-    out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int,
+    out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int,
     n_size: int, target: int,
 ) -> int:  # fmt: skip
-    """A chunk of weights that lie overlaid in UB, or in DDR; -1 where `out` is too short."""
-    first = (group * j.k1 + k_start) * j.overlaid
-    place = j.overlaid_0 + first
-    if j.kept == 0:
-        at, place = load_overlaid(out, at, expansion_of(j), j.tag, parity, j.weights_at + first, k_size * j.overlaid)
-        if at < 0:
+    """Expand a chunk of weights that lie overlaid in UB, or in DDR; -1 if `out` is too short."""
+    first = (group * job.k1 + k_start) * job.overlaid
+    place = job.overlaid_0 + first
+    if job.kept == 0:
+        cursor, place = load_overlaid(out, cursor, expansion_of(job), job.tag, parity, job.weights_at + first, k_size * job.overlaid)
+        if cursor < 0:
             return -1
-    row = k_size * j.weight_blocks
+    row = k_size * job.weight_blocks
     nowhere = np.empty((0, 0), np.int64)
     return expand(
-        out, at, expansion_of(j), runs, needed, nowhere, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0,
+        out, cursor, expansion_of(job), runs, needed, nowhere, job.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0,
     )  # fmt: skip
 
 
 @njit(cache=True)
 def _less(
-    out: Code, at: int, j: ConvJob, base: int, parity: Ints, a: int, b: int, c: int, m: int, mpad: int, k: int, n: int
-) -> int:  # fmt: skip
-    """Products of either operand's tile, at a and b, with what is added to all of the other: that is made in another slot.
+    out: Code, cursor: int, job: ConvJob, base: int, parity: Ints, l0a: int, l0b: int, l0c: int, m: int, mpad: int, k: int, n: int
+) -> int:
+    """Products of either operand's tile, at l0a and l0b, with the constants added to all of the other, which take another slot.
 
     The left one's is an image of padding, the right one's a block of weights that is copied to all places.
     """
     for part in range(2):
-        byte = j.left_less_1 if part else j.left_less
+        byte = job.left_less_1 if part else job.left_less
         if byte > 0:
-            d = _turn(parity, A_SLOT, j.slot_a, j.room_a, a)
-            at = im2col(
-                out, at, j.left_type, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0,
-                byte,
+            slot = _turn(parity, A_SLOT, job.slot_a, job.room_a, l0a)
+            cursor = im2col(
+                out, cursor, job.left_type, job.tag, base, slot, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, job.out_w, job.out_w, m, mpad, 0, k,
+                job.lanes, 0, 0, byte,
             )  # fmt: skip
-            at = mmad(out, at, j.left_type, j.tag, d, b, c, mpad, k, n, 1, j.right_type)
-    for part in range(j.zeros):
-        d = _turn(parity, B_SLOT, j.slot_b, j.room_b, b)
-        zeros, size = j.zeros_at + part * j.weight_blocks, j.weight_blocks
-        at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, zeros, d, size, n * k, 0, size, 1, 0, 0)
-        at = mmad(out, at, j.operands, j.tag, a, d, c, mpad, k, n, 1, j.zeros_type)
-    return at
+            cursor = mmad(out, cursor, job.left_type, job.tag, slot, l0b, l0c, mpad, k, n, 1, job.right_type)
+    for part in range(job.zeros):
+        slot = _turn(parity, B_SLOT, job.slot_b, job.room_b, l0b)
+        zeros, size = job.zeros_at + part * job.weight_blocks, job.weight_blocks
+        cursor = copy(out, cursor, job.operands, job.tag, MTE1, L1, L0B, zeros, slot, size, n * k, 0, size, 1, 0, 0)
+        cursor = mmad(out, cursor, job.operands, job.tag, l0a, slot, l0c, mpad, k, n, 1, job.zeros_type)
+    return cursor
 
 
 @njit(cache=True)
-def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int, mpad: int, k_start: int, k: int) -> int:
+def _left(out: Code, cursor: int, job: ConvJob, base: int, target: int, first: int, m: int, mpad: int, k_start: int, k: int) -> int:
     """A tile of the left operand, blocks [k_start, k_start + k), part by part (`ir.im2col`); -1 where `out` is too short.
 
     Kernel rows that see nothing but padding above the image have an instruction of their own where a field cannot hold how far above they
     lie.  Where only the tile's first pixels see nothing else, these are zeroed and the others' instruction is a block of k of theirs: what
     is left of the padding above them fits (`ir.im2col.MOST_APART`).
     """
-    row = first // j.out_w
-    above = j.pad_top - row * j.sh  # rows between the image and the window of the tile's first pixel
-    spread = ((first + m - 1) // j.out_w - row) * j.sh  # rows from the first window to the last one
-    four = j.fractal_lanes // j.lanes
-    by_columns = j.part_columns < j.kw
-    plane_k = (j.kh * j.kw + four - 1) // four
-    if j.part_rows == j.kh and not by_columns and above <= MAX_WINDOW:
-        return _part(out, at, j, base, d, first, m, mpad, np.int64(0), np.int64(0), j.kh, j.kw, k_start, k)
+    row = first // job.out_w
+    above = job.pad_top - row * job.sh  # rows between the image and the window of the tile's first pixel
+    spread = ((first + m - 1) // job.out_w - row) * job.sh  # rows from the first window to the last one
+    per_block = job.fractal_lanes // job.lanes
+    by_columns = job.part_columns < job.kw
+    plane_k = (job.kh * job.kw + per_block - 1) // per_block
+    if job.part_rows == job.kh and not by_columns and above <= MAX_WINDOW:
+        return _part(out, cursor, job, base, target, first, m, mpad, np.int64(0), np.int64(0), job.kh, job.kw, k_start, k)
     done = 0
     while done < k:
-        if at + 2 + _ROOM >= out.shape[0]:
+        if cursor + 2 + _ROOM >= out.shape[0]:
             return -1
         plane, inside = (k_start + done) // plane_k, (k_start + done) % plane_k
-        ky, kx, kh, kw = 0, 0, 1, j.part_columns
+        ky, kx, kh, kw = 0, 0, 1, job.part_columns
         if by_columns:
-            row_k, part_k = (j.kw + four - 1) // four, (j.part_columns + four - 1) // four
+            row_k, part_k = (job.kw + per_block - 1) // per_block, (job.part_columns + per_block - 1) // per_block
             ky, inside = inside // row_k, inside % row_k
-            kx = inside // part_k * j.part_columns
-            kw = min(kw, j.kw - kx)
+            kx = inside // part_k * job.part_columns
+            kw = min(kw, job.kw - kx)
         else:
-            part_k = j.part_rows * j.kw // four if j.part_rows < j.kh else plane_k
-            ky = inside // part_k * j.part_rows
-            kh = min(j.part_rows, j.kh - ky)
+            part_k = job.part_rows * job.kw // per_block if job.part_rows < job.kh else plane_k
+            ky = inside // part_k * job.part_rows
+            kh = min(job.part_rows, job.kh - ky)
         skip = inside % part_k
-        size = min(k - done, (kh * kw + four - 1) // four - skip)
-        here, to = base + plane * j.in_plane, d + done * mpad
-        if above - ky * j.dh > MAX_WINDOW and four == 1:
-            gone = skip // kw
-            ky, kh, skip = ky + gone, kh - gone, skip - gone * kw
-            top = above - ky * j.dh
+        size = min(k - done, (kh * kw + per_block - 1) // per_block - skip)
+        plane_base, to = base + plane * job.in_plane, target + done * mpad
+        if above - ky * job.dh > MAX_WINDOW and per_block == 1:
+            whole_rows = skip // kw
+            ky, kh, skip = ky + whole_rows, kh - whole_rows, skip - whole_rows * kw
+            top = above - ky * job.dh
             if top > spread:
-                kh = min(kh, (top - spread + j.dh - 1) // j.dh)
+                kh = min(kh, (top - spread + job.dh - 1) // job.dh)
                 size = min(size, kh * kw - skip)
             elif top > MAX_WINDOW:
-                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // j.fractal_rows * j.fractal_rows
-                at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
-                at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
+                zeros = ((top + job.sh - 1) // job.sh * job.out_w - (first - row * job.out_w)) // job.fractal_rows * job.fractal_rows
+                cursor = _part(out, cursor, job, plane_base, to, first, zeros, zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
+                cursor = _part(
+                    out, cursor, job, plane_base, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, np.int64(1), kw, skip,
+                    np.int64(1),
+                )  # fmt: skip
                 done += 1
                 continue
-        at = _part(out, at, j, here, to, first, m, mpad, ky, kx, kh, kw, skip, size)
+        cursor = _part(out, cursor, job, plane_base, to, first, m, mpad, ky, kx, kh, kw, skip, size)
         done += size
-    return at
+    return cursor
 
 
 @njit(cache=True)
 def _part(
-    out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int, mpad: int, ky: int, kx: int, kh: int, kw: int, koff: int, k: int
+    out: Code, cursor: int, job: ConvJob, base: int, target: int, first: int, m: int, mpad: int, ky: int, kx: int, kh: int, kw: int,
+    koff: int, k: int,
 ) -> int:  # fmt: skip
-    """Blocks [koff, koff + k) of the window that is kernel rows [ky, ky + kh) and columns [kx, kx + kw), of pixels from `first` on.
+    """IM2COL of blocks [koff, koff + k) of the window of kernel rows [ky, ky + kh) and columns [kx, kx + kw), of pixels from `first` on.
 
-    The image begins where this window's first pixel sees it: in front of that there is nothing left to say.
+    The image begins at the first pixel that this window sees, so the padding in front is that of the first window.
     """
-    row = first // j.out_w
-    spread = ((first + m - 1) // j.out_w - row) * j.sh
-    top, left = j.pad_top - row * j.sh - ky * j.dh, j.pad_left - kx * j.dw
-    height, width, begin, ring_first = j.in_rows, j.in_w, base, j.in_first
-    if top < 0:
-        height += top
-        if j.in_ring > 0:
-            ring_first = (ring_first - top) % j.in_ring
+    row = first // job.out_w
+    spread = ((first + m - 1) // job.out_w - row) * job.sh
+    pad_top, pad_left = job.pad_top - row * job.sh - ky * job.dh, job.pad_left - kx * job.dw
+    height, width, begin, ring_first = job.in_rows, job.in_w, base, job.in_first
+    if pad_top < 0:
+        height += pad_top
+        if job.in_ring > 0:
+            ring_first = (ring_first - pad_top) % job.in_ring
         else:
-            begin -= top * j.in_pitch
-        top = 0
-    if left < 0:
-        per_block = j.fractal_lanes // j.lanes
-        blocks = -left // per_block
+            begin -= pad_top * job.in_pitch
+        pad_top = 0
+    if pad_left < 0:
+        per_block = job.fractal_lanes // job.lanes
+        blocks = -pad_left // per_block
         begin += blocks
         width -= blocks * per_block
-        left += blocks * per_block
-    if height <= 0 or width <= 0 or top > spread + (kh - 1) * j.dh:  # nothing but padding: windows below an image of one pixel
+        pad_left += blocks * per_block
+    if height <= 0 or width <= 0 or pad_top > spread + (kh - 1) * job.dh:  # nothing but padding: windows below an image of one pixel
         return im2col(
-            out, at, j.operands, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0, j.pad,
+            out, cursor, job.operands, job.tag, base, target, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, job.out_w, job.out_w, m, mpad, 0, k,
+            job.lanes, 0, 0, job.pad,
         )  # fmt: skip
     return im2col(
-        out, at, j.operands, j.tag, begin, d, height, width, j.in_pitch, j.in_plane, kh, kw, j.sh, j.sw, j.dh if kh > 1 else 1,
-        j.dw if kw > 1 else 1, top, left, j.out_w, first - row * j.out_w, m, mpad, koff, k, j.lanes, j.in_ring, ring_first,
-        j.pad,
+        out, cursor, job.operands, job.tag, begin, target, height, width, job.in_pitch, job.in_plane, kh, kw, job.sh, job.sw,
+        job.dh if kh > 1 else 1, job.dw if kw > 1 else 1, pad_top, pad_left, job.out_w, first - row * job.out_w, m, mpad, koff, k,
+        job.lanes, job.in_ring, ring_first, job.pad,
     )  # fmt: skip
 
 
 @njit(cache=True)
-def _planes(j: ConvJob, n_start: int, n: int, lanes: int) -> tuple[int, int]:
+def _planes(job: ConvJob, n_start: int, n: int, lanes: int) -> tuple[int, int]:
     """(first, how many) planes that hold [n_start, n_start + n) times a fractal's columns; the last one may be half full."""
-    return n_start * j.fractal_columns // lanes, (n * j.fractal_columns + lanes - 1) // lanes
+    return n_start * job.fractal_columns // lanes, (n * job.fractal_columns + lanes - 1) // lanes
 
 
 @njit(cache=True)
-def _right(out: Code, at: int, j: ConvJob, d: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int) -> int:
+def _right(
+    out: Code, cursor: int, job: ConvJob, target: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int
+) -> int:
     """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
-    if j.right == PIXELS_N:
-        pixel, plane = n_start * j.fractal_columns, k_start
+    if job.right == PIXELS_N:
+        pixel, plane = n_start * job.fractal_columns, k_start
     else:
-        pixel, plane = k_start * j.fractal_lanes, _planes(j, n_start, n, j.fractal_lanes)[0]
+        pixel, plane = k_start * job.fractal_lanes, _planes(job, n_start, n, job.fractal_lanes)[0]
     source = right.base + plane * right.plane + pixel
-    at = fractal(out, at, j.operands, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
-    out[at - 1, PAD] = j.missing
-    return at
+    cursor = fractal(out, cursor, job.operands, job.tag, source, target, right.plane, pixels - pixel, k, n, int(job.right == PIXELS_K))
+    out[cursor - 1, PAD] = job.missing
+    return cursor
 
 
 @njit(cache=True)
 def _way_out(
-    out: Code,
-    at: int,
-    j: ConvJob,
-    bias: int,
-    scale_after: int,
-    target: TilePlace,
-    residual: TilePlace,
-    parity: Ints,
-    c: int,
-    m_start: int,
-    m: int,
-    mpad: int,
-    n_out: int,
-    n_column: int,
-    n: int,
-) -> int:
-    """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of column 0 lies, or would."""
-    plane, planes = _planes(j, n_out, n, j.result_lanes)
-    bias = bias + n_column * j.sum_blocks if j.bias >= 0 else -1
-    scale = bias + scale_after if j.scale_at else -1 if j.sums else 0
+    out: Code, cursor: int, job: ConvJob, bias: int, scale_after: int, target: TilePlace, residual: TilePlace, parity: Ints, l0c: int,
+    m_start: int, m: int, mpad: int, n_out: int, n_column: int, n: int,
+) -> int:  # fmt: skip
+    """Load the residual, FIXPIPE, and copy the result to its place.  bias: address of that of column 0, in the chunk or in front of it."""
+    plane, planes = _planes(job, n_out, n, job.result_lanes)
+    bias = bias + n_column * job.sum_blocks if job.bias >= 0 else -1
+    scale = bias + scale_after if job.scale_at else -1 if job.sums else 0
     added = -1
     if residual.base >= 0:
-        added = j.res_1 if parity[RES_SLOT] else j.res_0
+        added = job.res_1 if parity[RES_SLOT] else job.res_0
         parity[RES_SLOT] ^= 1
         engine = MTE2 if residual.memory == DDR else MTE1
-        first, several = _planes(j, n_out, n, j.residual_lanes)
-        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
-    if j.to == TO_L1 or target.memory == UB:
+        first, several = _planes(job, n_out, n, job.residual_lanes)
+        cursor = move(out, cursor, job.dtype, job.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
+    if job.to == TO_L1 or target.memory == UB:  # FIXPIPE writes the result itself, cut where a ring ends
         done = 0
         while done < m:
             run = side_by_side(target, m_start + done, m - done)
             to = block_at(target, plane, m_start + done)
-            other = added + done if added >= 0 else -1
-            s = c + j.sum_blocks * done
-            at = fixpipe(
-                out, at, j.dtype, j.tag, j.fixpipe_engine, target.memory, s, to, bias, other, run, mpad, n, target.plane, m, j.act, j.limit,
-                j.sums, scale, j.zero, j.low, j.high, j.added, j.own, j.other, j.fixed, j.last,
+            residual_block = added + done if added >= 0 else -1
+            sums_block = l0c + job.sum_blocks * done
+            cursor = fixpipe(
+                out, cursor, job.dtype, job.tag, job.fixpipe_engine, target.memory, sums_block, to, bias, residual_block, run, mpad, n,
+                target.plane, m, job.act, job.limit, job.sums, scale, job.zero, job.low, job.high, job.added, job.own, job.other, job.fixed,
+                job.last,
             )  # fmt: skip
             done += run
-        return at
-    slot = j.out_1 if parity[OUT_SLOT] else j.out_0
+        return cursor
+    # through a slot of UB, and with a copy to DDR or L1
+    slot = job.out_1 if parity[OUT_SLOT] else job.out_0
     parity[OUT_SLOT] ^= 1
-    at = fixpipe(
-        out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, added, m, mpad, n, m, m, j.act, j.limit, j.sums, scale, j.zero, j.low,
-        j.high, j.added, j.own, j.other, j.fixed, j.last,
+    cursor = fixpipe(
+        out, cursor, job.dtype, job.tag, job.fixpipe_engine, UB, l0c, slot, bias, added, m, mpad, n, m, m, job.act, job.limit, job.sums,
+        scale, job.zero, job.low, job.high, job.added, job.own, job.other, job.fixed, job.last,
     )  # fmt: skip
-    return move(out, at, j.dtype, j.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
+    return move(out, cursor, job.dtype, job.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
 
 
 @general
 @njit(cache=True)
-def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def conv_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records: those of all images with that of the first, as weights are the same for all; a right operand is not."""
-    start, stop = w.computed[n.k, n.t]
-    if j.right != WEIGHTS or w.together == 1:
-        return conv_part(out, at, w, n, j, 1, start, stop, result(w, n, start), parity)
-    if n.member > 0:
-        return at
-    return conv_part(out, at, w, n, j, w.together, start, stop, result(w, n, start), parity)
+    start, stop = work.computed[node.k, node.t]
+    if job.right != WEIGHTS or work.together == 1:
+        return conv_part(out, cursor, work, node, job, 1, start, stop, result(work, node, start), parity)
+    if node.member > 0:
+        return cursor
+    return conv_part(out, cursor, work, node, job, work.together, start, stop, result(work, node, start), parity)
 
 
 @general
 @njit(cache=True)
 def conv_part(
-    out: Code, at: int, w: Work, n: Node, j: Any, images: int, start: int, stop: int, target: TilePlace, parity: Ints
-) -> int:  # fmt: skip
+    out: Code, cursor: int, work: Work, node: Node, job: Any, images: int, start: int, stop: int, target: TilePlace, parity: Ints
+) -> int:
     """Rows [start, stop) of a node, of which a tensor's first one goes to `target`; of so many images from the node's on."""
-    allocation = w.jobs.reads[w.jobs.read_start[n.k], 2]
-    height = w.reach[n.k, 1]
-    first_row, _ = demanded(w.reach[n.k], w.bounds, start, stop)
-    top = start * j.sh - w.reach[n.k, 5]
+    allocation = work.jobs.reads[work.jobs.read_start[node.k], 2]
+    height = work.reach[node.k, 1]
+    first_row, _ = demanded(work.reach[node.k], work.bounds, start, stop)
+    top = start * job.sh - work.reach[node.k, 5]
     if top >= height:  # every window lies in the padding below the image; above it is the same, and can be said
-        top = -((stop - start - 1) * j.sh + (j.kh - 1) * j.dh + 1)
-    source = operand(w, n, 0, first_row)
-    j.in_ring = source.back // j.in_pitch
-    j.in_first = j.in_ring - source.wrap // source.width if source.back else 0
-    j.in_base = source.base - j.in_first * j.in_pitch
-    j.in_rows = w.allocations.rows[allocation, n.t, 1] - first_row
-    j.in_plane = source.plane
-    j.pad_top = max(0, -top)
-    j.out_rows = stop - start
+        top = -((stop - start - 1) * job.sh + (job.kh - 1) * job.dh + 1)
+    # geometry of this block: the input's ring and padding, then the second operand, then steps between images
+    source = operand(work, node, 0, first_row)
+    job.in_ring = source.back // job.in_pitch
+    job.in_first = job.in_ring - source.wrap // source.width if source.back else 0
+    job.in_base = source.base - job.in_first * job.in_pitch
+    job.in_rows = work.allocations.rows[allocation, node.t, 1] - first_row
+    job.in_plane = source.plane
+    job.pad_top = max(0, -top)
+    job.out_rows = stop - start
     residual = dense(DDR, -1, 0)
-    if j.right != WEIGHTS:
-        right = operand(w, n, 1, 0)
-        j.right_base, j.right_plane = right.base, right.plane
-    elif operands(w, n) > 1:
-        residual = operand(w, n, 1, start)
-    j.images, j.in_image, j.out_image, j.res_image = images, 0, 0, 0
+    if job.right != WEIGHTS:
+        right = operand(work, node, 1, 0)
+        job.right_base, job.right_plane = right.base, right.plane
+    elif operands(work, node) > 1:
+        residual = operand(work, node, 1, start)
+    job.images, job.in_image, job.out_image, job.res_image = images, 0, 0, 0
     if images > 1:
-        following = Node(n.k, n.t, n.image, n.iteration, False, n.member + 1)
-        j.in_image = operand(w, following, 0, first_row).base - source.base
-        j.out_image = result(w, following, start).base - target.base
+        following = Node(node.k, node.t, node.image, node.iteration, False, node.member + 1)
+        job.in_image = operand(work, following, 0, first_row).base - source.base
+        job.out_image = result(work, following, start).base - target.base
         if residual.base >= 0:
-            j.res_image = operand(w, following, 1, start).base - residual.base
-    runs, needed = table(w, n, 0, 6), multiplied(table(w, n, 1, j.k1), j.chunk_k1, j.tile_k1)
-    if n.begins and j.resident and j.overlaid > 0:
-        at = expand_all(out, at, expansion_of(j), runs, needed, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)
-        if at < 0:
+            job.res_image = operand(work, following, 1, start).base - residual.base
+    runs, needed = table(work, node, 0, 6), multiplied(table(work, node, 1, job.k1), job.chunk_k1, job.tile_k1)
+    if node.begins and job.resident and job.overlaid > 0:
+        cursor = expand_all(
+            out, cursor, expansion_of(job), runs, needed, job.tag, parity, job.weights_at, job.groups, job.k1, job.n1, job.weights_0
+        )
+        if cursor < 0:
             return -1
-    return emit_conv(out, at, j, runs, needed, target, residual, parity)
+    return emit_conv(out, cursor, job, runs, needed, target, residual, parity)

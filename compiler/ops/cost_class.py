@@ -1,7 +1,7 @@
-"""Operators that are alike: one object for all that cost the same, wherever in a model they are and whichever part of one they are.
+"""Cost classes: one object for all operators of equal cost, wherever they are in a model, parts of operators included.
 
-What is kept of an operator, tilings and features, is kept by its kind: a network's equal layers and the parts of a channel split share it.
-Kinds are compared by identity, because tens of numbers and a machine take long to hash.
+Tilings and features are cached by cost class: equal layers of a network and the parts of a channel split share them.
+Classes are compared by identity, because tens of numbers and a machine take long to hash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compiler.target.target_op import TargetOp
 
 @dataclass(frozen=True, eq=False)
 class CostClass:
-    """The first operator of its kind that was met, and where."""
+    """The first operator of its class, and its target graph."""
 
     target_graph: TargetGraph
     spec: TargetOp
@@ -23,7 +23,7 @@ class CostClass:
 
 @lru_cache(maxsize=1 << 14)
 def kind_of(target_graph: TargetGraph, spec: TargetOp) -> CostClass:
-    """Operators are alike where their sizes are, on one machine with operands of the same types, of as many images together."""
+    """The class of an operator: equal sizes, machine, types of operands and images of a batch tile."""
     return _first(
         _Met(
             (target_graph.machine, target_graph.together, target_graph.dtypes_of(spec), *spec.sizes(target_graph.storages)),

@@ -1,4 +1,4 @@
-"""Channels that become pixels: blocks of the input in places that are `block` apart."""
+"""DepthToSpace on VECTOR: blocks of the input go to pixels that are `block` apart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.npu.parts import DataType
 
 @dataclass(frozen=True, eq=False)
 class DepthToSpaceSpec(OnVector):
-    """phase: of the first column of the result, where a strip begins between two columns of the input."""
+    """A DepthToSpace operator.  phase: of the first column of the result, where a strip begins between two columns of the input."""
 
     word: ClassVar[str] = "depth_to_space"
 
@@ -35,7 +35,7 @@ class DepthToSpaceSpec(OnVector):
         return min(self.in_h, self._spanned(rows))
 
     def _spanned(self, places: int) -> int:
-        """The most places of the input that so many neighbouring ones of the result come from."""
+        """Upper bound of the input places that so many neighbouring places of the result read."""
         return (places + self.operator.block - 2) // self.operator.block + 1
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
@@ -56,22 +56,22 @@ class DepthToSpaceSpec(OnVector):
         for planes, tall, wide, count in tiles.made:
             high, broad = -(-tall // block), -(-wide // block)
             way = cheapest(broad, high, planes)
-            each = float(count * tiles.images)
-            parts = each * min(block, tall) * min(block, wide)  # that have a pixel in the tile
+            occurrences = float(count * tiles.images)
+            parts = occurrences * min(block, tall) * min(block, wide)  # that have a pixel in the tile
             repeats, calls = repeats + parts * way.work, calls + parts * way.instructions
-            read += each * block**2 * planes * high * broad
+            read += occurrences * block**2 * planes * high * broad
         return VectorWork(repeats, calls, [read])
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return "the channels that a run of them is made of lie apart"
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        phase = self.phase + made.start - main.start * self.operator.block
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, phase=phase)
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        phase = self.phase + out_columns.start - in_columns.start * self.operator.block
+        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size, phase=phase)
 
-    def job(self, given: EmitInputs) -> DepthToSpaceJob:
-        assert isinstance(given.tiling, VectorTiling)
-        common = self.common(given)
+    def job(self, inputs: EmitInputs) -> DepthToSpaceJob:
+        assert isinstance(inputs.tiling, VectorTiling)
+        common = self.common(inputs)
         columns = common["tile_columns"]
         return DepthToSpaceJob(
             **common,
@@ -80,5 +80,5 @@ class DepthToSpaceSpec(OnVector):
             block=self.operator.block,
             phase=self.phase,
             widest=self.in_w if columns >= self.out_w else min(self.in_w, self._spanned(columns)),
-            tile_planes=self.planes_of_tile(given.tiling),
+            tile_planes=self.planes_of_tile(inputs.tiling),
         )

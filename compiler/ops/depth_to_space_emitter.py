@@ -1,4 +1,4 @@
-"""Channels that become pixels, on one block: a tile of every run of channels in, each put into its places, the result out."""
+"""Emission of DepthToSpace on one block: load a tile of every run of channels, spread it to its pixels, store the result."""
 
 from __future__ import annotations
 
@@ -43,47 +43,50 @@ class DepthToSpaceJob(NamedTuple):
 
 
 @njit(cache=True)
-def _emit(out: Code, at: int, j: DepthToSpaceJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
-    b = j.block
+def _emit(out: Code, cursor: int, job: DepthToSpaceJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    b = job.block
     in_rows = (tile_rows + b - 2) // b + 1
-    for p in range(0, j.planes, j.tile_planes):
-        planes = min(j.tile_planes, j.planes - p)
+    for p in range(0, job.planes, job.tile_planes):
+        planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * j.tile_columns
-            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
-            begin = j.first_row + r
+            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
+            begin = job.first_row + r
             y0, y1 = begin // b, (begin + rows + b - 1) // b
-            x0, x1 = 0, j.in_w
+            x0, x1 = 0, job.in_w
             if across > 1:
-                x0, x1 = (c + j.phase) // b, (c + j.phase + columns + b - 1) // b
+                x0, x1 = (c + job.phase) // b, (c + job.phase + columns + b - 1) // b
             taken, broad = y1 - y0, x1 - x0
-            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
-            made = slot + b * b * j.tile_planes * in_rows * j.widest
+            result_base = slot + b * b * job.tile_planes * in_rows * job.widest
+            # every run of channels goes to pixels b apart; it may have none in this tile
             for part in range(b * b):
-                if at + _ROOM + 2 * taken + 2 * rows + 2 * most(broad, taken, planes) >= out.shape[0]:
+                if cursor + _ROOM + 2 * taken + 2 * rows + 2 * most(broad, taken, planes) >= out.shape[0]:
                     return -1
                 x = slot + part * planes * taken * broad
-                at = load_box(out, at, j.dtype, j.tag, source, part * j.planes + p, y0 - j.in_first, taken, j.in_w, x0, broad, planes, x)
-                down, right = (part // b - begin) % b, (part % b - c - j.phase) % b  # from the tile's corner to the part's first pixel
+                cursor = load_box(
+                    out, cursor, job.dtype, job.tag, source, part * job.planes + p, y0 - job.in_first, taken, job.in_w, x0, broad, planes, x
+                )
+                down, right = (part // b - begin) % b, (part % b - c - job.phase) % b  # from the tile's corner to the part's first pixel
                 if down >= rows or right >= columns:
                     continue
                 n = ((columns - right + b - 1) // b, (rows - down + b - 1) // b, planes)
-                first = x + ((begin + down) // b - y0) * broad + (c + j.phase + right) // b - x0
-                at = grid(
-                    out, at, _VCOPY, j.dtype, j.tag, n, made + down * columns + right, (b, b * columns, rows * columns),
+                first = x + ((begin + down) // b - y0) * broad + (c + job.phase + right) // b - x0
+                cursor = grid(
+                    out, cursor, _VCOPY, job.dtype, job.tag, n, result_base + down * columns + right, (b, b * columns, rows * columns),
                     first, (1, broad, taken * broad), -1, (1, broad, taken * broad), 0,
                 )  # fmt: skip
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, rows * columns, planes, made)
-    return at
+            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.out_w + c, rows * columns, planes, result_base)
+    return cursor
 
 
 @general
 @njit(cache=True)
-def depth_to_space_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def depth_to_space_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
-    j.first_row, j.rows, j.in_first = start, stop - start, first
-    return _emit(out, at, j, operand(w, n, 0, first), result(w, n, start), parity)
+    start, stop = work.computed[node.k, node.t]
+    first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
+    job.first_row, job.rows, job.in_first = start, stop - start, first
+    return _emit(out, cursor, job, operand(work, node, 0, first), result(work, node, start), parity)

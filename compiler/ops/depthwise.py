@@ -40,7 +40,7 @@ class DepthwiseSpec(OnVector):
 
     @classmethod
     def of(cls, target_graph: TargetGraph, spec: ConvSpec, planes: int) -> Self:
-        """Of the first planes of a convolution that `is_divisible`."""
+        """The operator that makes the first planes of a convolution that `is_divisible`."""
         assert isinstance(spec.operator, Conv)
         sizes = {name: getattr(spec, name) for name in ("index", "name", "in_h", "in_w", "out_h", "out_w", "named", "strip")}
         reads, y = (run_of_planes(spec.reads[0], 0, planes),), run_of_planes(spec.y, 0, planes)
@@ -60,14 +60,14 @@ class DepthwiseSpec(OnVector):
         return {"window": [*self.window], "act": self.operator.activation, "bias": self.bias_at >= 0}
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
-        found = self.word, self.in_h, self.in_w, self.out_h, self.out_w, *self.window, self.operator.activation, self.bias_at >= 0
+        geometry = self.word, self.in_h, self.in_w, self.out_h, self.out_w, *self.window, self.operator.activation, self.bias_at >= 0
         rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
-        return (*found, self.y.planes, *rows)
+        return (*geometry, self.y.planes, *rows)
 
     # the footprint of a tile
 
     def _sides(self, rows: int, columns: int) -> tuple[Side, Side]:
-        """Of a tile in the middle of the image; of all columns where it is as wide."""
+        """Extents of the input of a tile in the middle of the image; exact along columns if the tile has all."""
         w = self.window
         high = (rows - 1) * w.sh + (w.kh - 1) * w.dh + 1
         if columns >= self.out_w:
@@ -80,23 +80,23 @@ class DepthwiseSpec(OnVector):
         return self.window.sh == 1 and self.window.sw == 1
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """What the windows cover, padding included, and results."""
+        """Blocks of the pixels under the windows, padding included, and of results."""
         shape = shape_of(*self._sides(rows, columns), rows, columns, self._apart)
         return planes * (shape.plane + (0 if columns >= self.out_w else max(0, self.window.left)) + shape.out_plane)
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-        """What takes VECTOR least: eight planes side by side need no more repeats than one, and may leave room for few rows."""
-        found = super().slot_tiling(rows, slot_blocks, dtype)
-        tried = [(self._cycles(found, rows), found)]
+        """The fastest tiling: eight planes need no more repeats than one, but may leave room for few rows."""
+        default_tiling = super().slot_tiling(rows, slot_blocks, dtype)
+        candidates = [(self._cycles(default_tiling, rows), default_tiling)]
         for planes in range(1, min(self.y.planes, REPEAT_BLOCKS) + 1):
             able = bisect_right(range(1, rows + 1), slot_blocks, key=lambda tall: self.tile_blocks(planes, tall, self.out_w, dtype))
             if able:
                 tiling = VectorTiling(tile_planes=planes, tile_rows=-(-rows // -(-rows // able)))
-                tried.append((self._cycles(tiling, rows), tiling))
-        return min(tried, key=lambda each: each[0])[1]
+                candidates.append((self._cycles(tiling, rows), tiling))
+        return min(candidates, key=lambda candidate: candidate[0])[1]
 
     def _cycles(self, tiling: VectorTiling, rows: int) -> float:
-        """Of all tiles of so many rows, about: an instruction's start is worth as many repeats on any machine."""
+        """Estimated cycles of all tiles of `rows` rows; the start of an instruction counts as START repeats."""
         deep, high = (cut_in(size, tile) for size, tile in ((self.y.planes, tiling.tile_planes), (rows, tiling.tile_rows)))
         tiles = [(_of_tile(self, planes, tall, self.out_w), a * b) for planes, a in deep for tall, b in high]
         return sum([(work + START * instructions) * count for (work, instructions, _), count in tiles])
@@ -140,18 +140,18 @@ class DepthwiseSpec(OnVector):
         bias_at = self.bias_at + first * _WIDE if self.bias_at >= 0 else -1
         return replace(part, weights_at=self.weights_at + first * self.taps, bias_at=bias_at)
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        operator = replace(self.operator, pads=padded_columns(self.operator, main, made))
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=operator)
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        operator = replace(self.operator, pads=padded_columns(self.operator, in_columns, out_columns))
+        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size, operator=operator)
 
     # its records
 
-    def job(self, given: EmitInputs) -> DepthwiseJob:
-        assert isinstance(given.tiling, VectorTiling)
-        w, weights, activation = self.window, given.constants[0], self.operator.activation
+    def job(self, inputs: EmitInputs) -> DepthwiseJob:
+        assert isinstance(inputs.tiling, VectorTiling)
+        w, weights, activation = self.window, inputs.constants[0], self.operator.activation
         wide_bias = weights + self.y.planes * self.taps
         return DepthwiseJob(
-            **self.common(given),
+            **self.common(inputs),
             in_h=self.in_h,
             in_w=self.in_w,
             out_w=self.out_w,
@@ -168,22 +168,22 @@ class DepthwiseSpec(OnVector):
             weights=weights,
             wide_bias=wide_bias,
             bias=wide_bias + self.y.planes * _WIDE if self.bias_at >= 0 else -1,
-            tile_planes=self.planes_of_tile(given.tiling),
+            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        at, weights = given.constants[0], self.y.planes * self.taps
-        found = [Fetch(Memory.UB, self.weights_at, at, weights)]
-        return found + ([Fetch(Memory.UB, self.bias_at, at + weights, self.y.planes * _WIDE)] if self.bias_at >= 0 else [])
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        address, weights = inputs.constants[0], self.y.planes * self.taps
+        fetches = [Fetch(Memory.UB, self.weights_at, address, weights)]
+        return fetches + ([Fetch(Memory.UB, self.bias_at, address + weights, self.y.planes * _WIDE)] if self.bias_at >= 0 else [])
 
 
 @lru_cache(maxsize=1 << 14)
 def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple[float, float, float]:
     """(repeats, instructions, blocks of the input) of a tile in the middle of the image."""
     down, across = spec._sides(rows, columns)
-    pitch, _, _, made = shape_of(down, across, rows, columns, spec._apart)
-    tap = cheapest(made, 1, planes) if spec._apart else cheapest(columns, rows, planes)
-    ways = [tap] * spec.taps + [cheapest(planes * made, 1, 1)] * (spec.steps_of_tile - spec.taps)
+    pitch, _, _, run_blocks = shape_of(down, across, rows, columns, spec._apart)
+    tap = cheapest(run_blocks, 1, planes) if spec._apart else cheapest(columns, rows, planes)
+    ways = [tap] * spec.taps + [cheapest(planes * run_blocks, 1, 1)] * (spec.steps_of_tile - spec.taps)
     ways += [cheapest(across.before, planes, 1)] if across.before else []
     ways += [cheapest(gap, down.size, planes)] if (gap := pitch - across.inside) else []
     read = float(planes * min(down.size, spec.in_h) * across.inside)
@@ -191,10 +191,10 @@ def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple
 
 
 @lru_cache(maxsize=1 << 14)
-def is_divisible(target_graph: TargetGraph, k: int) -> bool:
-    """Whether VECTOR can make some channels of operator k: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
+def is_divisible(target_graph: TargetGraph, index: int) -> bool:
+    """Whether VECTOR can make some channels of operator `index`: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
     of few products, and every channel of its result lies where that of its input does."""
-    spec = target_graph.operators[k]
+    spec = target_graph.operators[index]
     if type(spec) is not ConvSpec or not isinstance(spec.operator, Conv) or not spec.operator.is_depthwise:
         return False
     e, x, y = spec.expansion, target_graph.layout.placements[spec.operator.x], target_graph.layout.placements[spec.operator.y]

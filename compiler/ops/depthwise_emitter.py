@@ -2,7 +2,7 @@
 
 A tile of the input lies in UB with its padding, so no tap has borders of its own.  Padding on the right of a row and on the left of the
 next one are the same blocks.  Where windows move by one pixel, rows of results lie as far apart as those of the input: a tap is then one
-run from the first result to the last one, and what it makes between two rows is left behind by the copy out of UB.
+run from the first result to the last one, and the copy out of UB skips its values between two rows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Side(NamedTuple):
 
 @njit(cache=True)
 def side_of(begin: int, results: int, stride: int, kernel: int, dilation: int, length: int) -> Side:
-    """begin: where the first window does, which may lie in front of the image.  length: of the image."""
+    """Extent of a tile along an axis.  begin: of the first window, which may lie in front of the image.  length: of the image."""
     size = (results - 1) * stride + (kernel - 1) * dilation + 1
     first, end = max(0, begin), min(length, begin + size)
     if end <= first:
@@ -83,7 +83,7 @@ def side_of(begin: int, results: int, stride: int, kernel: int, dilation: int, l
 
 
 class TileShape(NamedTuple):
-    """Of a tile in UB, in blocks: from row to row of the input and from plane to plane, and the same of results."""
+    """Pitches of a tile in UB, in blocks: from row to row of the input and from plane to plane, and the same of results."""
 
     pitch: int
     plane: int
@@ -92,13 +92,13 @@ class TileShape(NamedTuple):
 
 
 @njit(cache=True)
-def shape_of(down: Side, across: Side, rows: int, columns: int, apart: bool) -> TileShape:
-    """apart: rows of results lie as those of the input.  A run over all of them has whole repeats, with what is left over behind it."""
+def shape_of(down: Side, across: Side, rows: int, columns: int, same_pitch: bool) -> TileShape:
+    """Layout of a tile.  same_pitch: rows of results lie as far apart as those of the input, in one run that is padded to whole repeats."""
     pitch = max(columns, across.inside + max(across.before, across.behind))
     if down.inside == 0 or across.inside == 0:
         pitch = columns  # nothing but zeros, wherever a window looks
     plane = max(down.size * pitch + across.before, (down.size - 1) * pitch + across.size)
-    if not apart:
+    if not same_pitch:
         return TileShape(pitch, plane, columns, rows * columns)
     run = ((rows - 1) * pitch + columns + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS * REPEAT_BLOCKS
     return TileShape(pitch, max(plane, (down.size - rows) * pitch + across.size - columns + run), pitch, run)
@@ -106,82 +106,87 @@ def shape_of(down: Side, across: Side, rows: int, columns: int, apart: bool) -> 
 
 @njit(cache=True)
 def _padded(
-    out: Code, at: int, j: DepthwiseJob, source: TilePlace, p: int, planes: int, down: Side, across: Side, pitch: int, plane: int, x: int
+    out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, first_plane: int, planes: int, down: Side, across: Side, pitch: int,
+    plane: int, tile_base: int,
 ) -> int:  # fmt: skip
-    """A tile of the input and zeros around it, from block x on."""
-    dtype, tag = j.dtype, j.tag
+    """Load a tile of the input, and fill zeros around it, from block tile_base on."""
+    dtype, tag = job.dtype, job.tag
     if down.inside == 0 or across.inside == 0:
-        return grid(out, at, _VFILL, dtype, tag, (plane, 1, planes), x, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
+        return grid(out, cursor, _VFILL, dtype, tag, (plane, 1, planes), tile_base, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
     head, gap = down.before * pitch + across.before, pitch - across.inside
     tail = plane - (down.before + down.inside) * pitch - across.before
-    first = x + head
+    first = tile_base + head
     if head > 0:
-        at = grid(out, at, _VFILL, dtype, tag, (head, 1, planes), x, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
+        cursor = grid(out, cursor, _VFILL, dtype, tag, (head, 1, planes), tile_base, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
     if gap > 0:
-        at = grid(
-            out, at, _VFILL, dtype, tag, (gap, down.inside, planes), first + across.inside, (1, pitch, plane), -1, _STILL, -1, _STILL, 0
+        cursor = grid(
+            out, cursor, _VFILL, dtype, tag, (gap, down.inside, planes), first + across.inside, (1, pitch, plane), -1, _STILL, -1, _STILL, 0
         )  # fmt: skip
     if tail > 0:
         end = first + down.inside * pitch
-        at = grid(out, at, _VFILL, dtype, tag, (tail, 1, planes), end, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
-    engine, row = MTE2 if source.memory == DDR else MTE1, down.first - j.in_first
-    if across.inside == j.in_w:
-        into = TilePlace(UB, first, plane, FAR, 0, j.in_w, gap)
-        return move(out, at, dtype, tag, engine, source, row * j.in_w, into, 0, p, planes, down.inside * j.in_w)
+        cursor = grid(out, cursor, _VFILL, dtype, tag, (tail, 1, planes), end, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
+    engine, row = MTE2 if source.memory == DDR else MTE1, down.first - job.in_first
+    if across.inside == job.in_w:
+        into = TilePlace(UB, first, plane, FAR, 0, job.in_w, gap)
+        return move(out, cursor, dtype, tag, engine, source, row * job.in_w, into, 0, first_plane, planes, down.inside * job.in_w)
     for i in range(down.inside):
-        begin = (row + i) * j.in_w + across.first
-        at = move(out, at, dtype, tag, engine, source, begin, dense(UB, first + i * pitch, plane), 0, p, planes, across.inside)
-    return at
+        begin = (row + i) * job.in_w + across.first
+        cursor = move(
+            out, cursor, dtype, tag, engine, source, begin, dense(UB, first + i * pitch, plane), 0, first_plane, planes, across.inside
+        )
+    return cursor
 
 
 @njit(cache=True)
-def _tiles(out: Code, at: int, j: DepthwiseJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, lying, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
-    taps, apart = j.kh * j.kw, j.sh == 1 and j.sw == 1
-    for p in range(0, j.planes, j.tile_planes):
-        planes = min(j.tile_planes, j.planes - p)
+def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+    count, lying, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    taps, same_pitch = job.kh * job.kw, job.sh == 1 and job.sw == 1
+    for p in range(0, job.planes, job.tile_planes):
+        planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // lying * tile_rows, tile % lying * j.tile_columns
-            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
-            down = side_of((j.first_row + r) * j.sh - j.pad_top, rows, j.sh, j.kh, j.dh, j.in_h)
-            across = side_of(c * j.sw - j.pad_left, columns, j.sw, j.kw, j.dw, j.in_w)
-            pitch, plane, out_pitch, out_plane = shape_of(down, across, rows, columns, apart)
-            n, every = (out_plane, 1, planes) if apart else (columns, rows, planes), planes * out_plane
+            r, c = tile // lying * tile_rows, tile % lying * job.tile_columns
+            rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
+            down = side_of((job.first_row + r) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
+            across = side_of(c * job.sw - job.pad_left, columns, job.sw, job.kw, job.dw, job.in_w)
+            pitch, plane, out_pitch, out_plane = shape_of(down, across, rows, columns, same_pitch)
+            # upper bound of the records of a tile
+            n, every = (out_plane, 1, planes) if same_pitch else (columns, rows, planes), planes * out_plane
             room = taps * most(n[0], n[1], n[2]) + 2 * most(plane, 1, planes) + most(pitch, down.size, planes) + every // 1000
-            if at + room + 4 * (down.size + rows) + 16 >= out.shape[0]:
+            if cursor + room + 4 * (down.size + rows) + 16 >= out.shape[0]:
                 return -1
-            x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            x = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
             y = x + planes * plane
-            at = _padded(out, at, j, source, p, planes, down, across, pitch, plane, x)
-            ds, xs, ws = (1, out_pitch, out_plane), (j.sw, j.sh * pitch, plane), (0, 0, taps)
+            cursor = _padded(out, cursor, job, source, p, planes, down, across, pitch, plane, x)
+            # the first tap sets the sums, from the bias if there is one; every other tap adds
+            ds, xs, ws = (1, out_pitch, out_plane), (job.sw, job.sh * pitch, plane), (0, 0, taps)
             for tap in range(taps):
-                from_ = x + tap // j.kw * j.dh * pitch + tap % j.kw * j.dw
-                by = j.weights + p * taps + tap
+                from_ = x + tap // job.kw * job.dh * pitch + tap % job.kw * job.dw
+                by = job.weights + p * taps + tap
                 if tap > 0:
-                    at = grid_of_three(out, at, _VMADD, j.dtype, j.tag, n, y, ds, from_, xs, by, ws, y, ds, 0)
-                elif j.bias >= 0:
-                    at = grid_of_three(out, at, _VMADD, j.dtype, j.tag, n, y, ds, from_, xs, by, ws, j.bias + p, (0, 0, 1), 0)
+                    cursor = grid_of_three(out, cursor, _VMADD, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, y, ds, 0)
+                elif job.bias >= 0:
+                    cursor = grid_of_three(out, cursor, _VMADD, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, job.bias + p, (0, 0, 1), 0)
                 else:
-                    at = grid(out, at, _VMUL, j.dtype, j.tag, n, y, ds, from_, xs, by, ws, 0)
-            if j.act != _NONE:
-                at = flat(out, at, _VMAXS, j.dtype, j.tag, y, y, -1, -1, 0, 0, every, 0)
-            if j.act == _CLIP:
-                at = flat(out, at, _VMINS, j.dtype, j.tag, y, y, -1, -1, 0, 0, every, j.limit)
-            made = TilePlace(UB, y, out_plane, FAR, 0, columns, out_pitch - columns)
-            at = move(out, at, j.dtype, j.tag, MTE3, made, 0, target, r * j.out_w + c, p, planes, rows * columns)
-    return at
+                    cursor = grid(out, cursor, _VMUL, job.dtype, job.tag, n, y, ds, from_, xs, by, ws, 0)
+            if job.act != _NONE:
+                cursor = flat(out, cursor, _VMAXS, job.dtype, job.tag, y, y, -1, -1, 0, 0, every, 0)
+            if job.act == _CLIP:
+                cursor = flat(out, cursor, _VMINS, job.dtype, job.tag, y, y, -1, -1, 0, 0, every, job.limit)
+            result_place = TilePlace(UB, y, out_plane, FAR, 0, columns, out_pitch - columns)
+            cursor = move(out, cursor, job.dtype, job.tag, MTE3, result_place, 0, target, r * job.out_w + c, p, planes, rows * columns)
+    return cursor
 
 
 @general
 @njit(cache=True)
-def depthwise_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def depthwise_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
-    j.first_row, j.rows, j.in_first = start, stop - start, first
-    if n.begins and j.bias >= 0:
-        if at + j.planes >= out.shape[0]:
+    start, stop = work.computed[node.k, node.t]
+    first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
+    job.first_row, job.rows, job.in_first = start, stop - start, first
+    if node.begins and job.bias >= 0:
+        if cursor + job.planes >= out.shape[0]:
             return -1
-        at = paced(out, at, _VCONVERT, j.dtype, j.tag, j.bias, j.wide_bias, j.planes, 1, 1, 1, 2, _F32)
-    return _tiles(out, at, j, operand(w, n, 0, first), result(w, n, start), parity)
+        cursor = paced(out, cursor, _VCONVERT, job.dtype, job.tag, job.bias, job.wide_bias, job.planes, 1, 1, 1, 2, _F32)
+    return _tiles(out, cursor, job, operand(work, node, 0, first), result(work, node, start), parity)

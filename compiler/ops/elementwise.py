@@ -1,4 +1,4 @@
-"""Chains of element-wise steps."""
+"""Chains of element-wise float steps on VECTOR."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class VectorSpec(OnVector):
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         loops = [(i, () if step[7] else ("p",)) for i, step in enumerate(self.steps) if step[4] >= 0]
-        return tuple((f"{what}{i}", of) for i, of in loops for what in ("scale", "shift"))
+        return tuple((f"{role}{i}", axes) for i, axes in loops for role in ("scale", "shift"))
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         # a pixel of every plane comes with each tile
@@ -92,7 +92,7 @@ class VectorSpec(OnVector):
         repeats = calls = 0.0
         for planes, tall, wide, count in tiles.made:
             steps, instructions = _repeats(self, planes, tall * wide)
-            repeats += count * tiles.images * sum([tiles.cycles[op] * each for op, each in steps])
+            repeats += count * tiles.images * sum([tiles.cycles[op] * step_repeats for op, step_repeats in steps])
             calls += count * tiles.images * instructions
         return VectorWork(repeats, calls, [one if pixel else tiles.size for pixel in self.pixels])
 
@@ -104,48 +104,50 @@ class VectorSpec(OnVector):
         steps[:, 4:6] += first * ((steps[:, 4:6] >= 0) & (steps[:, 7:8] == 0))
         return replace(part, steps=steps)
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        return replace(self, strip=strip, in_w=self.in_w if self.pixels[0] else main.size, out_w=made.size)
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        return replace(self, strip=strip, in_w=self.in_w if self.pixels[0] else in_columns.size, out_w=out_columns.size)
 
-    def job(self, given: EmitInputs) -> VectorJob:
-        assert isinstance(given.tiling, VectorTiling)
-        common = self.common(given)
+    def job(self, inputs: EmitInputs) -> VectorJob:
+        assert isinstance(inputs.tiling, VectorTiling)
+        common = self.common(inputs)
         # whole rows are as wide as their storage
-        width = given.storages[self.y.storage].row_blocks if self.strip is None else self.out_w
+        width = inputs.storages[self.y.storage].row_blocks if self.strip is None else self.out_w
         common["tile_columns"] = min(common["tile_columns"], width)
         return VectorJob(
             **common,
             width=width,
-            tile_planes=self.planes_of_tile(given.tiling),
-            consts=first_of(given.constants),
-            fetches=int(streamed(given)),
+            tile_planes=self.planes_of_tile(inputs.tiling),
+            consts=first_of(inputs.constants),
+            fetches=int(streamed(inputs)),
             result=self.result,
         )
 
     def tables(self) -> list[NDArray[np.int64]]:
         return [self.steps]
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        if streamed(given):
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        if streamed(inputs):
             return []
-        at, apart = first_of(given.constants), self.constant_blocks(self.y.planes) // (2 * len(self.steps) or 1)
-        found = ((2 * i + j, step) for i, step in enumerate(self.steps.tolist()) if step[4] >= 0 for j in (0, 1))
-        return [Fetch(Memory.UB, step[4 + offset % 2], at + offset * apart, 1 if step[7] else self.y.planes) for offset, step in found]
+        base, pitch = first_of(inputs.constants), self.constant_blocks(self.y.planes) // (2 * len(self.steps) or 1)
+        constants = ((2 * i + j, step) for i, step in enumerate(self.steps.tolist()) if step[4] >= 0 for j in (0, 1))
+        return [
+            Fetch(Memory.UB, step[4 + offset % 2], base + offset * pitch, 1 if step[7] else self.y.planes) for offset, step in constants
+        ]
 
 
 @lru_cache(maxsize=1 << 14)
 def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Of a tile of so many planes by pixels: (opcode, repeats) of every step, and instructions in all."""
-    found = []
-    for op, _, _, other, _, _, _, alike, _ in spec.steps.tolist():
-        pixel = 0 <= other < len(spec.pixels) and spec.pixels[other]
+    """((opcode, repeats) of every step, all instructions) of a tile of planes by pixels."""
+    step_costs = []
+    for op, _, _, right, _, _, _, alike, _ in spec.steps.tolist():
+        pixel = 0 <= right < len(spec.pixels) and spec.pixels[right]
         if not pixel and (op != _VMADD or alike):
-            found.append((op, *end_to_end(planes * pixels, 1)))
+            step_costs.append((op, *end_to_end(planes * pixels, 1)))
         elif pixel or by_planes(planes, pixels):
-            found.append((op, *end_to_end(pixels, planes)))
+            step_costs.append((op, *end_to_end(pixels, planes)))
         else:
-            found.append((op, *apart(planes, pixels, 1)))
-    return tuple([(op, repeats) for op, repeats, _ in found]), sum([calls for _, _, calls in found])
+            step_costs.append((op, *apart(planes, pixels, 1)))
+    return tuple([(op, repeats) for op, repeats, _ in step_costs]), sum([calls for _, _, calls in step_costs])
 
 
 def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArray[np.int64], int]:
@@ -156,17 +158,17 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
     again, or a new one (linear scan, Poletto and Sarkar 1999).
     """
     steps = op.guarded([into.layout.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
-    made: list[tuple[int, ...]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike, summand
+    operations: list[tuple[int, ...]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike, summand
     aside: dict[int, int] = {}
     inputs = len(op.inputs)
-    v = 0
+    current = 0
     for i, step in enumerate(steps):
         if step.op == "keep":
-            aside[step.kept] = v
+            aside[step.kept] = current
             continue
-        other = v if step.op == "square" else aside[step.kept] if step.kept >= 0 else step.operand
+        operand = current if step.op == "square" else aside[step.kept] if step.kept >= 0 else step.operand
         if step.op == "take":
-            v = other
+            current = operand
             continue
         constants = (-1, -1, 0)
         if step.op == "scale_shift":
@@ -180,30 +182,31 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
             constants = (
                 _packed(op, str(i), (value, value), (step.value, step.value), into) if min(step.kept, step.added) < 0 else (-1, -1, 1)
             )
-        left, right = (other, v) if step.op in _SWAPPED else (v, other)
-        made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, *constants, aside.get(step.added, -1)))
-        v = inputs + len(made) - 1
-    last = {value: at for at, row in enumerate(made) for value in (row[2], row[3], row[7])} | {v: len(made)}
+        left_value, right_value = (operand, current) if step.op in _SWAPPED else (current, operand)
+        operations.append((int(_STEP_OPS[step.op]), float_bits(step.value), left_value, right_value, *constants, aside.get(step.added, -1)))
+        current = inputs + len(operations) - 1
+    # a value is alive until its last reader; results take the first buffer without an alive value
+    last = {value: position for position, row in enumerate(operations) for value in (row[2], row[3], row[7])} | {current: len(operations)}
     buffers = list(range(inputs))  # of every value
     rows = []
-    for at, (opcode, bits, left, right, scale, shift, alike, summand) in enumerate(made):
-        alive = {buffers[value] for value in range(len(buffers)) if last.get(value, -1) > at}
-        reach = {buffers[left]: None} | dict.fromkeys(range(inputs + len(made)))  # in place where it can be
+    for position, (opcode, bits, left_value, right_value, scale, shift, alike, summand) in enumerate(operations):
+        alive = {buffers[value] for value in range(len(buffers)) if last.get(value, -1) > position}
+        reach = {buffers[left_value]: None} | dict.fromkeys(range(inputs + len(operations)))  # in place where it can be
         buffers.append(next(buffer for buffer in reach if buffer not in alive and not (buffer < inputs and pixels[buffer])))
-        others = [buffers[value] if value >= 0 else -1 for value in (right, summand)]
-        rows.append((opcode, bits, buffers[left], others[0], scale, shift, buffers[-1], alike, others[1]))
-    return np.array(rows, np.int64).reshape(len(rows), 9), buffers[v]
+        operand_buffers = [buffers[value] if value >= 0 else -1 for value in (right_value, summand)]
+        rows.append((opcode, bits, buffers[left_value], operand_buffers[0], scale, shift, buffers[-1], alike, operand_buffers[1]))
+    return np.array(rows, np.int64).reshape(len(rows), 9), buffers[current]
 
 
 def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], into: Lowering) -> tuple[int, int, int]:
     """(scale blocks, shift blocks, whether there is one of each for all planes), of a multiply-add's constants."""
     placement, dtype = into.layout.placements[op.y], into.type_of(op.y)
     packed = [
-        pack_lanes(value, placement, dtype, padding=beside).reshape(-1, BLOCK_BYTES) for value, beside in zip(values, padding, strict=True)
+        pack_lanes(value, placement, dtype, padding=fill).reshape(-1, BLOCK_BYTES) for value, fill in zip(values, padding, strict=True)
     ]
     alike = all((blocks == blocks[0]).all() for blocks in packed)
     scale, shift = (
-        into.constants.add(f"{op.name}/{what}{name}", blocks[0] if alike else blocks.reshape(-1))
-        for what, blocks in zip(("scale", "shift"), packed, strict=True)
+        into.constants.add(f"{op.name}/{role}{name}", blocks[0] if alike else blocks.reshape(-1))
+        for role, blocks in zip(("scale", "shift"), packed, strict=True)
     )
     return scale, shift, int(alike)

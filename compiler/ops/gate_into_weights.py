@@ -1,4 +1,4 @@
-"""A factor for every channel in front of a 1x1 convolution, as squeeze-excite has one: into the weights instead of the image.
+"""Fusion of a gate, a factor per channel as of squeeze-excite, into the weights of the 1x1 convolution behind it.
 
 A convolution of `n` channels reads `c` channels of every pixel; of its weights there are `c n`.  Where pixels are many times `n`, VECTOR
 multiplies less, and the image is not moved to UB and back for it.  What is computed is no constant, so the convolution becomes a product of
@@ -26,7 +26,7 @@ def with_gated_weights(graph: Graph, machine: Machine) -> Graph:
     producers, consumers = graph.producers(), graph.consumers()
     read = {port.tensor for port in graph.outputs}
     shapes, constants = dict(graph.shapes), dict(graph.constants)
-    made: dict[str, list[Operator]] = {}
+    replacements: dict[str, list[Operator]] = {}
     for conv in graph.operators:
         gate = producers.get(conv.x) if isinstance(conv, Conv) else None
         if not isinstance(conv, Conv) or not isinstance(gate, Vector) or gate.y in read or len(consumers[gate.y]) > 1:
@@ -38,11 +38,11 @@ def with_gated_weights(graph: Graph, machine: Machine) -> Graph:
         constants[weights] = np.ascontiguousarray(conv.weights[:, :, 0, 0].T).reshape(1, c, n, 1)
         shapes |= {weights: (1, c, n, 1), gated: (1, c, n, 1), y: graph.shapes[conv.y]}
         del shapes[gate.y]
-        made[gate.y] = [Vector(gate.name, (weights, gate.inputs[1]), gated, gate.steps)]
-        made[conv.y] = [MatMul(conv.name, gate.inputs[0], gated, y, 1, True, conv.bias)]
+        replacements[gate.y] = [Vector(gate.name, (weights, gate.inputs[1]), gated, gate.steps)]
+        replacements[conv.y] = [MatMul(conv.name, gate.inputs[0], gated, y, 1, True, conv.bias)]
         if conv.residual is not None:
-            made[conv.y].append(Vector(f"{conv.name}/residual", (y, conv.residual), conv.y, (Step("add", operand=1),)))
-    operators = tuple(each for op in graph.operators for each in made.get(op.y, [op]))
+            replacements[conv.y].append(Vector(f"{conv.name}/residual", (y, conv.residual), conv.y, (Step("add", operand=1),)))
+    operators = tuple(operator for op in graph.operators for operator in replacements.get(op.y, [op]))
     return replace(graph, operators=operators, shapes=shapes, constants=constants)
 
 

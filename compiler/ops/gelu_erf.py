@@ -1,4 +1,4 @@
-"""GELU and erf as steps that VECTOR has, as exact as the data type deserves.
+"""Expansion of GELU and erf into VECTOR steps, to the precision of the data type.
 
 GELU is x Phi(x) = max(x, 0) - |x| Phi(-|x|), and log Phi(-a) is nearly a polynomial: Phi(-a) = exp(q(a)), which needs no division.
 The coefficients minimise the largest |a exp(q(a)) - a Phi(-a)| (least squares, weighted by the error of the step before).
@@ -54,28 +54,28 @@ def with_curves(graph: Graph, dtype: DataType) -> Graph:
 
 
 def _written_out(step: Step, dtype: DataType, free: int, channels: int) -> tuple[Step, ...]:
-    """free: numbers from here on are not in use to put values aside."""
+    """Steps that replace `step`.  free: first number that no step uses to put a value aside."""
     if step.op == "gelu":
         x, positive, below = free, free + 1, free + 2
         parts = (Step("keep", kept=x), Step("relu"), Step("keep", kept=positive), Step("multiply_add", -2.0, added=x))
-        *rest, first, last = ((-1) ** i * c for i, c in enumerate(LOGARITHMS[dtype]))  # of powers of -|x|
+        *middle, first, last = ((-1) ** i * c for i, c in enumerate(LOGARITHMS[dtype]))  # of powers of -|x|
         powers = Step("scale_shift", scale=np.full(channels, last, np.float32), shift=np.full(channels, first, np.float32))
-        others = (Step("multiply_add", c, kept=below) for c in reversed(rest))
-        return (*parts, Step("keep", kept=below), powers, *others, Step("exp"), Step("multiply_add", kept=below, added=positive))
+        multiply_adds = (Step("multiply_add", c, kept=below) for c in reversed(middle))
+        return (*parts, Step("keep", kept=below), powers, *multiply_adds, Step("exp"), Step("multiply_add", kept=below, added=positive))
     if step.op == "erf":  # 2 Phi(sqrt(2) x) - 1
         start = (Step("muls", math.sqrt(2)), Step("keep", kept=free))
         return (*start, *_exponential(dtype, free, free + 1), Step("adds", 1.0), Step("reciprocal"), Step("muls", 2.0), Step("adds", -1.0))
     return (step,)
 
 
-def _exponential(dtype: DataType, x: int, cut: int) -> tuple[Step, ...]:
-    """exp(-z) of v, which is also kept under x; `cut`: a free number."""
-    first, *rest = (-c for c in COEFFICIENTS[dtype])
-    if len(rest) == 1:  # x * (c0 + c1 x^2), the factors put in such an order that nothing small is lost
-        return (Step("square"), Step("muls", rest[0]), Step("adds", first), Step("mul", kept=x), Step("exp"))
+def _exponential(dtype: DataType, slot: int, cut: int) -> tuple[Step, ...]:
+    """exp(-z) of the current value, which is also put aside under `slot`; `cut`: a free number."""
+    first, *higher = (-c for c in COEFFICIENTS[dtype])
+    if len(higher) == 1:  # x * (c0 + c1 x^2), the factors put in such an order that nothing small is lost
+        return (Step("square"), Step("muls", higher[0]), Step("adds", first), Step("mul", kept=slot), Step("exp"))
     steps = [Step("mins", REACH), Step("maxs", -REACH), Step("keep", kept=cut), Step("square"), Step("keep", kept=cut + 1)]
-    steps.append(Step("muls", rest[-1]))
-    for c in reversed((first, *rest[:-1])):
+    steps.append(Step("muls", higher[-1]))
+    for c in reversed((first, *higher[:-1])):
         steps += [Step("adds", c), Step("mul", kept=cut + 1)]
     steps[-1] = Step("mul", kept=cut)
     return (*steps, Step("exp"))

@@ -56,12 +56,12 @@ class TypedJob(NamedTuple):
 
 
 @njit(cache=True)
-def _at(j: TypedJob, operand: int, slot: int, tile: int, consts: int) -> int:
-    """Where an operand of a step begins; -1: nowhere.  consts: those of the tile's first plane, or of all."""
+def _at(job: TypedJob, operand: int, slot: int, tile: int, consts: int) -> int:
+    """Address of an operand of a step; -1 without one.  consts: those of the tile's first plane, or of all."""
     if operand <= CHANNELS:
         return consts + CHANNELS - operand
     if operand >= PIXELS:
-        return slot + j.blocks * tile + (operand - PIXELS) * (j.tile_planes // j.together)
+        return slot + job.blocks * tile + (operand - PIXELS) * (job.tile_planes // job.together)
     return slot + operand * tile if operand >= 0 else consts - 2 - operand if operand < -1 else -1
 
 
@@ -72,119 +72,122 @@ def _apart(operand: int, size: int) -> tuple[int, int, int]:
 
 
 @njit(cache=True)
-def _beside(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
-    """A step on operands some of which are one pixel, plane by plane of `size` blocks."""
+def _beside(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
+    """Emit a step with operands of one pixel, plane by plane of `size` blocks."""
     _, op, dtype, d, s, s1, s2, imm, _, _ = step
     d0, a0, b0, c0 = (
-        _at(j, d, slot, tile, consts),
-        _at(j, s, slot, tile, consts),
-        _at(j, s1, slot, tile, consts),
-        _at(j, s2, slot, tile, consts),
+        _at(job, d, slot, tile, consts),
+        _at(job, s, slot, tile, consts),
+        _at(job, s1, slot, tile, consts),
+        _at(job, s2, slot, tile, consts),
     )
     (ap, ar, ab), (bp, br, bb), (cp, cr, cb) = _apart(s, size), _apart(s1, size), _apart(s2, size)
     for plane in range(deep):
         done = 0
         while done < size:
-            left = size - done
-            width = min(REPEAT_BLOCKS, left)
-            repeats, k = min(MAX_REPEATS, left // width), done // REPEAT_BLOCKS
-            at = vector(
-                out, at, op, dtype, j.tag, d0 + plane * size + done, a0 + plane * ap + k * ar,
+            remaining = size - done
+            width = min(REPEAT_BLOCKS, remaining)
+            repeats, k = min(MAX_REPEATS, remaining // width), done // REPEAT_BLOCKS
+            cursor = vector(
+                out, cursor, op, dtype, job.tag, d0 + plane * size + done, a0 + plane * ap + k * ar,
                 b0 + plane * bp + k * br if b0 >= 0 else -1, c0 + plane * cp + k * cr if c0 >= 0 else -1,
                 width, repeats, 1, REPEAT_BLOCKS, ab, ar, bb, br, cb, cr, imm,
             )  # fmt: skip
             done += width * repeats
-    return at
+    return cursor
 
 
 @njit(cache=True)
-def _step(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
-    """step: see `TypedSpec`.  tile: blocks of bytes of a whole tile; deep x size of them are worked on."""
+def _step(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
+    """Emit a step.  step: see `TypedSpec`.  tile: blocks of bytes of a whole tile; deep x size of them are worked on."""
     if step[0] == BESIDE:
-        return _beside(out, at, j, step, slot, tile, deep, size * WIDE, consts)
+        return _beside(out, cursor, job, step, slot, tile, deep, size * WIDE, consts)
     mode, op, dtype, d, s, s1, s2, imm, d_factor, s_factor = step
     if d >= PIXELS:
         size = 1
-    d, s, blocks = _at(j, d, slot, tile, consts), _at(j, s, slot, tile, consts), deep * size
+    d, s, blocks = _at(job, d, slot, tile, consts), _at(job, s, slot, tile, consts), deep * size
     if mode == COPIED:
         for half in range(2):
             for plane in range(0, deep, MAX_REPEATS):
-                at = vector(
-                    out, at, op, dtype, j.tag, d + plane * PIXEL_BLOCKS + half * WIDE, s + plane * j.const_blocks, -1, -1, WIDE,
-                    min(MAX_REPEATS, deep - plane), 1, PIXEL_BLOCKS, 1, j.const_blocks, 0, 0, 0, 0, imm,
+                cursor = vector(
+                    out, cursor, op, dtype, job.tag, d + plane * PIXEL_BLOCKS + half * WIDE, s + plane * job.const_blocks, -1, -1, WIDE,
+                    min(MAX_REPEATS, deep - plane), 1, PIXEL_BLOCKS, 1, job.const_blocks, 0, 0, 0, 0, imm,
                 )  # fmt: skip
-        return at
+        return cursor
     if mode == FLAT:
-        first, second = _at(j, s1, slot, tile, consts), _at(j, s2, slot, tile, consts)
-        return flat(out, at, op, dtype, j.tag, d, s, first, second, int(s1 >= 0), int(s2 >= 0), blocks * d_factor, imm)
+        first, second = _at(job, s1, slot, tile, consts), _at(job, s2, slot, tile, consts)
+        return flat(out, cursor, op, dtype, job.tag, d, s, first, second, int(s1 >= 0), int(s2 >= 0), blocks * d_factor, imm)
     if mode == CONVERT:
-        return paced(out, at, op, dtype, j.tag, d, s, blocks, 1, d_factor, 1, s_factor, imm)
+        return paced(out, cursor, op, dtype, job.tag, d, s, blocks, 1, d_factor, 1, s_factor, imm)
     if mode == TWICE:
         for plane in range(0, deep, MAX_REPEATS):
-            at = vector(
-                out, at, op, dtype, j.tag, d + plane * PIXEL_BLOCKS, s + plane, -1, -1, 2, min(MAX_REPEATS, deep - plane), 1, PIXEL_BLOCKS,
-                0, 1, 0, 0, 0, 0, imm,
+            cursor = vector(
+                out, cursor, op, dtype, job.tag, d + plane * PIXEL_BLOCKS, s + plane, -1, -1, 2, min(MAX_REPEATS, deep - plane), 1,
+                PIXEL_BLOCKS, 0, 1, 0, 0, 0, 0, imm,
             )  # fmt: skip
-        return at
+        return cursor
     # planes of floats for one of bytes, and blocks of them that lie beside each other
-    each, beside = (s_factor, d_factor) if mode == SPREAD else (d_factor, s_factor)
-    for part in range(deep * each):
-        plane, inside = part // each, part % each * (beside // each)
+    plane_count, beside = (s_factor, d_factor) if mode == SPREAD else (d_factor, s_factor)
+    for part in range(deep * plane_count):
+        plane, inside = part // plane_count, part % plane_count * (beside // plane_count)
         wide, narrow = plane * size * beside + inside, part * size
         if mode == SPREAD:
-            at = paced(out, at, op, dtype, j.tag, d + wide, s + narrow, size, each, beside, 1, 1, imm)
+            cursor = paced(out, cursor, op, dtype, job.tag, d + wide, s + narrow, size, plane_count, beside, 1, 1, imm)
         else:
-            at = paced(out, at, op, dtype, j.tag, d + narrow, s + wide, size, 1, 1, each, beside, imm)
-    return at
+            cursor = paced(out, cursor, op, dtype, job.tag, d + narrow, s + wide, size, 1, 1, plane_count, beside, imm)
+    return cursor
 
 
 @njit(cache=True)
-def emit_typed(out: Code, at: int, j: TypedJob, sources: Ints, target: TilePlace, steps: Ints, inputs: Ints, parity: Ints) -> int:
-    """sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
-    whole = j.tile_planes // j.together * tile_rows * j.tile_columns
-    for p in range(0, j.planes, j.tile_planes):
-        deep = min(j.tile_planes, j.planes - p) // j.together
-        if at >= out.shape[0]:
+def emit_typed(out: Code, cursor: int, job: TypedJob, sources: Ints, target: TilePlace, steps: Ints, inputs: Ints, parity: Ints) -> int:
+    """Emit tiles.  sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
+    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    tile_blocks = job.tile_planes // job.together * tile_rows * job.tile_columns
+    for p in range(0, job.planes, job.tile_planes):
+        deep = min(job.tile_planes, job.planes - p) // job.together
+        if cursor >= out.shape[0]:
             return -1
-        consts, first_block, blocks = j.consts, 0, j.const_blocks
-        if j.by_channel:
-            first_block, blocks = p // j.together * blocks, deep * blocks
-        if j.consts_at >= 0:
-            at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.consts_at + first_block, consts, blocks, 1, 0, 0, 1, 0, 0)
+        consts, first_block, blocks = job.consts, 0, job.const_blocks
+        if job.by_channel:
+            first_block, blocks = p // job.together * blocks, deep * blocks
+        if job.consts_at >= 0:
+            cursor = copy(out, cursor, job.dtype, job.tag, MTE2, DDR, UB, job.consts_at + first_block, consts, blocks, 1, 0, 0, 1, 0, 0)
         else:
             consts += first_block
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * j.tile_columns
-            size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
-            if at + 2 * inputs.shape[0] + 4 + steps.shape[0] * (deep * WIDE + 1) * (WIDE * whole // _MOST + 2) >= out.shape[0]:
+            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
+            if cursor + 2 * inputs.shape[0] + 4 + steps.shape[0] * (deep * WIDE + 1) * (WIDE * tile_blocks // _MOST + 2) >= out.shape[0]:
                 return -1
-            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
-            first = r * j.width + c
+            first = r * job.width + c
             for i in range(inputs.shape[0]):
-                of = sources[i]
-                place = TilePlace(of[0], of[1], of[2], of[3], of[4], of[5], of[6])
+                fields = sources[i]
+                place = TilePlace(fields[0], fields[1], fields[2], fields[3], fields[4], fields[5], fields[6])
                 buffer, planes, dtype, pixel = inputs[i]
                 begin, pixels = (0, 1) if pixel else (first, size)
-                at = load_tile(
-                    out, at, dtype, j.tag, place, p // j.together * planes, begin, pixels, deep * planes, _at(j, buffer, slot, whole, 0),
+                cursor = load_tile(
+                    out, cursor, dtype, job.tag, place, p // job.together * planes, begin, pixels, deep * planes,
+                    _at(job, buffer, slot, tile_blocks, 0),
                 )  # fmt: skip
             for k in range(steps.shape[0]):
-                at = _step(out, at, j, steps[k], slot, whole, deep, size, consts)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, first, size, deep * j.together, _at(j, j.result, slot, whole, 0))
-    return at
+                cursor = _step(out, cursor, job, steps[k], slot, tile_blocks, deep, size, consts)
+            cursor = store_tile(
+                out, cursor, job.dtype, job.tag, target, p, first, size, deep * job.together, _at(job, job.result, slot, tile_blocks, 0)
+            )
+    return cursor
 
 
 @general
 @njit(cache=True)
-def typed_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def typed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    j.rows = stop - start
-    sources = np.empty((operands(w, n), 7), np.int64)
+    start, stop = work.computed[node.k, node.t]
+    job.rows = stop - start
+    sources = np.empty((operands(work, node), 7), np.int64)
     for i in range(sources.shape[0]):
-        p = operand(w, n, i, start)
-        sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3] = p.memory, p.base, p.plane, p.wrap
-        sources[i, 4], sources[i, 5], sources[i, 6] = p.back, p.width, p.gap
-    return emit_typed(out, at, j, sources, result(w, n, start), table(w, n, 0, 10), table(w, n, 1, 4), parity)
+        place = operand(work, node, i, start)
+        sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3] = place.memory, place.base, place.plane, place.wrap
+        sources[i, 4], sources[i, 5], sources[i, 6] = place.back, place.width, place.gap
+    return emit_typed(out, cursor, job, sources, result(work, node, start), table(work, node, 0, 10), table(work, node, 1, 4), parity)

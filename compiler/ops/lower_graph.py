@@ -1,4 +1,4 @@
-"""A graph on a machine becomes a unit: layout, constants and DDR addresses, everything that does not depend on a plan."""
+"""Lowering of a graph on a machine to a target graph: layout, constants and DDR addresses, all that no plan changes."""
 
 from __future__ import annotations
 
@@ -29,44 +29,46 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 
 
 class Packed(NamedTuple):
-    """A unit and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
+    """A target graph and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
 
     target_graph: TargetGraph
     constants: NDArray[np.uint8]
 
 
 def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> TargetGraph:
-    """As `pack_unit`, of which it is the first half."""
+    """The target graph of `pack_unit`, without the values of weights."""
     return pack_unit(graph, machine, dtype).target_graph
 
 
 def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
-    """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan.
+    """Lower a graph and pack its weights.
 
-    Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
+    Raises `UnsupportedError` for a machine that lacks a needed path or data type, and for operators that no records can express.
     """
+    # rewrites for the machine, layout, operators
     check_machine(machine, *_computed(graph, machine, dtype))
     graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
     layout = assign_with_masks(graph, dtype)
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
     constants = Constants()
     operators = [op for op in layout.graph.operators if op.computes]
-    at = {name: i for i, name in enumerate(names)}
+    indices = {name: i for i, name in enumerate(names)}
 
     def piece(tensor: str) -> TensorSlice:
         p = layout.placements[tensor]
-        return TensorSlice(at[p.storage], p.plane, p.planes)
+        return TensorSlice(indices[p.storage], p.plane, p.planes)
 
     into = Lowering(layout, piece, constants, machine)
     for op in operators:
         if type(op) not in BY_OPERATOR:
             raise UnsupportedError(f"operator {op.name!r}: {type(op).__name__} has no code for the NPU")
     pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
-    known = {
+    constant_addresses = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], layout.type_of(name)))
         for name, values in graph.constants.items()
     }
-    storages, buffers, end = _place_storages(layout, names, known, constants.end, dtype)
+    # constants lie first, then storages; operators that read host tensors get addresses
+    storages, buffers, end = _place_storages(layout, names, constant_addresses, constants.end, dtype)
     address = {storage.name: storage.address for storage in storages}
     pending = [spec.placed(lambda tensor: address[layout.placements[tensor].storage]) for spec in pending]
     producers = {
@@ -91,48 +93,58 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         tuple(replace(spec, operator=light[spec.operator.y]) for spec in pending),
         memory,
         producers,
-        {index: tuple(rest) for index, rest in consumers.items()},
+        {index: tuple(readers) for index, readers in consumers.items()},
         escapes,
     )
     return Packed(target_graph, constants.bytes())
 
 
 def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]:
-    """Types that the machine has to compute in.  Floats beside integers are converted, which any machine of floats can."""
-    floats, found = any(DataType[name].is_float for name in machine.matrix.data_types), set[DataType]()
+    """Data types that the machine must compute in.  Floats beside integers are converted, which any machine of floats can."""
+    floats, computed = any(DataType[name].is_float for name in machine.matrix.data_types), set[DataType]()
     for op in graph.operators:
         types = {graph.type_of(tensor, dtype) for tensor in (*op.inputs, op.y)}
-        whole = all(each.is_float for each in types)
-        found |= {each if each.is_float else DataType.int8 for each in types if whole or not (floats and each.is_float)}
-    return sorted(found)
+        all_float = all(tensor_type.is_float for tensor_type in types)
+        computed |= {
+            tensor_type if tensor_type.is_float else DataType.int8
+            for tensor_type in types
+            if all_float or not (floats and tensor_type.is_float)
+        }
+    return sorted(computed)
 
 
 def _place_storages(
-    layout: Layout, names: list[str], known: dict[str, int], address: int, dtype: DataType
+    layout: Layout, names: list[str], constant_addresses: dict[str, int], address: int, dtype: DataType
 ) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
-    """known: addresses of those that are constants."""
+    """(storages, DDR buffers, first free block).  constant_addresses: of the storages that are constants."""
     ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
     storages, buffers = [], []
     for name in names:
-        s = layout.storages[name]
-        own = layout.type_of(name)
-        row = s.w * s.pixel_lanes // own.lanes
-        other: Any = None if own == dtype else own.name  # than that of the whole map
-        if name in known:
-            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name], own))
+        storage = layout.storages[name]
+        storage_type = layout.type_of(name)
+        row = storage.w * storage.pixel_lanes // storage_type.lanes
+        type_name: Any = None if storage_type == dtype else storage_type.name  # than that of the whole map
+        if name in constant_addresses:
+            storages.append(
+                StorageSpec(
+                    name, len(layout.graph.constants[name]), storage.planes, storage.h, storage.w, row, constant_addresses[name],
+                    storage_type,
+                )
+            )  # fmt: skip
             continue
-        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address, own))
-        size = s.n * s.planes * s.h * row
+        storages.append(StorageSpec(name, storage.n, storage.planes, storage.h, storage.w, row, address, storage_type))
+        size = storage.n * storage.planes * storage.h * row
         exposed = [(port, kind) for port, kind in ports if layout.placements[port.tensor].storage == name]
         if not exposed:
-            buffers.append(DdrBuffer(name, "scratch", address, size, dtype=other))
+            buffers.append(DdrBuffer(name, "scratch", address, size, dtype=type_name))
         for port, kind in exposed[:1]:
-            p = layout.placements[port.tensor]
-            lanes = tuple(p.plane * layout.type_of(port.tensor).lanes + lane for lane in p.lanes)
+            placement = layout.placements[port.tensor]
+            lanes = tuple(placement.plane * layout.type_of(port.tensor).lanes + lane for lane in placement.lanes)
             shape = layout.graph.shapes[port.tensor]
             buffers.append(
                 DdrBuffer(
-                    port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order, other,  # type: ignore[arg-type]
+                    port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, storage.pixel_lanes,  # type: ignore[arg-type]
+                    storage.planes, port.order, type_name,
                 )
             )  # fmt: skip
         address = aligned(address + size)
@@ -140,7 +152,7 @@ def _place_storages(
 
 
 def _in_order(buffers: Sequence[DdrBuffer], graph: Graph) -> list[DdrBuffer]:
-    """Buffers by their addresses, but for ports: those of a kind change places until they have the model's order."""
+    """Buffers in the order of addresses, except that ports of a kind have the model's order."""
     place = {port.onnx_name: k for k, port in enumerate((*graph.inputs, *graph.outputs))}
     ports = {
         kind: iter(sorted((b for b in buffers if b.kind == kind), key=lambda buffer: place[buffer.name])) for kind in ("input", "output")

@@ -1,4 +1,4 @@
-"""Products of two tensors."""
+"""Matrix products of two tensors, as 1x1 convolutions with a computed right operand."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class MatMulSpec(ConvSpec):
 
     @property
     def n1_step(self) -> int:
-        """With the fractal behind all pixels that a tensor of floats beside integers has: no tile may lie there."""
-        behind = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
-        return max(super().n1_step, 1 + behind)
+        """Step of tiles along n1, with the empty fractals behind all pixels (floats beside integers): no tile may lie there."""
+        excess = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
+        return max(super().n1_step, 1 + excess)
 
     @property
     def biased(self) -> bool:
@@ -82,8 +82,8 @@ class MatMulSpec(ConvSpec):
         return self.out_h * self.out_w * self.per_pixel
 
     def described(self) -> dict[str, object]:
-        found = super().described() | {"pixels": self.pixels, "transposed": self.transposed}
-        return found | {"bias": True} if self.biased else found
+        description = super().described() | {"pixels": self.pixels, "transposed": self.transposed}
+        return description | {"bias": True} if self.biased else description
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         return (self,)
@@ -109,9 +109,9 @@ class MatMulSpec(ConvSpec):
         if cut is None:
             return None
         group, groups = cut
-        left, right = self.c1, self.reads[1].planes // self.groups
-        reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * left, (group + groups) * left)]
-        reads.append(run_of_planes(self.reads[1], group * right, (group + groups) * right))
+        left_planes, right_planes = self.c1, self.reads[1].planes // self.groups
+        reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * left_planes, (group + groups) * left_planes)]
+        reads.append(run_of_planes(self.reads[1], group * right_planes, (group + groups) * right_planes))
         per_pixel = self.per_pixel * groups // self.groups
         before = group * self.n1 * self.fractal.sum_blocks if self.biased else 0
         y = run_of_planes(self.y, first, last)

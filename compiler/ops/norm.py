@@ -1,4 +1,4 @@
-"""Normalisation over the channels."""
+"""Layer normalisation over the channels, on VECTOR."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ class LayerNormSpec(OnVector):
         plain = (op.scale == 1).all() and not op.shift.any()
         kinds = 3 if not plain else 1 if padded else 0
         values = (np.ones_like(op.scale), op.scale, op.shift)[:kinds]
-        parts = [pack_lanes(each, place, into.type_of(op.y)) for each in values]
-        at = into.constants.add(f"{op.name}/constants", np.concatenate(parts)) if parts else -1
+        parts = [pack_lanes(column, place, into.type_of(op.y)) for column in values]
+        address = into.constants.add(f"{op.name}/constants", np.concatenate(parts)) if parts else -1
         fields = into.fields(index, op)
-        return cls(**fields, channels=len(op.scale), epsilon=op.epsilon, constants_at=at, kinds=kinds, padded=padded, centred=op.centred)
+        return cls(
+            **fields, channels=len(op.scale), epsilon=op.epsilon, constants_at=address, kinds=kinds, padded=padded, centred=op.centred
+        )
 
     def described(self) -> dict[str, object]:
-        found = {"channels": self.channels, "gaps": list(self.padded), "constants": self.kinds}
-        return found | {"centred": True} if self.centred else found
+        description = {"channels": self.channels, "gaps": list(self.padded), "constants": self.kinds}
+        return description | {"centred": True} if self.centred else description
 
     @property
     def planes_together(self) -> int:
@@ -59,7 +61,7 @@ class LayerNormSpec(OnVector):
         return self.y.planes
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """Values, and of float16 in float32 too; else half of them, where sums begin."""
+        """Blocks of the values, and of float32 copies of float16 ones, or of half of float32 ones for sums."""
         return rows * columns * (planes + (2 * planes if dtype == DataType.float16 else (planes + 1) // 2) + 1)
 
     def constant_blocks(self, planes: int) -> int:
@@ -95,13 +97,13 @@ class LayerNormSpec(OnVector):
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return "a normalisation over the channels needs all of them"
 
-    def job(self, given: EmitInputs) -> LayerNormJob:
+    def job(self, inputs: EmitInputs) -> LayerNormJob:
         bits = {"per_channel": 1.0 / self.channels, "epsilon": self.epsilon, "largest": _LARGEST_FACTOR}
         return LayerNormJob(
-            **self.common(given),
+            **self.common(inputs),
             width=self.out_w,
-            constants=first_of(given.constants),
-            constants_at=self.constants_at if streamed(given) and self.kinds else -1,
+            constants=first_of(inputs.constants),
+            constants_at=self.constants_at if streamed(inputs) and self.kinds else -1,
             kinds=self.kinds,
             centred=int(self.centred),
             **{name: float_bits(value) for name, value in bits.items()},
@@ -110,7 +112,7 @@ class LayerNormSpec(OnVector):
     def tables(self) -> list[NDArray[np.int64]]:
         return [np.array(self.padded, np.int64)]
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        if streamed(given) or not self.kinds:
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        if streamed(inputs) or not self.kinds:
             return []
-        return [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.kinds * self.y.planes)]
+        return [Fetch(Memory.UB, self.constants_at, first_of(inputs.constants), self.kinds * self.y.planes)]

@@ -50,114 +50,124 @@ class LayerNormJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
+def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
-    half = j.dtype == _F16
-    if j.constants_at >= 0:
-        if at >= out.shape[0]:
+    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    half = job.dtype == _F16
+    if job.constants_at >= 0:
+        if cursor >= out.shape[0]:
             return -1
-        at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.constants_at, j.constants, j.kinds * j.planes, 1, 0, 0, 1, 0, 0)
+        cursor = copy(
+            out, cursor, job.dtype, job.tag, MTE2, DDR, UB, job.constants_at, job.constants, job.kinds * job.planes, 1, 0, 0, 1, 0, 0
+        )
     for tile in range(count):
-        r, c = tile // across * tile_rows, tile % across * j.tile_columns
-        size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
-        if at + 64 + (2 * len(padded) + j.planes) * (size // 2040 + 2) + 8 * (j.planes * size // 1020 + size) >= out.shape[0]:
+        r, c = tile // across * tile_rows, tile % across * job.tile_columns
+        size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
+        if cursor + 64 + (2 * len(padded) + job.planes) * (size // 2040 + 2) + 8 * (job.planes * size // 1020 + size) >= out.shape[0]:
             return -1
-        x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+        x = job.slot_1 if parity[UB_SLOT] else job.slot_0
         parity[UB_SLOT] ^= 1
-        squares = x + j.planes * size
-        at = load_tile(out, at, j.dtype, j.tag, source, 0, r * j.width + c, size, j.planes, x)
-        at = _mask(out, at, j, x, size, padded)
-        if not j.centred:
-            at = _tree(out, at, j.dtype, j.tag, squares, x, size, j.planes)
-            at = flat(out, at, _VMULS, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, j.per_channel)
-            at = flat(out, at, _LANE_SUM, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, 0)
-            at = with_pixels(out, at, j.dtype, j.tag, _VSUB, x, squares, size, j.planes)
-            at = _mask(out, at, j, x, size, padded)
+        squares = x + job.planes * size
+        cursor = load_tile(out, cursor, job.dtype, job.tag, source, 0, r * job.width + c, size, job.planes, x)
+        cursor = _mask(out, cursor, job, x, size, padded)
+        if not job.centred:  # subtract the mean, and clear the other lanes again
+            cursor = _tree(out, cursor, job.dtype, job.tag, squares, x, size, job.planes)
+            cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, squares, squares, -1, -1, 0, 0, size, job.per_channel)
+            cursor = flat(out, cursor, _LANE_SUM, job.dtype, job.tag, squares, squares, -1, -1, 0, 0, size, 0)
+            cursor = with_pixels(out, cursor, job.dtype, job.tag, _VSUB, x, squares, size, job.planes)
+            cursor = _mask(out, cursor, job, x, size, padded)
+        # factor = 1 / sqrt(mean of squares + epsilon), in float32
         factor = squares
         if half:
             wide = 2 * size  # blocks of float32 in a plane
-            at = _convert(out, at, _F32, j.tag, squares, x, j.planes * size)
-            at = _sum_of_squares(out, at, j.tag, squares, squares, wide, j.planes)
+            cursor = _convert(out, cursor, _F32, job.tag, squares, x, job.planes * size)
+            cursor = _sum_of_squares(out, cursor, job.tag, squares, squares, wide, job.planes)
             factor = squares + wide  # one block of a pixel gets the sum of both
-            at = strided(out, at, _VADD, _F32, j.tag, factor, squares, squares + 1, size, 1, 1, 0, 2, 0, 2, 0, 0)
+            cursor = strided(out, cursor, _VADD, _F32, job.tag, factor, squares, squares + 1, size, 1, 1, 0, 2, 0, 2, 0, 0)
         else:
-            at = _sum_of_squares(out, at, j.tag, squares, x, size, j.planes)
-        at = flat(out, at, _LANE_SUM, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, 0)
-        at = flat(out, at, _VMULS, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, j.per_channel)
-        at = flat(out, at, _VADDS, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, j.epsilon)
-        at = flat(out, at, _VSQRT, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, 0)
-        at = flat(out, at, _VRECIPROCAL, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, 0)
+            cursor = _sum_of_squares(out, cursor, job.tag, squares, x, size, job.planes)
+        cursor = flat(out, cursor, _LANE_SUM, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, 0)
+        cursor = flat(out, cursor, _VMULS, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, job.per_channel)
+        cursor = flat(out, cursor, _VADDS, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, job.epsilon)
+        cursor = flat(out, cursor, _VSQRT, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, 0)
+        cursor = flat(out, cursor, _VRECIPROCAL, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, 0)
         if half:
-            at = flat(out, at, _VMINS, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, j.largest)
+            cursor = flat(out, cursor, _VMINS, _F32, job.tag, factor, factor, -1, -1, 0, 0, size, job.largest)
             for block in range(2):
-                at = strided(out, at, _VCOPY, _F32, j.tag, squares + block, factor, -1, size, 1, 2, 0, 1, 0, 0, 0, 0)
-            at = _convert(out, at, _F16, j.tag, factor, squares, size)
-        at = with_pixels(out, at, j.dtype, j.tag, _VMUL, x, factor, size, j.planes)
-        if j.kinds == 3:
-            scale = j.constants + j.planes
-            at = multiply_add(out, at, _VMADD, j.dtype, j.tag, x, x, scale, scale + j.planes, j.planes, size)
-        at = store_tile(out, at, j.dtype, j.tag, target, 0, r * j.width + c, size, j.planes, x)
-    return at
+                cursor = strided(out, cursor, _VCOPY, _F32, job.tag, squares + block, factor, -1, size, 1, 2, 0, 1, 0, 0, 0, 0)
+            cursor = _convert(out, cursor, _F16, job.tag, factor, squares, size)
+        cursor = with_pixels(out, cursor, job.dtype, job.tag, _VMUL, x, factor, size, job.planes)
+        if job.kinds == 3:
+            scale = job.constants + job.planes
+            cursor = multiply_add(out, cursor, _VMADD, job.dtype, job.tag, x, x, scale, scale + job.planes, job.planes, size)
+        cursor = store_tile(out, cursor, job.dtype, job.tag, target, 0, r * job.width + c, size, job.planes, x)
+    return cursor
 
 
 @njit(cache=True)
-def _mask(out: Code, at: int, j: LayerNormJob, x: int, size: int, padded: Ints) -> int:
-    """Zero in lanes that are no channels."""
+def _mask(out: Code, cursor: int, job: LayerNormJob, tile_base: int, size: int, padded: Ints) -> int:
+    """Set lanes that are no channels to zero."""
     for plane in padded:
-        d = x + plane * size
-        at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.constants + plane, -1, 0, 0, size, 0)
-    return at
+        target = tile_base + plane * size
+        cursor = flat(out, cursor, _VMUL, job.dtype, job.tag, target, target, job.constants + plane, -1, 0, 0, size, 0)
+    return cursor
 
 
 @njit(cache=True)
-def _tree(out: Code, at: int, dtype: int, tag: int, d: int, x: int, size: int, planes: int) -> int:
-    """d [size] = sum over planes of x [planes][size]: the upper half onto the lower, until one is left.  d has room for half of x."""
+def _tree(out: Code, cursor: int, dtype: int, tag: int, target: int, source: int, size: int, planes: int) -> int:
+    """target [size] = sum over planes of source [planes][size], by halves.  target has room for half of source."""
     if planes == 1:
-        return at if d == x else flat(out, at, _VCOPY, dtype, tag, d, x, -1, -1, 0, 0, size, 0)
+        return cursor if target == source else flat(out, cursor, _VCOPY, dtype, tag, target, source, -1, -1, 0, 0, size, 0)
     upper = planes // 2
-    left = planes - upper
-    at = flat(out, at, _VADD, dtype, tag, d, x, x + left * size, -1, 1, 0, upper * size, 0)
-    if left > upper and d != x:
-        at = flat(out, at, _VCOPY, dtype, tag, d + upper * size, x + upper * size, -1, -1, 0, 0, size, 0)
-    while left > 1:
-        upper = left // 2
-        left -= upper
-        at = flat(out, at, _VADD, dtype, tag, d, d, d + left * size, -1, 1, 0, upper * size, 0)
-    return at
+    remaining = planes - upper
+    cursor = flat(out, cursor, _VADD, dtype, tag, target, source, source + remaining * size, -1, 1, 0, upper * size, 0)
+    if remaining > upper and target != source:
+        cursor = flat(out, cursor, _VCOPY, dtype, tag, target + upper * size, source + upper * size, -1, -1, 0, 0, size, 0)
+    while remaining > 1:
+        upper = remaining // 2
+        remaining -= upper
+        cursor = flat(out, cursor, _VADD, dtype, tag, target, target, target + remaining * size, -1, 1, 0, upper * size, 0)
+    return cursor
 
 
 @njit(cache=True)
-def _sum_of_squares(out: Code, at: int, tag: int, d: int, x: int, size: int, planes: int) -> int:
-    """d [size] = sum over planes of the squares of x [planes][size], of float32; d may be x's first plane."""
-    at = flat(out, at, _VMUL, _F32, tag, d, x, x, -1, 1, 0, size, 0)
+def _sum_of_squares(out: Code, cursor: int, tag: int, target: int, source: int, size: int, planes: int) -> int:
+    """target [size] = sum over planes of the squares of source [planes][size], float32; target may be its first plane."""
+    cursor = flat(out, cursor, _VMUL, _F32, tag, target, source, source, -1, 1, 0, size, 0)
     for c in range(0, size, 8):
         for plane in range(1, planes, 255):
-            s, repeats = x + plane * size + c, min(255, planes - plane)
-            at = vector(out, at, _VMADD, _F32, tag, d + c, s, s, d + c, min(8, size - c), repeats, 1, 0, 1, size, 1, size, 1, 0, 0)
-    return at
+            block, repeats = source + plane * size + c, min(255, planes - plane)
+            cursor = vector(
+                out, cursor, _VMADD, _F32, tag, target + c, block, block, target + c, min(8, size - c), repeats, 1, 0, 1, size, 1, size, 1,
+                0, 0,
+            )  # fmt: skip
+    return cursor
 
 
 @njit(cache=True)
-def _convert(out: Code, at: int, to: int, tag: int, d: int, s: int, blocks: int) -> int:
+def _convert(out: Code, cursor: int, to: int, tag: int, target: int, source: int, blocks: int) -> int:
     """`blocks` blocks of float16 from, or to, twice as many of float32."""
     done = 0
     wide = 2 if to == _F32 else 1
     while done < blocks:
-        left = blocks - done
-        repeats = min(255, left // 8) if left >= 8 else 1
-        width = 8 if left >= 8 else left
-        source = _F16 if to == _F32 else _F32
-        begin, from_ = d + done * wide, s + done * (3 - wide)
-        at = vector(out, at, _VCONVERT, to, tag, begin, from_, -1, -1, width, repeats, 1, 8 * wide, 1, 8 * (3 - wide), 0, 0, 0, 0, source)
+        remaining = blocks - done
+        repeats = min(255, remaining // 8) if remaining >= 8 else 1
+        width = 8 if remaining >= 8 else remaining
+        source_type = _F16 if to == _F32 else _F32
+        begin, from_ = target + done * wide, source + done * (3 - wide)
+        cursor = vector(
+            out, cursor, _VCONVERT, to, tag, begin, from_, -1, -1, width, repeats, 1, 8 * wide, 1, 8 * (3 - wide), 0, 0, 0, 0, source_type
+        )
         done += width * repeats
-    return at
+    return cursor
 
 
 @general
 @njit(cache=True)
-def norm_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def norm_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    j.rows = stop - start
-    return emit_layer_norm(out, at, j, operand(w, n, 0, start), result(w, n, start), table(w, n, 0, 1)[:, 0], parity)
+    start, stop = work.computed[node.k, node.t]
+    job.rows = stop - start
+    return emit_layer_norm(
+        out, cursor, job, operand(work, node, 0, start), result(work, node, start), table(work, node, 0, 1)[:, 0], parity
+    )

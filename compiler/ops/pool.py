@@ -1,4 +1,4 @@
-"""Poolings."""
+"""Float and maximum poolings on VECTOR."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PoolSpec(SlidingSpec):
 
     @cached_property
     def passes(self) -> int:
-        """What the windows slide along, each in a pass over a tile: ROWS, COLUMNS or BOTH."""
+        """Axes along which the windows slide, a pass over a tile for each: ROWS, COLUMNS or BOTH."""
         pool = self.operator
         still = [(pool.kernel[i], pool.stride[i], pool.pads[i], pool.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
         return COLUMNS if still[0] and not still[1] else ROWS if still[1] else BOTH
@@ -73,7 +73,7 @@ class PoolSpec(SlidingSpec):
         return VectorTiling(tile_planes=self.y.planes, tile_rows=fitting, fed=True) if fitting else None
 
     def _fed_blocks(self, rows: int) -> int:
-        """Of a slot."""
+        """Blocks of a slot that is fed."""
         pool = self.operator
         plane = fed_plane((rows - 1) * pool.stride[0] + pool.kernel[0], max(self.in_w, self.out_w))
         return self.y.planes * (plane + rows * self.out_w)
@@ -88,23 +88,23 @@ class PoolSpec(SlidingSpec):
 
     @property
     def operations(self) -> tuple[int, int]:
-        """Of the pass over rows and of that over columns, where windows slide."""
+        """Operations of the pass over rows and of the pass over columns, of sliding windows."""
         pool = self.operator
         high, wide = pool.kernel
         return max(1, high - 1) * bool(self.passes & ROWS), max(1, wide - 1) * bool(self.passes & COLUMNS)
 
     @cached_property
     def inside(self) -> tuple[float, float]:
-        """Which part of what windows cover, along rows and along columns, lies inside the image."""
+        """Fractions of the windows' pixels inside the image, along rows and along columns."""
         pool = self.operator
-        found = []
+        fractions = []
         for axis, (results, length) in enumerate(((self.out_h, self.in_h), (self.out_w, self.in_w))):
-            at = np.arange(results)[:, None] * pool.stride[axis] + np.arange(pool.kernel[axis]) - pool.pads[axis]
-            found.append(float(((at >= 0) & (at < length)).mean()))
-        return found[0], found[1]
+            positions = np.arange(results)[:, None] * pool.stride[axis] + np.arange(pool.kernel[axis]) - pool.pads[axis]
+            fractions.append(float(((positions >= 0) & (positions < length)).mean()))
+        return fractions[0], fractions[1]
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """What the windows cover and the results; or, with two passes, what the first one makes."""
+        """Blocks of the pixels under the windows, and of results, or of the values between two passes."""
         pool = self.operator
         high = (rows - 1) * pool.stride[0] + pool.kernel[0]
         wide = self.wide(columns)
@@ -114,7 +114,7 @@ class PoolSpec(SlidingSpec):
 
     @property
     def factors(self) -> int:
-        """Blocks of the factor that pixels of a window of whole rows are added with."""
+        """Blocks of the factor in sums of windows of whole rows."""
         return int(self.whole_rows and self.operator.mode == "average" and self.counts_at < 0)
 
     def described(self) -> dict[str, object]:
@@ -156,28 +156,32 @@ class PoolSpec(SlidingSpec):
             repeats += read / 8  # scaled before they are added up, which could overflow
         return VectorWork(repeats, calls, [read])
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        narrow = super().narrowed(strip, main, made)
-        return narrow if isinstance(narrow, Infeasible) or self.counts_at < 0 else replace(narrow, counts_at=self.counts_at + made.start)
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        narrow = super().narrowed(strip, in_columns, out_columns)
+        return (
+            narrow
+            if isinstance(narrow, Infeasible) or self.counts_at < 0
+            else replace(narrow, counts_at=self.counts_at + out_columns.start)
+        )
 
-    def job(self, given: EmitInputs) -> PoolJob:
-        assert isinstance(given.tiling, VectorTiling)
+    def job(self, inputs: EmitInputs) -> PoolJob:
+        assert isinstance(inputs.tiling, VectorTiling)
         pool, is_max = self.operator, self.operator.mode == "max"
         scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
         # of whole rows a power of two, which every type has; the rest comes behind the sum
         before = 0.5 ** ceil(-log2(scale)) if self.factors else scale
         return PoolJob(
-            **self.common(given),
+            **self.common(inputs),
             **self.geometry,
             is_max=int(is_max),
             passes=self.passes,
-            fill=float_bits(_LOWEST[given.dtype] if is_max else 0.0),
+            fill=float_bits(_LOWEST[inputs.dtype] if is_max else 0.0),
             scale=float_bits(before) if scale else 0,
             after=float_bits(scale / before) if self.factors else 0,
             counts_at=self.counts_at,
             counts_pitch=self.counts_pitch,
-            counts=first_of(given.constants),
-            tile_planes=self.planes_of_tile(given.tiling),
+            counts=first_of(inputs.constants),
+            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
 

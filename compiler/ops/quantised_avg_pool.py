@@ -1,4 +1,4 @@
-"""Average pools of bytes."""
+"""Average pooling of bytes on VECTOR."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class _Means(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)
 def _of_class(x_q: tuple[float, int, str], y_q: tuple[float, int, str], taps: int, number: int, centre: int) -> _Means | None:
-    """Of sums of `taps` integers less `centre`: their mean over `number`, where every order of additions and one product give the same."""
+    """Multiply-add from sums of `taps` integers minus `centre` to means over `number`; None if orders of additions differ."""
     of_x, of_y = (Quantisation.of(np.float32(scale), np.dtype(name).type(zero), np.dtype(name)) for scale, zero, name in (x_q, y_q))
     wanted = means_of_sums(of_x, of_y, taps, number)
     if wanted is None:
         return None
     low, high = of_x.limits
     sums = np.arange(taps * low, taps * high + 1).astype(np.float32) - np.float32(centre)
-    found = fitted(sums, wanted, np.asarray(x_q[0] / (number * y_q[0])))
-    return None if found is None else _Means(float_bits(float(found.scale)), float_bits(float(found.shift)))
+    affine = fitted(sums, wanted, np.asarray(x_q[0] / (number * y_q[0])))
+    return None if affine is None else _Means(float_bits(float(affine.scale)), float_bits(float(affine.shift)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +69,13 @@ class AverageSpec(SlidingSpec):
         fields = into.fields(index, op)
         image = fields["in_h"], fields["in_w"]
         (sx, _), (sy, zy) = op.x_q.single(op.name), op.y_q.single(op.name)
-        whole, most = op.kernel == image and not any(op.pads), 255 * float(sx) / float(sy) + abs(zy)
-        if whole and image[0] * image[1] > _EXACT:
+        whole_image, largest = op.kernel == image and not any(op.pads), 255 * float(sx) / float(sy) + abs(zy)
+        if whole_image and image[0] * image[1] > _EXACT:
             raise UnsupportedError(f"operator {op.name!r}: an average of {image[0] * image[1]:,} pixels; {_EXACT:,} at most are supported")
-        if not whole and most >= MOST:
-            raise UnsupportedError(f"operator {op.name!r}: values of up to {most:.3g} times its scale; below {MOST:.3g} is supported")
+        if not whole_image and largest >= MOST:
+            raise UnsupportedError(f"operator {op.name!r}: values of up to {largest:.3g} times its scale; below {MOST:.3g} is supported")
         halvings, chunk = _LEVELS[into.type_of(op.x)], 0
-        if whole:
+        if whole_image:
             pixels, room = image[0] * image[1], least_ub_blocks(into.machine) // 2
             chunk = -(-pixels // -(-pixels // max(_LEAST, _CHUNK // fields["y"].planes)))
             while _plane_blocks(chunk, halvings) > room:
@@ -99,8 +99,8 @@ class AverageSpec(SlidingSpec):
     def described(self) -> dict[str, object]:
         pool = self.operator
         exact = [taps for taps, means in enumerate(self._classes) if means is not None] if self.exact else []
-        found = {"window": [*pool.kernel, *pool.stride, *pool.pads], "padded": pool.count_include_pad, "chunk": self.chunk}
-        return found | ({"exact": exact} if exact else {})
+        description = {"window": [*pool.kernel, *pool.stride, *pool.pads], "padded": pool.count_include_pad, "chunk": self.chunk}
+        return description | ({"exact": exact} if exact else {})
 
     @property
     def steps_of_tile(self) -> int:
@@ -111,18 +111,18 @@ class AverageSpec(SlidingSpec):
 
     @property
     def _centre(self) -> int:
-        """What is taken off sums in float16: the middle of all that windows of bytes without a sign have."""
+        """Offset that is subtracted from sums in float16: the middle of the sums of unsigned bytes in a window."""
         high, wide = self.operator.kernel
         return 128 * high * wide if self.operator.x_q.dtype == np.uint8 else 0
 
     @cached_property
     def _classes(self) -> list[_Means | None]:
-        """By how many values a window has."""
+        """Means by the count of values in a window."""
         pool, (high, wide) = self.operator, self.operator.kernel
         if self.whole or max(high, wide) * 255 > _OF_HALF or high * wide * 128 > _OF_HALF or self.out_w > self.in_w:
             return []
-        (sh, sw), (top, left, bottom, right) = pool.stride, pool.pads
-        if ((top or bottom) and self.in_h < high + sh) or ((left or right) and self.in_w < wide + sw):
+        (sh, sw), (pad_top, pad_left, pad_bottom, pad_right) = pool.stride, pool.pads
+        if ((pad_top or pad_bottom) and self.in_h < high + sh) or ((pad_left or pad_right) and self.in_w < wide + sw):
             return []  # padding cuts more than one row, or column, alike
         of_x, of_y = ((float(q.single(self.name)[0]), q.single(self.name)[1], q.dtype.name) for q in (pool.x_q, pool.y_q))
         numbers = [high * wide if pool.count_include_pad else taps for taps in range(1, high * wide + 1)]
@@ -136,39 +136,39 @@ class AverageSpec(SlidingSpec):
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = 0.0
         for planes, tall, wide, count in tiles.made:
-            made = self._in_any_order if self.exact else self._slid
-            steps = self._added_up(planes) if self.whole else made(planes, tall, wide)
-            repeats += count * tiles.images * sum([each * tiles.cycles[op] for op, each, _ in steps])
+            tile_steps = self._in_any_order if self.exact else self._slid
+            steps = self._added_up(planes) if self.whole else tile_steps(planes, tall, wide)
+            repeats += count * tiles.images * sum([step_repeats * tiles.cycles[op] for op, step_repeats, _ in steps])
             calls += count * tiles.images * sum([instructions for _, _, instructions in steps])
         read = float(self.in_h * self.in_w * self.y.planes * tiles.images) if self.whole else self.read_blocks(tiles)
         return VectorWork(repeats, calls, [read])
 
     def _added_up(self, planes: int) -> list[_Step]:
-        """Of a whole image."""
-        pixels, found = self.in_h * self.in_w, list[_Step]()
+        """Steps of the mean of a whole image."""
+        pixels, steps = self.in_h * self.in_w, list[_Step]()
         for begin in range(0, pixels, self.chunk):
-            left = min(self.chunk, pixels - begin)
-            found.append((Op.VCONVERT, *end_to_end(planes * left, 1)))
+            count = min(self.chunk, pixels - begin)
+            steps.append((Op.VCONVERT, *end_to_end(planes * count, 1)))
             for _ in range(self.halvings):
-                found += [(Op.VADD, *end_to_end(HALF * planes * (left // 2), 1))] if left > 1 else []
-                left -= left // 2
-            found += [(Op.VCONVERT, *end_to_end(HALF * planes * left, 1)), (Op.VADD, *end_to_end(WIDE * planes * left, 1))]
-        found.pop()  # of the first pixels nothing is added to
-        left = folded(min(self.chunk, pixels), self.halvings)
-        while left > 1:
-            found.append((Op.VADD, *end_to_end(WIDE * planes * (left // 2), 1)))
-            left -= left // 2
+                steps += [(Op.VADD, *end_to_end(HALF * planes * (count // 2), 1))] if count > 1 else []
+                count -= count // 2
+            steps += [(Op.VCONVERT, *end_to_end(HALF * planes * count, 1)), (Op.VADD, *end_to_end(WIDE * planes * count, 1))]
+        steps.pop()  # of the first pixels nothing is added to
+        count = folded(min(self.chunk, pixels), self.halvings)
+        while count > 1:
+            steps.append((Op.VADD, *end_to_end(WIDE * planes * (count // 2), 1)))
+            count -= count // 2
         wide, calls = end_to_end(WIDE * planes, 1)
-        return [*found, (Op.VADDS, 6 * wide, 6 * calls), (Op.VCONVERT, 2 * end_to_end(planes, 1)[0], 1)]
+        return [*steps, (Op.VADDS, 6 * wide, 6 * calls), (Op.VCONVERT, 2 * end_to_end(planes, 1)[0], 1)]
 
     def _of_results(self, planes: int, rows: int, columns: int, divisions: int) -> list[_Step]:
-        made = planes * rows * columns
-        wide, calls = end_to_end(WIDE * made, 1)
-        of_bytes = (Op.VCONVERT, 2 * end_to_end(made, 1)[0], 1)
+        results = planes * rows * columns
+        wide, calls = end_to_end(WIDE * results, 1)
+        of_bytes = (Op.VCONVERT, 2 * end_to_end(results, 1)[0], 1)
         return [of_bytes, (Op.VADDS, wide, calls), (Op.VDIV, divisions * wide, divisions * calls)]
 
     def _slid(self, planes: int, rows: int, columns: int) -> list[_Step]:
-        """Of a tile's windows, in order."""
+        """Steps of a tile's windows, in order."""
         pool, neighbours = self.operator, self.operator.stride[1] == 1
         covered = planes * ((rows - 1) * pool.stride[0] + pool.kernel[0]) * self.wide(columns)
         taps = pool.kernel[0] * pool.kernel[1] * (1 if neighbours else WIDE)
@@ -178,7 +178,7 @@ class AverageSpec(SlidingSpec):
         return [*of_pixels, (Op.VADD, taps * tap.work, taps * tap.instructions), *self._of_results(planes, rows, columns, 2)]
 
     def _in_any_order(self, planes: int, rows: int, columns: int) -> list[_Step]:
-        """Of a tile's windows, but for those that padding cuts."""
+        """Steps of a tile's windows, without those that padding cuts."""
         (high, across), (sh, sw), wide = self.operator.kernel, self.operator.stride, self.wide(columns)
         covered, parts = planes * ((rows - 1) * sh + high) * wide, 1 if sw == 1 else HALF
         down, beside = cheapest(HALF * wide, rows, planes), cheapest(HALF * columns // parts, rows, planes)
@@ -191,17 +191,17 @@ class AverageSpec(SlidingSpec):
             *self._of_results(planes, rows, columns, 0),
         ]
 
-    def job(self, given: EmitInputs) -> AverageJob:
-        assert isinstance(given.tiling, VectorTiling)
+    def job(self, inputs: EmitInputs) -> AverageJob:
+        assert isinstance(inputs.tiling, VectorTiling)
         pool = self.operator
         (sx, zx), (sy, zy) = pool.x_q.single(self.name), pool.y_q.single(self.name)
         least, greatest = pool.y_q.limits
         pixels = self.in_h * self.in_w
         scale = sx / (sy * np.float32(pixels)) if self.whole else sx
         return AverageJob(
-            **self.common(given),
+            **self.common(inputs),
             **self.geometry,
-            source=int(given.storages[self.reads[0].storage].dtype),
+            source=int(inputs.storages[self.reads[0].storage].dtype),
             padded=int(pool.count_include_pad),
             chunk=self.chunk,
             halvings=self.halvings,
@@ -214,20 +214,20 @@ class AverageSpec(SlidingSpec):
             low=float_bits(least - zy),
             high=float_bits(greatest - zy),
             rounder=float_bits(ROUNDER),
-            tile_planes=self.planes_of_tile(given.tiling),
+            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
     def tables(self) -> list[NDArray[np.int64]]:
-        """int64 [values + 1, CLASS] by how many values a window has: that as float32 bits, 1 where any order will do, `_Means`."""
+        """int64 [values + 1, CLASS] by the count of values in a window: the count as float32 bits, 1 if any order is exact, `_Means`."""
         high, wide = self.operator.kernel
-        found = np.zeros((1 if self.whole else high * wide + 1, CLASS), np.int64)
-        found[:, 0] = np.arange(len(found), dtype=np.float32).view(np.int32)
+        classes = np.zeros((1 if self.whole else high * wide + 1, CLASS), np.int64)
+        classes[:, 0] = np.arange(len(classes), dtype=np.float32).view(np.int32)
         for taps, means in enumerate(self._classes):
             if means is not None:
-                found[taps, 1:] = 1, *means
-        return [found.reshape(-1)]
+                classes[taps, 1:] = 1, *means
+        return [classes.reshape(-1)]
 
 
 def _plane_blocks(chunk: int, halvings: int) -> int:
-    """Of a slot, for each plane of a whole image: bytes, float16, float32 and sums of it, the result."""
+    """Blocks of a slot for each plane of a whole image: bytes, float16, float32 and sums of it, the result."""
     return (1 + HALF) * chunk + 2 * WIDE * folded(chunk, halvings) + 1

@@ -111,7 +111,7 @@ def rooms(exact: bool, kh: int, kw: int, high: int, wide: int, rows: int, column
 
 @njit(cache=True)
 def folded(count: int, halvings: int) -> int:
-    """How many are left of values of which halves are added to each other."""
+    """Count of sums after `halvings` additions of one half of the values to the other."""
     for _ in range(halvings):
         count -= count // 2
     return count
@@ -119,7 +119,7 @@ def folded(count: int, halvings: int) -> int:
 
 @njit(cache=True)
 def _inside(first: int, taps: int, length: int) -> int:
-    """How many of the taps from `first` on lie in an axis."""
+    """Count of the taps from `first` on that lie in an axis."""
     return min(first + taps, length) - max(first, 0)
 
 
@@ -140,288 +140,301 @@ def _results(first: int, stride: int, length: int, results: int) -> tuple[int, i
 
 
 @njit(cache=True)
-def _part(j: AverageJob, b: TileBox, r: int, below: int, c: int, behind: int) -> TileBox:
-    """Rows [r, below) and columns [c, behind) of a tile's results; its pixels are all there."""
+def _part(job: AverageJob, box: TileBox, row: int, row_stop: int, column: int, column_stop: int) -> TileBox:
+    """Rows [row, row_stop) and columns [column, column_stop) of a tile's results, with the pixels of the whole tile."""
     return TileBox(
-        b.planes, below - r, behind - c, b.oy + r, b.ox + c, b.high, b.wide, b.top + r * j.sh, b.left + c * j.sw, b.pitch, b.apart
+        box.planes, row_stop - row, column_stop - column, box.oy + row, box.ox + column, box.high, box.wide, box.top + row * job.sh,
+        box.left + column * job.sw, box.pitch, box.apart,
     )  # fmt: skip
 
 
 @njit(cache=True)
-def _axes(columns: int, rows: int, planes: int, pitch: int, apart: int, blocks: int, sw: int) -> tuple[Axes, Axes, int]:
-    """Results of so many blocks, their strides, and how often: of neighbours the blocks of a pixel and of the next one are one axis."""
+def _axes(columns: int, rows: int, planes: int, pitch: int, plane_pitch: int, blocks: int, sw: int) -> tuple[Axes, Axes, int]:
+    """Shape of results of so many blocks, strides, repetitions: of neighbours the blocks of a pixel and of the next one are one axis."""
     if sw == 1 or columns == 1:
-        return (blocks * columns, rows, planes), (1, blocks * pitch, blocks * apart), 1
-    return (columns, rows, planes), (blocks, blocks * pitch, blocks * apart), blocks
+        return (blocks * columns, rows, planes), (1, blocks * pitch, blocks * plane_pitch), 1
+    return (columns, rows, planes), (blocks, blocks * pitch, blocks * plane_pitch), blocks
 
 
 @njit(cache=True)
-def _sums(out: Code, at: int, j: AverageJob, d: int, s: int, b: TileBox) -> int:
-    """Windows of s [planes][high][wide], in float32 and in order."""
-    all_of_it = (WIDE * b.columns, b.rows, b.planes), (1, WIDE * b.pitch, WIDE * b.apart)
-    at = grid(out, at, _VFILL, _F32, j.tag, all_of_it[0], d, all_of_it[1], -1, _STILL, -1, _STILL, 0)
-    for ky in range(j.kh):
-        y0, y1 = _results(b.top + ky, j.sh, b.high, b.rows)
-        for kx in range(j.kw):
-            x0, x1 = _results(b.left + kx, j.sw, b.wide, b.columns)
+def _sums(out: Code, cursor: int, job: AverageJob, target: int, source: int, box: TileBox) -> int:
+    """Sums of the windows of source [planes][high][wide], in float32 and in order."""
+    all_of_it = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.apart)
+    cursor = grid(out, cursor, _VFILL, _F32, job.tag, all_of_it[0], target, all_of_it[1], -1, _STILL, -1, _STILL, 0)
+    for ky in range(job.kh):
+        y0, y1 = _results(box.top + ky, job.sh, box.high, box.rows)
+        for kx in range(job.kw):
+            x0, x1 = _results(box.left + kx, job.sw, box.wide, box.columns)
             if y1 <= y0 or x1 <= x0:
                 continue
-            n, ds, parts = _axes(x1 - x0, y1 - y0, b.planes, b.pitch, b.apart, WIDE, j.sw)
-            ss: Axes = (ds[0] * j.sw if parts > 1 else 1, WIDE * b.wide * j.sh, WIDE * b.high * b.wide)
-            to = d + WIDE * (y0 * b.pitch + x0)
-            of = s + WIDE * ((b.top + ky + y0 * j.sh) * b.wide + b.left + kx + x0 * j.sw)
+            n, ds, parts = _axes(x1 - x0, y1 - y0, box.planes, box.pitch, box.apart, WIDE, job.sw)
+            ss: Axes = (ds[0] * job.sw if parts > 1 else 1, WIDE * box.wide * job.sh, WIDE * box.high * box.wide)
+            to = target + WIDE * (y0 * box.pitch + x0)
+            source_block = source + WIDE * ((box.top + ky + y0 * job.sh) * box.wide + box.left + kx + x0 * job.sw)
             for part in range(parts):
-                at = grid(out, at, _VADD, _F32, j.tag, n, to + part, ds, to + part, ds, of + part, ss, 0)
-    return at
+                cursor = grid(out, cursor, _VADD, _F32, job.tag, n, to + part, ds, to + part, ds, source_block + part, ss, 0)
+    return cursor
 
 
 @njit(cache=True)
-def _means(out: Code, at: int, j: AverageJob, d: int, number: int, classes: Ints, b: TileBox) -> int:
-    """d over how many values each of its windows has, which is the same for many of them.  number: where a block is free for it."""
-    ds: Axes = (1, WIDE * b.pitch, WIDE * b.apart)
+def _means(out: Code, cursor: int, job: AverageJob, target: int, number: int, classes: Ints, box: TileBox) -> int:
+    """Divide target by the count of values of each window, equal for many of them.  number: a free block for the count."""
+    ds: Axes = (1, WIDE * box.pitch, WIDE * box.apart)
     r = 0
-    while r < b.rows:
-        tall, below = j.kh, b.rows
-        if not j.padded:
-            tall, below = _alike(r, b.rows, b.oy * j.sh - j.pad_top, j.sh, j.kh, j.in_h)
+    while r < box.rows:
+        tall, row_stop = job.kh, box.rows
+        if not job.padded:
+            tall, row_stop = _alike(r, box.rows, box.oy * job.sh - job.pad_top, job.sh, job.kh, job.in_h)
         c = 0
-        while c < b.columns:
-            wide, behind = j.kw, b.columns
-            if not j.padded:
-                wide, behind = _alike(c, b.columns, b.ox * j.sw - j.pad_left, j.sw, j.kw, j.in_w)
-            at = flat(out, at, _VFILL, _F32, j.tag, number, -1, -1, -1, 0, 0, 1, classes[tall * wide, 0])
-            to, n = d + WIDE * (r * b.pitch + c), (WIDE * (behind - c), below - r, b.planes)
-            at = grid(out, at, _VDIV, _F32, j.tag, n, to, ds, to, ds, number, _STILL, 0)
-            c = behind
-        r = below
-    return at
+        while c < box.columns:
+            wide, column_stop = job.kw, box.columns
+            if not job.padded:
+                wide, column_stop = _alike(c, box.columns, box.ox * job.sw - job.pad_left, job.sw, job.kw, job.in_w)
+            cursor = flat(out, cursor, _VFILL, _F32, job.tag, number, -1, -1, -1, 0, 0, 1, classes[tall * wide, 0])
+            to, n = target + WIDE * (r * box.pitch + c), (WIDE * (column_stop - c), row_stop - r, box.planes)
+            cursor = grid(out, cursor, _VDIV, _F32, job.tag, n, to, ds, to, ds, number, _STILL, 0)
+            c = column_stop
+        r = row_stop
+    return cursor
 
 
 @njit(cache=True)
 def _in_order(
-    out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, number: int, classes: Ints, whole: TileBox, b: TileBox
+    out: Code, cursor: int, job: AverageJob, target: int, floats: int, pixels: int, number: int, classes: Ints, tile: TileBox, box: TileBox
 ) -> int:
-    """Means of a box as real values, d.  pixels: bytes of the whole tile's box; x: room for what this one's are in float32."""
-    y, z = b.top - whole.top, b.left - whole.left  # of the first window, from that of the tile
-    y0, x0 = max(0, whole.top + y), max(0, whole.left + z)
-    high = max(0, min(whole.high, whole.top + y + (b.rows - 1) * j.sh + j.kh) - y0)
-    wide = max(0, min(whole.wide, whole.left + z + (b.columns - 1) * j.sw + j.kw) - x0)
-    at_first, one, rest = pixels + y0 * whole.wide + x0, high * wide, b.planes
+    """Means of a box as real values in target.  pixels: bytes of the tile; floats: room for the box's pixels in float32."""
+    y, z = box.top - tile.top, box.left - tile.left  # of the first window, from that of the tile
+    y0, x0 = max(0, tile.top + y), max(0, tile.left + z)
+    high = max(0, min(tile.high, tile.top + y + (box.rows - 1) * job.sh + job.kh) - y0)
+    wide = max(0, min(tile.wide, tile.left + z + (box.columns - 1) * job.sw + job.kw) - x0)
+    first_pixel, one, planes = pixels + y0 * tile.wide + x0, high * wide, box.planes
     if high > 0 and wide > 0:
-        if wide == whole.wide:
-            at = converted(out, at, _F32, j.tag, x, WIDE, WIDE * one, at_first, 1, whole.high * whole.wide, one, rest, j.source)
+        if wide == tile.wide:
+            cursor = converted(
+                out, cursor, _F32, job.tag, floats, WIDE, WIDE * one, first_pixel, 1, tile.high * tile.wide, one, planes, job.source
+            )
         else:
-            for p in range(rest):
-                from_, to = at_first + p * whole.high * whole.wide, x + p * WIDE * one
-                at = converted(out, at, _F32, j.tag, to, WIDE, WIDE * wide, from_, 1, whole.wide, wide, high, j.source)
-        if j.less != 0:
-            at = flat(out, at, _VADDS, _F32, j.tag, x, x, -1, -1, 0, 0, WIDE * one * rest, j.less)
-        at = flat(out, at, _VMULS, _F32, j.tag, x, x, -1, -1, 0, 0, WIDE * one * rest, j.times)
-    top, left = whole.top + y - y0, whole.left + z - x0
-    inner = TileBox(b.planes, b.rows, b.columns, b.oy, b.ox, high, wide, top, left, b.pitch, b.apart)
-    at = _sums(out, at, j, d, x, inner)
-    at = _means(out, at, j, d, number, classes, inner)
-    n, ds = (WIDE * b.columns, b.rows, b.planes), (1, WIDE * b.pitch, WIDE * b.apart)
-    at = flat(out, at, _VFILL, _F32, j.tag, number + 1, -1, -1, -1, 0, 0, 1, j.over)
-    at = grid(out, at, _VDIV, _F32, j.tag, n, d, ds, d, ds, number + 1, _STILL, 0)
-    return grid(out, at, _VADDS, _F32, j.tag, n, d, ds, d, ds, -1, _STILL, j.more)
+            for p in range(planes):
+                from_, to = first_pixel + p * tile.high * tile.wide, floats + p * WIDE * one
+                cursor = converted(out, cursor, _F32, job.tag, to, WIDE, WIDE * wide, from_, 1, tile.wide, wide, high, job.source)
+        if job.less != 0:
+            cursor = flat(out, cursor, _VADDS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.less)
+        cursor = flat(out, cursor, _VMULS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.times)
+    window_top, window_left = tile.top + y - y0, tile.left + z - x0
+    inner = TileBox(box.planes, box.rows, box.columns, box.oy, box.ox, high, wide, window_top, window_left, box.pitch, box.apart)
+    cursor = _sums(out, cursor, job, target, floats, inner)
+    cursor = _means(out, cursor, job, target, number, classes, inner)
+    n, ds = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.apart)
+    cursor = flat(out, cursor, _VFILL, _F32, job.tag, number + 1, -1, -1, -1, 0, 0, 1, job.over)
+    cursor = grid(out, cursor, _VDIV, _F32, job.tag, n, target, ds, target, ds, number + 1, _STILL, 0)
+    return grid(out, cursor, _VADDS, _F32, job.tag, n, target, ds, target, ds, -1, _STILL, job.more)
 
 
 @njit(cache=True)
-def _full(first: int, stride: int, taps: int, length: int, results: int, behind: int) -> int:
-    """The first tap behind another one that lies in the axis for all results; -1 for none."""
-    for tap in range(behind + 1, taps):
+def _full(first: int, stride: int, taps: int, length: int, results: int, previous: int) -> int:
+    """The first tap behind `previous` that lies in the axis for all results; -1 for none."""
+    for tap in range(previous + 1, taps):
         if _results(first + tap, stride, length, results) == (0, results):
             return tap
     return -1
 
 
 @njit(cache=True)
-def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b: TileBox) -> int:
-    """Sums of all windows of a tile, plus `centre`, as float32 d: in float16 columns first, in d as well, then rows."""
-    size_in, size_v = HALF * b.high * b.wide, HALF * b.rows * b.wide
-    at = paced(out, at, _VCONVERT, _F16, j.tag, x, pixels, b.planes * b.high * b.wide, 1, HALF, 1, 1, j.source)
-    n: Axes = (HALF * b.wide, b.rows, b.planes)
-    vs: Axes = (1, HALF * b.wide, size_v)
-    xs: Axes = (1, HALF * b.wide * j.sh, size_in)
-    row = x + HALF * b.top * b.wide
-    one = _full(b.top, j.sh, j.kh, b.high, b.rows, -1)
-    two = _full(b.top, j.sh, j.kh, b.high, b.rows, one) if one >= 0 else -1
+def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int, pixels: int, box: TileBox) -> int:
+    """Sums of all windows of a tile, plus `centre`, as float32 target: in float16 columns first (in target too), then rows."""
+    size_in, size_v = HALF * box.high * box.wide, HALF * box.rows * box.wide
+    cursor = paced(out, cursor, _VCONVERT, _F16, job.tag, halves, pixels, box.planes * box.high * box.wide, 1, HALF, 1, 1, job.source)
+    n: Axes = (HALF * box.wide, box.rows, box.planes)
+    vs: Axes = (1, HALF * box.wide, size_v)
+    xs: Axes = (1, HALF * box.wide * job.sh, size_in)
+    row = halves + HALF * box.top * box.wide
+    one = _full(box.top, job.sh, job.kh, box.high, box.rows, -1)
+    two = _full(box.top, job.sh, job.kh, box.high, box.rows, one) if one >= 0 else -1
     if two >= 0:
-        at = grid(out, at, _VADD, _F16, j.tag, n, d, vs, row + one * HALF * b.wide, xs, row + two * HALF * b.wide, xs, 0)
+        cursor = grid(out, cursor, _VADD, _F16, job.tag, n, target, vs, row + one * HALF * box.wide, xs, row + two * HALF * box.wide, xs, 0)
     elif one >= 0:
-        at = grid(out, at, _VCOPY, _F16, j.tag, n, d, vs, row + one * HALF * b.wide, xs, -1, _STILL, 0)
+        cursor = grid(out, cursor, _VCOPY, _F16, job.tag, n, target, vs, row + one * HALF * box.wide, xs, -1, _STILL, 0)
     else:
-        at = grid(out, at, _VFILL, _F16, j.tag, n, d, vs, -1, _STILL, -1, _STILL, 0)
-    for ky in range(j.kh):
-        y0, y1 = _results(b.top + ky, j.sh, b.high, b.rows)
+        cursor = grid(out, cursor, _VFILL, _F16, job.tag, n, target, vs, -1, _STILL, -1, _STILL, 0)
+    for ky in range(job.kh):
+        y0, y1 = _results(box.top + ky, job.sh, box.high, box.rows)
         if ky != one and ky != two and y0 < y1:
-            to, of = d + y0 * HALF * b.wide, row + (ky + y0 * j.sh) * HALF * b.wide
-            at = grid(out, at, _VADD, _F16, j.tag, (n[0], y1 - y0, n[2]), to, vs, to, vs, of, xs, 0)
-    one = _full(b.left, j.sw, j.kw, b.wide, b.columns, -1)
-    size_h = b.rows * b.columns  # where pixels were
+            to, source_block = target + y0 * HALF * box.wide, row + (ky + y0 * job.sh) * HALF * box.wide
+            cursor = grid(out, cursor, _VADD, _F16, job.tag, (n[0], y1 - y0, n[2]), to, vs, to, vs, source_block, xs, 0)
+    one = _full(box.left, job.sw, job.kw, box.wide, box.columns, -1)
+    size_h = box.rows * box.columns  # where pixels were
     if one < 0:
-        at = flat(out, at, _VFILL, _F16, j.tag, x, -1, -1, -1, 0, 0, HALF * b.planes * size_h, j.centre)
+        cursor = flat(out, cursor, _VFILL, _F16, job.tag, halves, -1, -1, -1, 0, 0, HALF * box.planes * size_h, job.centre)
     else:
-        n, hs, parts = _axes(b.columns, b.rows, b.planes, b.columns, size_h, HALF, j.sw)
-        ss: Axes = (hs[0] * j.sw if parts > 1 else 1, HALF * b.wide, size_v)
+        n, hs, parts = _axes(box.columns, box.rows, box.planes, box.columns, size_h, HALF, job.sw)
+        ss: Axes = (hs[0] * job.sw if parts > 1 else 1, HALF * box.wide, size_v)
         for part in range(parts):
-            of = d + HALF * (b.left + one) + part
-            at = grid(out, at, _VADDS, _F16, j.tag, n, x + part, hs, of, ss, -1, _STILL, j.centre)
-    for kx in range(j.kw):
-        x0, x1 = _results(b.left + kx, j.sw, b.wide, b.columns)
+            source_block = target + HALF * (box.left + one) + part
+            cursor = grid(out, cursor, _VADDS, _F16, job.tag, n, halves + part, hs, source_block, ss, -1, _STILL, job.centre)
+    for kx in range(job.kw):
+        x0, x1 = _results(box.left + kx, job.sw, box.wide, box.columns)
         if kx == one or x1 <= x0:
             continue
-        n, hs, parts = _axes(x1 - x0, b.rows, b.planes, b.columns, size_h, HALF, j.sw)
-        taps: Axes = (hs[0] * j.sw if parts > 1 else 1, HALF * b.wide, size_v)
+        n, hs, parts = _axes(x1 - x0, box.rows, box.planes, box.columns, size_h, HALF, job.sw)
+        taps: Axes = (hs[0] * job.sw if parts > 1 else 1, HALF * box.wide, size_v)
         for part in range(parts):
-            to, of = x + HALF * x0 + part, d + HALF * (b.left + kx + x0 * j.sw) + part
-            at = grid(out, at, _VADD, _F16, j.tag, n, to, hs, to, hs, of, taps, 0)
-    return paced(out, at, _VCONVERT, _F32, j.tag, d, x, HALF * b.planes * size_h, 1, WIDE // HALF, 1, 1, _F16)
+            to, source_block = halves + HALF * x0 + part, target + HALF * (box.left + kx + x0 * job.sw) + part
+            cursor = grid(out, cursor, _VADD, _F16, job.tag, n, to, hs, to, hs, source_block, taps, 0)
+    return paced(out, cursor, _VCONVERT, _F32, job.tag, target, halves, HALF * box.planes * size_h, 1, WIDE // HALF, 1, 1, _F16)
 
 
 @njit(cache=True)
 def _any_order(
-    out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, number: int, classes: Ints, b: TileBox, counted: bool
-) -> tuple[int, int]:  # fmt: skip
-    """(at, boxes that are made in order) of a tile in which whole windows may be added in any order.  counted: no more than the boxes."""
+    out: Code, cursor: int, job: AverageJob, target: int, floats: int, pixels: int, number: int, classes: Ints, box: TileBox, counted: bool
+) -> tuple[int, int]:
+    """(cursor, boxes in order) of a tile whose complete windows may be added in any order.  counted: only count the boxes."""
     boxes = 0
     if not counted:
-        at = _integers(out, at, j, d, x, pixels, b)
-    ds: Axes = (1, WIDE * b.pitch, WIDE * b.apart)
+        cursor = _integers(out, cursor, job, target, floats, pixels, box)
+    ds: Axes = (1, WIDE * box.pitch, WIDE * box.apart)
     for exact in (True, False):  # sums first, which need room that boxes take
         r = 0
-        while r < b.rows:
-            tall, below = _alike(r, b.rows, b.oy * j.sh - j.pad_top, j.sh, j.kh, j.in_h)
-            if not exact and classes[tall * j.kw, 1] == 0 and tall < j.kh:  # cut rows are one box
+        while r < box.rows:
+            tall, row_stop = _alike(r, box.rows, box.oy * job.sh - job.pad_top, job.sh, job.kh, job.in_h)
+            if not exact and classes[tall * job.kw, 1] == 0 and tall < job.kh:  # cut rows are one box
                 boxes += 1
                 if not counted:
-                    cut = _part(j, b, r, below, 0, b.columns)
-                    at = _in_order(out, at, j, d + WIDE * r * b.pitch, x, pixels, number, classes, b, cut)
-                r = below
+                    cut = _part(job, box, r, row_stop, 0, box.columns)
+                    cursor = _in_order(out, cursor, job, target + WIDE * r * box.pitch, floats, pixels, number, classes, box, cut)
+                r = row_stop
                 continue
             c = 0
-            while c < b.columns:
-                wide, behind = _alike(c, b.columns, b.ox * j.sw - j.pad_left, j.sw, j.kw, j.in_w)
-                to = d + WIDE * (r * b.pitch + c)
+            while c < box.columns:
+                wide, column_stop = _alike(c, box.columns, box.ox * job.sw - job.pad_left, job.sw, job.kw, job.in_w)
+                to = target + WIDE * (r * box.pitch + c)
                 if exact and not counted and classes[tall * wide, 1] != 0:
-                    at = flat(out, at, _VFILL, _F32, j.tag, number, -1, -1, -1, 0, 0, 1, classes[tall * wide, 2])
-                    at = flat(out, at, _VFILL, _F32, j.tag, number + 1, -1, -1, -1, 0, 0, 1, classes[tall * wide, 3])
-                    n: Axes = (WIDE * (behind - c), below - r, b.planes)
-                    at = grid_of_three(out, at, _VMADD, _F32, j.tag, n, to, ds, to, ds, number, _STILL, number + 1, _STILL, 0)
+                    cursor = flat(out, cursor, _VFILL, _F32, job.tag, number, -1, -1, -1, 0, 0, 1, classes[tall * wide, 2])
+                    cursor = flat(out, cursor, _VFILL, _F32, job.tag, number + 1, -1, -1, -1, 0, 0, 1, classes[tall * wide, 3])
+                    n: Axes = (WIDE * (column_stop - c), row_stop - r, box.planes)
+                    cursor = grid_of_three(out, cursor, _VMADD, _F32, job.tag, n, to, ds, to, ds, number, _STILL, number + 1, _STILL, 0)
                 elif not exact and classes[tall * wide, 1] == 0:
                     boxes += 1
                     if not counted:
-                        cut = _part(j, b, r, below, c, behind)
-                        at = _in_order(out, at, j, to, x, pixels, number, classes, b, cut)
-                c = behind
-            r = below
-    return at, boxes
+                        cut = _part(job, box, r, row_stop, c, column_stop)
+                        cursor = _in_order(out, cursor, job, to, floats, pixels, number, classes, box, cut)
+                c = column_stop
+            r = row_stop
+    return cursor, boxes
 
 
 @njit(cache=True)
-def _whole(out: Code, at: int, j: AverageJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    """The mean of all pixels.  A slot: pixels, what they are in float16, sums of them in float32, sums, results.
+def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+    """Emit the mean of all pixels.  A slot: pixels, pixels in float16, sums of them in float32, sums, results.
 
     Sums stay in the first slot.  A pixel's planes lie side by side, so that all work is on one run.
     """
-    pixels, chunk, engine = j.in_h * j.in_w, j.chunk, MTE2 if source.memory == DDR else MTE1
-    most_left = folded(chunk, j.halvings)
-    for p in range(0, j.planes, j.tile_planes):
-        planes = min(j.tile_planes, j.planes - p)
-        each = WIDE * chunk * planes // 2040 + 2
-        room = (pixels // chunk + 1) * (planes + 8 + (j.halvings + 4) * each) + 24 * each
-        if at + room >= out.shape[0]:
+    pixels, chunk, engine = job.in_h * job.in_w, job.chunk, MTE2 if source.memory == DDR else MTE1
+    most_left = folded(chunk, job.halvings)
+    for p in range(0, job.planes, job.tile_planes):
+        planes = min(job.tile_planes, job.planes - p)
+        run_records = WIDE * chunk * planes // 2040 + 2
+        room = (pixels // chunk + 1) * (planes + 8 + (job.halvings + 4) * run_records) + 24 * run_records
+        if cursor + room >= out.shape[0]:
             return -1
-        sums = (j.slot_1 if parity[UB_SLOT] else j.slot_0) + j.tile_planes * ((1 + HALF) * chunk + WIDE * most_left)
+        sums = (job.slot_1 if parity[UB_SLOT] else job.slot_0) + job.tile_planes * ((1 + HALF) * chunk + WIDE * most_left)
+        # chunks of pixels: float16, halvings, and float32 sums of all chunks
         for begin in range(0, pixels, chunk):
-            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
             size = min(chunk, pixels - begin)
             into = TilePlace(UB, slot, 1, FAR, 0, 1, planes - 1) if planes > 1 else dense(UB, slot, size)
-            at = move(out, at, j.source, j.tag, engine, source, begin, into, 0, p, planes, size)
-            half, left = slot + j.tile_planes * chunk, size
-            at = paced(out, at, _VCONVERT, _F16, j.tag, half, slot, planes * size, 1, HALF, 1, 1, j.source)
-            for _ in range(j.halvings):
-                if left > 1:
-                    blocks = HALF * planes * (left // 2)
-                    at = flat(out, at, _VADD, _F16, j.tag, half, half, half + HALF * planes * (left - left // 2), -1, 1, 0, blocks, 0)
-                left -= left // 2
-            wide = sums if begin == 0 else slot + j.tile_planes * (1 + HALF) * chunk
-            at = paced(out, at, _VCONVERT, _F32, j.tag, wide, half, HALF * planes * left, 1, WIDE // HALF, 1, 1, _F16)
+            cursor = move(out, cursor, job.source, job.tag, engine, source, begin, into, 0, p, planes, size)
+            half, count = slot + job.tile_planes * chunk, size
+            cursor = paced(out, cursor, _VCONVERT, _F16, job.tag, half, slot, planes * size, 1, HALF, 1, 1, job.source)
+            for _ in range(job.halvings):
+                if count > 1:
+                    blocks = HALF * planes * (count // 2)
+                    cursor = flat(
+                        out, cursor, _VADD, _F16, job.tag, half, half, half + HALF * planes * (count - count // 2), -1, 1, 0, blocks, 0
+                    )
+                count -= count // 2
+            wide = sums if begin == 0 else slot + job.tile_planes * (1 + HALF) * chunk
+            cursor = paced(out, cursor, _VCONVERT, _F32, job.tag, wide, half, HALF * planes * count, 1, WIDE // HALF, 1, 1, _F16)
             if begin > 0:
-                at = flat(out, at, _VADD, _F32, j.tag, sums, sums, wide, -1, 1, 0, WIDE * planes * left, 0)
-        left, one = folded(min(chunk, pixels), j.halvings), WIDE * planes
-        while left > 1:
-            at = flat(out, at, _VADD, _F32, j.tag, sums, sums, sums + one * (left - left // 2), -1, 1, 0, one * (left // 2), 0)
-            left -= left // 2
-        y = sums + j.tile_planes * WIDE * most_left
-        at = flat(out, at, _VADDS, _F32, j.tag, sums, sums, -1, -1, 0, 0, one, j.less)
-        at = flat(out, at, _VMULS, _F32, j.tag, sums, sums, -1, -1, 0, 0, one, j.times)
-        at = flat(out, at, _VMAXS, _F32, j.tag, sums, sums, -1, -1, 0, 0, one, j.low)
-        at = flat(out, at, _VMINS, _F32, j.tag, sums, sums, -1, -1, 0, 0, one, j.high)
-        at = flat(out, at, _VADDS, _F32, j.tag, sums, sums, -1, -1, 0, 0, one, j.rounder)
-        at = flat(out, at, _VADDS, _F32, j.tag, sums, sums, -1, -1, 0, 0, one, j.more)
-        at = paced(out, at, _VCONVERT, j.dtype, j.tag, y, sums, planes, 1, 1, 1, WIDE, _F32)
-        at = store_tile(out, at, j.dtype, j.tag, target, p, 0, 1, planes, y)
-    return at
+                cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, wide, -1, 1, 0, WIDE * planes * count, 0)
+        count, one = folded(min(chunk, pixels), job.halvings), WIDE * planes
+        while count > 1:
+            cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, sums + one * (count - count // 2), -1, 1, 0, one * (count // 2), 0)
+            count -= count // 2
+        # one pixel is left: zero point, scale, limits, rounding
+        y = sums + job.tile_planes * WIDE * most_left
+        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.less)
+        cursor = flat(out, cursor, _VMULS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.times)
+        cursor = flat(out, cursor, _VMAXS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.low)
+        cursor = flat(out, cursor, _VMINS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.high)
+        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.rounder)
+        cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.more)
+        cursor = paced(out, cursor, _VCONVERT, job.dtype, job.tag, y, sums, planes, 1, 1, 1, WIDE, _F32)
+        cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, 0, 1, planes, y)
+    return cursor
 
 
 @njit(cache=True)
-def _windows(out: Code, at: int, j: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
-    """A slot: pixels or results, pixels as floats, sums, CONSTANTS blocks."""
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
-    in_rows_max = (tile_rows - 1) * j.sh + j.kh
-    in_columns_max = j.in_w if across == 1 else min(j.in_w, (j.tile_columns - 1) * j.sw + j.kw)
-    in_max, out_max = in_rows_max * in_columns_max, tile_rows * j.tile_columns
-    floats, means = rooms(j.exact != 0, j.kh, j.kw, in_rows_max, in_columns_max, tile_rows, j.tile_columns)
-    for p in range(0, j.planes, j.tile_planes):
-        planes = min(j.tile_planes, j.planes - p)
+def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
+    """Emit windows tile by tile.  A slot: pixels or results, pixels as floats, sums, CONSTANTS blocks."""
+    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    in_rows_max = (tile_rows - 1) * job.sh + job.kh
+    in_columns_max = job.in_w if across == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
+    in_max, out_max = in_rows_max * in_columns_max, tile_rows * job.tile_columns
+    floats, means = rooms(job.exact != 0, job.kh, job.kw, in_rows_max, in_columns_max, tile_rows, job.tile_columns)
+    for p in range(0, job.planes, job.tile_planes):
+        planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * j.tile_columns
-            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
-            oy = j.first_row + r
-            y0 = max(0, oy * j.sh - j.pad_top)
-            y1 = min(j.in_h, (oy + rows - 1) * j.sh - j.pad_top + j.kh)
-            x0, x1 = 0, j.in_w
+            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
+            oy = job.first_row + r
+            y0 = max(0, oy * job.sh - job.pad_top)
+            y1 = min(job.in_h, (oy + rows - 1) * job.sh - job.pad_top + job.kh)
+            x0, x1 = 0, job.in_w
             if across > 1:
-                x0 = min(j.in_w - 1, max(0, c * j.sw - j.pad_left))
-                x1 = max(x0 + 1, min(j.in_w, (c + columns - 1) * j.sw - j.pad_left + j.kw))
-            top, left = oy * j.sh - j.pad_top - y0, c * j.sw - j.pad_left - x0
-            b = TileBox(planes, rows, columns, oy, c, y1 - y0, x1 - x0, top, left, columns, rows * columns)
-            size_in, size_out = planes * b.high * b.wide, planes * rows * columns
-            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
-            x = slot + j.tile_planes * max(in_max, out_max)
-            sums = x + j.tile_planes * floats
-            number = sums + j.tile_planes * means
-            each = most(WIDE * columns, rows, planes)
-            regions = min(rows, 2 * j.kh + 1) * min(columns, 2 * j.kw + 1)
-            room = (WIDE * j.kh * j.kw + regions + 3) * (each + 1) + (12 * size_in + 20 * size_out) // 2040 + 64 + 4 * planes + 2 * b.high
-            if j.exact:
-                _, boxes = _any_order(out, at, j, sums, x, slot, number, classes, b, True)
-                room += HALF * (j.kh + j.kw + 2) * (most(HALF * b.wide, rows, planes) + 1)
-                room += boxes * (room + planes * (b.high + b.wide + 8))
-            if at + room >= out.shape[0]:
+                x0 = min(job.in_w - 1, max(0, c * job.sw - job.pad_left))
+                x1 = max(x0 + 1, min(job.in_w, (c + columns - 1) * job.sw - job.pad_left + job.kw))
+            window_top, window_left = oy * job.sh - job.pad_top - y0, c * job.sw - job.pad_left - x0
+            box = TileBox(planes, rows, columns, oy, c, y1 - y0, x1 - x0, window_top, window_left, columns, rows * columns)
+            # upper bound of the records of the tile; boxes in order repeat all of it
+            size_in, size_out = planes * box.high * box.wide, planes * rows * columns
+            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
+            floats_base = slot + job.tile_planes * max(in_max, out_max)
+            sums = floats_base + job.tile_planes * floats
+            number = sums + job.tile_planes * means
+            per_tap = most(WIDE * columns, rows, planes)
+            regions = min(rows, 2 * job.kh + 1) * min(columns, 2 * job.kw + 1)
+            room = (
+                (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // 2040 + 64
+                + 4 * planes + 2 * box.high
+            )  # fmt: skip
+            if job.exact:
+                _, boxes = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, True)
+                room += HALF * (job.kh + job.kw + 2) * (most(HALF * box.wide, rows, planes) + 1)
+                room += boxes * (room + planes * (box.high + box.wide + 8))
+            if cursor + room >= out.shape[0]:
                 return -1
             parity[UB_SLOT] ^= 1
-            at = load_box(out, at, j.source, j.tag, source, p, y0 - j.in_first, b.high, j.in_w, x0, b.wide, planes, slot)
-            if j.exact:
-                at, _ = _any_order(out, at, j, sums, x, slot, number, classes, b, False)
+            cursor = load_box(
+                out, cursor, job.source, job.tag, source, p, y0 - job.in_first, box.high, job.in_w, x0, box.wide, planes, slot
+            )
+            if job.exact:
+                cursor, _ = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, False)
             else:
-                at = _in_order(out, at, j, sums, x, slot, number, classes, b, b)
-            at = paced(out, at, _VCONVERT, j.dtype, j.tag, slot, sums, size_out, 1, 1, 1, WIDE, _F32)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.out_w + c, rows * columns, planes, slot)
-    return at
+                cursor = _in_order(out, cursor, job, sums, floats_base, slot, number, classes, box, box)
+            cursor = paced(out, cursor, _VCONVERT, job.dtype, job.tag, slot, sums, size_out, 1, 1, 1, WIDE, _F32)
+            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.out_w + c, rows * columns, planes, slot)
+    return cursor
 
 
 @general
 @njit(cache=True)
-def average_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def average_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
-    j.first_row, j.rows, j.in_first = start, stop - start, first
-    source, target = operand(w, n, 0, first), result(w, n, start)
-    if j.chunk:
-        return _whole(out, at, j, source, target, parity)
-    return _windows(out, at, j, source, target, table(w, n, 0, CLASS), parity)
+    start, stop = work.computed[node.k, node.t]
+    first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
+    job.first_row, job.rows, job.in_first = start, stop - start, first
+    source, target = operand(work, node, 0, first), result(work, node, start)
+    if job.chunk:
+        return _whole(out, cursor, job, source, target, parity)
+    return _windows(out, cursor, job, source, target, table(work, node, 0, CLASS), parity)

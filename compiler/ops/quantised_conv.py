@@ -1,7 +1,7 @@
 """Convolutions of integers: sums in int32, to which FIXPIPE adds a bias and which it multiplies by a scale, one of each for a channel.
 
-Most zero points cost nothing: that of weights is taken from them, that of the input goes into the bias, and the padding is that zero point
-(`QuantisedConv.offset`).  Weights that are no 8 bits then have a product with what is left of their zero point beside them.
+Most zero points cost nothing: that of weights is subtracted from them, that of the input goes into the bias, and padding is that zero point
+(`QuantisedConv.offset`).  If weights exceed 8 bits then, the rest of their zero point needs a product of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
 
 @dataclass(frozen=True, eq=False)
 class IntegerProductSpec(ConvSpec):
-    """A product of integers.  What is left of a zero point of the right operand is a product too (`conv_emitter._less`).
+    """A product of integers.  The rest of a zero point of the right operand is a product too (`conv_emitter._less`).
 
-    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result
-    of int32, which has none.  zeros_at: DDR blocks of what is added to all of the right operand, a block of weights of each byte; they lie
-    in L1 in front of weights.
+    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result of
+    int32, which has none.  zeros_at: DDR blocks of the constants added to all of the right operand, a block of weights of each byte; they
+    lie in L1 in front of weights.
     """
 
     right_type: DataType
@@ -45,14 +45,14 @@ class IntegerProductSpec(ConvSpec):
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
-        """What is added to all of the right operand; as `less`."""
+        """Constants that are added to all of the right operand, as of `less`."""
         raise NotImplementedError
 
     def words(self) -> dict[str, int]:
-        """What of `of_integers` is the same wherever buffers lie."""
+        """Fields of `of_integers` that do not depend on addresses."""
         zeros, zeros_type = self.zeros
-        found = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type)}
-        return found | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
+        fields = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type)}
+        return fields | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
 
     @cached_property
     def zero_blocks(self) -> int:
@@ -73,38 +73,38 @@ class IntegerProductSpec(ConvSpec):
         return *super().sizes(storages), self.products, self.zero_blocks, self.column_blocks
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
-        """What is added to all of the right operand is fetched once, so it stays, in one buffer with both chunks where there are such."""
+        """Buffers of weights; constants of the right operand are fetched once, so they stay, in one buffer with both chunks."""
         slots, size = super().weight_slots(tiling)
         return (1, slots * size + self.zero_blocks) if self.zero_blocks else (slots, size)
 
-    def chunk_slots(self, given: EmitInputs) -> tuple[int, ...]:
+    def chunk_slots(self, inputs: EmitInputs) -> tuple[int, ...]:
         if not self.zero_blocks:
-            return given.weights
-        slots, size = super().weight_slots(given.tiling)
-        first = given.weights[0] + self.zero_blocks
-        return tuple(first + at * size for at in range(max(1, slots)))
+            return inputs.weights
+        slots, size = super().weight_slots(inputs.tiling)
+        first = inputs.weights[0] + self.zero_blocks
+        return tuple(first + slot * size for slot in range(max(1, slots)))
 
     def of_integers(self, residual: int) -> dict[str, int]:
         return super().of_integers(residual) | self.words()
 
-    def first_zeros(self, given: EmitInputs) -> int:
-        return given.weights[0] if self.zeros[0] else 0
+    def first_zeros(self, inputs: EmitInputs) -> int:
+        return inputs.weights[0] if self.zeros[0] else 0
 
     def column_fetches(self) -> list[Fetch]:
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
         if not self.scale_at:
             return super().column_fetches()
         half = self.bias_blocks // 2
-        return [Fetch(Memory.UB, self.bias_at + at, behind, half) for at, behind in ((0, 0), (self.scale_at, half))]
+        return [Fetch(Memory.UB, self.bias_at + source, target, half) for source, target in ((0, 0), (self.scale_at, half))]
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        found = super().fetches(given)
-        return [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks), *found] if self.zero_blocks else found
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        fetches = super().fetches(inputs)
+        return [Fetch(Memory.L1, self.zeros_at, inputs.weights[0], self.zero_blocks), *fetches] if self.zero_blocks else fetches
 
 
 @dataclass(frozen=True, eq=False)
 class QuantisedConvSpec(IntegerProductSpec):
-    """left: of the zero point of weights, which they are packed with."""
+    """A convolution of integers.  left: rest of the zero point of weights, with which they are packed."""
 
     word: ClassVar[str] = "quantised_conv"
 
@@ -118,30 +118,30 @@ class QuantisedConvSpec(IntegerProductSpec):
         check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
         if op.added is not None and op.y_q is not None:
             check_most(op.name, op.y_q, op.added.q, op.added.y_q)
-        values, dtype, left = op.multiplied()
-        found = cls.packed(index, op, into, values, dtype, left)
-        n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
-        zeros_at = packed_zeros(f"{op.name}/zeros", less(left)[0], found["fractal"], into)
-        return found | {"right_type": dtype, "scale_at": 0 if sums_alone(op.y_q) else n, "zeros_at": zeros_at, "left": left}
+        values, dtype, zero_excess = op.multiplied()
+        fields = cls.packed(index, op, into, values, dtype, zero_excess)
+        n = fields["groups"] * fields["n1"] * fields["fractal"].sum_blocks
+        zeros_at = packed_zeros(f"{op.name}/zeros", less(zero_excess)[0], fields["fractal"], into)
+        return fields | {"right_type": dtype, "scale_at": 0 if sums_alone(op.y_q) else n, "zeros_at": zeros_at, "left": zero_excess}
 
     @classmethod
-    def columns_at(cls, op: Any, y: Placement, n: int, into: Lowering) -> int:
+    def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
         """Biases, then scales where sums become something else; 0 of tensors, which have no place yet (`placed`)."""
         if op.of_columns:
-            given = {port.tensor for port in into.layout.graph.inputs}
-            if not given.issuperset(op.of_columns) or any(into.layout.placements[name].lanes != y.lanes for name in op.of_columns):
+            inputs = {port.tensor for port in into.layout.graph.inputs}
+            if not inputs.issuperset(op.of_columns) or any(into.layout.placements[name].lanes != y_place.lanes for name in op.of_columns):
                 raise UnsupportedError(f"operator {op.name!r}: {', '.join(op.of_columns)} are read where the host puts them")
             return 0
-        columns = weights.pack_columns(op.offset, y, n, DataType.int32)
+        columns = weights.pack_columns(op.offset, y_place, lane_count, DataType.int32)
         if not sums_alone(op.y_q):
-            columns = np.concatenate([columns, weights.pack_columns(op.scale, y, n, DataType.float32)])
+            columns = np.concatenate([columns, weights.pack_columns(op.scale, y_place, lane_count, DataType.float32)])
         return into.constants.add(f"{op.name}/bias", columns)
 
     def placed(self, address: Callable[[str], int]) -> Self:
         """Columns that are tensors lie as packed ones do: a value for each lane of the result, one block after the other."""
-        if not (found := [address(name) for name in self.quantised.of_columns]):
+        if not (addresses := [address(name) for name in self.quantised.of_columns]):
             return self
-        return replace(self, bias_at=found[0], scale_at=found[1] - found[0] if len(found) > 1 else 0)
+        return replace(self, bias_at=addresses[0], scale_at=addresses[1] - addresses[0] if len(addresses) > 1 else 0)
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
@@ -154,15 +154,15 @@ class QuantisedConvSpec(IntegerProductSpec):
 
     def words(self) -> dict[str, int]:
         op = self.quantised
-        found = super().words() | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        fields = super().words() | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
         if op.added is None or op.y_q is None:
-            return found
+            return fields
         q, last = op.added.q, op.added.last
         first, second = (q, op.y_q) if last else (op.y_q, q)
         outer, inner, fixed = add_factors(first, second, op.added.y_q)
-        own, other = (inner, outer) if last else (outer, inner)
-        of_sum = {"own": own, "other": other, "fixed": fixed}
-        return found | {word: float_bits(float(value)) for word, value in of_sum.items()} | {"last": int(last)}
+        sum_factor, residual_factor = (inner, outer) if last else (outer, inner)
+        of_sum = {"own": sum_factor, "other": residual_factor, "fixed": fixed}
+        return fields | {word: float_bits(float(value)) for word, value in of_sum.items()} | {"last": int(last)}
 
 
 def less(zero: int) -> tuple[tuple[int, ...], DataType]:
@@ -183,16 +183,16 @@ def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Loweri
 
 
 def byte(value: int) -> int:
-    """As a word of a record has it."""
+    """An int8 or uint8 as the word of a record."""
     return value & 0xFF
 
 
-def sums_alone(q: Quantisation | None) -> bool:
-    """Whether what leaves L0C is the sums themselves."""
-    return q is not None and q.dtype == SUMS
+def sums_alone(y_q: Quantisation | None) -> bool:
+    """Whether the sums themselves leave L0C."""
+    return y_q is not None and y_q.dtype == SUMS
 
 
-def requantised(q: Quantisation | None, name: str) -> dict[str, int]:
-    """Fields of `ConvJob` that say what int32 sums become."""
+def requantised(y_q: Quantisation | None, name: str) -> dict[str, int]:
+    """Fields of `ConvJob` for the conversion of int32 sums."""
     sums = {"sums": int(DataType.int32)}
-    return sums if q is None or sums_alone(q) else sums | {"zero": q.single(name)[1], "low": q.limits[0], "high": q.limits[1]}
+    return sums if y_q is None or sums_alone(y_q) else sums | {"zero": y_q.single(name)[1], "low": y_q.limits[0], "high": y_q.limits[1]}

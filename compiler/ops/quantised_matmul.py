@@ -1,4 +1,4 @@
-"""Products of two tensors of integers.
+"""Matrix products of two tensors of integers.
 
 With zero points u of a and v of b, the sum over k of (a - u) * (b - v) is that of a * b, of a * -v and of -u * b, and u * v each time.  The
 first three are products of the matrix unit, of which a constant is one side: -v or -u in every place, a byte or the sum of two.  The last
@@ -26,20 +26,20 @@ _MOST_OF_A_PRODUCT = 255 * 255
 
 @dataclass(frozen=True, eq=False)
 class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
-    """Biases and scales are of one head, and all heads have them."""
+    """A product of two integer tensors.  Biases and scales are of one head; all heads share them."""
 
     word: ClassVar[str] = "quantised_matmul"
 
     @classmethod
     def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedMatMul)
-        found = super().lowered(index, op, into)
+        fields = super().lowered(index, op, into)
         if not into.machine.has(Memory.L0B):
             raise UnsupportedError(
                 f"operator {op.name!r}: only L0B brings a computed right operand into order; machine {into.machine.name} has none"
             )
         u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
-        summed = found["k1"] * found["fractal"].lanes
+        summed = fields["k1"] * fields["fractal"].lanes
         if summed * _MOST_OF_A_PRODUCT > MOST:
             raise UnsupportedError(
                 f"operator {op.name!r}: sums of {summed:,} products; {MOST // _MOST_OF_A_PRODUCT:,} at most are supported"
@@ -49,15 +49,15 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
             op.beside([into.layout.padding[op.a], into.layout.padding[op.b]]) if lanes else (0.0,)
         )  # `ir.padding` has seen to it that it is one
         added = summed * u * v - lanes * int(beside)
-        n, zeros = found["n1"] * found["fractal"].columns, less(v)[0]
+        n, zeros = fields["n1"] * fields["fractal"].columns, less(v)[0]
         columns = np.full(n, added, np.int32).view(np.uint8)
-        if not (alone := sums_alone(op.y_q)):
+        if not (raw_sums := sums_alone(op.y_q)):
             columns = np.concatenate([columns, np.full(n, op.scale[0], np.float32).view(np.uint8)])
-        return found | {
+        return fields | {
             "right_type": into.type_of(op.b),
             "bias_at": into.constants.add(f"{op.name}/bias", columns),
-            "scale_at": 0 if alone else found["n1"] * found["fractal"].sum_blocks,
-            "zeros_at": packed_zeros(f"{op.name}/zeros", zeros, found["fractal"], into),
+            "scale_at": 0 if raw_sums else fields["n1"] * fields["fractal"].sum_blocks,
+            "zeros_at": packed_zeros(f"{op.name}/zeros", zeros, fields["fractal"], into),
         }
 
     @property
@@ -80,7 +80,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
 
     @cached_property
     def _left(self) -> tuple[tuple[int, ...], DataType]:
-        """As `zeros`, of the left operand."""
+        """Constants that are added to all of the left operand, as `zeros`."""
         return less(self.quantised.a_q.single(self.name)[1])
 
     @property
@@ -89,7 +89,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
 
     def words(self) -> dict[str, int]:
         op = self.quantised
-        left, left_type = self._left
-        first, second = (*left, 0, 0)[:2]
-        found = {"alike": 1, "left_less": first, "left_less_1": second, "left_type": int(left_type)}
-        return super().words() | found | {"missing": byte(op.b_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        left_bytes, left_type = self._left
+        first, second = (*left_bytes, 0, 0)[:2]
+        fields = {"alike": 1, "left_less": first, "left_less_1": second, "left_type": int(left_type)}
+        return super().words() | fields | {"missing": byte(op.b_q.single(self.name)[1]), **requantised(op.y_q, self.name)}

@@ -1,4 +1,4 @@
-"""Softmax of bytes over the channels."""
+"""Softmax of bytes over the channels, on VECTOR."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ class QuantisedSoftmaxSpec(OnVector):
                 f"operator {op.name!r}: exponentials from a table; machine {into.machine.name} has no look-up (vector.lookup_cycles)"
             )
         place, lanes = into.layout.placements[op.y], into.type_of(op.y).lanes
-        deep, each = place.planes // op.groups, into.channels(op.y) // op.groups
-        first, *others = (np.array(place.lanes[i * each : (i + 1) * each]) - i * deep * lanes for i in range(op.groups))
-        if any(not np.array_equal(first, other) for other in others):
+        deep, per_group = place.planes // op.groups, into.channels(op.y) // op.groups
+        first, *later_groups = (np.array(place.lanes[i * per_group : (i + 1) * per_group]) - i * deep * lanes for i in range(op.groups))
+        if any(not np.array_equal(first, group_lanes) for group_lanes in later_groups):
             raise UnsupportedError(f"operator {op.name!r}: its groups have their channels in different lanes; equal ones are supported")
         times = np.floor(np.float32(1) / op.y_q.single(op.name)[0])
-        entries = exponentials(float(op.x_q.single(op.name)[0]), each)
+        entries = exponentials(float(op.x_q.single(op.name)[0]), per_group)
         with np.errstate(over="ignore"):
             if times >= _MOST or not np.isfinite(entries[-1] * times):
                 raise UnsupportedError(
-                    f"operator {op.name!r}: over {each} channels with a scale of {op.y_q.scale[0]:.3g}; a larger one is supported"
+                    f"operator {op.name!r}: over {per_group} channels with a scale of {op.y_q.scale[0]:.3g}; a larger one is supported"
                 )
-        there = np.zeros((deep, lanes), np.float32)
-        there.reshape(-1)[first] = 1
-        padded = tuple(np.flatnonzero((there == 0).any(axis=1)).tolist())
+        is_channel = np.zeros((deep, lanes), np.float32)
+        is_channel.reshape(-1)[first] = 1
+        padded = tuple(np.flatnonzero((is_channel == 0).any(axis=1)).tolist())
         of_x, of_y = np.iinfo(op.x_q.dtype), np.iinfo(op.y_q.dtype)
         parts = [np.roll(entries, 1), np.full(lanes, of_y.min, of_y.dtype)]  # an equal byte, whose distance is 0, has the last entry
         for plane in padded:
-            parts += [np.where(there[plane] > 0, of_x.max, of_x.min).astype(of_x.dtype), there[plane]]
+            parts += [np.where(is_channel[plane] > 0, of_x.max, of_x.min).astype(of_x.dtype), is_channel[plane]]
         ordered = -(-(int(first[-1]) + 1) // DataType.float32.lanes) if (np.diff(first) > 0).all() else 0
         if into.machine.vector.ordered_cycles is None:
             ordered = 0
-        alone = sum([part.nbytes for part in parts]) // BLOCK_BYTES
+        blocks_before = sum([part.nbytes for part in parts]) // BLOCK_BYTES
         if not ordered:
             parts.append(np.eye(DataType.float32.lanes, dtype=np.float32).reshape(-1))
         constants = np.concatenate([part.view(np.uint8) for part in parts])
@@ -83,7 +83,7 @@ class QuantisedSoftmaxSpec(OnVector):
             padded=padded,
             times=float(times),
             ordered=ordered,
-            alone=alone,
+            alone=blocks_before,
             constants_at=into.constants.add(f"{op.name}/constants", constants),
             constants=len(constants) // BLOCK_BYTES,
         )
@@ -107,7 +107,7 @@ class QuantisedSoftmaxSpec(OnVector):
         return self.group_planes
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """A group."""
+        """Planes of a group: a tile has one."""
         return self.group_planes
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
@@ -121,9 +121,9 @@ class QuantisedSoftmaxSpec(OnVector):
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         fitting = slot_blocks // (PLANE * self.group_planes + PIXEL) // self.out_w
-        whole = REPEAT_BLOCKS // math.gcd(REPEAT_BLOCKS, self.out_w)  # rows whose pixels fill repeats
-        if whole <= fitting < rows:
-            fitting -= fitting % whole
+        full_rows = REPEAT_BLOCKS // math.gcd(REPEAT_BLOCKS, self.out_w)  # rows whose pixels fill repeats
+        if full_rows <= fitting < rows:
+            fitting -= fitting % full_rows
         return VectorTiling(tile_planes=self.group_planes, tile_rows=max(1, min(rows, fitting)))
 
     @property
@@ -136,9 +136,9 @@ class QuantisedSoftmaxSpec(OnVector):
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = 0.0
-        deep, most = self.group_planes, self.planes_together
+        deep, planes_together = self.group_planes, self.planes_together
         for planes, tall, wide, count in tiles.made:
-            size, groups = tall * wide, planes / most
+            size, groups = tall * wide, planes / planes_together
             line, of_line = end_to_end(size, 1)
             plane, of_plane = end_to_end(deep * size, 1)
             least, eights = min(size, deep), -(-size // REPEAT_BLOCKS)
@@ -156,7 +156,7 @@ class QuantisedSoftmaxSpec(OnVector):
                 steps += [(op, len(self.channels) * line, len(self.channels) * of_line) for op in (Op.VMADD, Op.VLANE_MAX)]
             if not self.from_least:
                 steps.append((Op.VADDS, 2 * WIDE * plane, 2 * of_plane))
-            repeats += count * tiles.images * groups * sum([each * tiles.cycles[op] for op, each, _ in steps])
+            repeats += count * tiles.images * groups * sum([step_repeats * tiles.cycles[op] for op, step_repeats, _ in steps])
             calls += count * tiles.images * groups * sum([instructions for _, _, instructions in steps])
         return VectorWork(repeats, calls, [tiles.size])
 
@@ -167,18 +167,18 @@ class QuantisedSoftmaxSpec(OnVector):
         part = super().channel_part(first, last, dtype)
         return None if part is None else replace(part, groups=(last - first) * self.groups // self.y.planes)
 
-    def job(self, given: EmitInputs) -> QuantisedSoftmaxJob:
-        assert isinstance(given.tiling, VectorTiling)
+    def job(self, inputs: EmitInputs) -> QuantisedSoftmaxJob:
+        assert isinstance(inputs.tiling, VectorTiling)
         assert isinstance(self.operator, QuantisedSoftmax)
         zero, mantissa = self.operator.y_q.single(self.name)[1], math.frexp(self.times)[0]
         exact = mantissa == 0.5  # a power of two is the sum's as well as the exponentials'
         return QuantisedSoftmaxJob(
-            **self.common(given),
-            source=int(given.storages[self.reads[0].storage].dtype),
+            **self.common(inputs),
+            source=int(inputs.storages[self.reads[0].storage].dtype),
             deep=self.group_planes,
             width=self.out_w,
-            consts=first_of(given.constants),
-            consts_at=self.constants_at if streamed(given) else -1,
+            consts=first_of(inputs.constants),
+            consts_at=self.constants_at if streamed(inputs) else -1,
             const_blocks=self.constants,
             alone=self.alone,
             ordered=self.ordered,
@@ -192,5 +192,5 @@ class QuantisedSoftmaxSpec(OnVector):
     def tables(self) -> list[NDArray[np.int64]]:
         return [np.array(self.channels, np.int64), np.array(self.padded, np.int64)]
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        return [] if streamed(given) else [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.constants)]
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        return [] if streamed(inputs) else [Fetch(Memory.UB, self.constants_at, first_of(inputs.constants), self.constants)]

@@ -65,112 +65,113 @@ class QuantisedSoftmaxJob(NamedTuple):
 
 
 @njit(cache=True)
-def _exponentials(out: Code, at: int, j: QuantisedSoftmaxJob, f: int, x: int, blocks: int, step: int, x_step: int) -> int:
-    """f [blocks][WIDE], each `step` times that from the one before it, of bytes x [blocks], x_step apart."""
+def _exponentials(out: Code, cursor: int, job: QuantisedSoftmaxJob, floats: int, source: int, blocks: int, step: int, x_step: int) -> int:
+    """floats [blocks][WIDE], `step` times that apart, from bytes source [blocks], x_step apart, by the table of exponentials."""
     done = 0
     while done < blocks:
-        left = blocks - done
-        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, left // REPEAT_BLOCKS)) if left >= REPEAT_BLOCKS else (left, 1)
-        at = vector(
-            out, at, _VLUT, _F32, j.tag, f + done * WIDE * step, x + done * x_step, j.consts, -1, width, repeats,
+        remaining = blocks - done
+        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, remaining // REPEAT_BLOCKS)) if remaining >= REPEAT_BLOCKS else (remaining, 1)
+        cursor = vector(
+            out, cursor, _VLUT, _F32, job.tag, floats + done * WIDE * step, source + done * x_step, job.consts, -1, width, repeats,
             step, REPEAT_BLOCKS * WIDE * step, x_step, REPEAT_BLOCKS * x_step, 0, 0, 0, 0, 0,
         )  # fmt: skip
         done += width * repeats
-    return at
+    return cursor
 
 
 @njit(cache=True)
-def _sums(out: Code, at: int, j: QuantisedSoftmaxJob, total: int, f: int, size: int, channels: Ints) -> int:
-    """total [size] = all lanes of f [size][deep * WIDE] that are channels, added in their order."""
-    apart = WIDE * j.deep
-    at = flat(out, at, _VFILL, _F32, j.tag, total, -1, -1, -1, 0, 0, size, 0)
+def _sums(out: Code, cursor: int, job: QuantisedSoftmaxJob, total: int, floats: int, size: int, channels: Ints) -> int:
+    """total [size] = all lanes of floats [size][deep * WIDE] that are channels, added in their order."""
+    pixel_pitch = WIDE * job.deep
+    cursor = flat(out, cursor, _VFILL, _F32, job.tag, total, -1, -1, -1, 0, 0, size, 0)
     for pixel in range(0, size, REPEAT_BLOCKS):
-        width, d, s = min(REPEAT_BLOCKS, size - pixel), total + pixel, f + apart * pixel
-        for first in range(0, j.ordered, MAX_REPEATS):
-            repeats = min(MAX_REPEATS, j.ordered - first)
-            at = vector(out, at, _LANE_ADD, _F32, j.tag, d, s + first, d, -1, width, repeats, 1, 0, apart, 1, 1, 0, 0, 0, 0)
-    if j.ordered:
-        return at
+        width, d, s = min(REPEAT_BLOCKS, size - pixel), total + pixel, floats + pixel_pitch * pixel
+        for first in range(0, job.ordered, MAX_REPEATS):
+            repeats = min(MAX_REPEATS, job.ordered - first)
+            cursor = vector(out, cursor, _LANE_ADD, _F32, job.tag, d, s + first, d, -1, width, repeats, 1, 0, pixel_pitch, 1, 1, 0, 0, 0, 0)
+    if job.ordered:
+        return cursor
     for i in range(len(channels)):
-        s, alone, done = f + channels[i] // 8, j.consts + j.alone + channels[i] % 8, 0
+        s, lane_mask, done = floats + channels[i] // 8, job.consts + job.alone + channels[i] % 8, 0
         while done < size:
             width = min(REPEAT_BLOCKS, size - done)
             repeats = min(MAX_REPEATS, (size - done) // width)
-            at = vector(
-                out, at, _VMADD, _F32, j.tag, total + done, s + apart * done, alone, total + done, width, repeats, 1, width,
-                apart, apart * width, 0, 0, 1, width, 0,
+            cursor = vector(
+                out, cursor, _VMADD, _F32, job.tag, total + done, s + pixel_pitch * done, lane_mask, total + done, width, repeats, 1, width,
+                pixel_pitch, pixel_pitch * width, 0, 0, 1, width, 0,
             )  # fmt: skip
             done += width * repeats
-        at = flat(out, at, _LANE_MAX, _F32, j.tag, total, total, -1, -1, 0, 0, size, 0)
-    return at
+        cursor = flat(out, cursor, _LANE_MAX, _F32, job.tag, total, total, -1, -1, 0, 0, size, 0)
+    return cursor
 
 
 @njit(cache=True)
 def _emit(
-    out: Code, at: int, j: QuantisedSoftmaxJob, source: TilePlace, target: TilePlace, channels: Ints, padded: Ints, parity: Ints
+    out: Code, cursor: int, job: QuantisedSoftmaxJob, source: TilePlace, target: TilePlace, channels: Ints, padded: Ints, parity: Ints
 ) -> int:
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
-    deep, tile = j.deep, tile_rows * j.tile_columns
-    for p in range(0, j.planes, deep):
-        if at >= out.shape[0]:
+    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    deep, tile = job.deep, tile_rows * job.tile_columns
+    for p in range(0, job.planes, deep):
+        if cursor >= out.shape[0]:
             return -1
-        if j.consts_at >= 0:
-            at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.consts_at, j.consts, j.const_blocks, 1, 0, 0, 1, 0, 0)
+        if job.consts_at >= 0:
+            cursor = copy(out, cursor, job.dtype, job.tag, MTE2, DDR, UB, job.consts_at, job.consts, job.const_blocks, 1, 0, 0, 1, 0, 0)
         for piece in range(count):
-            r, c = piece // across * tile_rows, piece % across * j.tile_columns
-            size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
+            r, c = piece // across * tile_rows, piece % across * job.tile_columns
+            size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
             line = size // 2040 + 2
             room = 40 + most(size, deep, 1) + most(WIDE * deep, size, 1) + deep * (10 * (4 * line + 1)) + (2 * line + 4) * min(size, deep)
-            room += (size // 8 + 1) * ((deep + j.ordered) // MAX_REPEATS + 2)
-            if at + room + 2 * len(channels) * line + len(padded) * (line + most(WIDE, size, 1)) >= out.shape[0]:
+            room += (size // 8 + 1) * ((deep + job.ordered) // MAX_REPEATS + 2)
+            if cursor + room + 2 * len(channels) * line + len(padded) * (line + most(WIDE, size, 1)) >= out.shape[0]:
                 return -1
-            x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            x = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
             f = x + deep * tile
             top = f + WIDE * deep * tile
             total = top + tile
             wide = WIDE * deep * size
             by_pixel, spread = size < deep, WIDE * deep  # which way fills more of an instruction
-            at = load_tile(out, at, j.source, j.tag, source, p, r * j.width + c, size, deep, x)
+            # bytes minus their greatest, exponentials, sums, quotients, bytes again
+            cursor = load_tile(out, cursor, job.source, job.tag, source, p, r * job.width + c, size, deep, x)
             for i in range(len(padded)):
-                d, mask = x + padded[i] * size, j.consts + MASKS + MASK * i
-                at = flat(out, at, _VMIN, j.source, j.tag, d, d, mask, -1, 0, 0, size, 0)
-            at = over_planes(out, at, j.source, j.tag, _VMAX, top, x, size, deep)
-            at = flat(out, at, _LANE_MAX, j.source, j.tag, top, top, -1, -1, 0, 0, size, 0)
-            at = grid(out, at, _VSUB, j.source, j.tag, (size, deep, 1), x, (1, size, 0), x, (1, size, 0), top, (1, 0, 0), 0)
+                d, mask = x + padded[i] * size, job.consts + MASKS + MASK * i
+                cursor = flat(out, cursor, _VMIN, job.source, job.tag, d, d, mask, -1, 0, 0, size, 0)
+            cursor = over_planes(out, cursor, job.source, job.tag, _VMAX, top, x, size, deep)
+            cursor = flat(out, cursor, _LANE_MAX, job.source, job.tag, top, top, -1, -1, 0, 0, size, 0)
+            cursor = grid(out, cursor, _VSUB, job.source, job.tag, (size, deep, 1), x, (1, size, 0), x, (1, size, 0), top, (1, 0, 0), 0)
             for i in range(size if by_pixel else deep):
                 if by_pixel:
-                    at = _exponentials(out, at, j, f + spread * i, x + i, deep, 1, size)
+                    cursor = _exponentials(out, cursor, job, f + spread * i, x + i, deep, 1, size)
                 else:
-                    at = _exponentials(out, at, j, f + WIDE * i, x + size * i, size, deep, 1)
+                    cursor = _exponentials(out, cursor, job, f + WIDE * i, x + size * i, size, deep, 1)
             for i in range(len(padded)):
-                d, mask = f + WIDE * padded[i], j.consts + MASKS + MASK * i + 1
-                at = grid(out, at, _VMUL, _F32, j.tag, (WIDE, size, 1), d, (1, spread, 0), d, (1, spread, 0), mask, (1, 0, 0), 0)
-            at = _sums(out, at, j, total, f, size, channels)
-            at = flat(out, at, _VMULS, _F32, j.tag, total, total, -1, -1, 0, 0, size, j.part)
-            if j.times != -1:
-                at = flat(out, at, _VMULS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.times)
-            at = grid(out, at, _VDIV, _F32, j.tag, (spread, size, 1), f, (1, spread, 0), f, (1, spread, 0), total, (0, 1, 0), 0)
-            if not j.from_least:
-                at = flat(out, at, _VADDS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.rounder)
-                at = flat(out, at, _VADDS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.more)
-            to = _U8 if j.from_least else j.dtype
+                d, mask = f + WIDE * padded[i], job.consts + MASKS + MASK * i + 1
+                cursor = grid(out, cursor, _VMUL, _F32, job.tag, (WIDE, size, 1), d, (1, spread, 0), d, (1, spread, 0), mask, (1, 0, 0), 0)
+            cursor = _sums(out, cursor, job, total, f, size, channels)
+            cursor = flat(out, cursor, _VMULS, _F32, job.tag, total, total, -1, -1, 0, 0, size, job.part)
+            if job.times != -1:
+                cursor = flat(out, cursor, _VMULS, _F32, job.tag, f, f, -1, -1, 0, 0, wide, job.times)
+            cursor = grid(out, cursor, _VDIV, _F32, job.tag, (spread, size, 1), f, (1, spread, 0), f, (1, spread, 0), total, (0, 1, 0), 0)
+            if not job.from_least:
+                cursor = flat(out, cursor, _VADDS, _F32, job.tag, f, f, -1, -1, 0, 0, wide, job.rounder)
+                cursor = flat(out, cursor, _VADDS, _F32, job.tag, f, f, -1, -1, 0, 0, wide, job.more)
+            to = _U8 if job.from_least else job.dtype
             for i in range(size if by_pixel else deep):
                 if by_pixel:
-                    at = paced(out, at, _VCONVERT, to, j.tag, x + i, f + spread * i, deep, size, size, 1, WIDE, _F32)
+                    cursor = paced(out, cursor, _VCONVERT, to, job.tag, x + i, f + spread * i, deep, size, size, 1, WIDE, _F32)
                 else:
-                    at = paced(out, at, _VCONVERT, to, j.tag, x + size * i, f + WIDE * i, size, 1, 1, deep, spread, _F32)
-            if j.from_least and j.dtype != _U8:
-                at = flat(out, at, _VSUB, j.dtype, j.tag, x, x, j.consts + LEAST, -1, 0, 0, deep * size, 0)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, deep, x)
-    return at
+                    cursor = paced(out, cursor, _VCONVERT, to, job.tag, x + size * i, f + WIDE * i, size, 1, 1, deep, spread, _F32)
+            if job.from_least and job.dtype != _U8:
+                cursor = flat(out, cursor, _VSUB, job.dtype, job.tag, x, x, job.consts + LEAST, -1, 0, 0, deep * size, 0)
+            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.width + c, size, deep, x)
+    return cursor
 
 
 @general
 @njit(cache=True)
-def quantised_softmax_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def quantised_softmax_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    j.rows = stop - start
-    channels, padded = table(w, n, 0, 1)[:, 0], table(w, n, 1, 1)[:, 0]
-    return _emit(out, at, j, operand(w, n, 0, start), result(w, n, start), channels, padded, parity)
+    start, stop = work.computed[node.k, node.t]
+    job.rows = stop - start
+    channels, padded = table(work, node, 0, 1)[:, 0], table(work, node, 1, 1)[:, 0]
+    return _emit(out, cursor, job, operand(work, node, 0, start), result(work, node, start), channels, padded, parity)

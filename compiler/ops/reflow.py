@@ -1,4 +1,4 @@
-"""Pixels in another order of rows."""
+"""Reflow on VECTOR: pixels of an image in rows of another length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.npu.isa import Op, float_bits
 
 @dataclass(frozen=True, eq=False)
 class ReflowSpec(OnVector):
-    """before: filled pixels in front of the first one."""
+    """A reflow.  before: filled pixels in front of the first one."""
 
     word: ClassVar[str] = "reflow"
 
@@ -38,22 +38,22 @@ class ReflowSpec(OnVector):
         groups = self.y.planes / planes
         repeats = calls = 0.0
         for zeros in (self.before, total - self.before - moved):
-            empty, left = divmod(zeros, size)
-            repeats += part * groups * (empty * -(-planes * size // 8) + planes * -(-left // 8))
-            calls += part * groups * (empty + planes * (left > 0))
+            empty, remaining = divmod(zeros, size)
+            repeats += part * groups * (empty * -(-planes * size // 8) + planes * -(-remaining // 8))
+            calls += part * groups * (empty + planes * (remaining > 0))
         return VectorWork(repeats * tiles.cycles[Op.VFILL], calls, [part * self.y.planes * moved])
 
     @property
     def strip_refusal(self) -> str:
         return "pixels that take another order have no columns of their own: strips have"
 
-    def job(self, given: EmitInputs) -> ReflowJob:
-        assert isinstance(given.tiling, VectorTiling)
+    def job(self, inputs: EmitInputs) -> ReflowJob:
+        assert isinstance(inputs.tiling, VectorTiling)
         return ReflowJob(
-            **self.common(given),
+            **self.common(inputs),
             width=self.out_w,
             before=self.before,
             pixels=self.in_h * self.in_w,
             fill=float_bits(self.fill),
-            tile_planes=self.planes_of_tile(given.tiling),
+            tile_planes=self.planes_of_tile(inputs.tiling),
         )

@@ -1,4 +1,4 @@
-"""Pixels in another order of rows, on one block."""
+"""Emission of a reflow on one block: filled pixels by VECTOR, all others by moves."""
 
 from __future__ import annotations
 
@@ -40,41 +40,41 @@ class ReflowJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_reflow(out: Code, at: int, j: ReflowJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
-    for p in range(0, j.planes, j.tile_planes):
-        planes = min(j.tile_planes, j.planes - p)
+def emit_reflow(out: Code, cursor: int, job: ReflowJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    for p in range(0, job.planes, job.tile_planes):
+        planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * j.tile_columns
-            size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
-            if at + 8 + 2 * planes * (size // 2040 + 2) >= out.shape[0]:
+            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
+            if cursor + 8 + 2 * planes * (size // 2040 + 2) >= out.shape[0]:
                 return -1
-            slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            slot = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
-            first = (j.first_row + r) * j.width + c - j.before  # the other's pixel that belongs at the tile's first place
-            start, stop = max(0, first), min(j.pixels, first + size)
+            first = (job.first_row + r) * job.width + c - job.before  # the other's pixel that belongs at the tile's first place
+            start, stop = max(0, first), min(job.pixels, first + size)
             if start >= stop:
-                at = flat(out, at, _VFILL, j.dtype, j.tag, slot, -1, -1, -1, 0, 0, planes * size, j.fill)
+                cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, slot, -1, -1, -1, 0, 0, planes * size, job.fill)
             else:
-                begin, left = start - first, first + size - stop
-                for plane in range(planes if begin + left > 0 else 0):
+                begin, trailing = start - first, first + size - stop
+                for plane in range(planes if begin + trailing > 0 else 0):
                     d = slot + plane * size
                     if begin > 0:
-                        at = flat(out, at, _VFILL, j.dtype, j.tag, d, -1, -1, -1, 0, 0, begin, j.fill)
-                    if left > 0:
-                        at = flat(out, at, _VFILL, j.dtype, j.tag, d + size - left, -1, -1, -1, 0, 0, left, j.fill)
+                        cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, d, -1, -1, -1, 0, 0, begin, job.fill)
+                    if trailing > 0:
+                        cursor = flat(out, cursor, _VFILL, job.dtype, job.tag, d + size - trailing, -1, -1, -1, 0, 0, trailing, job.fill)
                 engine = MTE2 if source.memory == DDR else MTE1
                 inside = dense(UB, slot + begin, size)
-                at = move(out, at, j.dtype, j.tag, engine, source, start - j.in_first, inside, 0, p, planes, stop - start)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, slot)
-    return at
+                cursor = move(out, cursor, job.dtype, job.tag, engine, source, start - job.in_first, inside, 0, p, planes, stop - start)
+            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.width + c, size, planes, slot)
+    return cursor
 
 
 @general
 @njit(cache=True)
-def reflow_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def reflow_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
-    j.first_row, j.rows, j.in_first = start, stop - start, first * w.reach[n.k, 2]
-    return emit_reflow(out, at, j, operand(w, n, 0, first), result(w, n, start), parity)
+    start, stop = work.computed[node.k, node.t]
+    first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
+    job.first_row, job.rows, job.in_first = start, stop - start, first * work.reach[node.k, 2]
+    return emit_reflow(out, cursor, job, operand(work, node, 0, first), result(work, node, start), parity)

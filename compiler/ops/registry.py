@@ -1,4 +1,4 @@
-"""Every kind of operator that becomes instructions: the one list of them."""
+"""Registry of the operator kinds that have instructions."""
 
 from __future__ import annotations
 

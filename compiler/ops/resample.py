@@ -1,4 +1,4 @@
-"""Images in another size."""
+"""Resampling on VECTOR: images in another size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
 
 @dataclass(frozen=True, eq=False)
 class ResampleSpec(OnVector):
-    """Columns first, then rows.
+    """A resampling, of columns first and then of rows.
 
     columns, rows: `Taps.runs`, empty where every place stays; bounds: int64 [out_h, 2], `Taps.bounds` of the rows.
     """
@@ -50,7 +50,7 @@ class ResampleSpec(OnVector):
 
     @lru_cache(maxsize=256)  # noqa: B019  a spec lives as long as its unit
     def input_rows(self, rows: int) -> int:
-        """The most that `rows` neighbouring rows of the result come from."""
+        """The most input rows that `rows` neighbouring rows of the result come from."""
         return int(input_rows(self.bounds, rows))
 
     @lru_cache(maxsize=256)  # noqa: B019
@@ -81,18 +81,18 @@ class ResampleSpec(OnVector):
         repeats, calls = tiles.size / 4 * (1 + self.weighted), tiles.tiles * max(1, runs) * tiles.tiling.tile_planes
         return VectorWork(repeats, calls, [tiles.size * self.in_h * self.in_w / (self.out_h * self.out_w)])
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        taps = self.operator.columns.taps[made.start : made.stop]
-        columns = Taps(tuple(tuple((source - main.start, weight) for source, weight in place) for place in taps))
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        taps = self.operator.columns.taps[out_columns.start : out_columns.stop]
+        columns = Taps(tuple(tuple((source - in_columns.start, weight) for source, weight in place) for place in taps))
         runs = self.columns
         if len(runs):  # a strip that is filled as a whole has none, which would say that its columns stay
             runs = columns.runs if len(columns.runs) else _NO_PLACE
         kernel = replace(self.operator, columns=columns)
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=kernel, columns=runs)
+        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size, operator=kernel, columns=runs)
 
-    def job(self, given: EmitInputs) -> ResampleJob:
-        assert isinstance(given.tiling, VectorTiling)
-        common = self.common(given)
+    def job(self, inputs: EmitInputs) -> ResampleJob:
+        assert isinstance(inputs.tiling, VectorTiling)
+        common = self.common(inputs)
         return ResampleJob(
             **common,
             out_w=self.out_w,
@@ -100,7 +100,7 @@ class ResampleSpec(OnVector):
             widest=self.input_columns(common["tile_columns"]),
             fill=float_bits(self.operator.fill),
             filled=int(self.operator.rows.has_empty or self.operator.columns.has_empty),
-            tile_planes=self.planes_of_tile(given.tiling),
+            tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
     def tables(self) -> list[NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""Windows in strips and in tiles: their padding, which is left and right of the part of the image that a strip has, and what they cover."""
+"""Geometry of sliding windows in strips and tiles: their padding on both sides of a strip, and the pixels that they cover."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ Pooling = Pool | QuantisedAverage
 Sliding = Convolution | Pooling
 
 
-def padded_columns(operator: Sliding, main: Rows, made: Rows) -> Pads:
-    """For columns `made` of the result, which come from columns `main` of the input."""
+def padded_columns(operator: Sliding, in_columns: Rows, out_columns: Rows) -> Pads:
+    """Padding of columns `out_columns` of the result, which read columns `in_columns` of the input."""
     _, stride, _, pad = operator.window(COLUMNS)
-    return _behind(operator, main.start - (made.start * stride - pad), main, made)
+    return _behind(operator, in_columns.start - (out_columns.start * stride - pad), in_columns, out_columns)
 
 
-def all_padding(operator: Convolution, main: Rows, made: Rows) -> Pads | None:
-    """Of windows that see nothing but padding: all of it in front of the image; None where no field holds so much."""
+def all_padding(operator: Convolution, in_columns: Rows, out_columns: Rows) -> Pads | None:
+    """Padding of windows that see nothing else, all in front of the image; None if no field holds so much."""
     size, stride, dilation, _ = operator.window(COLUMNS)
-    before = (made.size - 1) * stride + (size - 1) * dilation + 1
-    return _behind(operator, before, main, made) if before <= MAX_WINDOW else None
+    before = (out_columns.size - 1) * stride + (size - 1) * dilation + 1
+    return _behind(operator, before, in_columns, out_columns) if before <= MAX_WINDOW else None
 
 
-def _behind(operator: Sliding, before: int, main: Rows, made: Rows) -> Pads:
+def _behind(operator: Sliding, before: int, in_columns: Rows, out_columns: Rows) -> Pads:
     size, stride, dilation, _ = operator.window(COLUMNS)
-    behind = max(0, (made.size - 1) * stride + (size - 1) * dilation + 1 - before - main.size)
-    return operator.pads[0], before, operator.pads[2], behind
+    after = max(0, (out_columns.size - 1) * stride + (size - 1) * dilation + 1 - before - in_columns.size)
+    return operator.pads[0], before, operator.pads[2], after
 
 
 @dataclass(frozen=True, eq=False)
 class SlidingSpec(OnVector):
-    """A pooling: tiles of it read what their windows cover."""
+    """A pooling, whose tiles read the pixels under their windows."""
 
     operator: Pooling
 
     @property
     def geometry(self) -> dict[str, int]:
-        """Fields of a job that say where windows lie."""
-        (kh, kw), (sh, sw), (top, left, _, _) = self.operator.kernel, self.operator.stride, self.operator.pads
+        """Fields of a job with the positions of windows."""
+        (kh, kw), (sh, sw), (pad_top, pad_left, _, _) = self.operator.kernel, self.operator.stride, self.operator.pads
         image = {"in_h": self.in_h, "in_w": self.in_w, "out_w": self.out_w}
-        return image | {"kh": kh, "kw": kw, "sh": sh, "sw": sw, "pad_top": top, "pad_left": left}
+        return image | {"kh": kh, "kw": kw, "sh": sh, "sw": sw, "pad_top": pad_top, "pad_left": pad_left}
 
     def wide(self, columns: int) -> int:
         """Columns of the image that the windows of a tile cover: of all columns, whole rows."""
@@ -55,20 +55,20 @@ class SlidingSpec(OnVector):
         return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * pool.stride[1] + pool.kernel[1])
 
     def read_blocks(self, tiles: VectorTiles) -> float:
-        """Of the input, by all tiles: whole rows, or what every tile's windows cover of them."""
+        """Blocks of the input that all tiles read: whole rows, or the columns under a tile's windows."""
         columns = tiles.across * self.wide(tiles.tiling.tile_columns or self.out_w)
         return float(self._window_rows(tiles.heights, tiles.tiling.tile_rows)) * columns * self.y.planes * tiles.images
 
     def _window_rows(self, heights: Heights, tile: int) -> int:
         """Rows of the input that all tiles read, of at most so many rows each."""
-        stride, kernel, found = self.operator.stride[0], self.operator.kernel[0], 0
+        stride, kernel, rows = self.operator.stride[0], self.operator.kernel[0], 0
         for high, count in heights:
-            whole, rest = divmod(high, tile)
-            found += count * whole * min(self.in_h, (tile - 1) * stride + kernel)
-            if rest:
-                found += count * min(self.in_h, (rest - 1) * stride + kernel)
-        return found
+            full_tiles, remainder = divmod(high, tile)
+            rows += count * full_tiles * min(self.in_h, (tile - 1) * stride + kernel)
+            if remainder:
+                rows += count * min(self.in_h, (remainder - 1) * stride + kernel)
+        return rows
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        pads = padded_columns(self.operator, main, made)
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=replace(self.operator, pads=pads))
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        pads = padded_columns(self.operator, in_columns, out_columns)
+        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size, operator=replace(self.operator, pads=pads))

@@ -1,4 +1,4 @@
-"""Softmax over the channels."""
+"""Float softmax over the channels, on VECTOR."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SoftmaxSpec(OnVector):
         return self.group_planes
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
-        """Whole groups."""
+        """Planes of a tile: whole groups."""
         deep = self.group_planes
         return min(self.y.planes, max(deep, tiling.tile_planes // deep * deep))
 
@@ -78,21 +78,21 @@ class SoftmaxSpec(OnVector):
         groups = (last - first) * self.groups // self.y.planes
         return replace(part, groups=groups, masks_at=self.masks_at + first, padded=padded)
 
-    def job(self, given: EmitInputs) -> SoftmaxJob:
-        assert isinstance(given.tiling, VectorTiling)
+    def job(self, inputs: EmitInputs) -> SoftmaxJob:
+        assert isinstance(inputs.tiling, VectorTiling)
         return SoftmaxJob(
-            **self.common(given),
+            **self.common(inputs),
             group_planes=self.group_planes,
             width=self.out_w,
-            tile_planes=self.planes_of_tile(given.tiling),
-            masks=first_of(given.constants),
-            masks_at=self.masks_at if streamed(given) and self.padded else -1,
+            tile_planes=self.planes_of_tile(inputs.tiling),
+            masks=first_of(inputs.constants),
+            masks_at=self.masks_at if streamed(inputs) and self.padded else -1,
         )
 
     def tables(self) -> list[NDArray[np.int64]]:
         return [np.array(self.padded, np.int64)]
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        if streamed(given) or not self.padded:
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        if streamed(inputs) or not self.padded:
             return []
-        return [Fetch(Memory.UB, self.masks_at, first_of(given.constants), self.y.planes)]
+        return [Fetch(Memory.UB, self.masks_at, first_of(inputs.constants), self.y.planes)]

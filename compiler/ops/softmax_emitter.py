@@ -43,53 +43,54 @@ class SoftmaxJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
+def emit_softmax(out: Code, cursor: int, job: SoftmaxJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
     """exp(x - max) / sum."""
-    count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
-    deep = j.group_planes
-    for p in range(0, j.planes, j.tile_planes):
-        planes = min(j.tile_planes, j.planes - p)
-        masks = j.masks
-        if j.masks_at >= 0:
-            if at >= out.shape[0]:
+    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    deep = job.group_planes
+    for p in range(0, job.planes, job.tile_planes):
+        planes = min(job.tile_planes, job.planes - p)
+        masks = job.masks
+        if job.masks_at >= 0:
+            if cursor >= out.shape[0]:
                 return -1
-            at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.masks_at + p, masks, planes, 1, 0, 0, 1, 0, 0)
+            cursor = copy(out, cursor, job.dtype, job.tag, MTE2, DDR, UB, job.masks_at + p, masks, planes, 1, 0, 0, 1, 0, 0)
             masks -= p
         for tile in range(count):
-            r, c = tile // across * tile_rows, tile % across * j.tile_columns
-            size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
-            each = 12 + (size + 7) // 8 * 6 * ((deep + 254) // 255) + size * 4 // 1024
-            if at + 20 + len(padded) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
+            r, c = tile // across * tile_rows, tile % across * job.tile_columns
+            size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
+            group_records = 12 + (size + 7) // 8 * 6 * ((deep + 254) // 255) + size * 4 // 1024
+            if cursor + 20 + len(padded) * (size // 1024 + 2) + planes // deep * group_records + planes * size // 1024 >= out.shape[0]:
                 return -1
-            x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            x = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
-            top = x + j.tile_planes * tile_rows * j.tile_columns
-            total = top + tile_rows * j.tile_columns
-            at = load_tile(out, at, j.dtype, j.tag, source, p, r * j.width + c, size, planes, x)
+            top = x + job.tile_planes * tile_rows * job.tile_columns
+            total = top + tile_rows * job.tile_columns
+            cursor = load_tile(out, cursor, job.dtype, job.tag, source, p, r * job.width + c, size, planes, x)
+            # lanes without a channel become very negative; then x - max, exp, sum, and x / sum, group by group
             for plane in padded:
                 if p <= plane < p + planes:
                     d = x + (plane - p) * size
-                    at = flat(out, at, _VADD, j.dtype, j.tag, d, d, masks + plane, -1, 0, 0, size, 0)
+                    cursor = flat(out, cursor, _VADD, job.dtype, job.tag, d, d, masks + plane, -1, 0, 0, size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
-                at = over_planes(out, at, j.dtype, j.tag, _VMAX, top, first, size, deep)
-                at = flat(out, at, _LANE_MAX, j.dtype, j.tag, top, top, -1, -1, 0, 0, size, 0)
-                at = with_pixels(out, at, j.dtype, j.tag, _VSUB, first, top, size, deep)
-            at = flat(out, at, _VEXP, j.dtype, j.tag, x, x, -1, -1, 0, 0, planes * size, 0)
+                cursor = over_planes(out, cursor, job.dtype, job.tag, _VMAX, top, first, size, deep)
+                cursor = flat(out, cursor, _LANE_MAX, job.dtype, job.tag, top, top, -1, -1, 0, 0, size, 0)
+                cursor = with_pixels(out, cursor, job.dtype, job.tag, _VSUB, first, top, size, deep)
+            cursor = flat(out, cursor, _VEXP, job.dtype, job.tag, x, x, -1, -1, 0, 0, planes * size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
-                at = over_planes(out, at, j.dtype, j.tag, _VADD, total, first, size, deep)
-                at = flat(out, at, _LANE_SUM, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
-                at = flat(out, at, _VRECIPROCAL, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
-                at = with_pixels(out, at, j.dtype, j.tag, _VMUL, first, total, size, deep)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, x)
-    return at
+                cursor = over_planes(out, cursor, job.dtype, job.tag, _VADD, total, first, size, deep)
+                cursor = flat(out, cursor, _LANE_SUM, job.dtype, job.tag, total, total, -1, -1, 0, 0, size, 0)
+                cursor = flat(out, cursor, _VRECIPROCAL, job.dtype, job.tag, total, total, -1, -1, 0, 0, size, 0)
+                cursor = with_pixels(out, cursor, job.dtype, job.tag, _VMUL, first, total, size, deep)
+            cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.width + c, size, planes, x)
+    return cursor
 
 
 @general
 @njit(cache=True)
-def softmax_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+def softmax_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
-    start, stop = w.computed[n.k, n.t]
-    j.rows = stop - start
-    return emit_softmax(out, at, j, operand(w, n, 0, start), result(w, n, start), table(w, n, 0, 1)[:, 0], parity)
+    start, stop = work.computed[node.k, node.t]
+    job.rows = stop - start
+    return emit_softmax(out, cursor, job, operand(work, node, 0, start), result(work, node, start), table(work, node, 0, 1)[:, 0], parity)

@@ -1,11 +1,11 @@
-"""What a product's tiles come to on one block: the one place that counts them, for estimates, features and stages alike.
+"""Counts of a product's tiles on one block, shared by estimates, features and stages; `cost.closed_form` derives cycles from them.
 
-Cycles that this takes: `cost.closed_form`.
+m, n1, k1: rows, columns in fractals and blocks of k of a tile.
 
 `ops.conv_emitter` goes over chunks of weights, and in each over tiles in the order of the tiling, those of k inside.  Tiles of an
 operand that come again *stay* where all of them have a slot: of the operand of the inner loop those of all k and of that loop, of the
 other one those of all k.  Else a tile is loaded wherever another one came between.  The last chunk along an axis, and the last tile in
-it, are what is left; whether tiles stay is the same in all chunks.
+it, may be smaller; whether tiles stay is the same in all chunks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pair = tuple[int, int]  # of the left and the right operand
 
 
 class Counts(NamedTuple):
-    """Of one group.  rows: pixels, padded.  results: tiles that leave L0C.
+    """Counts of one group.  rows: pixels, padded.  results: tiles that leave L0C.
 
     loads_a, loads_b: instructions that load L0A and L0B.  moved_a: rows x blocks of k that come to L0A; moved_b: n1 x blocks of k to L0B.
     blocks: n1 x blocks of k that all rows are multiplied with.
@@ -65,17 +65,17 @@ def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, stay:
 
     Once where tiles stay, or where k is one tile and the other operand's loop is inside or has a single tile too; else for every product.
     """
-    left = 1 if stay[0] or (tiles_k == 1 and (n_outer == 0 or tiles_m == 1)) else tiles_n
-    right = 1 if stay[1] or (tiles_k == 1 and (n_outer == 1 or tiles_n == 1)) else tiles_m
-    return left, right
+    left_loads = 1 if stay[0] or (tiles_k == 1 and (n_outer == 0 or tiles_m == 1)) else tiles_n
+    right_loads = 1 if stay[1] or (tiles_k == 1 and (n_outer == 1 or tiles_n == 1)) else tiles_m
+    return left_loads, right_loads
 
 
 @njit(cache=True)
 def pieces(length: int, size: int) -> Along:
-    """(size, count) of the whole pieces of an axis, and of what is left."""
+    """(size, count) of the whole pieces of an axis, and of the remainder."""
     size = min(size, length)
-    rest = length % size
-    return (size, length // size), (rest, 1 if rest else 0)
+    remainder = length % size
+    return (size, length // size), (remainder, 1 if remainder else 0)
 
 
 @njit(cache=True)
@@ -85,7 +85,7 @@ def whole(length: int) -> Along:
 
 
 def cut_in(length: int, size: int) -> list[tuple[int, int]]:
-    """Those of `pieces` that there are."""
+    """The pieces of `pieces` that are not empty."""
     return [piece for piece in pieces(length, size) if piece[1]]
 
 
@@ -111,13 +111,13 @@ def padded(fractal_rows: int, pixels: int, tile: int) -> int:
 @njit(cache=True)
 def of_chunk(
     tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: int, stay: tuple[bool, bool]
-) -> tuple[int, int, int, int, int]:  # fmt: skip
+) -> tuple[int, int, int, int, int]:
     """(products, loads of L0A, times of all of the left operand, loads of L0B, times of all of the right one) of one chunk of weights.
 
     copies_k: instructions that bring a row of the left operand's tiles.
     """
-    left, right = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer, stay)
-    return tiles_m * tiles_n * tiles_k, left * tiles_m * copies_k, left, right * tiles_n * tiles_k, right
+    left_loads, right_loads = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer, stay)
+    return tiles_m * tiles_n * tiles_k, left_loads * tiles_m * copies_k, left_loads, right_loads * tiles_n * tiles_k, right_loads
 
 
 @njit(cache=True)
@@ -125,7 +125,7 @@ def counts(
     fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut,
     room: Pair,
 ) -> Counts:  # fmt: skip
-    """along_n, along_k: chunks of weights, in n1 and in blocks of k.  cut: where IM2COL ends along k.  room: `places`."""
+    """Count a dense product.  along_n, along_k: chunks of n1 and of blocks of k.  cut: where IM2COL ends along k.  room: `places`."""
     tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m)
     stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
     products = results = loads_a = moved_a = loads_b = moved_b = blocks = 0
@@ -138,34 +138,34 @@ def counts(
                 continue
             count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
             copies = instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
-            one, to_a, left, to_b, right = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
+            one, to_a, left_loads, to_b, right_loads = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
             start = stop
             products += count * one
             loads_a += count_n * to_a
-            moved_a += count * left * rows * size_k
+            moved_a += count * left_loads * rows * size_k
             loads_b += count * to_b
-            moved_b += count * right * size_n * size_k
+            moved_b += count * right_loads * size_n * size_k
             blocks += count * size_n * size_k
     return Counts(rows, products, results, loads_a, moved_a, loads_b, moved_b, blocks)
 
 
 @njit(cache=True)
 def counts_of_panels(
-    p: Panels, fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int,
+    panels: Panels, fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int,
     room: Pair,
 ) -> Counts:  # fmt: skip
-    """The same where there are zeros beside groups."""
+    """Counts of a product with zero blocks, from its panels."""
     tiles_m, rows, results = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m), 0
     for size_n, count_n in along_n:
         results += count_n * tiles_m * ((size_n + tile_n1 - 1) // tile_n1)
     stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
-    loads_a, moved_a, loads_b, moved_b = loads(p, tiles_m, n_outer, stay)
-    return Counts(rows, tiles_m * p.panels, results, loads_a, rows * moved_a, loads_b, moved_b, p.blocks)
+    loads_a, moved_a, loads_b, moved_b = loads(panels, tiles_m, n_outer, stay)
+    return Counts(rows, tiles_m * panels.panels, results, loads_a, rows * moved_a, loads_b, moved_b, panels.blocks)
 
 
 @njit(cache=True)
 def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
-    """Steps of MMAD of all tiles along one axis, the last one what is left."""
+    """Steps of MMAD of all tiles along one axis, the last one the remainder."""
     count = length // tile
-    rest = length - count * tile
-    return count * steps(tile, axis) + (steps(rest, axis) if rest else 0)
+    remainder = length - count * tile
+    return count * steps(tile, axis) + (steps(remainder, axis) if remainder else 0)

@@ -1,5 +1,4 @@
-"""Weights out of overlaid blocks (`target.weight_expansion`): VECTOR makes fractals of them in UB, MTE3 brings these to L1, a piece after
-the other.
+"""Expansion of overlaid weights (`target.weight_expansion`): VECTOR makes fractals in UB, MTE3 brings them to L1, piece by piece.
 
 A piece is some n1 by some *steps*, blocks of k of one group or of several.  In the slot of UB it is [steps][n1][16].  Every run of columns
 has records of its own: where few columns of a group lie in a fractal, of up to 8 columns, repeated for steps; else of up to 8 steps,
@@ -28,7 +27,7 @@ _MIN, _BYTES = int(Op.VMIN), int(DataType.uint8)
 
 
 class ExpansionJob(NamedTuple):
-    """What expands an operator's weights; overlaid: 0 where they are none of these.
+    """Parameters of the expansion of an operator's weights; overlaid: 0 without one.
 
     overlaid, masks, planes, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0,
     overlaid_1, expanded_0, expanded_1: blocks of UB; overlaid blocks take turns in two places unless they are kept.  room: blocks of a slot
@@ -57,90 +56,94 @@ class ExpansionJob(NamedTuple):
 @njit(cache=True)
 def overlaid_steps(overlaid: int, k1: int) -> int:
     """Steps whose overlaid blocks come at a time where all are expanded at once: whole groups, or a part of one."""
-    most = max(1, OVERLAID_BLOCKS // overlaid)
-    if most >= k1:
-        return most // k1 * k1
-    return most // REPEAT_BLOCKS * REPEAT_BLOCKS if most > REPEAT_BLOCKS else most
+    max_steps = max(1, OVERLAID_BLOCKS // overlaid)
+    if max_steps >= k1:
+        return max_steps // k1 * k1
+    return max_steps // REPEAT_BLOCKS * REPEAT_BLOCKS if max_steps > REPEAT_BLOCKS else max_steps
 
 
 @general
 @njit(cache=True)
-def load_overlaid(out: Code, at: int, j: ExpansionJob, tag: int, parity: Ints, source: int, blocks: int) -> tuple[int, int]:
+def load_overlaid(out: Code, cursor: int, job: ExpansionJob, tag: int, parity: Ints, source: int, blocks: int) -> tuple[int, int]:
     """Overlaid blocks from DDR; returns the next row as `expand_all` does, and where they are in UB."""
-    if at >= out.shape[0]:
+    if cursor >= out.shape[0]:
         return -1, 0
-    place = j.overlaid_1 if parity[OVERLAID_SLOT] else j.overlaid_0
+    place = job.overlaid_1 if parity[OVERLAID_SLOT] else job.overlaid_0
     parity[OVERLAID_SLOT] ^= 1
-    return copy(out, at, _BYTES, tag, MTE2, DDR, UB, source, place, blocks, 1, 0, 0, 1, 0, 0), place
+    return copy(out, cursor, _BYTES, tag, MTE2, DDR, UB, source, place, blocks, 1, 0, 0, 1, 0, 0), place
 
 
 @general
 @njit(cache=True)
 def expand_all(
-    out: Code, at: int, j: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int,
+    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int,
     target: int,
 ) -> int:  # fmt: skip
-    """All weights, from DDR on.  Returns the next row, or -1 where `out` is too short."""
-    steps = overlaid_steps(j.overlaid, k1)
+    """Expand all weights, from DDR to L1.  Returns the next row, or -1 where `out` is too short."""
+    steps = overlaid_steps(job.overlaid, k1)
     some = max(1, steps // k1)
-    places = packed(needed, j.tile_n1, j.tile_k1) if j.packed else np.empty((0, 0), np.int64)
-    size_of_group = (places.max() + 1 if j.packed else n1 * k1) * COLUMNS
+    places = packed(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
+    size_of_group = (places.max() + 1 if job.packed else n1 * k1) * COLUMNS
     for group in range(0, groups, some):
         together = min(some, groups - group)
         for k in range(0, k1, steps):
             size = min(steps, k1 - k)
-            at, place = load_overlaid(out, at, j, tag, parity, source + (group * k1 + k) * j.overlaid, together * size * j.overlaid)
-            if at < 0:
+            cursor, place = load_overlaid(
+                out, cursor, job, tag, parity, source + (group * k1 + k) * job.overlaid, together * size * job.overlaid
+            )
+            if cursor < 0:
                 return -1
-            to = target + group * size_of_group + (0 if j.packed else k * COLUMNS)
-            at = expand(out, at, j, runs, needed, places, tag, parity, place, together, k, size, 0, n1, to, k1 * COLUMNS, size_of_group)
-            if at < 0:
+            to = target + group * size_of_group + (0 if job.packed else k * COLUMNS)
+            cursor = expand(
+                out, cursor, job, runs, needed, places, tag, parity, place, together, k, size, 0, n1, to, k1 * COLUMNS, size_of_group
+            )
+            if cursor < 0:
                 return -1
-    return at
+    return cursor
 
 
 @general
 @njit(cache=True)
 def expand(
-    out: Code, at: int, j: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
-    k_start: int, k_size: int, n_start: int, n_size: int, target: int, row: int, apart: int,
+    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
+    k_start: int, k_size: int, n_start: int, n_size: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
-    """n1 and steps that begin at n_start and k_start, of groups one after the other (of one, unless `across`), to L1.
+    """Expand n1 and steps from n_start and k_start on, of consecutive groups (one, unless `across`), to L1.
 
-    overlaid: where the first step's blocks are in UB.  row, apart: L1 blocks from an n1, from a group, to the next.
+    overlaid: where the first step's blocks are in UB.  row, group_pitch: L1 blocks from an n1, from a group, to the next.
     needed: see `emit_conv`; what is not multiplied is not made where steps are taken together.  places: `packed` from target on, or of no
     size.
     """
-    deep = 1 if j.across else min(REPEAT_BLOCKS, k_size)
-    wide = min(n_size, max(1, j.room // (deep * COLUMNS)))
-    if j.across:
-        deep = j.room // (wide * COLUMNS)
+    deep = 1 if job.across else min(REPEAT_BLOCKS, k_size)
+    wide = min(n_size, max(1, job.room // (deep * COLUMNS)))
+    if job.across:
+        deep = job.room // (wide * COLUMNS)
     for n in range(0, n_size, wide):
         columns = min(wide, n_size - n)
         group, k = 0, 0
         while group < groups:
             stop = k_size
-            if needed.size and not j.across:
+            if needed.size and not job.across:
                 k, stop = _made(needed, n_start + n, columns, k_start, k, k_size, deep)
                 if k == stop:
                     break
-            together = max(1, min(deep // k_size, groups - group)) if j.across and k == 0 else 1
-            size, first = min(deep, stop - k), overlaid + (group * k_size + k) * j.overlaid
-            at = _piece(
-                out, at, j, runs, needed, places, tag, parity, first, together, k_start + k, size, n_start + n, columns,
-                target + group * apart + (0 if places.size else n * row + k * COLUMNS), row, apart,
+            together = max(1, min(deep // k_size, groups - group)) if job.across and k == 0 else 1
+            size, first = min(deep, stop - k), overlaid + (group * k_size + k) * job.overlaid
+            cursor = _piece(
+                out, cursor, job, runs, needed, places, tag, parity, first, together, k_start + k, size, n_start + n, columns,
+                target + group * group_pitch + (0 if places.size else n * row + k * COLUMNS), row, group_pitch,
             )  # fmt: skip
-            if at < 0:
+            if cursor < 0:
                 return -1
             k += size
             if k == k_size:
                 group, k = group + together, 0
-    return at
+    return cursor
 
 
 @njit(cache=True)
 def _made(needed: Ints, n: int, columns: int, k_start: int, k: int, k_size: int, deep: int) -> tuple[int, int]:
-    """[first, stop) of the next steps from k on, at most `deep`, that any of these n1 needs; of no size where none is left."""
+    """[first, stop) of the next steps from k on, at most `deep`, that any of `columns` n1 from n on needs; empty at the end."""
     stop = k_size
     while k < k_size and not needed[n : n + columns, k_start + k].any():
         k += 1
@@ -154,93 +157,96 @@ def _made(needed: Ints, n: int, columns: int, k_start: int, k: int, k_size: int,
 @general
 @njit(cache=True)
 def _piece(
-    out: Code, at: int, j: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int, k: int,
-    size: int, n1: int, columns: int, target: int, row: int, apart: int,
+    out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
+    k: int, size: int, n1: int, columns: int, target: int, row: int, group_pitch: int,
 ) -> int:  # fmt: skip
-    """`size` steps of each group; groups: of whole ones, where they are several."""
-    place = j.expanded_1 if parity[EXPANDED_SLOT] else j.expanded_0
+    """Expand `size` steps from step k on of each group; several groups are whole ones."""
+    place = job.expanded_1 if parity[EXPANDED_SLOT] else job.expanded_0
     parity[EXPANDED_SLOT] ^= 1
     pitch, begin, steps = columns * COLUMNS, n1 * COLUMNS, groups * size
+    # overlaid blocks and masks of a run of columns have constant steps, so records cover several at a time
     for r in range(runs.shape[0]):
         first, count, s, s_step, m, m_step = runs[r]
         a, b = max(first, begin), min(first + count, begin + pitch)
         d = place + a - begin
-        s, m = overlaid + s + (a - first) * s_step, j.masks_at + m + (a - first) * m_step
-        for c in range(0, b - a, REPEAT_BLOCKS if j.across else MAX_REPEATS):
+        s, m = overlaid + s + (a - first) * s_step, job.masks_at + m + (a - first) * m_step
+        for c in range(0, b - a, REPEAT_BLOCKS if job.across else MAX_REPEATS):
             t = 0
             while t < steps:
-                if at + 2 + columns >= out.shape[0]:
+                if cursor + 2 + columns >= out.shape[0]:
                     return -1
-                plane, tap = (k + t % size) // j.taps, (k + t % size) % j.taps
+                plane, tap = (k + t % size) // job.taps, (k + t % size) % job.taps
                 mask, mask_next, alike = (
-                    m + plane * j.masks + c * m_step,
+                    m + plane * job.masks + c * m_step,
                     0,
-                    min(j.taps - tap, steps - t),
+                    min(job.taps - tap, steps - t),
                 )  # steps: their masks are equally far apart
-                if j.planes == 1:
+                if job.planes == 1:
                     alike = steps - t
-                elif j.taps == 1:
-                    alike, mask_next = size - t % size, j.masks
-                to, from_ = d + c + t * pitch, s + c * s_step + t * j.overlaid
-                if j.across:
+                elif job.taps == 1:
+                    alike, mask_next = size - t % size, job.masks
+                to, from_ = d + c + t * pitch, s + c * s_step + t * job.overlaid
+                if job.across:
                     some, wide = min(MAX_REPEATS, alike), min(REPEAT_BLOCKS, b - a - c)
-                    at = vector(
-                        out, at, _MIN, _BYTES, tag, to, from_, mask, -1, wide, some, 1, pitch, s_step, j.overlaid, m_step, mask_next,
+                    cursor = vector(
+                        out, cursor, _MIN, _BYTES, tag, to, from_, mask, -1, wide, some, 1, pitch, s_step, job.overlaid, m_step, mask_next,
                         0, 0, 0,
                     )  # fmt: skip
                 else:
                     some, wide = min(REPEAT_BLOCKS, alike), min(MAX_REPEATS, b - a - c)
-                    full, rest = wide // REPEAT_BLOCKS, wide % REPEAT_BLOCKS
-                    if some * (full + (rest > 0) + j.startup * ((full > 0) + (rest > 0))) < wide + j.startup:
+                    full, remainder = wide // REPEAT_BLOCKS, wide % REPEAT_BLOCKS
+                    # steps or columns as the blocks of a repeat, whichever takes VECTOR less time
+                    if some * (full + (remainder > 0) + job.startup * ((full > 0) + (remainder > 0))) < wide + job.startup:
                         some = 1
                         if full:
-                            at = vector(
-                                out, at, _MIN, _BYTES, tag, to, from_, mask, -1, REPEAT_BLOCKS, full, 1, REPEAT_BLOCKS, s_step,
+                            cursor = vector(
+                                out, cursor, _MIN, _BYTES, tag, to, from_, mask, -1, REPEAT_BLOCKS, full, 1, REPEAT_BLOCKS, s_step,
                                 REPEAT_BLOCKS * s_step, m_step, REPEAT_BLOCKS * m_step, 0, 0, 0,
                             )  # fmt: skip
-                        if rest:
+                        if remainder:
                             done = full * REPEAT_BLOCKS
-                            at = vector(
-                                out, at, _MIN, _BYTES, tag, to + done, from_ + done * s_step, mask + done * m_step, -1, rest, 1, 1, 0,
-                                s_step, 0, m_step, 0, 0, 0, 0,
+                            cursor = vector(
+                                out, cursor, _MIN, _BYTES, tag, to + done, from_ + done * s_step, mask + done * m_step, -1, remainder, 1, 1,
+                                0, s_step, 0, m_step, 0, 0, 0, 0,
                             )  # fmt: skip
                     else:
-                        at = vector(
-                            out, at, _MIN, _BYTES, tag, to, from_, mask, -1, some, wide, pitch, 1, j.overlaid, s_step, mask_next, m_step,
-                            0, 0, 0,
+                        cursor = vector(
+                            out, cursor, _MIN, _BYTES, tag, to, from_, mask, -1, some, wide, pitch, 1, job.overlaid, s_step, mask_next,
+                            m_step, 0, 0, 0,
                         )  # fmt: skip
                 t += some
+    # out of the slot of UB: by panels, or with the pitch of dense weights
     if places.size:
-        return _packed_piece(out, at, j, needed, places, tag, place, k, size, n1, columns, target)
+        return _packed_piece(out, cursor, job, needed, places, tag, place, k, size, n1, columns, target)
     if groups == 1:
-        return copy(out, at, _BYTES, tag, MTE3, UB, L1, place, target, COLUMNS, columns, COLUMNS, row, size, pitch, COLUMNS)
+        return copy(out, cursor, _BYTES, tag, MTE3, UB, L1, place, target, COLUMNS, columns, COLUMNS, row, size, pitch, COLUMNS)
     for n in range(columns):
-        at = copy(
-            out, at, _BYTES, tag, MTE3, UB, L1, place + n * COLUMNS, target + n * row, COLUMNS, size, pitch, COLUMNS, groups, size * pitch,
-            apart,
+        cursor = copy(
+            out, cursor, _BYTES, tag, MTE3, UB, L1, place + n * COLUMNS, target + n * row, COLUMNS, size, pitch, COLUMNS, groups,
+            size * pitch, group_pitch,
         )  # fmt: skip
-    return at
+    return cursor
 
 
 @njit(cache=True)
 def _packed_piece(
-    out: Code, at: int, j: ExpansionJob, needed: Ints, places: Ints, tag: int, place: int, k: int, size: int, n1: int, columns: int,
+    out: Code, cursor: int, job: ExpansionJob, needed: Ints, places: Ints, tag: int, place: int, k: int, size: int, n1: int, columns: int,
     target: int,
 ) -> int:  # fmt: skip
-    """What is multiplied of a piece to where it lies packed, panel by panel; -1 where `out` is too short."""
-    for k_start in range(k // j.tile_k1 * j.tile_k1, k + size, j.tile_k1):
+    """Copy the multiplied blocks of a piece, from step k on, to their packed places, panel by panel; -1 if `out` is too short."""
+    for k_start in range(k // job.tile_k1 * job.tile_k1, k + size, job.tile_k1):
         n = n1
         while n < n1 + columns:
-            if at >= out.shape[0]:
+            if cursor >= out.shape[0]:
                 return -1
-            n_stop = min((n // j.tile_n1 + 1) * j.tile_n1, n1 + columns)
-            wide, start, length = panel(needed, n, n_stop, k_start, min(k_start + j.tile_k1, needed.shape[1]))
+            n_stop = min((n // job.tile_n1 + 1) * job.tile_n1, n1 + columns)
+            wide, start, length = panel(needed, n, n_stop, k_start, min(k_start + job.tile_k1, needed.shape[1]))
             first, stop = max(start, k), min(start + length, k + size)
             if first < stop:
                 source, to = place + ((first - k) * columns + n - n1) * COLUMNS, target + places[n, first] * COLUMNS
-                at = copy(
-                    out, at, _BYTES, tag, MTE3, UB, L1, source, to, COLUMNS, wide, COLUMNS, length * COLUMNS, stop - first,
+                cursor = copy(
+                    out, cursor, _BYTES, tag, MTE3, UB, L1, source, to, COLUMNS, wide, COLUMNS, length * COLUMNS, stop - first,
                     columns * COLUMNS, COLUMNS,
                 )  # fmt: skip
             n += wide
-    return at
+    return cursor

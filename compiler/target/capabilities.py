@@ -1,7 +1,7 @@
-"""What emission takes for granted of a machine, as data, the refusal of a machine that lacks it, and what may be laid out in its memories.
+"""Capabilities of a machine: paths that emission needs, the refusal of machines that lack them, and room of memories.
 
-Records are emitted as for a machine with all memories.  What plays the role of one that is not there is said here, and
-`codegen.legalize_buffers` makes records of the machine itself of them:
+Emission writes records for a machine with all memories.  This module names the substitute of a missing memory, and
+`codegen.legalize_buffers` rewrites the records for the machine itself:
 
 | memory    | its role is played by                                                                             |
 |-----------|---------------------------------------------------------------------------------------------------|
@@ -42,25 +42,25 @@ _NO_LIMIT = 1 << 17  # blocks: more than an instruction's operand has where the 
 def paths_of(machine: Machine) -> Paths:
     """Paths that the compiler needs of a machine with these memories."""
     ub, l0 = machine.has(Memory.UB), machine.has(Memory.L0A)
-    found = _LOADS | (_L0 if l0 else _NO_L0) | (_UB if ub else _NO_UB)
+    paths = _LOADS | (_L0 if l0 else _NO_L0) | (_UB if ub else _NO_UB)
     if machine.shared is not None:
-        found |= _SHARED | (_SHARED_UB if ub else {})
-    return found
+        paths |= _SHARED | (_SHARED_UB if ub else {})
+    return paths
 
 
 def check_machine(machine: Machine, *dtypes: DataType) -> None:
-    """Raise `UnsupportedError` where the compiler has no code for a machine: paths that it needs are missing, or a data type is."""
-    lacks = list[str]()
+    """Raise `UnsupportedError` for a machine that lacks a path that the compiler needs, or a data type."""
+    gaps = list[str]()
     for (source, destination), engines in paths_of(machine).items():
         path = machine.path(Memory[source], Memory[destination])
         if path is None or path.engine not in engines:
-            what = "is missing" if path is None else f"belongs to {path.engine}"
-            lacks.append(f"path {source} -> {destination} {what}, needed of {' or '.join(engines)}")
-    if lacks:
-        raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(lacks)}")
+            problem = "is missing" if path is None else f"belongs to {path.engine}"
+            gaps.append(f"path {source} -> {destination} {problem}, needed of {' or '.join(engines)}")
+    if gaps:
+        raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(gaps)}")
     for dtype in dtypes:
-        if why := _lacks(machine, dtype):
-            raise UnsupportedError(why)
+        if refusal := _lacks(machine, dtype):
+            raise UnsupportedError(refusal)
 
 
 def _lacks(machine: Machine, dtype: DataType) -> str:
@@ -71,7 +71,7 @@ def _lacks(machine: Machine, dtype: DataType) -> str:
 
 
 def no_floats(machine: Machine, dtype: DataType) -> str:
-    """Why operators on floats of a model, which are that type on the NPU, stay with the host of a machine of integers, or ''."""
+    """The reason to leave float operators (of this type on the NPU) to the host: a machine of integers lacks the type; else ''."""
     return _lacks(machine, dtype) if DataType.int8.name in machine.matrix.data_types else ""
 
 
@@ -82,7 +82,7 @@ def writes_l1(machine: Machine) -> bool:
 
 
 def region_blocks(machine: Machine) -> int:
-    """Blocks of L1, its first ones, that play the role of UB; 0 where there is one."""
+    """Count of the first blocks of L1 that stand in for UB; 0 on a machine with UB."""
     return 0 if machine.has(Memory.UB) else _part(machine.buffer_blocks(Memory.L1))
 
 
@@ -98,14 +98,14 @@ def least_ub_blocks(machine: Machine) -> int:
 
 @lru_cache(maxsize=64)
 def _rooms(machine: Machine) -> dict[Memory, int]:
-    found, region = dict(machine.buffers_blocks), region_blocks(machine)
-    found[Memory.L1] -= region
-    found[Memory.UB] += region
-    return found | {memory: _NO_LIMIT for memory in (Memory.L0A, Memory.L0B) if not machine.has(memory)}
+    blocks, region = dict(machine.buffers_blocks), region_blocks(machine)
+    blocks[Memory.L1] -= region
+    blocks[Memory.UB] += region
+    return blocks | {memory: _NO_LIMIT for memory in (Memory.L0A, Memory.L0B) if not machine.has(memory)}
 
 
 def room_blocks(machine: Machine, memory: Memory) -> int:
-    """Blocks that may be laid out in what is this memory to emission."""
+    """Blocks of a memory, or of its substitute, that emission may allocate."""
     return _rooms(machine)[memory]
 
 
@@ -121,7 +121,7 @@ def least_slot(machine: Machine, memory: Memory) -> int:
 
 
 class L0(NamedTuple):
-    """Of L0A and L0B what `tile_slot` goes by, in blocks: `least_slot`, and all of the memory."""
+    """Sizes of L0A and L0B in blocks: the smallest slot (`least_slot`) and the whole memory."""
 
     least_a: int
     room_a: int

@@ -1,4 +1,4 @@
-"""Constants of a unit in DDR: sections one after the other, from block 0 on."""
+"""Constants of a target graph in DDR: consecutive sections from block 0 on."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class Constants:
         return self.reserve(name, len(data), lambda out: np.copyto(out, data))
 
     def reserve(self, name: str, size_bytes: int, fill: Callable[[Bytes], None]) -> int:
-        """A section that is filled when there is a place for all of them: what is large is not copied there.  fill: all of its bytes."""
+        """Add a section whose bytes `fill` writes into the final array, so that large weights are not copied.  Returns its block."""
         section = _Section(name, self.end, size_bytes, fill)
         self.sections.append(section)
         self.end = aligned(section.at + section.blocks)
         return section.at
 
     def buffers(self) -> list[DdrBuffer]:
-        return [DdrBuffer(each.name, "constant", each.at, each.blocks) for each in self.sections]
+        return [DdrBuffer(section.name, "constant", section.at, section.blocks) for section in self.sections]
 
     def bytes(self) -> Bytes:
         out, end = np.empty(self.end * BLOCK_BYTES, np.uint8), 0
-        for each in self.sections:
-            start = each.at * BLOCK_BYTES
+        for section in self.sections:
+            start = section.at * BLOCK_BYTES
             out[end:start] = 0
-            end = start + each.size_bytes
-            each.fill(out[start:end])
+            end = start + section.size_bytes
+            section.fill(out[start:end])
         out[end:] = 0
         return out

@@ -1,7 +1,7 @@
-"""A unit within what a level leaves of the machine: the same addresses in DDR and the same operators, less room on the chip.
+"""Limits of a contention level on a target graph: equal DDR addresses and operators, less room on the chip.
 
-Plans are decoded and laid out within one of the sizes that levels leave, the whole memory among them, so that what fits a smaller grant
-stays within it to the last block.
+Plans are decoded and laid out within one of the granted sizes, or the whole memory, so that a plan for a smaller grant stays within it
+to the last block.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from simulator.npu.machine import Machine
 
 @lru_cache(maxsize=64)
 def memory_grants(machine: Machine) -> tuple[Grant, ...]:
-    """What levels leave of its memories, on all cores; the first is all of them, then descending."""
-    found = {machine.granted(level)._replace(cores=machine.cores) for level in machine.contention} - {machine.whole}
-    return machine.whole, *sorted(found, reverse=True)
+    """Grants of memories by level, on all cores: the whole machine first, then descending."""
+    grants = {machine.granted(level)._replace(cores=machine.cores) for level in machine.contention} - {machine.whole}
+    return machine.whole, *sorted(grants, reverse=True)
 
 
 @lru_cache(maxsize=64)
 def l1_grants(machine: Machine) -> tuple[int, ...]:
-    """Sizes of L1 in bytes that levels leave, ascending; the last is all of it."""
+    """Sizes of L1 in bytes that levels grant, ascending; the last is the whole L1."""
     return tuple(sorted({grant.l1_bytes for grant in memory_grants(machine)}))
 
 
 @lru_cache(maxsize=512)
 def limited_to(target_graph: TargetGraph, grant: Grant) -> TargetGraph:
-    """The unit on a machine that has no more than this; that itself where it is all."""
+    """The target graph on a machine reduced to a grant; the argument itself for the whole machine."""
     if grant == target_graph.machine.whole:
         return target_graph
     values = target_graph.machine.model_dump()
@@ -41,10 +41,10 @@ def limited_to(target_graph: TargetGraph, grant: Grant) -> TargetGraph:
 
 
 def within_l1(target_graph: TargetGraph, l1_bytes: int) -> TargetGraph:
-    """The unit within so much of L1."""
+    """The target graph within a size of L1."""
     return limited_to(target_graph, target_graph.machine.whole._replace(l1_bytes=l1_bytes))
 
 
 def at_level(target_graph: TargetGraph, level: str) -> TargetGraph:
-    """The unit within what a level leaves."""
+    """The target graph within the grant of a level."""
     return limited_to(target_graph, target_graph.machine.granted(level))

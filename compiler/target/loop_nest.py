@@ -1,4 +1,4 @@
-"""What an operator computes on a block, as loops and operands (`segment.dataflow` makes moves and computations of it)."""
+"""Loops and operands of an operator on a block; `segment.dataflow` derives moves and computations from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.npu.parts import Fractal, Memory
 
 
 class Operand(NamedTuple):
-    """A tensor of a computation: the loops that index it, its bits, where it lies at first (at last), and where it is computed with.
+    """A tensor of a computation: loops that index it, its bits, its memory before (after) the computation, and the memory during it.
 
     lies L1: the segment keeps it on chip.  A read that lacks a loop of the result is a broadcast over it.
     """
@@ -26,7 +26,7 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Nest:
-    """What is computed on one block: extents of the loops, what is read, what is written.
+    """A computation on one block: extents of the loops, operands read, operand written.
 
     g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
     lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.

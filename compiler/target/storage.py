@@ -1,4 +1,4 @@
-"""Where tensors lie: storages in DDR, and pieces of them."""
+"""Storages of tensors in DDR, and slices of storages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class TensorSlice(NamedTuple):
     plane: int
     planes: int
 
-    def overlaps(self, other: TensorSlice) -> bool:
-        return self.storage == other.storage and self.plane < other.plane + other.planes and other.plane < self.plane + self.planes
+    def overlaps(self, tensor: TensorSlice) -> bool:
+        return self.storage == tensor.storage and self.plane < tensor.plane + tensor.planes and tensor.plane < self.plane + self.planes
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,10 @@ class StorageSpec:
     """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`.
 
     dtype: of its values.
+    whole: planes of the DDR storage of which this is a run (`segment.channel_splits`), else 0; `planes`: its own.
 
-    whole: planes of the storage in DDR that it is a run of (`segment.channel_splits`), 0 where it is no such run; `planes` are its own.
-
-    In a unit of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
-    `pitch` blocks in DDR, 0 where they have no others.
+    In a target graph of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that
+    have `pitch` blocks in DDR, 0 where they have no others.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""What emission and search need of a model on a machine, as numbers: storages, operators, addresses of constants.
+"""The lowered model that emission and search read: storages, operators, addresses of constants, as numbers.
 
-A `Unit` is made once per (graph, machine, data type), by `ops.lower_graph`, and shared by every plan, candidate and variant: its DDR
+A `TargetGraph` is made once per (graph, machine, data type), by `ops.lower_graph`, and shared by every plan, candidate and variant: its DDR
 addresses never depend on a plan, so variants can be switched by their start address alone.
 """
 
@@ -21,12 +21,11 @@ from simulator.npu.program import MemoryMap
 
 @dataclass(frozen=True, eq=False)
 class TargetGraph:
-    """A model on a machine in a data type, without its weights' values: all that planning, emission and timing need.
+    """A model on a machine in a data type, without the values of its weights: the input of planning, emission and timing.
 
-    So it is small: every worker is sent one, and what is remembered of units does not keep their models.  The values are packed beside
-    it (`ops.lower_graph.Packed`).  dtype: in which it was asked for; of a tensor,
-    ask `type_of`.  strips: of how many strips (`segment.strips`) this is one.  together: images that are worked on together
-    (`segment.batch_tiles`); then what is called an image is so many of them.
+    It is small, since every worker is sent one and caches hold many.  `ops.lower_graph.Packed` has the values of the weights.
+    dtype: the requested one; `type_of` has that of a tensor.  strips: count of strips (`segment.strips`) of which this is one.
+    together: images of a batch tile (`segment.batch_tiles`), which counts as one image.
     """
 
     graph: Graph
@@ -43,16 +42,16 @@ class TargetGraph:
     together: int = 1
 
     def type_of(self, tensor: TensorSlice) -> DataType:
-        """Of a tensor's values: every operand, result and constant has its own."""
+        """The data type of a tensor; operands, results and constants may differ."""
         return self.storages[tensor.storage].dtype
 
     def dtypes_of(self, spec: TargetOp) -> tuple[DataType, ...]:
-        """Of an operator's operands, and of its result."""
+        """Data types of an operator's operands and of its result."""
         return tuple([self.type_of(piece) for piece in (*spec.reads, spec.y)])
 
     @property
     def images(self) -> int:
-        """n of every tensor: of images, or of those that are worked on together."""
+        """Batch size of every tensor, counted in images or batch tiles."""
         return self.storages[0].n
 
     @property
@@ -61,7 +60,7 @@ class TargetGraph:
 
     @cached_property
     def machine_digest(self) -> str:
-        """Of what the machine is to these tensors: rates of integers may be added to its file without any effect on networks of floats."""
+        """Digest of the machine for these tensors: integer rates added to its file do not change that of a float network."""
         floats = all(storage.dtype.is_float for storage in self.storages)
         return self.machine.floats_digest if floats else self.machine.digest
 

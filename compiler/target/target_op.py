@@ -1,6 +1,6 @@
-"""What every operator of a unit has and is asked, whatever its kind; `kinds` has a class for each.
+"""Common interface of the operators of a target graph; `ops` has a subclass for each kind.
 
-Below, what is true of most operators of VECTOR is the answer unless a kind gives its own.  `kinds.product` has that of the matrix unit.
+The defaults fit most operators of VECTOR.  `ops.conv` has those of the matrix unit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from simulator.npu.parts import DataType, Memory
 
 
 class Strip(NamedTuple):
-    """Where an operator of a strip stands in the whole tensors, in blocks of a row: the first one of its main input that it reads, the
-    first one of its result that it makes, and [own, own + owned) of those that go to DDR."""
+    """Position of a strip's operator in the whole tensors, in blocks of a row: the first block read of its main input, the first block
+    made of its result, and blocks [own, own + owned) of the result that go to DDR."""
 
     read: int
     made: int
@@ -46,7 +46,7 @@ class UbBuffers(NamedTuple):
 
 
 class EmitInputs(NamedTuple):
-    """What a segment gives an operator that is emitted: first blocks of its buffers, a slot after the other.
+    """Inputs of an operator's emission, from its segment: the first block of each buffer slot.
 
     weights: in L1; all that follows it: in UB (`segment.memory_plan`).  inside: whether its result stays on chip.
     """
@@ -77,10 +77,10 @@ class Fetch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TargetOp(ABC):
-    """What every operator has.  reads[0] is the main input; `signature` says what its cost depends on.
+    """An operator of a target graph.  reads[0] is the main input; `signature` names all that its cost depends on.
 
-    index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`segment.reorder`), or -1.
-    strip: None where it has whole rows; else in_w and out_w are what the strip has of them.
+    index: in the target graph.  named: its index in the graph that names the operators, if that is another (`segment.reorder`), else -1.
+    strip: None for whole rows; else in_w and out_w are the widths of the strip.
     """
 
     word: ClassVar[str]  # of its kind in signatures, which stay when classes are renamed
@@ -109,7 +109,7 @@ class TargetOp(ABC):
         return 0
 
     def signature(self, storages: Sequence[StorageSpec]) -> str:
-        """What its cost depends on, apart from its block and its tiling: the text under which tasks are shared.  storages: the unit's."""
+        """The text under which tasks are shared: all that the cost depends on beside block and tiling.  storages: of the target graph."""
         planes = [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)]
         sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], "planes": planes, **self.described()}
         types = [storages[piece.storage].dtype for piece in (*self.reads, self.y)]
@@ -118,11 +118,11 @@ class TargetOp(ABC):
         return " ".join([self.word, *(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in sizes.items())])
 
     def described(self) -> dict[str, object]:
-        """What a signature says beside the sizes of its tensors: JSON values by name, in an order that stays."""
+        """Fields of the signature beside the sizes of tensors: JSON values by name, in a fixed order."""
         return {}
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
-        """Operators of a machine and data type whose sizes are equal have equal tilings and features; itself where only it has them."""
+        """Key of equal tilings and features among operators of a machine and data type; the operator itself if it shares them with none."""
         return (self,)
 
     def placed(self, address: Callable[[str], int]) -> Self:
@@ -139,12 +139,12 @@ class TargetOp(ABC):
 
     @property
     def right(self) -> TensorSlice | None:
-        """A tensor that is read whole for any of the result, from L1 or in chunks: the right operand of a product."""
+        """The right operand of a product of two tensors: every part of the result reads all of it, from L1 or in chunks."""
         return None
 
     @property
     def right_blocks(self) -> int:
-        """Blocks of that."""
+        """Blocks of the right operand."""
         return 0
 
     @property
@@ -154,12 +154,12 @@ class TargetOp(ABC):
 
     @property
     def stored_weight_blocks(self) -> int:
-        """The same in DDR."""
+        """Blocks of its weights in DDR."""
         return self.weight_blocks
 
     @property
     def pixels_per_block(self) -> int:
-        """Of its main input."""
+        """Pixels of the main input in a block."""
         return 1
 
     def input_rows(self, rows: int) -> int:
@@ -171,7 +171,7 @@ class TargetOp(ABC):
 
     @abstractmethod
     def channel_step(self, count: int, dtype: DataType) -> int | str:
-        """Planes of the smallest run of channels that may be made apart on `count` cores; or why none may."""
+        """Planes of the smallest run of channels that one of `count` cores may make; or the reason why none may."""
 
     @abstractmethod
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
@@ -179,14 +179,14 @@ class TargetOp(ABC):
 
     @property
     def strip_refusal(self) -> str:
-        """What keeps it from being cut into strips, or ''."""
+        """The reason why it cannot be cut into strips, or ''."""
         return ""
 
-    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        """The operator that makes columns `made` of the result from columns `main` of its input."""
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size)
+    def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
+        """The operator that makes columns `out_columns` of the result from columns `in_columns` of its input."""
+        return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size)
 
-    # what it takes of memories
+    # buffers in memories
 
     @abstractmethod
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
@@ -198,30 +198,30 @@ class TargetOp(ABC):
 
     @abstractmethod
     def nest(
-        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, l1_reads: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
-        """The computation of `rows` rows of the result; kept: which reads the segment has in L1; inside: the result stays there."""
+        """The computation of `rows` rows of the result; l1_reads: reads that the segment has in L1; inside: the result stays there."""
 
     # its records
 
     @abstractmethod
-    def job(self, given: EmitInputs) -> tuple[int, ...]:
-        """What its emitter is told: a NamedTuple of numbers, of a type that the table of kinds has an emitter for."""
+    def job(self, inputs: EmitInputs) -> tuple[int, ...]:
+        """Parameters of its emitter: a NamedTuple of numbers, of a type in `ops.registry`."""
 
-    def job_row(self, given: EmitInputs) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
+    def job_row(self, inputs: EmitInputs) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
         """The type of its job, and the numbers in it."""
-        job = self.job(given)
+        job = self.job(inputs)
         return type(job), np.array(job, np.int64)
 
     def tables(self) -> list[NDArray[np.int64]]:
-        """What its emitter reads beside its job, at most three."""
+        """Arrays that its emitter reads beside its job, at most three."""
         return []
 
-    def fetches(self, given: EmitInputs) -> list[Fetch]:
-        """Its constants, those that do not come with tiles."""
+    def fetches(self, inputs: EmitInputs) -> list[Fetch]:
+        """Loads of constants once per segment, in contrast to those that come with tiles."""
         return []
 
 
-def rounded(blocks: int, to: int) -> int:
-    """Up to a multiple."""
-    return -(-blocks // to) * to
+def rounded(blocks: int, multiple: int) -> int:
+    """Round up to a multiple."""
+    return -(-blocks // multiple) * multiple

@@ -1,4 +1,4 @@
-"""Weights of grouped convolutions without the zeros beside their groups: how they lie in DDR, and what makes fractals of them on chip.
+"""Compressed weights of grouped convolutions: their layout in DDR without the zeros beside groups, and their expansion on chip.
 
 Columns of a fractal (channels of the result) that belong to different groups have no lane of k in common, so their blocks lie over each
 other in one, an *overlaid* block.  A column's own block is the overlaid one with all other lanes zeroed: minima of its bytes, as uint8, and
@@ -40,7 +40,9 @@ class Run(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
+    """The compressed layout of an operator.
+
+    overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
     such a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a
     slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept.
     startup: of a record of VECTOR, in cycles."""
@@ -61,15 +63,15 @@ class Expansion(NamedTuple):
         return self.planes * self.masks
 
     def part(self, first: int, columns: int) -> Expansion:
-        """Of some of a group's columns: they need all overlaid blocks."""
-        found = []
+        """The expansion of some of a group's columns, which need all overlaid blocks."""
+        runs = []
         for run in self.runs:
-            a, b = max(run.first, first), min(run.first + run.columns, first + columns)
-            if a < b:
-                skipped = a - run.first
+            start, stop = max(run.first, first), min(run.first + run.columns, first + columns)
+            if start < stop:
+                skipped = start - run.first
                 overlaid, mask = run.overlaid + skipped * run.overlaid_step, run.mask + skipped * run.mask_step
-                found.append(run._replace(first=a - first, columns=b - a, overlaid=overlaid, mask=mask))
-        return self._replace(runs=tuple(found))
+                runs.append(run._replace(first=start - first, columns=stop - start, overlaid=overlaid, mask=mask))
+        return self._replace(runs=tuple(runs))
 
 
 class _Columns(NamedTuple):
@@ -91,8 +93,8 @@ class Overlay(NamedTuple):
     masks: NDArray[np.bool_]
 
 
-def overlay(conv: Convolution, x: Placement, y: Placement, n: int, groups: int, fractal: Fractal) -> Overlay | None:
-    """How a convolution's columns lie over each other; None where that saves little.  n: lanes of the result.  groups: `effective_groups`.
+def overlay(conv: Convolution, x_place: Placement, y_place: Placement, lane_count: int, groups: int, fractal: Fractal) -> Overlay | None:
+    """Overlay of a convolution's columns; None if it saves little.  lane_count: lanes of the result.  groups: `effective_groups`.
 
     All groups of planes have the same pattern but for channels that are not there; those without one are not changed.
     """
@@ -100,41 +102,41 @@ def overlay(conv: Convolution, x: Placement, y: Placement, n: int, groups: int, 
         return None
     c_out, per_group = conv.weights.shape[:2]
     taps = int(np.prod(conv.weights.shape[2:]))
-    columns, lanes = n // groups, x.planes // groups * fractal.lanes
-    owner = np.full(n, _NOBODY)
-    owner[np.asarray(y.lanes)] = np.arange(c_out) * conv.groups // c_out
-    read = np.asarray(x.lanes).reshape(conv.groups, per_group)
-    found = [_columns(owner[g * columns : (g + 1) * columns], read, g * lanes, lanes) for g in range(groups)]
-    whole = max(found, key=lambda each: int((each.owner >= 0).sum()))
-    if not all(_alike(each, whole) for each in found):
+    columns, lanes = lane_count // groups, x_place.planes // groups * fractal.lanes
+    owner = np.full(lane_count, _NOBODY)
+    owner[np.asarray(y_place.lanes)] = np.arange(c_out) * conv.groups // c_out
+    read = np.asarray(x_place.lanes).reshape(conv.groups, per_group)
+    column_groups = [_columns(owner[g * columns : (g + 1) * columns], read, g * lanes, lanes) for g in range(groups)]
+    template = max(column_groups, key=lambda group: int((group.owner >= 0).sum()))
+    if not all(_alike(group, template) for group in column_groups):
         return None
-    place, overlaid = _places(whole.owner)
-    masks = np.concatenate([whole.lanes, np.zeros((1, lanes), np.bool_)]) if (whole.owner < 0).any() else whole.lanes
+    place, overlaid = _places(template.owner)
+    masks = np.concatenate([template.lanes, np.zeros((1, lanes), np.bool_)]) if (template.owner < 0).any() else template.lanes
     by_plane = masks.reshape(len(masks), -1, fractal.lanes).swapaxes(0, 1)
     planes = by_plane.shape[0]
     if (overlaid * groups * planes * taps + planes * len(masks)) * LEAST_SAVED > groups * columns * planes * taps:
         return None
-    runs = _runs(place, np.where(whole.owner < 0, len(masks) - 1, whole.owner))
-    index = place[np.asarray(y.lanes) % columns]
+    runs = _runs(place, np.where(template.owner < 0, len(masks) - 1, template.owner))
+    index = place[np.asarray(y_place.lanes) % columns]
     return Overlay(Expansion(overlaid, len(masks), planes, taps, runs), index, by_plane)
 
 
 def _columns(owner: NDArray[np.int64], read: NDArray[np.int64], first: int, lanes: int) -> _Columns:
-    """Of columns whose groups of the convolution are `owner`; read: lanes of every group's input.  first, lanes: those of the planes."""
-    known = list(dict.fromkeys(owner[owner >= 0].tolist()))
+    """Owners and lanes of columns.  owner: groups of the convolution.  read: lanes of every group's input.  first, lanes: of the planes."""
+    groups = list(dict.fromkeys(owner[owner >= 0].tolist()))
     names = np.full(len(read) + 1, _NOBODY)
-    names[known] = np.arange(len(known))
-    found = np.zeros((len(known), lanes), np.bool_)
-    for at, group in enumerate(known):
-        found[at, read[group] - first] = True
-    return _Columns(names[owner], found)
+    names[groups] = np.arange(len(groups))
+    reads = np.zeros((len(groups), lanes), np.bool_)
+    for number, group in enumerate(groups):
+        reads[number, read[group] - first] = True
+    return _Columns(names[owner], reads)
 
 
-def _alike(one: _Columns, whole: _Columns) -> bool:
-    """Whether the columns that one has are those of the whole, with the same lanes or fewer that are the other's own."""
-    there = one.owner >= 0
-    same = one.owner[there] == whole.owner[there]
-    return bool(same.all()) and not (one.lanes & ~whole.lanes[: len(one.lanes)]).any()
+def _alike(columns: _Columns, template: _Columns) -> bool:
+    """Whether columns belong to the groups of the template's columns and read no lanes that those do not read."""
+    present = columns.owner >= 0
+    same = columns.owner[present] == template.owner[present]
+    return bool(same.all()) and not (columns.lanes & ~template.lanes[: len(columns.lanes)]).any()
 
 
 def _places(owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
@@ -148,43 +150,45 @@ def _places(owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 
 def _runs(place: NDArray[np.int64], mask: NDArray[np.int64]) -> tuple[Run, ...]:
-    """Columns whose overlaid blocks and masks are equally far apart, as many together as there are."""
-    found, at = list[Run](), 0
+    """Longest runs of columns whose overlaid blocks and masks have equal steps."""
+    runs, column = list[Run](), 0
     pairs = list(zip(place.tolist(), mask.tolist(), strict=True))
-    while at < len(pairs):
-        (overlaid, own), stop, step = pairs[at], at + 1, (0, 0)
+    while column < len(pairs):
+        (overlaid, first_mask), stop, step = pairs[column], column + 1, (0, 0)
         if stop < len(pairs):
-            step = pairs[stop][0] - overlaid, pairs[stop][1] - own
+            step = pairs[stop][0] - overlaid, pairs[stop][1] - first_mask
             if min(step) < 0:
                 step = (0, 0)
-        while stop < len(pairs) and pairs[stop] == (overlaid + (stop - at) * step[0], own + (stop - at) * step[1]):
+        while stop < len(pairs) and pairs[stop] == (overlaid + (stop - column) * step[0], first_mask + (stop - column) * step[1]):
             stop += 1
-        found.append(Run(at, stop - at, overlaid, step[0] if stop > at + 1 else 0, own, step[1] if stop > at + 1 else 0))
-        at = stop
-    return tuple(found)
+        runs.append(
+            Run(column, stop - column, overlaid, step[0] if stop > column + 1 else 0, first_mask, step[1] if stop > column + 1 else 0)
+        )
+        column = stop
+    return tuple(runs)
 
 
 def pack_overlaid(
-    values: NDArray[Any], conv: Convolution, x: Placement, y: Placement, found: Overlay, groups: int, dtype: DataType, fractal: Fractal,
-    out: Bytes,
+    values: NDArray[Any], conv: Convolution, x_place: Placement, y_place: Placement, pattern: Overlay, groups: int, dtype: DataType,
+    fractal: Fractal, out: Bytes,
 ) -> None:  # fmt: skip
     """Overlaid blocks [groups][planes][taps][overlaid] into `out`.
 
     values: [c_out, c_in of a group, kh, kw], as the machine multiplies them.
     """
     c_out, per_group = values.shape[:2]
-    expansion, c0 = found.expansion, fractal.lanes
+    expansion, c0 = pattern.expansion, fractal.lanes
     out[:] = 0
     packed = out.view(dtype.storage).reshape(groups, expansion.planes, expansion.taps, expansion.overlaid, c0)
-    read = np.asarray(x.lanes).reshape(conv.groups, per_group)[np.arange(c_out) * conv.groups // c_out]
+    read = np.asarray(x_place.lanes).reshape(conv.groups, per_group)[np.arange(c_out) * conv.groups // c_out]
     plane = read // c0
-    packed[plane // expansion.planes, plane % expansion.planes, :, found.block[:, None], read % c0] = in_type(values, dtype).reshape(
+    packed[plane // expansion.planes, plane % expansion.planes, :, pattern.block[:, None], read % c0] = in_type(values, dtype).reshape(
         c_out, per_group, -1
     )
 
 
-def pack_masks(found: Overlay, dtype: DataType) -> Bytes:
+def pack_masks(pattern: Overlay, dtype: DataType) -> Bytes:
     """Masks [planes][masks] of a block each."""
-    lanes = np.repeat(np.where(found.masks, 255, 0).astype(np.uint8), dtype.size_bytes, axis=2)
+    lanes = np.repeat(np.where(pattern.masks, 255, 0).astype(np.uint8), dtype.size_bytes, axis=2)
     assert lanes.shape[2] == BLOCK_BYTES
     return np.ascontiguousarray(lanes).reshape(-1)

@@ -1,4 +1,4 @@
-"""Constants as the machine wants them: weights in [N1][K1][16] blocks per group, biases as sums are, per-lane vectors.
+"""Packing of constants into the machine's layouts: weights in [N1][K1][16] blocks per group, biases as sums are, per-lane vectors.
 
 A tensor's lane map decides which column of the packed matrix belongs to which channel, so a channel shuffle or a concatenation
 costs nothing here but an index.
@@ -29,21 +29,21 @@ _INFINITE, _WIDE_INFINITE = _U(0x7C00), _U(0x7F80_0000)
 def halves(values: NDArray[np.float32]) -> NDArray[np.float16]:
     """The values in float16; infinite beyond its range."""
     assert values.dtype == np.float32
-    given = np.ascontiguousarray(values)
-    out = np.empty(given.shape, np.float16)
-    _round(given.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint16))
+    contiguous = np.ascontiguousarray(values)
+    out = np.empty(contiguous.shape, np.float16)
+    _round(contiguous.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint16))
     return out
 
 
 @njit(cache=True)
 def _round(bits: NDArray[np.uint32], out: NDArray[np.uint16]) -> None:
-    """Without a branch, so that it is done in vectors."""
+    """Round float32 bits to float16 bits, without a branch, so that the loop is vectorised."""
     for i in range(bits.size):
         size = bits[i] & _MAGNITUDE
         normal = (size - _BIAS + _U(0xFFF) + ((size >> _U(13)) & _ONE)) >> _U(13)
         shift = min(_U(126) - (size >> _U(23)), _U(31))  # of the fraction with its leading one, below the least normal number
-        whole = (size & _FRACTION) | (_FRACTION + _ONE)
-        small = (whole + ((_ONE << (shift - _ONE)) - _ONE) + ((whole >> shift) & _ONE)) >> shift
+        significand = (size & _FRACTION) | (_FRACTION + _ONE)
+        small = (significand + ((_ONE << (shift - _ONE)) - _ONE) + ((significand >> shift) & _ONE)) >> shift
         rounded = min(normal if size >= _LEAST_NORMAL else small, _INFINITE)
         quiet = _INFINITE + ((size & _FRACTION) >> _U(13))
         quiet += _U(quiet == _INFINITE)  # no number: its fraction is not to be lost
@@ -54,23 +54,23 @@ _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, befo
 
 
 def in_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
-    """Values as the machine holds them; infinite beyond its range, which whoever opened the model is told of."""
+    """Values as the machine holds them; infinite beyond its range (reported when the model is opened)."""
     return halves(values) if dtype is DataType.float16 else values
 
 
-def effective_groups(conv: Convolution, x: Placement, y: Placement, result: DataType, fractal: Fractal) -> int:
+def effective_groups(conv: Convolution, x_place: Placement, y_place: Placement, result: DataType, fractal: Fractal) -> int:
     """The largest count of equal groups of whole planes (input) and whole fractals and planes (output) that holds every weight.
 
     Depthwise convolutions come out as block-diagonal products of a fractal's channels, grouped ones whose groups do not fill
     planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
     """
-    whole, planes = max(fractal.columns, result.lanes), x.planes
-    blocks = y.planes * result.lanes // whole
+    block_lanes, planes = max(fractal.columns, result.lanes), x_place.planes
+    blocks = y_place.planes * result.lanes // block_lanes
     c_out, c_in_group = conv.weights.shape[:2]
     if conv.groups == 1 or blocks == 1 or planes == 1:
         return 1
-    out_block = np.asarray(y.lanes) // whole
-    in_plane = np.asarray(x.lanes) // fractal.lanes
+    out_block = np.asarray(y_place.lanes) // block_lanes
+    in_plane = np.asarray(x_place.lanes) // fractal.lanes
     connected = np.zeros((blocks, planes), bool)
     per_group = c_out // conv.groups
     for group in range(conv.groups):
@@ -80,33 +80,35 @@ def effective_groups(conv: Convolution, x: Placement, y: Placement, result: Data
     for count in range(min(blocks, planes), 1, -1):
         if blocks % count or planes % count:
             continue
-        own = np.arange(blocks)[:, None] // (blocks // count) == np.arange(planes)[None, :] // (planes // count)
-        if not (connected & ~own).any():
+        within_group = np.arange(blocks)[:, None] // (blocks // count) == np.arange(planes)[None, :] // (planes // count)
+        if not (connected & ~within_group).any():
             return count
     return 1
 
 
-def needed_blocks(conv: Convolution, x: Placement, y: Placement, n: int, groups: int, fractal: Fractal) -> NDArray[np.int64]:
-    """int64 [n1, k1] of a group: 1 where a block of weights holds any, in one group of planes or another.  n: lanes of the result.
+def needed_blocks(
+    conv: Convolution, x_place: Placement, y_place: Placement, lane_count: int, groups: int, fractal: Fractal
+) -> NDArray[np.int64]:
+    """int64 [n1, k1] of a group: 1 where a block of weights holds any, in one group of planes or another.  lane_count: of the result.
 
     An n1 of nothing but padding needs its first block, which sets its sums.
     """
-    columns, planes = n // fractal.columns // groups, x.planes // groups
-    found = np.zeros((columns, planes), np.int64)
-    c_out = len(y.lanes)
-    read = (np.asarray(x.lanes) // fractal.lanes).reshape(conv.groups, -1)[np.arange(c_out) * conv.groups // c_out]
-    found[(np.asarray(y.lanes) // fractal.columns % columns)[:, None], read % planes] = 1
-    found[~found.any(1), 0] = 1
-    return np.repeat(found, int(np.prod(conv.weights.shape[2:])), axis=1)
+    columns, planes = lane_count // fractal.columns // groups, x_place.planes // groups
+    needed = np.zeros((columns, planes), np.int64)
+    c_out = len(y_place.lanes)
+    read = (np.asarray(x_place.lanes) // fractal.lanes).reshape(conv.groups, -1)[np.arange(c_out) * conv.groups // c_out]
+    needed[(np.asarray(y_place.lanes) // fractal.columns % columns)[:, None], read % planes] = 1
+    needed[~needed.any(1), 0] = 1
+    return np.repeat(needed, int(np.prod(conv.weights.shape[2:])), axis=1)
 
 
-def dense_weights(weights: NDArray[Any], groups: int, beside: int = 0) -> NDArray[Any]:
-    """[c_out, c_in, kh, kw], `beside` between groups."""
+def dense_weights(weights: NDArray[Any], groups: int, fill: int = 0) -> NDArray[Any]:
+    """Weights as [c_out, c_in, kh, kw], with `fill` between groups."""
     if groups == 1:
         return weights
     c_out, c_in_group, kh, kw = weights.shape
     per_group = c_out // groups
-    dense = np.full((c_out, c_in_group * groups, kh, kw), beside, weights.dtype)
+    dense = np.full((c_out, c_in_group * groups, kh, kw), fill, weights.dtype)
     for group in range(groups):
         rows = slice(group * per_group, (group + 1) * per_group)
         dense[rows, group * c_in_group : (group + 1) * c_in_group] = weights[rows]
@@ -114,31 +116,37 @@ def dense_weights(weights: NDArray[Any], groups: int, beside: int = 0) -> NDArra
 
 
 def pack_conv(
-    dense: NDArray[Any], x: Placement, y: Placement, n: int, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int, out: Bytes,
-    beside: int = 0,
+    dense: NDArray[Any], x_place: Placement, y_place: Placement, lane_count: int, groups: int, dtype: DataType, fractal: Fractal,
+    pixel_lanes: int, out: Bytes, fill: int = 0,
 ) -> None:  # fmt: skip
     """Blocks [groups][N1][K1][16] of C0 values into `out`; K1 over (c1, ky, kx), or over kernel positions for four-lane images.
 
-    dense: see `dense_weights`.  n: lanes of the result.  dtype: of the weights, as the machine has them.  beside: where there are none.
+    dense: see `dense_weights`.  lane_count: of the result.  dtype: of the weights on the machine.  fill: value of missing weights.
     """
     (_, c0, n0, *_), kind = fractal, dtype.storage
     kh, kw = dense.shape[2:]
-    if pixel_lanes == 4:
+    if pixel_lanes == 4:  # k runs over pixels of four lanes, without planes
         positions = -(-kh * kw * 4 // c0) * c0 // 4
-        packed = np.full((n, positions, 4), beside, kind)
-        columns = np.asarray(x.lanes)
-        values = in_type(dense, dtype).reshape(len(y.lanes), len(columns), kh * kw)
-        packed[np.asarray(y.lanes)[:, None], : kh * kw, columns[None, :]] = values
-        blocks = packed.reshape(n // n0, n0, positions * 4 // c0, c0)
-        out.view(kind).reshape(n // n0, -1, n0, c0)[:] = blocks.transpose(0, 2, 1, 3)
+        packed = np.full((lane_count, positions, 4), fill, kind)
+        columns = np.asarray(x_place.lanes)
+        values = in_type(dense, dtype).reshape(len(y_place.lanes), len(columns), kh * kw)
+        packed[np.asarray(y_place.lanes)[:, None], : kh * kw, columns[None, :]] = values
+        blocks = packed.reshape(lane_count // n0, n0, positions * 4 // c0, c0)
+        out.view(kind).reshape(lane_count // n0, -1, n0, c0)[:] = blocks.transpose(0, 2, 1, 3)
         return
-    identity = n == len(y.lanes) and x.planes * c0 == len(x.lanes) and _is_range(y.lanes) and _is_range(x.lanes)
+    # lanes in the order of channels need no copy of the weights
+    identity = (
+        lane_count == len(y_place.lanes)
+        and x_place.planes * c0 == len(x_place.lanes)
+        and _is_range(y_place.lanes)
+        and _is_range(x_place.lanes)
+    )
     if identity:
         physical = dense
     else:
-        physical = np.full((n, x.planes * c0, kh, kw), beside, np.float32)
-        physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = dense
-    n_group, planes = n // groups, x.planes // groups
+        physical = np.full((lane_count, x_place.planes * c0, kh, kw), fill, np.float32)
+        physical[np.ix_(np.asarray(y_place.lanes), np.asarray(x_place.lanes))] = dense
+    n_group, planes = lane_count // groups, x_place.planes // groups
     packed = out.view(kind).reshape(groups, n_group // n0, planes, kh * kw, n0, c0)
     step = max(1, _IN_CACHE // (n0 * planes * c0 * kh * kw))
     for group in range(groups):
@@ -152,10 +160,10 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
     return lanes == tuple(range(len(lanes)))
 
 
-def pack_columns(values: NDArray[Any], y: Placement, n: int, dtype: DataType) -> Bytes:
-    """[N1 * 16] by lane: biases and scales.  n: lanes of the result."""
-    out = np.zeros(n, dtype.storage)
-    out[np.asarray(y.lanes)] = values
+def pack_columns(values: NDArray[Any], y_place: Placement, lane_count: int, dtype: DataType) -> Bytes:
+    """[N1 * 16] by lane: biases and scales.  lane_count: of the result."""
+    out = np.zeros(lane_count, dtype.storage)
+    out[np.asarray(y_place.lanes)] = values
     return out.view(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Products beside zeros: of a grouped convolution whose groups are no whole planes many blocks of weights are not multiplied.
+"""Zero blocks of weights, which products skip: grouped convolutions whose groups are no whole planes have many.
 
 `needed` is int64 [n1, k1] of a group's blocks of weights, 1 where some group has any; of no size where that is everywhere.  In a tile each
 n1 is multiplied with all blocks of k from the first to the last that it needs there: what lies between costs less than another MMAD.
@@ -24,12 +24,12 @@ EVERYWHERE: Ints = np.zeros((0, 0), np.int64)
 
 
 def everywhere() -> Ints:
-    """As a field's default."""
+    """The default of a field: no zero blocks."""
     return EVERYWHERE
 
 
 class Panels(NamedTuple):
-    """What a tiling's panels come to for one tile of rows, in all chunks of weights of a group.
+    """Counts of a tiling's panels for one tile of rows, in all chunks of weights of a group.
 
     panels: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
     tiles, of_tiles: IM2COLs of all tiles that have panels, and blocks of k that these bring; changes, of_changes: the same without
@@ -73,15 +73,15 @@ def multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
 
 @njit(cache=True)
 def panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
-    """(n1 from n on that are multiplied with the same blocks of a tile, the first of these, how many): 0 where there are none.
+    """(n1 of the panel at n, its first block of k, its blocks of k or 0 for none), in a tile whose blocks of k are [k, k_stop).
 
-    What begins an n1's sums is not in one panel with what goes on with another's: MMAD sets or adds.
+    A panel either begins the sums of all its n1 or adds to all of them: MMAD sets or adds.
     """
     first, size = _span(needed, n, k, k_stop)
     begins, count = size > 0 and begin(needed, n, first), 1
     while n + count < n_stop:
-        other, length = _span(needed, n + count, k, k_stop)
-        if length != size or (size and (other != first or begin(needed, n + count, first) != begins)):
+        next_first, next_size = _span(needed, n + count, k, k_stop)
+        if next_size != size or (size and (next_first != first or begin(needed, n + count, first) != begins)):
             break
         count += 1
     return count, first, size
@@ -90,10 +90,10 @@ def panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, 
 @njit(cache=True)
 def _span(needed: Ints, n: int, k: int, k_stop: int) -> tuple[int, int]:
     first, last = k_stop, k_stop - 1
-    for at in range(k, k_stop):
-        if needed[n, at]:
-            first = min(first, at)
-            last = at
+    for block in range(k, k_stop):
+        if needed[n, block]:
+            first = min(first, block)
+            last = block
     return first, last + 1 - first
 
 
@@ -121,17 +121,18 @@ def packed(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
 
 @njit(cache=True)
 def begin(needed: Ints, n: int, first: int) -> bool:
-    """Whether nothing in front of a block is multiplied: a sum begins with it."""
+    """Whether the sum of n1 number n begins with block `first` of k: no earlier block is multiplied."""
     return not needed[n, :first].any()
 
 
 @njit(cache=True)
 def panels_of(
     needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut, unit_k: int, axis_k: Ints, unit_n: int, axis_n: Ints
-) -> Panels:  # fmt: skip
-    """axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
+) -> Panels:
+    """Count the panels of a tiling.  axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
     n1, k1 = needed.shape
-    count = all_steps = blocks = tiles = of_tiles = changes = of_changes = apart = of_apart = alone = of_alone = only = of_only = 0
+    count = all_steps = blocks = tiles = of_tiles = changes = of_changes = distinct = of_distinct = single = of_single = only = of_only = 0
+    # chunks of n1 and k, rows of tiles along n, tiles of k; counts before a row or chunk tell whether it has a single tile
     for chunk_n in range(0, n1, chunk_n1):
         end_n = min(chunk_n + chunk_n1, n1)
         for chunk_k in range(0, k1, chunk_k1):
@@ -139,19 +140,19 @@ def panels_of(
             for k in range(chunk_k, end_k, tile_k1):
                 k_stop = min(k + tile_k1, end_k)
                 if needed[chunk_n:end_n, k:k_stop].any():
-                    apart, of_apart = apart + instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_apart + k_stop - k
+                    distinct, of_distinct = distinct + instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_distinct + k_stop - k
             for n in range(chunk_n, end_n, tile_n1):
                 n_stop, so_far, in_row = min(n + tile_n1, end_n), (count, blocks), 0
                 for k in range(chunk_k, end_k, tile_k1):
-                    k_stop, at, none = min(k + tile_k1, end_k), n, count
-                    while at < n_stop:
-                        wide, _, size = panel(needed, at, n_stop, k, k_stop)
+                    k_stop, column, count_before = min(k + tile_k1, end_k), n, count
+                    while column < n_stop:
+                        wide, _, size = panel(needed, column, n_stop, k, k_stop)
                         if size:
                             count += 1
                             all_steps += steps(size * unit_k, axis_k) * steps(wide * unit_n, axis_n)
                             blocks += size * wide
-                        at += wide
-                    if count == none:
+                        column += wide
+                    if count == count_before:
                         continue
                     copies = instructions(cut, k, k_stop, k_stop - k, k_stop - k)
                     in_row += 1
@@ -159,20 +160,24 @@ def panels_of(
                     if k != last:
                         changes, of_changes, last = changes + copies, of_changes + k_stop - k, k
                 if in_row == 1:
-                    alone, of_alone = alone + count - so_far[0], of_alone + blocks - so_far[1]
+                    single, of_single = single + count - so_far[0], of_single + blocks - so_far[1]
                 in_chunk += in_row
             if in_chunk == 1:
                 only, of_only = only + count - before[0], of_only + blocks - before[1]
-    return Panels(count, all_steps, blocks, tiles, of_tiles, changes, of_changes, apart, of_apart, alone, of_alone, only, of_only)
+    return Panels(count, all_steps, blocks, tiles, of_tiles, changes, of_changes, distinct, of_distinct, single, of_single, only, of_only)
 
 
 @njit(cache=True)
-def loads(p: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
+def loads(panels: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
     """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring).
 
-    stay: whether tiles of the left and of the right operand do (`ops.tile_counts.staying`).
+    stay: whether tiles of the left and of the right operand stay (`ops.tile_counts.staying`).
     """
-    again = n_outer and tiles_m > 1
-    copies, moved = (p.apart, p.of_apart) if stay[0] else (p.tiles, p.of_tiles) if again else (p.changes, p.of_changes)
-    once, of_once = (p.panels, p.blocks) if stay[1] else (p.alone, p.of_alone) if n_outer else (p.only, p.of_only)
-    return tiles_m * copies, moved, once + tiles_m * (p.panels - once), of_once + tiles_m * (p.blocks - of_once)
+    reloads = n_outer and tiles_m > 1
+    copies, moved = (
+        (panels.apart, panels.of_apart) if stay[0] else (panels.tiles, panels.of_tiles) if reloads else (panels.changes, panels.of_changes)
+    )
+    once, of_once = (
+        (panels.panels, panels.blocks) if stay[1] else (panels.alone, panels.of_alone) if n_outer else (panels.only, panels.of_only)
+    )
+    return tiles_m * copies, moved, once + tiles_m * (panels.panels - once), of_once + tiles_m * (panels.blocks - of_once)
