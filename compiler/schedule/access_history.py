@@ -1,17 +1,17 @@
-"""What a core's records so far did to its memories, from part to part of a program.
+"""Access history of a core's memories: last readers and writers, carried from part to part of a program.
 
-Parts name memory by *cells* of their own (`schedule.segment_accesses`).  Between them the past of DDR is a table of its granules, rows of
-tensors: a part touches few of them, and what others left there stays where it is.  The past of the memories on chip is a list of *pieces*,
-runs of granules with one history each, which is as long as they have been told apart, not as long as they are; a part touches most of them.
+Parts name memory by *cells* of their own (`schedule.segment_accesses`).  The history of DDR is a table of its granules, rows of tensors: a
+part touches few of them, and all other rows stay as they are.  The history of the memories on chip is a list of *pieces*, runs of granules
+with one history each; a part touches most of these memories, and the list is as long as the number of different histories.
 
 | array | dtype, shape              | meaning                                                                                       |
 |-------|---------------------------|-----------------------------------------------------------------------------------------------|
-| ddr   | int32 [granules, 8]       | the last reader on every engine since the last write, that write, and its engine; -1: nobody  |
+| ddr   | int32 [granules, 8]       | the last reader on every engine since the last write, that write, and its engine; -1: none    |
 | bound | int32 [pieces + 1]        | piece p is granules [bound[p], bound[p + 1])                                                  |
-| last  | int32 [pieces, 8]         | of a piece what `ddr` is of a granule                                                         |
-| piece | int32 [cells]             | of a part's cells on chip, the first piece that ends behind where the cell begins             |
+| last  | int32 [pieces, 8]         | the same eight columns for every piece                                                        |
+| piece | int32 [cells]             | for a part's cells on chip, the first piece that ends behind the cell's first granule         |
 
-What a part leaves of its cells is `inside.Inside.last`.
+`local_dependences.Inside.last` has the last accesses of a part to its own cells.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from simulator.pointer import Pointer, pointer
 
 
 class Intervals(NamedTuple):
-    """Of the memories on chip; so many count as `leave` says."""
+    """History of the memories on chip; `leave` returns how many pieces count."""
 
     bound: Ints32
     last: Ints32
 
 
 def no_pieces(granules: int) -> Intervals:
-    """Room for the most that there can be."""
+    """Empty arrays with room for one piece per granule."""
     return Intervals(np.zeros(granules + 1, np.int32), np.empty((granules, 8), np.int32))
 
 
 def no_rows(granules: int) -> Ints32:
-    """Of DDR, nothing touched."""
+    """History of DDR before any access."""
     return np.full((granules, 8), -1, np.int32)
 
 
 @njit(cache=True)
 def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> int:
-    """Rows of DDR that a part touched are as nobody had: a segment's are few, and the table is as long as the model is large.
+    """Reset the rows of DDR that a part touched: these are few, and the table is as long as the model is large.
 
-    wiped: uint8 [granules], 1 of these from now on.  Returns the first of them, or what is not below it.
+    wiped: uint8 [granules], set to 1 for these rows.  Returns a lower bound of them.
     """
     rows = pointer(ddr)
     for c in range(touched.shape[0]):
@@ -62,7 +62,7 @@ def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> int:
 
 @njit(cache=True)
 def enter(bound: Ints32, touched: Bytes8, granules: int, past: Intervals, pieces: int, piece: Ints32) -> None:
-    """Fills `piece`, as a part finds it.  granules: of DDR."""
+    """Fill `piece` for a part's cells on chip.  granules: of DDR."""
     begin, p = past.bound, 0
     for c in range(np.searchsorted(bound[: touched.shape[0]], granules), touched.shape[0]):
         if touched[c]:
@@ -73,64 +73,68 @@ def enter(bound: Ints32, touched: Bytes8, granules: int, past: Intervals, pieces
 
 @njit(cache=True, forceinline=True)
 def meet(
-    need: Pointer, write: int, c: int, stop: int, bound: Pointer, granules: int, ddr: Pointer, begin: Pointer, last: Pointer, pieces: int,
-    piece: Pointer,
+    latest: Pointer, write: int, cell: int, cell_stop: int, bound: Pointer, granules: int, ddr: Pointer, begin: Pointer, last: Pointer,
+    pieces: int, piece: Pointer,
 ) -> None:  # fmt: skip
-    """need: [6], of every engine the last one that a read, or a write, of a part's cells c .. stop, all of one memory, comes behind."""
-    if bound[c] < granules:
-        for row in range(8 * bound[c], 8 * bound[stop], 8):
+    """Raise `latest` [6] to the last access of every engine that a read or write of a part's cells cell .. cell_stop must follow.
+
+    All these cells are of one memory.
+    """
+    if bound[cell] < granules:
+        for row in range(8 * bound[cell], 8 * bound[cell_stop], 8):
             if ddr[row + WRITER] >= 0:
                 writer: Any = np.int64(ddr[row + WRITER_ENGINE])
-                need[writer] = max(need[writer], np.int64(ddr[row + WRITER]))
+                latest[writer] = max(latest[writer], np.int64(ddr[row + WRITER]))
             if write:
                 for e in range(ENGINES):
-                    need[e] = max(need[e], np.int64(ddr[row + e]))
+                    latest[e] = max(latest[e], np.int64(ddr[row + e]))
         return
-    p: Any = np.int64(piece[c])
-    while p < pieces and begin[p] < bound[stop]:
+    p: Any = np.int64(piece[cell])
+    while p < pieces and begin[p] < bound[cell_stop]:
         if last[8 * p + WRITER] >= 0:
             owner: Any = np.int64(last[8 * p + WRITER_ENGINE])
-            need[owner] = max(need[owner], np.int64(last[8 * p + WRITER]))
+            latest[owner] = max(latest[owner], np.int64(last[8 * p + WRITER]))
         if write:
             for e in range(ENGINES):
-                need[e] = max(need[e], np.int64(last[8 * p + e]))
+                latest[e] = max(latest[e], np.int64(last[8 * p + e]))
         p += 1
 
 
 @njit(cache=True, forceinline=True)
-def _touch(last: Pointer, k: int, stop: int, mine: Pointer, c: int, first: int) -> None:
-    """Granules or pieces [k, stop) after a part did to them what it did to its cell c."""
-    at = 8 * c
-    if mine[at + WRITER] < 0:
-        while k < stop:
+def _touch(last: Pointer, row: int, stop: int, part_last: Pointer, cell: int, first: int) -> None:
+    """Update granules or pieces [row, stop) with a part's accesses to its cell `cell`; `first`: number of its first instruction."""
+    offset = 8 * cell
+    # without a write the earlier accesses stay; a write ends their history
+    if part_last[offset + WRITER] < 0:
+        while row < stop:
             for e in range(ENGINES):
-                if mine[at + e] >= 0:
-                    last[8 * k + e] = first + mine[at + e]
-            k += 1
+                if part_last[offset + e] >= 0:
+                    last[8 * row + e] = first + part_last[offset + e]
+            row += 1
         return
-    while k < stop:
+    while row < stop:
         for e in range(ENGINES):
-            last[8 * k + e] = first + mine[at + e] if mine[at + e] >= 0 else -1
-        last[8 * k + WRITER], last[8 * k + WRITER_ENGINE] = first + mine[at + WRITER], mine[at + WRITER_ENGINE]
-        k += 1
+            last[8 * row + e] = first + part_last[offset + e] if part_last[offset + e] >= 0 else -1
+        last[8 * row + WRITER], last[8 * row + WRITER_ENGINE] = first + part_last[offset + WRITER], part_last[offset + WRITER_ENGINE]
+        row += 1
 
 
 @njit(cache=True)
 def leave_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32) -> int:
-    """The part of `leave` that is about DDR; returns how many cells that are."""
-    mine, rows, begin, any_touched = pointer(last), pointer(ddr), pointer(bound), pointer(touched)
+    """Update the history of DDR after a part; returns how many of its cells are DDR."""
+    part_last, rows, begin, any_touched = pointer(last), pointer(ddr), pointer(bound), pointer(touched)
     c, cells, granules = 0, touched.shape[0], ddr.shape[0]
     while c < cells and begin[c] < granules:
         if any_touched[c]:
-            _touch(rows, begin[c], begin[c + 1], mine, c, first)
+            _touch(rows, begin[c], begin[c + 1], part_last, c, first)
         c += 1
     return c
 
 
 @njit(cache=True)
 def leave_again(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, wiped: Bytes8, least: int) -> None:
-    """`leave_ddr` where rows were wiped: elsewhere the part's are there.  least: none before it were."""
-    mine, rows = pointer(last), pointer(ddr)
+    """Restore wiped rows with a part's accesses; elsewhere they are in place.  least: no wiped row lies before it."""
+    part_last, rows = pointer(last), pointer(ddr)
     start: Any = np.searchsorted(bound[: touched.shape[0]], least, side="right")
     for c in range(max(0, start - 1), touched.shape[0]):
         if bound[c] >= ddr.shape[0]:
@@ -138,34 +142,35 @@ def leave_again(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: I
         if touched[c]:
             for k in range(bound[c], bound[c + 1]):
                 if wiped[k]:
-                    _touch(rows, k, k + 1, mine, c, first)
+                    _touch(rows, k, k + 1, part_last, c, first)
 
 
 @njit(cache=True)
 def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Intervals, pieces: int, out: Intervals) -> int:
-    """The past after a part whose first instruction is `first`: into `ddr`, and as pieces into `out`; returns how many.
+    """Update the history after a part whose first instruction is `first`: `ddr` in place, pieces into `out`; returns their count.
 
     last: `Inside.last`.
     """
     begin, new_begin = past.bound, out.bound
-    mine, old, new = pointer(last), pointer(past.last), pointer(out.last)
+    part_last, old, new = pointer(last), pointer(past.last), pointer(out.last)
     cells = touched.shape[0]
     c = leave_ddr(bound, touched, last, first, ddr)
-    at, stop = max(bound[c], ddr.shape[0]), bound[cells]
+    granule, stop = max(bound[c], ddr.shape[0]), bound[cells]
     if pieces:
-        at, stop = min(at, begin[0]), max(stop, begin[pieces])
+        granule, stop = min(granule, begin[0]), max(stop, begin[pieces])
     n = p = 0
-    while at < stop:
-        while c < cells and (not touched[c] or bound[c + 1] <= at):
+    # merge two sorted lists: the part's cells and the pieces of the past
+    while granule < stop:
+        while c < cells and (not touched[c] or bound[c + 1] <= granule):
             c += 1
-        here = c < cells and bound[c] <= at
-        upto = bound[c + 1] if here else bound[c] if c < cells else stop
-        kept, count = not here or last[c, WRITER] < 0, 1
-        if kept and pieces and begin[0] <= at < begin[pieces]:  # what the past tells apart stays so
-            while begin[p + 1] <= at:
+        in_cell = c < cells and bound[c] <= granule
+        end = bound[c + 1] if in_cell else bound[c] if c < cells else stop
+        keeps_past, count = not in_cell or last[c, WRITER] < 0, 1
+        if keeps_past and pieces and begin[0] <= granule < begin[pieces]:  # pieces with different pasts stay separate
+            while begin[p + 1] <= granule:
                 p += 1
-            upto = min(upto, begin[pieces])
-            while begin[p + count] < upto:
+            end = min(end, begin[pieces])
+            while begin[p + count] < end:
                 count += 1
             for k in range(count):
                 new_begin[n + k] = begin[p + k]
@@ -173,14 +178,14 @@ def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32,
                 new[8 * n + k] = old[8 * p + k]
             p += count - 1
         else:
-            if kept and pieces and at < begin[0]:
-                upto = min(upto, begin[0])
+            if keeps_past and pieces and granule < begin[0]:
+                end = min(end, begin[0])
             for k in range(8):
                 new[8 * n + k] = -1
-        if here:
-            _touch(new, n, n + count, mine, c, first)
-        new_begin[n] = at
+        if in_cell:
+            _touch(new, n, n + count, part_last, c, first)
+        new_begin[n] = granule
         n += count
-        new_begin[n] = upto
-        at = upto
+        new_begin[n] = end
+        granule = end
     return n

@@ -1,22 +1,22 @@
-"""Between cores: which moves of other cores a move waits for.
+"""Waits between cores: which transfers of other cores a transfer waits for.
 
 Cores share data only through DDR and the memory on the chip that they share.  A program writes every block of DDR at most once: every
-storage has an address of its own (`target.storage`), and every row of it is stored by one block of one segment.  So all that a load from
-DDR ever waits for is a store of another core, MTE3 -> MTE2, and two cores that write into one granule are in nobody's way: the table below
-keeps the last write of *each* core into every granule.
+storage has an address of its own (`target.storage`), and every row of it is stored by one block of one segment.  So a load from DDR waits
+only for a store of another core, MTE3 -> MTE2.  Two cores that write into one granule need no wait: the table below keeps the last write
+of *each* core into every granule.
 
-What lies in the shared memory is written once as well, and goes by its place in DDR: tensors by MTE3, weights by MTE2.  But there one
-resident comes where others were (`schedule.shared_memory_allocator`): whoever writes it waits for the last moves that touched these, as
-`before` says.
+Data in the shared memory is written once as well, and is named by its address in DDR: tensors by MTE3, weights by MTE2.  But a resident
+may reuse blocks of earlier ones (`schedule.shared_memory_allocator`): its writer waits for the last transfers that touched those, which
+`before` holds.
 
 A queue knows what its earlier instructions waited for, so waits on a pair of queues come in the order of their SETs, and one flag id per
-pair suffices.  Its count: after `limit` SETs towards a queue, the last of which stands behind the last move so far and so covers all
-later waits, the next move waits for that queue's last one so far.  By then every one of those SETs has been taken: the count begins anew.
-Such an answer counts as any other SET.  Where both of two queues' counts towards each other are full, each has waited for the other's last
-move already.  A count begins anew as well whenever the other side is heard of behind its last wait: at a turn.
+pair suffices.  The count of a flag is limited.  After `limit` SETs towards a queue, the last of which stands behind the last transfer so
+far and so covers all later waits, the next transfer waits for that queue's last one so far.  By then all of those SETs have been taken, and
+the count begins anew.  Such an answer counts as any other SET.  If the counts of two queues towards each other are both full, each has
+waited for the other's last transfer already.  A count also begins anew at a *turn*: when the other side is waited for behind its last wait.
 
-Later waits may still be for moves that stand before a turn, and their SETs come before what was heard there.  They count twice: with those
-before the turn and with those behind it.  Where there is no room before it, the turn itself is waited for.
+Later waits may still be for transfers before a turn, and their SETs come before the turn.  They count twice: with the SETs before the turn
+and with those behind it.  If there is no room before the turn, the wait is for the turn itself.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from compiler.schedule.segment_accesses import Bytes8, Ints, Ints32
 from simulator.npu.parts import Engine
 
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
-_QUEUES = 2  # of a core that move: those of MTE3 come first, then those of MTE2
+_QUEUES = 2  # DMA queues of a core: those of MTE3 come first, then those of MTE2
 
 
 class CrossCore(NamedTuple):
-    """What is known between the queues of a program's cores; -1: nobody.  Queue q is MTE3 of core q, or MTE2 of core q - cores.
+    """State of waits between the queues of a program's cores; -1: none.  Queue q is MTE3 of core q, or MTE2 of core q - cores.
 
-    Without a shared memory only MTE3 writes what others read, and `before` has no rows.
+    Without a shared memory only MTE3 writes data that others read, and `before` has no rows.
     """
 
     written: Ints32  # [granules, cores, or queues]: last write of every queue
-    before: Ints32  # [granules, queues]: last move of every queue that touched what was there before
-    seen: Ints  # [queues, queues]: the last move of the second that the first has waited for
-    waited: Ints  # [queues, queues]: the last move of the first that waited for the second
-    standing: Ints  # [queues, queues]: SETs of the first towards the second that it does not know to be taken behind its last turn
-    turn: Ints  # [queues, queues]: the move of the first at that turn
-    early: Ints  # [queues, queues]: SETs of the first towards the second before that turn, not known to be taken at the one before
+    before: Ints32  # [granules, queues]: last transfer of every queue that touched the earlier residents of these blocks
+    seen: Ints  # [queues, queues]: the last transfer of the second that the first has waited for
+    waited: Ints  # [queues, queues]: the last transfer of the first that waited for the second
+    standing: Ints  # [queues, queues]: SETs of the first towards the second since its last turn, maybe not taken yet
+    turn: Ints  # [queues, queues]: the transfer of the first at that turn
+    early: Ints  # [queues, queues]: SETs of the first towards the second before that turn, maybe not taken at the turn before it
     full: Ints  # [queues] how many of these are at the limit
-    last: Ints  # [queues] last move
+    last: Ints  # [queues] last transfer
 
 
 def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
-    """Nothing moved."""
+    """State before any transfer."""
     queues = _QUEUES * cores
     pairs = (queues, queues)
     return CrossCore(
@@ -68,39 +68,42 @@ def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
 
 
 @njit(cache=True)
-def forget(c: CrossCore) -> None:
-    """A new program: nothing moved."""
-    c.written[:] = -1
-    c.before[:] = -1
-    c.seen[:] = -1
-    c.waited[:] = -1
-    c.standing[:] = 0
-    c.turn[:] = -1
-    c.early[:] = 0
-    c.full[:] = 0
-    c.last[:] = -1
+def forget(cross: CrossCore) -> None:
+    """Reset the state for a new program."""
+    cross.written[:] = -1
+    cross.before[:] = -1
+    cross.seen[:] = -1
+    cross.waited[:] = -1
+    cross.standing[:] = 0
+    cross.turn[:] = -1
+    cross.early[:] = 0
+    cross.full[:] = 0
+    cross.last[:] = -1
 
 
 @njit(cache=True)
-def _wait(c: CrossCore, me: int, other: int, move: int, name: int, limit: int) -> int:
-    """Queue `me` waits with move `name` for a move of another one, or for a later one; returns which."""
-    if c.standing[other, me] == limit - 1:
-        move = c.last[other]
-        c.full[other] += 1
-    elif move < c.turn[other, me]:
-        if c.early[other, me] == limit:
-            move = c.turn[other, me]
+def _wait(cross: CrossCore, queue: int, source: int, move: int, instruction: int, limit: int) -> int:
+    """Let instruction `instruction` of `queue` wait for transfer `move` of queue `source` or a later one; returns the one waited for."""
+    # the last SET of a full count comes from the source's last transfer, so that it covers all later waits
+    if cross.standing[source, queue] == limit - 1:
+        move = cross.last[source]
+        cross.full[source] += 1
+    elif move < cross.turn[source, queue]:
+        if cross.early[source, queue] == limit:
+            move = cross.turn[source, queue]
         else:
-            c.early[other, me] += 1
-    c.standing[other, me] += 1
-    c.seen[me, other] = move
-    c.waited[me, other] = name
-    if move >= c.waited[other, me] and c.standing[me, other] > 0:  # all that it waited for of mine has come before
-        if c.standing[me, other] == limit:
-            c.full[me] -= 1
-        behind = c.seen[other, me] >= c.turn[me, other]  # no SET comes before the last turn any more
-        c.early[me, other] = c.standing[me, other] if behind else max(c.early[me, other], c.standing[me, other])
-        c.standing[me, other], c.turn[me, other] = 0, name
+            cross.early[source, queue] += 1
+    cross.standing[source, queue] += 1
+    cross.seen[queue, source] = move
+    cross.waited[queue, source] = instruction
+    if move >= cross.waited[source, queue] and cross.standing[queue, source] > 0:  # a turn: the source has waited for all my SETs
+        if cross.standing[queue, source] == limit:
+            cross.full[queue] -= 1
+        past_turn = cross.seen[source, queue] >= cross.turn[queue, source]  # no SET comes before the last turn any more
+        cross.early[queue, source] = (
+            cross.standing[queue, source] if past_turn else max(cross.early[queue, source], cross.standing[queue, source])
+        )
+        cross.standing[queue, source], cross.turn[queue, source] = 0, instruction
     return move
 
 
@@ -113,13 +116,13 @@ def waits(
     core: int,
     first: int,
     limit: int,
-    c: CrossCore,
+    cross: CrossCore,
     source: Ints32,
     target: Ints32,
 ) -> int:
-    """Fills source and target with the edges from other cores to a part's instructions (`first` ..); returns how many."""
-    granules, writers = c.written.shape
-    queues = c.last.shape[0]
+    """Fill source and target with the edges from other cores to a part's instructions (`first` ..); returns how many."""
+    granules, writers = cross.written.shape
+    queues = cross.last.shape[0]
     cores = queues // _QUEUES
     need = np.empty(queues, np.int64)
     edges = 0
@@ -127,19 +130,20 @@ def waits(
         e = engine[j]
         if e != _MTE3 and e != _MTE2:
             continue
-        name = first + j
-        me = core if e == _MTE3 else cores + core
-        if c.full[me]:
-            for other in range(queues):
-                if c.standing[me, other] == limit:
-                    if c.seen[me, other] < c.last[other]:
-                        source[edges] = _wait(c, me, other, c.last[other], name, limit)
-                        target[edges] = name
+        instruction = first + j
+        waiter = core if e == _MTE3 else cores + core
+        # full counts towards other queues: wait until these have taken the SETs
+        if cross.full[waiter]:
+            for queue in range(queues):
+                if cross.standing[waiter, queue] == limit:
+                    if cross.seen[waiter, queue] < cross.last[queue]:
+                        source[edges] = _wait(cross, waiter, queue, cross.last[queue], instruction, limit)
+                        target[edges] = instruction
                         edges += 1
-                    if c.standing[me, other] == limit:
-                        c.full[me] -= 1
-                        c.standing[me, other] = 0
-        if e == _MTE2 or c.before.shape[0]:
+                    if cross.standing[waiter, queue] == limit:
+                        cross.full[waiter] -= 1
+                        cross.standing[waiter, queue] = 0
+        if e == _MTE2 or cross.before.shape[0]:
             need[:] = -1
             for k in range(start[j], start[j + 1]):
                 a = span[k, 0]
@@ -147,26 +151,26 @@ def waits(
                     continue
                 if a & 1 == 0:
                     for g in range(bound[a >> 1], bound[span[k, 1]]):
-                        for other in range(writers):
-                            need[other] = max(need[other], c.written[g, other])
-                elif c.before.shape[0]:
+                        for queue in range(writers):
+                            need[queue] = max(need[queue], cross.written[g, queue])
+                elif cross.before.shape[0]:
                     for g in range(bound[a >> 1], bound[span[k, 1]]):
-                        for other in range(queues):
-                            need[other] = max(need[other], c.before[g, other])
-            for other in range(queues):
-                if other % cores != core and need[other] > c.seen[me, other]:
-                    source[edges] = _wait(c, me, other, need[other], name, limit)
-                    target[edges] = name
+                        for queue in range(queues):
+                            need[queue] = max(need[queue], cross.before[g, queue])
+            for queue in range(queues):
+                if queue % cores != core and need[queue] > cross.seen[waiter, queue]:
+                    source[edges] = _wait(cross, waiter, queue, need[queue], instruction, limit)
+                    target[edges] = instruction
                     edges += 1
-        c.last[me] = name
-    for j in range(engine.shape[0]):  # nobody on this core waits for itself here, so its writes may be told at the end
+        cross.last[waiter] = instruction
+    for j in range(engine.shape[0]):  # writes are recorded at the end: a core does not wait for itself here
         if engine[j] != _MTE3 and (engine[j] != _MTE2 or writers < queues):
             continue
-        me = core if engine[j] == _MTE3 else cores + core
+        waiter = core if engine[j] == _MTE3 else cores + core
         for k in range(start[j], start[j + 1]):
             a = span[k, 0]
             if a & 1 == 0 or bound[a >> 1] >= granules:
                 continue
             for g in range(bound[a >> 1], bound[span[k, 1]]):
-                c.written[g, me] = first + j
+                cross.written[g, waiter] = first + j
     return edges

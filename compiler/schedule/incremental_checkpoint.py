@@ -1,7 +1,8 @@
-"""Where a schedule goes on from, when a program begins with the parts that the one before began with.
+"""Checkpoints of incremental scheduling: the state from which a pass resumes behind the parts that two programs begin with.
 
-A *border* is the state of the pass in front of a part.  What earlier instructions were given stays where it is; of what later ones did to
-it, the flags that they wait for are taken back.  What parts did to DDR is not kept but done again: they touch few of its rows.
+A *border* is the state of the pass in front of a part (terms: `incremental_converge`).  Results of earlier instructions stay in place;
+only edges from them to later instructions are removed.  A border has no history of DDR: parts touch few of its rows, and their accesses
+are applied again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from compiler.schedule.local_dependences import ENGINES
 from compiler.schedule.segment_accesses import Ints, Ints32
 from simulator.addresses import by_reference
 
-BORDERS = 32  # of a program: none lies nearer to the one before than so many parts of its instructions
+BORDERS = 32  # of a program at most: two are at least 1/32 of its instructions apart
 NEVER = np.iinfo(np.int64).max
 
 PART, FIRST, PAST = range(3)  # columns of `Borders.at`
@@ -25,12 +26,12 @@ COUNT, USED, SHORT = range(3)  # of `Borders.used`
 
 
 class Borders(NamedTuple):
-    """Of the last program, one behind the other; room for twice as many as a program leaves.
+    """Borders of the last program in order; room for twice as many as a program has.
 
-    at: int64 [room, 3], of each the part behind it, the first instruction of that, and where `past` has what the memories on chip are: of
-    every core the items of its `Intervals`.  numbers, ring, pieces: of `CoreStates` [room, cores, ..].
-    used: int64 [3], how many borders there are, how much of `past`, and 1 where that was too short.
-    following: int32 [room, 6], of those that were set aside the next instruction of every queue of the first core, or -1.
+    at: int64 [room, 3], the part behind each, its first instruction, and its offset in `past`, which has the `Intervals` of every core.
+    numbers, ring, pieces: of `CoreStates` [room, cores, ..].
+    used: int64 [3], how many borders there are, how much of `past`, and 1 if that was too short.
+    following: int32 [room, 6], of copied borders (`set_aside`), the next instruction of every queue of the first core, or -1.
     """
 
     at: Ints
@@ -43,18 +44,18 @@ class Borders(NamedTuple):
 
     @property
     def last(self) -> tuple[int, int]:
-        """Part and instruction behind the last one, or a program's first."""
+        """Part and instruction behind the last border; (0, 0) without one."""
         count = int(self.used[COUNT])
         return (int(self.at[count - 1, PART]), int(self.at[count - 1, FIRST])) if count else (0, 0)
 
     def forget_behind(self, part: int) -> None:
-        """Those behind a part."""
+        """Drop the borders behind a part."""
         count = int(np.searchsorted(self.at[: self.used[COUNT], PART], part, side="right"))
         if count < self.used[COUNT]:
             self.used[COUNT], self.used[USED] = count, self.at[count, PAST]
 
     def with_room(self) -> Borders:
-        """The same, with more room for pasts where that was too short."""
+        """Borders with more room for pasts if that was too short."""
         if not self.used[SHORT]:
             return self
         past = np.empty(2 * len(self.past), np.int32)
@@ -64,113 +65,116 @@ class Borders(NamedTuple):
 
 
 def no_borders(cores: int, limit: int) -> Borders:
-    """limit: of the count of a flag."""
+    """Empty arrays.  limit: of the count of a flag."""
     room = 2 * BORDERS
     ring = np.empty((room, cores, ENGINES, ENGINES, limit), np.int32)
     numbers, pieces = np.empty((room, cores, NUMBERS), np.int64), np.empty((room, cores), np.int64)
-    at, following = np.empty((room, 3), np.int64), np.empty((room, ENGINES), np.int32)
-    return Borders(at, numbers, ring, pieces, np.empty(1 << 14, np.int32), np.zeros(3, np.int64), following)
+    positions, following = np.empty((room, 3), np.int64), np.empty((room, ENGINES), np.int32)
+    return Borders(positions, numbers, ring, pieces, np.empty(1 << 14, np.int32), np.zeros(3, np.int64), following)
 
 
 @njit(cache=True)
-def leave_border(b: Borders, s: CoreStates, part: int, first: int) -> None:
-    """The state in front of a part; none where there is no room."""
-    k, at, cores = b.used[COUNT], b.used[USED], b.pieces.shape[1]
-    if k == b.at.shape[0]:
+def leave_border(borders: Borders, states: CoreStates, part: int, first: int) -> None:
+    """Save the state in front of a part, if there is room."""
+    k, offset, cores = borders.used[COUNT], borders.used[USED], borders.pieces.shape[1]
+    if k == borders.at.shape[0]:
         return
-    if at + cores + 9 * s.pieces[:cores].sum() > b.past.shape[0]:
-        b.used[SHORT] = 1
+    if offset + cores + 9 * states.pieces[:cores].sum() > borders.past.shape[0]:
+        borders.used[SHORT] = 1
         return
-    b.at[k, PART], b.at[k, FIRST], b.at[k, PAST] = part, first, at
+    borders.at[k, PART], borders.at[k, FIRST], borders.at[k, PAST] = part, first, offset
     for core in range(cores):
-        b.numbers[k, core] = s.numbers[core]
-        b.ring[k, core] = s.ring[core]
-        b.pieces[k, core] = pieces = s.pieces[core]
-        row = s.at[core]
-        b.past[at : at + pieces + 1] = s.bound[row, : pieces + 1]
-        at += pieces + 1
-        b.past[at : at + 8 * pieces] = s.last[row, :pieces].reshape(8 * pieces)
-        at += 8 * pieces
-    b.used[COUNT], b.used[USED] = k + 1, at
+        borders.numbers[k, core] = states.numbers[core]
+        borders.ring[k, core] = states.ring[core]
+        borders.pieces[k, core] = pieces = states.pieces[core]
+        row = states.at[core]
+        borders.past[offset : offset + pieces + 1] = states.bound[row, : pieces + 1]
+        offset += pieces + 1
+        borders.past[offset : offset + 8 * pieces] = states.last[row, :pieces].reshape(8 * pieces)
+        offset += 8 * pieces
+    borders.used[COUNT], borders.used[USED] = k + 1, offset
 
 
 @njit(cache=True)
-def set_aside(b: Borders, later: Borders, part: int, further: int, s: CoreStates, r: RecordRows) -> None:
-    """Borders in front of a part and behind it, of a program on one core, into `later`, with their parts so much further behind.
+def set_aside(borders: Borders, later: Borders, part: int, part_offset: int, states: CoreStates, rows: RecordRows) -> None:
+    """Copy the borders in front of a part and behind it, of a program on one core, into `later`; part numbers grow by `part_offset`.
 
-    s, r: as they are behind the whole program.
+    states, rows: as they are behind the whole program.
     """
-    b, later, s, r = by_reference(b), by_reference(later), by_reference(s), by_reference(r)
+    borders, later, states, rows = by_reference(borders), by_reference(later), by_reference(states), by_reference(rows)
     later.used[COUNT] = later.used[USED] = 0
-    for k in range(b.used[COUNT]):
-        if b.at[k, PART] < part:
+    for k in range(borders.used[COUNT]):
+        if borders.at[k, PART] < part:
             continue
-        n, to, at, items = later.used[COUNT], later.used[USED], b.at[k, PAST], 1 + 9 * b.pieces[k, 0]
-        if to + items > later.past.shape[0]:
+        n, new_offset, offset, items = later.used[COUNT], later.used[USED], borders.at[k, PAST], 1 + 9 * borders.pieces[k, 0]
+        if new_offset + items > later.past.shape[0]:
             later.used[SHORT] = 1
             break
-        later.at[n, PART], later.at[n, FIRST], later.at[n, PAST] = b.at[k, PART] + further, b.at[k, FIRST], to
-        later.numbers[n], later.ring[n], later.pieces[n] = b.numbers[k], b.ring[k], b.pieces[k]
-        later.past[to : to + items] = b.past[at : at + items]
+        later.at[n, PART], later.at[n, FIRST], later.at[n, PAST] = borders.at[k, PART] + part_offset, borders.at[k, FIRST], new_offset
+        later.numbers[n], later.ring[n], later.pieces[n] = borders.numbers[k], borders.ring[k], borders.pieces[k]
+        later.past[new_offset : new_offset + items] = borders.past[offset : offset + items]
         for e in range(ENGINES):
-            latest = b.numbers[k, 0, LATEST + e]
-            later.following[n, e] = r.after[latest] if latest >= 0 else s.numbers[0, FIRST_OF + e]
-        later.used[COUNT], later.used[USED] = n + 1, to + items
+            latest = borders.numbers[k, 0, LATEST + e]
+            later.following[n, e] = rows.after[latest] if latest >= 0 else states.numbers[0, FIRST_OF + e]
+        later.used[COUNT], later.used[USED] = n + 1, new_offset + items
 
 
 @njit(cache=True)
-def at_border(b: Borders, s: CoreStates, r: RecordRows) -> None:
-    """The state is that of the last border, apart from DDR."""
-    k = b.used[COUNT] - 1
-    at = b.at[k, PAST]
-    for core in range(b.pieces.shape[1]):
-        s.numbers[core] = b.numbers[k, core]
-        s.ring[core] = b.ring[k, core]
-        s.pieces[core] = pieces = b.pieces[k, core]
-        row = s.at[core]
-        s.bound[row, : pieces + 1] = b.past[at : at + pieces + 1]
-        at += pieces + 1
-        s.last[row, :pieces] = b.past[at : at + 8 * pieces].reshape((pieces, 8))
-        at += 8 * pieces
+def at_border(borders: Borders, states: CoreStates, rows: RecordRows) -> None:
+    """Restore the state of the last border, apart from DDR."""
+    k = borders.used[COUNT] - 1
+    offset = borders.at[k, PAST]
+    for core in range(borders.pieces.shape[1]):
+        states.numbers[core] = borders.numbers[k, core]
+        states.ring[core] = borders.ring[k, core]
+        states.pieces[core] = pieces = borders.pieces[k, core]
+        row = states.at[core]
+        states.bound[row, : pieces + 1] = borders.past[offset : offset + pieces + 1]
+        offset += pieces + 1
+        states.last[row, :pieces] = borders.past[offset : offset + 8 * pieces].reshape((pieces, 8))
+        offset += 8 * pieces
         for e in range(ENGINES):
-            latest = s.numbers[core, LATEST + e]
+            latest = states.numbers[core, LATEST + e]
             if latest >= 0:
-                r.after[latest] = -1
+                rows.after[latest] = -1
 
 
 @njit(cache=True)
-def next_keys(b: Borders, k: int, s: CoreStates, r: RecordRows, keys: Ints) -> None:
-    """keys: int64 [cores], lowered to the smallest key of a core's instructions behind border k.  s: as it is behind the whole program."""
-    for core in range(b.pieces.shape[1]):
+def next_keys(borders: Borders, border: int, states: CoreStates, rows: RecordRows, keys: Ints) -> None:
+    """Lower `keys`, int64 [cores], to the smallest key of a core's instructions behind a border.  states: behind the whole program."""
+    for core in range(borders.pieces.shape[1]):
         for e in range(ENGINES):
-            latest = b.numbers[k, core, LATEST + e]
-            following = np.int64(r.after[latest]) if latest >= 0 else s.numbers[core, FIRST_OF + e]
+            latest = borders.numbers[border, core, LATEST + e]
+            following = np.int64(rows.after[latest]) if latest >= 0 else states.numbers[core, FIRST_OF + e]
             if following >= 0:
-                keys[core] = min(keys[core], r.key[following])
+                keys[core] = min(keys[core], rows.key[following])
 
 
 @njit(cache=True)
-def cut(first: int, edge: int, stop: int, r: RecordRows) -> None:
-    """Edges `edge` .. `stop` are none of those that instructions before `first` set, to which those of later ones belong neither."""
+def cut(first: int, edge: int, stop: int, rows: RecordRows) -> None:
+    """Remove edges `edge` .. `stop` from the lists of instructions before `first`.
+
+    A list ends with its edges to later instructions, so it is cut at the first of these.
+    """
     least = EDGES * first
     for k in range(edge, stop):
-        i = r.edge_from[k]
+        i = rows.edge_from[k]
         if i < first:
-            at = r.set_head[i]
-            if at >= least:
-                r.set_head[i] = -1
-            elif at >= 0:
-                while 0 <= r.set_next[at] < least:
-                    at = r.set_next[at]
-                r.set_next[at] = -1
-                r.set_tail[i] = at
+            cursor = rows.set_head[i]
+            if cursor >= least:
+                rows.set_head[i] = -1
+            elif cursor >= 0:
+                while 0 <= rows.set_next[cursor] < least:
+                    cursor = rows.set_next[cursor]
+                rows.set_next[cursor] = -1
+                rows.set_tail[i] = cursor
 
 
 @njit(cache=True)
-def mark_changed(first: int, edge: int, stop: int, r: RecordRows, changed: Ints) -> None:
-    """changed: int64 [cores * 6], of every queue the first instruction before `first` that sets one of edges `edge` .. `stop`, or less."""
+def mark_changed(first: int, edge: int, stop: int, rows: RecordRows, changed: Ints) -> None:
+    """Lower `changed`, int64 [cores * 6], to the first setter, before `first`, of edges `edge` .. `stop` in every queue."""
     for k in range(edge, stop):
-        i = r.edge_from[k]
+        i = rows.edge_from[k]
         if i < first:
-            q = r.core[i] * ENGINES + r.engine[i]
-            changed[q] = min(changed[q], i)
+            queue = rows.core[i] * ENGINES + rows.engine[i]
+            changed[queue] = min(changed[queue], i)

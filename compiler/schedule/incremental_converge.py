@@ -1,21 +1,30 @@
-"""A pass that comes to where the pass before it was: what that found is true from there on, some cycles later.
+"""Incremental scheduling: where the new pass reaches the state of the previous pass, up to a clock shift, the rest is reused.
 
-Programs that are scheduled one after the other differ in a few parts; behind these they have the same parts, of which instructions and
-edges have the same numbers (`numbers`).  The pass before left borders.  Where the new one comes to the part behind one of them, and its
-state is the same but for a shift of the clock and for what nobody can see any more, what was found of the parts behind it holds.
+Programs that are scheduled one after the other differ in a few parts and end with the same parts, under the same numbers of instructions
+and edges (`instruction_numbers`).  Incremental timing (`simulator.incremental_timing`) does the same for runs of the simulator.
 
-Nobody sees an instruction that all have waited for.  *All* are the engines that the parts ahead use: one that idles there, as VECTOR does
-through most of a network, knows of next to nothing, and what it would wait for is looked at where it works again.  So what was found is
-taken over from border to border, as long as the same engines work; from there the pass goes on, with the state that it would have come
-to.  Of engines that worked that is the state of the pass before, of those that idled it is what it was, and what parts did to memories is
-done again, which takes little.
+| term       | meaning                                                                                                       |
+|------------|---------------------------------------------------------------------------------------------------------------|
+| border     | the saved state of a pass in front of a part (`incremental_checkpoint`)                                         |
+| snapshot   | the saved state of a timing run between two steps of its clock                                                |
+| checkpoint | the border or snapshot from which a new pass or run resumes: the last one before the first difference         |
+| tail       | the last parts or entries, which both programs have; here from part `tail` on                                   |
+| converge   | to reach, in the tail, the state of a border or snapshot of the previous program, but for a shift              |
+| shift      | by how many cycles the new pass or run is later than the previous one                                         |
+| adopt      | to take over results of the previous program behind that border or snapshot, with cycles plus the shift         |
+| drift      | by how much results of the tail differ from the previous ones, by engine (`hazards.EngineDrift`)                |
+| active     | the engines that the next parts use, a bit for each                                                           |
 
-Why that is exact.  An instruction of a part ahead looks at its queue's clock, at what it may have to wait for, at the clocks and ends of
-these, at counts that could be full, and at the cycle when its queue is free.  What it may have to wait for is met in memories, or is the
-last one of a queue.  If its own queue knows of it, it is left out whatever it is; else all of these are the same, or nothing is taken
-over: numbers as they are, of instructions that both programs have and whose clocks were found equal; cycles with one shift.  Counts are
-compared with clocks: entries that lie before everything they could be compared with need not be equal.  Clocks only grow, so that all of
-this stays so.
+An instruction that every active engine has already waited for no longer affects the state.  An engine that idles, as VECTOR does through
+most of a network, has waited for next to nothing; its waits are checked where it works again.  So results are adopted from border to
+border as long as the same engines are active.  From there the pass goes on with the state that it would have reached: active engines have
+the state of the previous pass, idle ones keep theirs.  Accesses to memories are applied again, which takes little time.
+
+Why that is exact.  An instruction of a later part reads the clock of its queue, its possible waits, their clocks and ends, counts that
+could be full, and the cycle when its queue is free.  A possible wait is the last access to a memory, or the last instruction of a queue.
+If the queue has waited for it already, it is left out in both programs.  Otherwise both must be equal, or nothing is adopted: the same
+numbers, of instructions that both programs have and whose clocks were found equal, and cycles with one shift.  Counts are compared with
+clocks, so entries before every such clock need not be equal.  Clocks only grow, so all of this stays true.
 """
 
 from __future__ import annotations
@@ -32,151 +41,176 @@ from compiler.schedule.segment_accesses import Ints
 
 
 @njit(cache=True)
-def _of_border(b: Borders, k: int, s: CoreStates) -> Queues:
-    return queues_in(b.numbers[k, 0], b.ring[k, 0], s.ports, s.scratch)
+def _of_border(borders: Borders, border: int, states: CoreStates) -> Queues:
+    return queues_in(borders.numbers[border, 0], borders.ring[border, 0], states.ports, states.scratch)
 
 
 @njit(cache=True)
-def _settled(x: int, engine: int, used: int, tail: int, shift: int, seen: EngineDrift) -> bool:
-    """Whether an instruction, of those that both programs have behind what differs, has the same clock and ends `shift` cycles later."""
-    return bool(used >> engine & 1) and x >= tail and x > seen.known[engine] and x >= seen.since[engine] and seen.shift[engine] == shift
+def _settled(number: int, engine: int, active: int, tail: int, shift: int, drift: EngineDrift) -> bool:
+    """Whether an instruction is in the tail, has the same clock as before, and ends `shift` cycles later."""
+    return (
+        bool(active >> engine & 1)
+        and number >= tail
+        and number > drift.known[engine]
+        and number >= drift.since[engine]
+        and drift.shift[engine] == shift
+    )
 
 
 @njit(cache=True)
-def _memories_meet(s: CoreStates, b: Borders, k: int, base: Ints, used: int, tail: int, shift: int, seen: EngineDrift, low: Ints) -> bool:
-    """Whether what was last done to memories on chip is the same.  base: int64 [6], of every engine what all know of.
+def _memories_meet(
+    states: CoreStates, borders: Borders, border: int, base: Ints, active: int, tail: int, shift: int, drift: EngineDrift, low: Ints
+) -> bool:
+    """Whether the last accesses to memories on chip are the same.
 
-    low: int64 [6], lowered to the first of each engine that somebody may wait for.
+    base: int64 [6], the last instruction of every engine that all waited for.  low: int64 [6], lowered to the first that may be waited for.
     """
-    row, pieces, pieces_then, past = s.at[0], s.pieces[0], b.pieces[k, 0], b.at[k, PAST]
-    bound, last = s.bound[row], s.last[row]
-    bound_then, last_then = b.past[past : past + pieces_then + 1], b.past[past + pieces_then + 1 : past + 1 + 9 * pieces_then]
+    row, pieces, pieces_then, past = states.at[0], states.pieces[0], borders.pieces[border, 0], borders.at[border, PAST]
+    bound, last = states.bound[row], states.last[row]
+    bound_then, last_then = borders.past[past : past + pieces_then + 1], borders.past[past + pieces_then + 1 : past + 1 + 9 * pieces_then]
     p = o = 0
-    at: Any = np.int64(NEVER)
+    granule: Any = np.int64(NEVER)
     if pieces:
-        at = np.int64(bound[0])
+        granule = np.int64(bound[0])
     if pieces_then:
-        at = min(at, np.int64(bound_then[0]))
+        granule = min(granule, np.int64(bound_then[0]))
+    # walk over the pieces of both passes at once, granule by granule where one of them begins or ends
     while p < pieces or o < pieces_then:
-        here, there = p < pieces and bound[p] <= at, o < pieces_then and bound_then[o] <= at
+        inside_now, inside_then = p < pieces and bound[p] <= granule, o < pieces_then and bound_then[o] <= granule
         for e in range(ENGINES + 1):
-            x: Any = np.int64(last[p, e]) if here else np.int64(-1)
-            y: Any = np.int64(last_then[8 * o + e]) if there else np.int64(-1)
-            mine: Any = np.int64(e)
-            its: Any = np.int64(e)
+            access_now: Any = np.int64(last[p, e]) if inside_now else np.int64(-1)
+            access_then: Any = np.int64(last_then[8 * o + e]) if inside_then else np.int64(-1)
+            engine_now: Any = np.int64(e)
+            engine_then: Any = np.int64(e)
             if e == WRITER:
-                mine = np.int64(last[p, WRITER_ENGINE]) if x >= 0 else np.int64(0)
-                its = np.int64(last_then[8 * o + WRITER_ENGINE]) if y >= 0 else np.int64(0)
-            if x > base[mine] or y > base[its]:
-                if x != y or mine != its or not _settled(x, mine, used, tail, shift, seen):
+                engine_now = np.int64(last[p, WRITER_ENGINE]) if access_now >= 0 else np.int64(0)
+                engine_then = np.int64(last_then[8 * o + WRITER_ENGINE]) if access_then >= 0 else np.int64(0)
+            if access_now > base[engine_now] or access_then > base[engine_then]:
+                if (
+                    access_now != access_then
+                    or engine_now != engine_then
+                    or not _settled(access_now, engine_now, active, tail, shift, drift)
+                ):
                     return False
-                low[mine] = min(low[mine], x)
-        at = np.int64(NEVER)  # where one of both ends or begins
+                low[engine_now] = min(low[engine_now], access_now)
+        granule = np.int64(NEVER)  # the next border of a piece
         if p < pieces:
-            at = np.int64(bound[p + 1]) if here else np.int64(bound[p])
+            granule = np.int64(bound[p + 1]) if inside_now else np.int64(bound[p])
         if o < pieces_then:
-            at = min(at, np.int64(bound_then[o + 1]) if there else np.int64(bound_then[o]))
-        if p < pieces and bound[p + 1] <= at:
+            granule = min(granule, np.int64(bound_then[o + 1]) if inside_then else np.int64(bound_then[o]))
+        if p < pieces and bound[p + 1] <= granule:
             p += 1
-        if o < pieces_then and bound_then[o + 1] <= at:
+        if o < pieces_then and bound_then[o + 1] <= granule:
             o += 1
     return True
 
 
 @njit(cache=True)
-def _counts_meet(q: Queues, then: Queues, its: int, me: int, least: int, middle: int, tail: int) -> bool:
-    """Whether the last waits of queue `me` for queue `its` are the same, apart from those up to `least`."""
-    limit = q.ring.shape[2]
+def _counts_meet(queues: Queues, prev: Queues, source: int, waiter: int, least: int, changed_from: int, tail: int) -> bool:
+    """Whether the last waits of queue `waiter` for queue `source` are the same, apart from those up to `least`."""
+    limit = queues.ring.shape[2]
     for j in range(limit):
-        x = np.int64(q.ring[its, me, (q.ring_at[its, me] + j) % limit])
-        y = np.int64(then.ring[its, me, (then.ring_at[its, me] + j) % limit])
-        if (x != y or middle <= x < tail) and (x > least or y > least):
+        wait_now = np.int64(queues.ring[source, waiter, (queues.ring_at[source, waiter] + j) % limit])
+        wait_then = np.int64(prev.ring[source, waiter, (prev.ring_at[source, waiter] + j) % limit])
+        if (wait_now != wait_then or changed_from <= wait_now < tail) and (wait_now > least or wait_then > least):
             return False
     return True
 
 
 @njit(cache=True)
 def converges(
-    s: CoreStates, b: Borders, k: int, used: int, moving: int, middle: int, tail: int, latency: int, r: RecordRows, seen: EngineDrift
-) -> int:
-    """By how many cycles a pass is later than the one before was at border `k`, or `NEVER` where it is not where that was.
+    states: CoreStates, borders: Borders, border: int, active: int, moving: int, changed_from: int, tail: int, latency: int,
+    rows: RecordRows, drift: EngineDrift,
+) -> int:  # fmt: skip
+    """Shift of the new pass if it converges with the previous one at border `border`, else `NEVER`.
 
-    used: engines of the parts ahead, a bit for each; moving: of both programs, those with transfers.  middle .. tail: instructions that are
-    others.
+    active: engines of the next parts, a bit for each; moving: engines with transfers in both programs.  changed_from .. tail: instructions
+    that differ.
     """
-    q, then = queues_of(s, 0), _of_border(b, k, s)
+    queues, prev = queues_of(states, 0), _of_border(borders, border, states)
     shift: Any = np.int64(NEVER)
     for e in range(ENGINES):
-        if q.latest[e] != then.latest[e] or middle <= q.latest[e] < tail or q.full[e] != then.full[e]:
+        if queues.latest[e] != prev.latest[e] or changed_from <= queues.latest[e] < tail or queues.full[e] != prev.full[e]:
             return NEVER
-        if used >> e & 1:
+        if active >> e & 1:
             if shift == NEVER:
-                shift = seen.shift[e]
-            if not _settled(q.latest[e], e, used, tail, shift, seen):
+                shift = drift.shift[e]
+            if not _settled(queues.latest[e], e, active, tail, shift, drift):
                 return NEVER
-            if q.free[e] != then.free[e] + shift or q.key[e] != then.key[e] + shift or min(q.free[e], then.free[e]) < latency:
+            if (
+                queues.free[e] != prev.free[e] + shift
+                or queues.key[e] != prev.key[e] + shift
+                or min(queues.free[e], prev.free[e]) < latency
+            ):
                 return NEVER
-    base, low = np.full(ENGINES, NEVER), q.latest.copy()
-    for me in range(ENGINES):
-        if used >> me & 1:
+    # clocks of active engines must be the previous ones; `base`: the least of them
+    base, low = np.full(ENGINES, NEVER), queues.latest.copy()
+    for waiter in range(ENGINES):
+        if active >> waiter & 1:
             for e in range(ENGINES):
-                clock = q.clock[me, e]
-                if clock != then.clock[me, e] or middle <= clock < tail:
+                clock = queues.clock[waiter, e]
+                if clock != prev.clock[waiter, e] or changed_from <= clock < tail:
                     return NEVER
                 base[e] = min(base[e], clock)
     for e in range(ENGINES):
-        if moving >> e & 1 and base[e] < tail:  # what others did to DDR, everybody knows of
+        if moving >> e & 1 and base[e] < tail:  # accesses to DDR by different parts: every active engine has waited for them
             return NEVER
-    if shift == NEVER or not _memories_meet(s, b, k, base, used, tail, shift, seen, low):
+    if shift == NEVER or not _memories_meet(states, borders, border, base, active, tail, shift, drift, low):
         return NEVER
-    for its in range(ENGINES):
-        for me in range(ENGINES):
-            if used >> its & 1:
-                least = min(q.clock[its, me], np.int64(r.known[low[its], me]))
-                if used >> me & 1:
-                    if not _counts_meet(q, then, its, me, least, middle, tail):
+    # counts: an idle waiter must not be near the limit, since its ring is not adopted
+    for source in range(ENGINES):
+        for waiter in range(ENGINES):
+            if active >> source & 1:
+                least = min(queues.clock[source, waiter], np.int64(rows.known[low[source], waiter]))
+                if active >> waiter & 1:
+                    if not _counts_meet(queues, prev, source, waiter, least, changed_from, tail):
                         return NEVER
-                elif max(q.oldest[its, me], then.oldest[its, me]) > min(q.clock[its, me], then.clock[its, me]):
+                elif max(queues.oldest[source, waiter], prev.oldest[source, waiter]) > min(
+                    queues.clock[source, waiter], prev.clock[source, waiter]
+                ):
                     return NEVER
     return shift
 
 
 @njit(cache=True)
-def go_on_as(s: CoreStates, b: Borders, k: int, used: int, shift: int) -> None:
-    """The state at border `k`, apart from what was done to memories, of a pass that met the one before at an earlier one."""
-    q, then = queues_of(s, 0), _of_border(b, k, s)
-    for me in range(ENGINES):
-        if used >> me & 1:
-            q.latest[me], q.full[me] = then.latest[me], then.full[me]
-            q.free[me], q.key[me] = then.free[me] + shift, then.key[me] + shift
-            q.clock[me] = then.clock[me]
-            for its in range(ENGINES):
-                if used >> its & 1:
-                    q.ring[its, me] = then.ring[its, me]
-                    q.ring_at[its, me], q.oldest[its, me] = then.ring_at[its, me], then.oldest[its, me]
+def go_on_as(states: CoreStates, borders: Borders, border: int, active: int, shift: int) -> None:
+    """Adopt the state at a border, apart from memories, in a pass that converged at an earlier border."""
+    queues, prev = queues_of(states, 0), _of_border(borders, border, states)
+    for waiter in range(ENGINES):
+        if active >> waiter & 1:
+            queues.latest[waiter], queues.full[waiter] = prev.latest[waiter], prev.full[waiter]
+            queues.free[waiter], queues.key[waiter] = prev.free[waiter] + shift, prev.key[waiter] + shift
+            queues.clock[waiter] = prev.clock[waiter]
+            for source in range(ENGINES):
+                if active >> source & 1:
+                    queues.ring[source, waiter] = prev.ring[source, waiter]
+                    queues.ring_at[source, waiter], queues.oldest[source, waiter] = (
+                        prev.ring_at[source, waiter],
+                        prev.oldest[source, waiter],
+                    )
 
 
 @njit(cache=True)
-def follow(s: CoreStates, b: Borders, k: int, used: int, r: RecordRows) -> None:
-    """What was behind border `k` comes behind what is there now."""
-    q = queues_of(s, 0)
+def follow(states: CoreStates, borders: Borders, border: int, active: int, rows: RecordRows) -> None:
+    """Link every active queue to its first instruction behind a border."""
+    queues = queues_of(states, 0)
     for e in range(ENGINES):
-        if used >> e & 1:
-            r.after[q.latest[e]] = b.following[k, e]
+        if active >> e & 1:
+            rows.after[queues.latest[e]] = borders.following[border, e]
 
 
 @njit(cache=True)
-def adopt(first: int, count: int, edge: int, edges: int, tail: int, shift: int, r: RecordRows) -> None:
-    """Instructions of a part are what they were, `shift` cycles later, and wait again for those before `tail`: edges `edge` .. `edges`."""
+def adopt(first: int, count: int, edge: int, edges: int, tail: int, shift: int, rows: RecordRows) -> None:
+    """Adopt a part's instructions with a shift, and its edges `edge` .. `edges` from instructions before `tail`."""
     for i in range(first, first + count):
-        r.end[i] += shift
-        r.key[i] += shift
+        rows.end[i] += shift
+        rows.key[i] += shift
     for k in range(edge, edges):
-        i = r.edge_from[k]
+        i = rows.edge_from[k]
         if i < tail:
-            r.set_next[k] = -1
-            if r.set_head[i] < 0:
-                r.set_head[i] = k
+            rows.set_next[k] = -1
+            if rows.set_head[i] < 0:
+                rows.set_head[i] = k
             else:
-                r.set_next[r.set_tail[i]] = k
-            r.set_tail[i] = k
+                rows.set_next[rows.set_tail[i]] = k
+            rows.set_tail[i] = k

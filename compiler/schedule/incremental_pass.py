@@ -1,6 +1,6 @@
-"""The pass over a program's parts: back to a border of the program before, on to where that is met again, and to the end.
+"""Pass over a program's parts: back to a checkpoint of the previous program, on to where both converge, and to the end.
 
-In kernels that take all parts, as a program has some tens of them and one is done in a few microseconds (see `part`).
+The kernels take all parts at once: a program has some tens of them, and one takes a few microseconds (see `segment_table`).
 """
 
 from __future__ import annotations
@@ -32,141 +32,153 @@ from simulator.addresses import by_reference
 
 @njit(cache=True)
 def rewind(
-    before: Ints, cores_before: Ints, number_before: Ints, parts: Ints, cores: Ints, number: Ints, limit: int, s: CoreStates, c: CrossCore,
-    remote: Remote, r: RecordRows, b: Borders, changed: Ints, keys: Ints,
+    parts_before: Ints, cores_before: Ints, number_before: Ints, parts: Ints, cores: Ints, number: Ints, limit: int,
+    states: CoreStates, cross: CrossCore, remote: Remote, rows: RecordRows, borders: Borders, changed: Ints, keys: Ints,
 ) -> None:  # fmt: skip
-    """From the end of the program before, to the last border of `b`, or to no instruction yet where there is none.
+    """Go back from the end of the previous program to the last border, or to no instruction without one.
 
-    before, parts: tables of both programs (`part`), the cores of their parts and their numbers beside them.  remote: room.
-    changed, keys: see `mark_changed` and `next_keys`, of what the one before had behind the border.
+    parts_before, parts: tables of both programs (`segment_table`), with the cores of their parts and their numbers.  remote: room.
+    changed, keys: see `mark_changed` and `next_keys`, for the previous program behind the border.
     """
-    s, c, r, b = by_reference(s), by_reference(c), by_reference(r), by_reference(b)
-    k = b.used[COUNT] - 1
-    kept = b.at[k, PART] if k >= 0 else 0
-    least = s.ddr.shape[1]
+    states, cross, rows, borders = by_reference(states), by_reference(cross), by_reference(rows), by_reference(borders)
+    k = borders.used[COUNT] - 1
+    border_part = borders.at[k, PART] if k >= 0 else 0
+    least = states.ddr.shape[1]
     if k >= 0:
-        next_keys(b, k, s, r, keys)
-    for p in range(kept, before.shape[0]):
-        part, core = part_of(before[p]), cores_before[p]
+        next_keys(borders, k, states, rows, keys)
+    # remove the later parts' edges and DDR accesses
+    for p in range(border_part, parts_before.shape[0]):
+        part, core = part_of(parts_before[p]), cores_before[p]
         if k >= 0:
-            mark_changed(b.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], r, changed)
-            cut(b.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], r)
-        least = min(least, wipe(part.bound, part.touched, s.ddr[core], s.wiped[core]))
-    if c.last.shape[0]:
-        forget(c)
-    for p in range(kept):
+            mark_changed(borders.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows, changed)
+            cut(borders.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows)
+        least = min(least, wipe(part.bound, part.touched, states.ddr[core], states.wiped[core]))
+    if cross.last.shape[0]:
+        forget(cross)
+    # apply the earlier parts' accesses again: the border has none of DDR, and none between cores
+    for p in range(border_part):
         part, core, first = part_of(parts[p]), cores[p], number[p, 0]
-        leave_again(part.bound, part.touched, part.inside.last, first, s.ddr[core], s.wiped[core], least)
-        if c.last.shape[0]:
-            waits(part.engine, part.span, part.start, part.bound, core, first, limit, c, remote.source, remote.target)
-    s.wiped[:] = 0
+        leave_again(part.bound, part.touched, part.inside.last, first, states.ddr[core], states.wiped[core], least)
+        if cross.last.shape[0]:
+            waits(part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target)
+    states.wiped[:] = 0
     if k < 0:
-        begin(s)
+        begin(states)
     else:
-        at_border(b, s, r)
+        at_border(borders, states, rows)
 
 
 @njit(cache=True)
 def sweep(
-    parts: Ints, cores: Ints, number: Ints, part_from: int, stop: int, every: int, latency: int, limit: int, s: CoreStates, c: CrossCore,
-    piece: Ints32, remote: Remote, r: RecordRows, b: Borders, tail: int, middle: int, moving: int, later: Borders, seen: EngineDrift,
+    parts: Ints, cores: Ints, number: Ints, part_from: int, stop: int, every: int, latency: int, limit: int, states: CoreStates,
+    cross: CrossCore, piece: Ints32, remote: Remote, rows: RecordRows, borders: Borders, tail: int, changed_from: int, moving: int,
+    later: Borders, drift: EngineDrift,
 ) -> bool:  # fmt: skip
-    """Parts `part_from` .. `stop`; returns whether there were numbers for all edges.
+    """Schedule parts `part_from` .. `stop`; returns whether there were numbers for all edges.
 
-    every: borders are left, BORDERS for so many numbers; 0: none are.  remote: room for the edges of a part.
-    tail: the first of the last parts that the program before has as well, with the same numbers; later: its borders there (`resume`).
-    middle: the first instruction that it has not; moving: engines with transfers, a bit for each, of both programs (see `again`).
+    every: BORDERS borders are saved for so many numbers; 0: none.  remote: room for the edges of a part.
+    tail: the first of the last parts that the previous program has as well, with the same numbers; later: its borders there.
+    changed_from: the first instruction that differs; moving: engines with transfers, a bit for each, of both programs.
     """
-    s, c, r, b = by_reference(s), by_reference(c), by_reference(r), by_reference(b)
-    later, seen = by_reference(later), by_reference(seen)
+    states, cross, rows, borders = by_reference(states), by_reference(cross), by_reference(rows), by_reference(borders)
+    later, drift = by_reference(later), by_reference(drift)
     p, k, last_border = part_from, 0, number[part_from, 0]
     while p < stop:
         first = number[p, 0]
+        # in the tail, at a border of the previous program: try to adopt its results
         while k < later.used[COUNT] and later.at[k, PART] < p:
             k += 1
         if p >= tail and k < later.used[COUNT] and later.at[k, PART] == p:
-            q = _ahead(parts, number, p, stop, s, r, b, k, later, middle, number[tail, 0], moving, latency, seen)
+            q = _ahead(parts, number, p, stop, states, rows, borders, k, later, changed_from, number[tail, 0], moving, latency, drift)
             if q > p:
                 p, last_border = q, number[q, 0]
                 continue
         part, core = part_of(parts[p]), cores[p]
         if every and (first - last_border) * BORDERS > every:
             last_border = first
-            leave_border(b, s, p, first)
-        afar = 0
-        if c.last.shape[0]:
-            afar = waits(part.engine, part.span, part.start, part.bound, core, first, limit, c, remote.source, remote.target)
-        mine, free = s.at[core], s.at[s.at.shape[0] - 1]
-        past, out = Intervals(s.bound[mine], s.last[mine]), Intervals(s.bound[free], s.last[free])
-        others = Remote(remote.source, remote.target, afar, remote.latency)
-        r.edge_start[first] = EDGES * first
-        s.pieces[core] = advance(
-            part, latency, core, first, queues_of(s, core), s.ddr[core], past, s.pieces[core], out, piece, others, r, seen, p >= tail
-        )
-        s.at[core], s.at[s.at.shape[0] - 1] = free, mine
-        edges = r.edge_start[first + part.engine.shape[0]]
+            leave_border(borders, states, p, first)
+        edge_count = 0
+        if cross.last.shape[0]:
+            edge_count = waits(part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target)
+        # the new history goes to the free slot, then both change places
+        slot, free_slot = states.at[core], states.at[states.at.shape[0] - 1]
+        past, out = Intervals(states.bound[slot], states.last[slot]), Intervals(states.bound[free_slot], states.last[free_slot])
+        cross_edges = Remote(remote.source, remote.target, edge_count, remote.latency)
+        rows.edge_start[first] = EDGES * first
+        states.pieces[core] = advance(
+            part, latency, core, first, queues_of(states, core), states.ddr[core], past, states.pieces[core], out, piece, cross_edges,
+            rows, drift, p >= tail,
+        )  # fmt: skip
+        states.at[core], states.at[states.at.shape[0] - 1] = free_slot, slot
+        edges = rows.edge_start[first + part.engine.shape[0]]
         if edges > EDGES * number[p + 1, 0]:
             return False
         if p >= tail and edges != number[p, 1]:
-            seen.all[FLAGS] = first + part.engine.shape[0] - 1
+            drift.all[FLAGS] = first + part.engine.shape[0] - 1
         number[p, 1] = edges
         p += 1
     return True
 
 
 @njit(cache=True)
-def _stretch(parts: Ints, p: int, stop: int, k: int, later: Borders) -> tuple[int, int]:
-    """Engines of the parts from p, in front of which border k is, up to the next border, and that part."""
-    end = later.at[k + 1, PART] if k + 1 < later.used[COUNT] else stop
-    used = 0
-    for part in range(p, end):
-        used |= parts[part, USED]
-    return used, end
+def _stretch(parts: Ints, first_part: int, stop: int, border: int, later: Borders) -> tuple[int, int]:
+    """Engines active in the parts from `first_part`, at border `border`, up to the next border; and the part there."""
+    end = later.at[border + 1, PART] if border + 1 < later.used[COUNT] else stop
+    active = 0
+    for part in range(first_part, end):
+        active |= parts[part, USED]
+    return active, end
 
 
 @njit(cache=True)
 def _ahead(
-    parts: Ints, number: Ints, p: int, stop: int, s: CoreStates, r: RecordRows, b: Borders, k: int, later: Borders, middle: int, tail: int,
-    moving: int, latency: int, seen: EngineDrift,
+    parts: Ints, number: Ints, first_part: int, stop: int, states: CoreStates, rows: RecordRows, borders: Borders, border: int,
+    later: Borders, changed_from: int, tail: int, moving: int, latency: int, drift: EngineDrift,
 ) -> int:  # fmt: skip
-    """The part behind those, from `p` on, of which all is known that the program before found; border k is in front of it.  Its borders are
-    left.  tail: the first instruction behind those that are others."""
-    used, end = _stretch(parts, p, stop, k, later)
-    shift = converges(s, later, k, used, moving, middle, tail, latency, r, seen)
+    """Adopt parts from `first_part` on, in front of which `border` is; returns the first part not adopted.
+
+    Their borders are saved.  tail: the first instruction of the tail.
+    """
+    active, end = _stretch(parts, first_part, stop, border, later)
+    shift = converges(states, later, border, active, moving, changed_from, tail, latency, rows, drift)
     if shift == NEVER:
-        return p
-    follow(s, later, k, used, r)
-    first = number[p, 0]
-    if shift != seen.all[KEYS]:
-        seen.all[KEYS], seen.all[KEYS_SINCE] = shift, first
-    leave_border(b, s, p, first)
+        return first_part
+    # converged: adopt border by border, as long as no other engine becomes active
+    follow(states, later, border, active, rows)
+    first = number[first_part, 0]
+    if shift != drift.all[KEYS]:
+        drift.all[KEYS], drift.all[KEYS_SINCE] = shift, first
+    leave_border(borders, states, first_part, first)
     while True:
-        for t in range(p, end):
-            part, at = part_of(parts[t]), number[t, 0]
-            seen.all[TAKEN] += parts[t, RECORDS]
-            adopt(at, parts[t, RECORDS], EDGES * at, number[t, 1], first, shift, r)
-            mine, free = s.at[0], s.at[s.at.shape[0] - 1]
-            past, out = Intervals(s.bound[mine], s.last[mine]), Intervals(s.bound[free], s.last[free])
-            s.pieces[0] = leave(part.bound, part.touched, part.inside.last, at, s.ddr[0], past, s.pieces[0], out)
-            s.at[0], s.at[s.at.shape[0] - 1] = free, mine
+        for t in range(first_part, end):
+            part, instruction = part_of(parts[t]), number[t, 0]
+            drift.all[TAKEN] += parts[t, RECORDS]
+            adopt(instruction, parts[t, RECORDS], EDGES * instruction, number[t, 1], first, shift, rows)
+            slot, free_slot = states.at[0], states.at[states.at.shape[0] - 1]
+            past, out = Intervals(states.bound[slot], states.last[slot]), Intervals(states.bound[free_slot], states.last[free_slot])
+            states.pieces[0] = leave(part.bound, part.touched, part.inside.last, instruction, states.ddr[0], past, states.pieces[0], out)
+            states.at[0], states.at[states.at.shape[0] - 1] = free_slot, slot
         if end == stop:
             return end
-        k += 1
-        go_on_as(s, later, k, used, shift)
-        leave_border(b, s, end, number[end, 0])
-        ahead, next_end = _stretch(parts, end, stop, k, later)
-        if ahead & ~used:
+        border += 1
+        go_on_as(states, later, border, active, shift)
+        leave_border(borders, states, end, number[end, 0])
+        next_active, next_end = _stretch(parts, end, stop, border, later)
+        if next_active & ~active:
             break
-        p, end = end, next_end
+        first_part, end = end, next_end
+    # edges to parts not adopted: those will be made anew
     for t in range(end, stop):
-        cut(number[end, 0], EDGES * number[t, 0], number[t, 1], r)
+        cut(number[end, 0], EDGES * number[t, 0], number[t, 1], rows)
     return end
 
 
 @njit(cache=True)
-def tell_changes(parts: Ints, number: Ints, s: CoreStates, r: RecordRows, b: Borders, at: int, changed: Ints, keys: Ints) -> None:
-    """changed, keys: as `rewind` filled them, and now of what this program has behind border `at` as well."""
-    s, r, b = by_reference(s), by_reference(r), by_reference(b)
-    next_keys(b, at, s, r, keys)
-    for p in range(b.at[at, PART], parts.shape[0]):
-        mark_changed(b.at[at, FIRST], EDGES * number[p, 0], number[p, 1], r, changed)
+def tell_changes(
+    parts: Ints, number: Ints, states: CoreStates, rows: RecordRows, borders: Borders, border: int, changed: Ints, keys: Ints
+) -> None:
+    """Extend `changed` and `keys`, as `rewind` filled them, by this program's parts behind a border."""
+    states, rows, borders = by_reference(states), by_reference(rows), by_reference(borders)
+    next_keys(borders, border, states, rows, keys)
+    for p in range(borders.at[border, PART], parts.shape[0]):
+        mark_changed(borders.at[border, FIRST], EDGES * number[p, 0], number[p, 1], rows, changed)

@@ -1,8 +1,8 @@
-"""Issue order: the queues of a core merged into the stream that its scalar unit hands out.
+"""Issue order: the queues of a core merged into the stream that its scalar unit issues.
 
-The merge leaves *marks*, int64 [.., 9]: after every `EVERY` instructions the last one of each queue so far (or -1), the rows so far, the
-last key, and the instructions so far.  A merge goes on from a mark up to which nothing changed.  Where it comes to a mark of the merge
-before with nothing ahead but what that had ahead, all of it with the same shift of its keys, the rest is there (`again`).
+The merge saves *marks*, int64 [.., 9]: after every `EVERY` instructions the last one of each queue so far (or -1), the rows so far, the
+last key, and the instructions so far.  A merge resumes at the last mark in front of all changes.  At a mark of the previous merge with the
+same instructions ahead, all with the same shift of their keys, the rest is adopted (`incremental_converge`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FAR = np.iinfo(np.int64).max
 
 
 class MergedStream(NamedTuple):
-    """The merge of the program before.  marks: those that do not hold; none where this program has other parts to its end.
+    """Merge of the previous program.  marks: its marks behind the resumed one; none if this program has other parts to its end.
 
     rows: of its stream, which from row `begin` on is `stream`.  further: instructions that this program has more; since: from this one on
-    their rows are those of the program before, and their keys `shift` later.
+    their rows are those of the previous program, and their keys `shift` later.
     """
 
     marks: Ints
@@ -40,106 +40,111 @@ class MergedStream(NamedTuple):
 
 
 def marks_before(marks: Ints, first: int, key: int, changed: Ints) -> int:
-    """How many of some marks hold where instructions from `first` on are others, none of them with a key below `key`.
+    """Count of marks that hold if instructions from `first` on differ, none of them with a key below `key`.
 
-    changed: int64 [6], of every queue the first instruction whose SETs are others.
+    changed: int64 [6], of every queue the first instruction whose SETs differ.
     """
-    done = marks[:, :ENGINES]
-    return int(((done < np.minimum(changed, first)).all(1) & (marks[:, KEY] <= key)).sum())
+    last_merged = marks[:, :ENGINES]
+    return int(((last_merged < np.minimum(changed, first)).all(1) & (marks[:, KEY] <= key)).sum())
 
 
 @njit(cache=True)
-def order(queue_first: Ints, r: RecordRows, marks: Ints, known: int, stream: Bytes8, then: MergedStream) -> tuple[int, int, int, int]:
+def order(
+    queue_first: Ints, rows: RecordRows, marks: Ints, mark_count: int, stream: Bytes8, previous: MergedStream
+) -> tuple[int, int, int, int]:
     """Merge by (key, number), each instruction with its WAITs before and its SETs behind.
 
-    Fills stream, the engine of every row.  queue_first: int64 [6], first instruction of every queue, or -1.  known: how many marks hold;
-    later ones are written, while there is room.  then: rows that lie in `stream`.  Returns the stream's length, of how many rows `stream`
-    had the engine before, its end counted as one, how many of its last rows are the last ones of before, and how many marks hold.
+    Fills stream, the engine of every row.  queue_first: int64 [6], first instruction of every queue, or -1.  mark_count: how many marks
+    hold; later ones are written, while there is room.  previous: rows that lie in `stream`.  Returns the stream's length, how many rows at
+    its beginning did not change (its end counts as one), how many rows at its end are those of the previous stream, and how many marks
+    hold.
     """
     done = np.full(ENGINES, -1, np.int64)
     front = queue_first.copy()
-    when = np.full(ENGINES, _FAR, np.int64)
-    at = left = merged = k = end = 0
-    before, upcoming = then.rows, _FAR  # so many merged where the one before had a mark
-    if then.marks.shape[0]:
-        upcoming = then.marks[0, MERGED] + then.further
-    if known:
-        at, merged = marks[known - 1, ROWS], marks[known - 1, MERGED]
+    front_key = np.full(ENGINES, _FAR, np.int64)
+    length = open_queues = merged_count = k = tail_length = 0
+    rows_before, next_meeting = previous.rows, _FAR
+    if previous.marks.shape[0]:
+        # instructions merged at the next mark of the previous merge
+        next_meeting = previous.marks[0, MERGED] + previous.further
+    if mark_count:
+        length, merged_count = marks[mark_count - 1, ROWS], marks[mark_count - 1, MERGED]
         for e in range(ENGINES):
-            done[e] = marks[known - 1, e]
+            done[e] = marks[mark_count - 1, e]
             if done[e] >= 0:
-                front[e] = r.after[done[e]]
+                front[e] = rows.after[done[e]]
     for e in range(ENGINES):
         if front[e] >= 0:
-            when[e] = r.key[front[e]]
-            left += 1
-    until_mark, same = EVERY, -1
-    while left:
-        b = 0
+            front_key[e] = rows.key[front[e]]
+            open_queues += 1
+    until_mark, first_change = EVERY, -1
+    while open_queues:
+        queue = 0
         for e in range(1, ENGINES):
-            if when[e] < when[b] or (when[e] == when[b] and front[e] < front[b]):
-                b = e
-        i = front[b]
-        begin = at
-        at += r.edge_start[i + 1] - r.edge_start[i] + 1
-        edge = r.set_head[i]
+            if front_key[e] < front_key[queue] or (front_key[e] == front_key[queue] and front[e] < front[queue]):
+                queue = e
+        i = front[queue]
+        begin = length
+        length += rows.edge_start[i + 1] - rows.edge_start[i] + 1
+        edge = rows.set_head[i]
         while edge >= 0:
-            at += 1
-            edge = r.set_next[edge]
-        if same < 0:
-            for row in range(begin, at):
-                if row == before or stream[row] != b:
-                    same = row
+            length += 1
+            edge = rows.set_next[edge]
+        if first_change < 0:
+            for row in range(begin, length):
+                if row == rows_before or stream[row] != queue:
+                    first_change = row
                     break
-        for row in range(begin, at):
-            stream[row] = b
-        done[b] = i
+        for row in range(begin, length):
+            stream[row] = queue
+        done[queue] = i
         until_mark -= 1
-        merged += 1
-        if until_mark == 0 and known < marks.shape[0]:
+        merged_count += 1
+        if until_mark == 0 and mark_count < marks.shape[0]:
             until_mark = EVERY
             for e in range(ENGINES):
-                marks[known, e] = done[e]
-            marks[known, ROWS], marks[known, KEY], marks[known, MERGED] = at, when[b], merged
-            known += 1
-        front[b] = r.after[i]
-        if r.after[i] >= 0:
-            when[b] = r.key[r.after[i]]
+                marks[mark_count, e] = done[e]
+            marks[mark_count, ROWS], marks[mark_count, KEY], marks[mark_count, MERGED] = length, front_key[queue], merged_count
+            mark_count += 1
+        front[queue] = rows.after[i]
+        if rows.after[i] >= 0:
+            front_key[queue] = rows.key[rows.after[i]]
         else:
-            when[b] = _FAR
-            left -= 1
-        while upcoming < merged:
+            front_key[queue] = _FAR
+            open_queues -= 1
+        while next_meeting < merged_count:
             k += 1
-            upcoming = then.marks[k, MERGED] + then.further if k < then.marks.shape[0] else _FAR
-        if upcoming == merged and _met(done, front, then.marks[k], then.since):
-            moved, end = at - then.marks[k, ROWS], before - then.marks[k, ROWS]
-            if moved:
-                rest = then.stream[then.marks[k, ROWS] - then.begin :]
-                row = at
-                while same < 0 and row < at + end:
-                    if row >= before or then.stream[row - then.begin] != rest[row - at]:
-                        same = row
+            next_meeting = previous.marks[k, MERGED] + previous.further if k < previous.marks.shape[0] else _FAR
+        # converged: copy the previous tail, and its marks with their offsets
+        if next_meeting == merged_count and _met(done, front, previous.marks[k], previous.since):
+            row_shift, tail_length = length - previous.marks[k, ROWS], rows_before - previous.marks[k, ROWS]
+            if row_shift:
+                tail_rows = previous.stream[previous.marks[k, ROWS] - previous.begin :]
+                row = length
+                while first_change < 0 and row < length + tail_length:
+                    if row >= rows_before or previous.stream[row - previous.begin] != tail_rows[row - length]:
+                        first_change = row
                     row += 1
-                stream[at : at + end] = rest
-            at += end
-            for j in range(k, then.marks.shape[0]):
-                if known < marks.shape[0]:
-                    marks[known] = then.marks[j]
-                    marks[known, ROWS] += moved
-                    marks[known, KEY] += then.shift
-                    marks[known, MERGED] += then.further
-                    known += 1
+                stream[length : length + tail_length] = tail_rows
+            length += tail_length
+            for j in range(k, previous.marks.shape[0]):
+                if mark_count < marks.shape[0]:
+                    marks[mark_count] = previous.marks[j]
+                    marks[mark_count, ROWS] += row_shift
+                    marks[mark_count, KEY] += previous.shift
+                    marks[mark_count, MERGED] += previous.further
+                    mark_count += 1
             break
-    if same < 0:
-        same = at + 1 if at == before else at
-    return at, same, end, known
+    if first_change < 0:
+        first_change = length + 1 if length == rows_before else length
+    return length, first_change, tail_length, mark_count
 
 
 @njit(cache=True)
 def _met(done: Ints, front: Ints, mark: Ints, since: int) -> bool:
-    """Whether all that is left was left at a mark of the merge before.
+    """Whether the same instructions are ahead as at a mark of the previous merge.
 
-    As many instructions are left, and those of this program are all in that one, so there it had no others.
+    Their counts are equal, and those of this program are all in the previous one, so it had no others there.
     """
     same = True
     for e in range(ENGINES):

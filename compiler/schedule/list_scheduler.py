@@ -1,25 +1,25 @@
-"""A segment's records in an order in which engines wait less for each other: list scheduling, some records of every engine ahead.
+"""List scheduling of a segment's records: an order in which engines wait less for each other, with some records of lookahead.
 
-Emitters write operator by operator and tile by tile, and an engine takes its records in their order.  So one that waits, for a result or
-for a slot, keeps back others that need not: the next tiles of its own operator, or those of an operator whose inputs are there.
+Emitters write operator by operator and tile by tile, and an engine takes its records in their order.  So a record that waits, for a result
+or for a slot, delays others that need not wait: the next tiles of its own operator, or those of an operator whose inputs are there.
 
-Every engine has a clock.  The record that can begin first is next, and of several the first engine's.  Of one engine's it is the one that
-most has to follow on: the longest chain to the segment's end of records that share cells (critical path: Hu 1961; Adam, Chandy and Dickson
-1974), in steps of 256 cycles.  Slots that are taken again make chains, too.  So MTE1 brings VECTOR the first channels of a depthwise
-convolution while it still has the last ones to bring to CUBE.  Of the same step, and where a segment is not `urgent`, the one that was
-emitted first is next.  Of each engine the first `lookahead` records are asked that are not scheduled, as a window of an out-of-order
-processor has them (Tomasulo 1967; list scheduling: Graham 1966).
+Every engine has a clock.  The next record is the one that can begin first, of several the first engine's.  Within an engine it is the one
+with the longest chain of dependent records to the segment's end (critical path: Hu 1961; Adam, Chandy and Dickson 1974), in steps of 256
+cycles.  Reused slots make chains, too.  So MTE1 brings VECTOR the first channels of a depthwise convolution while it still has the last
+ones to bring to CUBE.  With equal steps, and in a segment that is not `urgent`, the next record is the first emitted one.  Each engine
+chooses from its first `lookahead` records that are not scheduled, like the window of an out-of-order processor (Tomasulo 1967; list
+scheduling: Graham 1966).
 
-Loads stay in their order unless they may overtake.  Then one that waits for its place in L1 or UB to be read lets others go first, as those
-of the next pass do while weights of this one come chunk by chunk.  Where DDR is slower than CUBE, what is wanted first should come first.
+Loads stay in their order unless they may overtake.  Then a load that waits for its slot in L1 or UB lets others go first, such as loads of
+the next pass while weights of this one come chunk by chunk.  If DDR is slower than CUBE, the order of need is better.
 
-A record comes behind all with which it shares a cell that one of the two writes, as it did.  So addresses stay, and the records mean
-the same.  How far an engine gets ahead depends on slots: one that is taken again soon ends it.
+A record comes behind all earlier records that share a cell with it, if one of the two writes.  So addresses stay, and the records mean the
+same.  Slots limit how far an engine gets ahead: one that is reused soon ends it.
 
 | array | dtype, shape      | meaning                                                                          |
 |-------|-------------------|----------------------------------------------------------------------------------|
-| edge  | int32 [edges, 2]  | a record that comes before another one, and the next edge of that, or -1          |
-| first | int32 [n]         | the first edge of what record i comes behind, or -1                               |
+| edge  | int32 [edges, 2]  | a record that comes before another one, and the other one's next edge, or -1      |
+| first | int32 [n]         | the first edge to record i, or -1                                                 |
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def listed(
     engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int, overtake: bool, urgent: bool,
     scratch: Scratch,
 ) -> Ints:  # fmt: skip
-    """int64 [n], the order of n records that touch `cells` cells (see `footprint`).
+    """Order of n records that touch `cells` cells, int64 [n] (arrays: see `segment_accesses`).
 
-    overtake: whether loads do.  urgent: see above.  cycles: int64 [n], for which they have their engine.  late: int64 [n], how much later
-    what they write is there.
+    overtake: whether loads may.  urgent: see above.  cycles: int64 [n], busy cycles of the engine.  late: int64 [n], cycles from then until
+    the results are there.
     """
     n = len(engine)
-    first, seen, writer, reader = (scratch.array(*of) for of in (("first", n), ("seen", n), ("writer", cells), ("reader", cells)))
+    first, stamp, writer, reader = (scratch.array(*of) for of in (("first", n), ("seen", n), ("writer", cells), ("reader", cells)))
     edge, read = scratch.array("edge", 8 * n + 64, 2), scratch.array("read", 4 * len(span) + 16, 2)
-    while (used := _behind(span, start, edge, first, read, writer, reader, seen)) < 0:
+    while (used := _behind(span, start, edge, first, read, writer, reader, stamp)) < 0:
         if used == _NO_EDGE:
             edge = scratch.array("edge", 2 * len(edge), 2)
         else:
@@ -70,26 +70,27 @@ def listed(
 
 
 @njit(cache=True, inline="always")
-def _add(edge: Pointer, at: int, first: Pointer, seen: Pointer, before: int, i: int) -> int:
-    """An edge from a record to record i, unless there is one."""
-    if before == i or seen[before] == i:
-        return at
-    seen[before] = i
-    edge[2 * at], edge[2 * at + 1] = before, first[i]
-    first[i] = at
-    return at + 1
+def _add(edge: Pointer, edge_count: int, first: Pointer, stamp: Pointer, before: int, record: int) -> int:
+    """Add an edge from a record to record `record`, unless there is one; returns how many there are."""
+    if before == record or stamp[before] == record:
+        return edge_count
+    stamp[before] = record
+    edge[2 * edge_count], edge[2 * edge_count + 1] = before, first[record]
+    first[record] = edge_count
+    return edge_count + 1
 
 
 @njit(cache=True)
 def _behind(
     span_array: Ints32, start_array: Ints32, edge_array: Ints32, first_array: Ints32, read_array: Ints32,
-    writer_array: Ints32, reader_array: Ints32, seen_array: Ints32,
+    writer_array: Ints32, reader_array: Ints32, stamp_array: Ints32,
 ) -> int:  # fmt: skip
-    """Fills edge and first; returns how many edges, or `_NO_EDGE`, or `_NO_READ`, where there is no room.
+    """Fill edge and first; returns how many edges, or `_NO_EDGE` or `_NO_READ` if there is no room.
 
-    read_array: int32 [.., 2], scratch, who, and the read before.  writer_array, reader_array: int32 [cells], scratch, the last write and
-    read.  seen_array: int32 [n], scratch.  A record that writes what others have read comes behind these, which came behind the write
-    before: that is no edge of its own.
+    read_array: int32 [.., 2], scratch, a reader, and the read before.  writer_array, reader_array: int32 [cells], scratch, the last write
+    and read.  stamp_array: int32 [n], scratch.  A record that writes cells after reads comes behind the readers, which came behind the
+    earlier
+    write: that is no edge of its own.
     """
     span, start, edge, first, read = (
         pointer(span_array),
@@ -98,93 +99,95 @@ def _behind(
         pointer(first_array),
         pointer(read_array),
     )
-    writer, reader, seen = pointer(writer_array), pointer(reader_array), pointer(seen_array)
-    writer_array[:] = reader_array[:] = seen_array[:] = -1
-    n, at, used = first_array.shape[0], 0, 0
+    writer, reader, stamp = pointer(writer_array), pointer(reader_array), pointer(stamp_array)
+    writer_array[:] = reader_array[:] = stamp_array[:] = -1
+    n, edge_count, read_count = first_array.shape[0], 0, 0
     for i in range(n):
         first[i] = -1
-        if at + i > edge_array.shape[0]:  # a record has at most one edge from each before it
+        if edge_count + i > edge_array.shape[0]:  # a record has at most one edge from each before it
             return _NO_EDGE
         for s in range(start[i], start[i + 1]):
             write = span[2 * s] & 1
             for c in range(span[2 * s] >> 1, span[2 * s + 1]):
                 k = reader[c]
                 if writer[c] >= 0 and (k < 0 or not write):
-                    at = _add(edge, at, first, seen, writer[c], i)
+                    edge_count = _add(edge, edge_count, first, stamp, writer[c], i)
                 if write:
                     while k >= 0:
-                        at = _add(edge, at, first, seen, read[2 * k], i)
+                        edge_count = _add(edge, edge_count, first, stamp, read[2 * k], i)
                         k = read[2 * k + 1]
                     writer[c], reader[c] = i, -1
                 elif k < 0 or read[2 * k] != i:
-                    if used == read_array.shape[0]:
+                    if read_count == read_array.shape[0]:
                         return _NO_READ
-                    read[2 * used], read[2 * used + 1] = i, k
-                    reader[c] = used
-                    used += 1
-    return at
+                    read[2 * read_count], read[2 * read_count + 1] = i, k
+                    reader[c] = read_count
+                    read_count += 1
+    return edge_count
 
 
 @njit(cache=True)
-def _successors(edge: Ints32, first: Ints32, used: int, left: Ints32) -> Any:
-    """(where those of each record begin, int32 [n + 1], all of them, int32 [used]); fills left, how many each record comes behind."""
+def _successors(edge: Ints32, first: Ints32, used: int, predecessors: Ints32) -> Any:
+    """Successors of all records: (their starts, int32 [n + 1], the records, int32 [used]).
+
+    Fills predecessors: how many each record has.
+    """
     n = first.shape[0]
     begin, after = np.zeros(n + 2, np.int32), np.empty(used, np.int32)
     for i in range(n):
         e = first[i]
         while e >= 0:
             begin[edge[e, 0] + 2] += 1
-            left[i] += 1
+            predecessors[i] += 1
             e = edge[e, 1]
     for i in range(n):
         begin[i + 2] += begin[i + 1]
     for i in range(n):
         e = first[i]
         while e >= 0:
-            at = begin[edge[e, 0] + 1]
-            after[at] = i
-            begin[edge[e, 0] + 1] = at + 1
+            slot = begin[edge[e, 0] + 1]
+            after[slot] = i
+            begin[edge[e, 0] + 1] = slot + 1
             e = edge[e, 1]
     return begin, after
 
 
 @njit(cache=True, inline="always")
 def _push(heap: Ints, size: int, key: int) -> int:
-    """A key more in a heap of `size`, the least one first; returns its size."""
-    at = size
-    while at > 0 and heap[(at - 1) >> 1] > key:
-        heap[at] = heap[(at - 1) >> 1]
-        at = (at - 1) >> 1
-    heap[at] = key
+    """Push a key on a heap of `size`, the least one first; returns its size."""
+    index = size
+    while index > 0 and heap[(index - 1) >> 1] > key:
+        heap[index] = heap[(index - 1) >> 1]
+        index = (index - 1) >> 1
+    heap[index] = key
     return size + 1
 
 
 @njit(cache=True, inline="always")
 def _pop(heap: Ints, size: int) -> int:
-    """Without its first key; returns its size."""
+    """Pop the first key of a heap; returns its size."""
     size -= 1
-    key, at = heap[size], 0
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
+    key, index = heap[size], 0
+    while 2 * index + 1 < size:
+        child = 2 * index + 1
         if child + 1 < size and heap[child + 1] < heap[child]:
             child += 1
         if heap[child] >= key:
             break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = key
+        heap[index] = heap[child]
+        index = child
+    heap[index] = key
     return size
 
 
 @njit(cache=True)
-def _ranks(begin_of: Ints32, after: Ints32, cycles: Ints, late: Ints, rank: Ints) -> None:
-    """rank: int64 [n], how much shorter than the longest chain that one is which begins with a record, in steps, in the place of a heap's
-    key; `begin_of`, `after`: see `_successors`."""
+def _ranks(successor_start: Ints32, successors: Ints32, cycles: Ints, late: Ints, rank: Ints) -> None:
+    """Fill rank, int64 [n]: the longest chain less the longest chain from a record, in steps, shifted to the upper bits of a heap's key."""
     n, longest = rank.shape[0], 0
     for i in range(n - 1, -1, -1):
         chain = 0
-        for k in range(begin_of[i], begin_of[i + 1]):
-            chain = max(chain, rank[after[k]])
+        for k in range(successor_start[i], successor_start[i + 1]):
+            chain = max(chain, rank[successors[k]])
         rank[i] = chain + cycles[i] + late[i]
         longest = max(longest, rank[i])
     for i in range(n):
@@ -192,20 +195,22 @@ def _ranks(begin_of: Ints32, after: Ints32, cycles: Ints, late: Ints, rank: Ints
 
 
 @njit(cache=True, inline="always")
-def _wake(now: Ints, nows: Ints, later: Ints, laters: Ints, free: Ints, e: int, rank: Ints, queue: Ints32) -> None:
-    """An engine's records that may begin by now."""
-    while laters[e] and later[e, 0] >> _PLACE_BITS <= free[e]:
-        at = later[e, 0] & ((1 << _PLACE_BITS) - 1)
-        nows[e] = _push(now[e], nows[e], rank[queue[e, at]] | at)
-        laters[e] = _pop(later[e], laters[e])
+def _wake(
+    open_heap: Ints, open_size: Ints, waiting_heap: Ints, waiting_size: Ints, free: Ints, engine: int, rank: Ints, queue: Ints32
+) -> None:
+    """Move an engine's records that may begin by now to the open heap."""
+    while waiting_size[engine] and waiting_heap[engine, 0] >> _PLACE_BITS <= free[engine]:
+        position = waiting_heap[engine, 0] & ((1 << _PLACE_BITS) - 1)
+        open_size[engine] = _push(open_heap[engine], open_size[engine], rank[queue[engine, position]] | position)
+        waiting_size[engine] = _pop(waiting_heap[engine], waiting_size[engine])
 
 
 @njit(cache=True, inline="always")
-def _next(nows: Ints, later: Ints, laters: Ints, free: Ints, e: int) -> int:
-    """The cycle in which an engine's next record can begin."""
-    if nows[e]:
-        return free[e]
-    return later[e, 0] >> _PLACE_BITS if laters[e] else _NEVER
+def _next(open_size: Ints, waiting_heap: Ints, waiting_size: Ints, free: Ints, engine: int) -> int:
+    """Cycle in which an engine's next record can begin."""
+    if open_size[engine]:
+        return free[engine]
+    return waiting_heap[engine, 0] >> _PLACE_BITS if waiting_size[engine] else _NEVER
 
 
 @njit(cache=True)
@@ -214,52 +219,53 @@ def _list(
     order: Ints,
 ) -> None:  # fmt: skip
     n = engine.shape[0]
-    left = np.zeros(n, np.int32)
-    begin_of, after = _successors(edge, first, used, left)
+    predecessors = np.zeros(n, np.int32)
+    successor_start, successors = _successors(edge, first, used, predecessors)
     rank = np.zeros(n, np.int64)
     if urgent:
-        _ranks(begin_of, after, cycles, late, rank)
-    queue, length, place = np.empty((ENGINES, n), np.int32), np.zeros(ENGINES, np.int64), np.empty(n, np.int32)
+        _ranks(successor_start, successors, cycles, late, rank)
+    queue, length, position = np.empty((ENGINES, n), np.int32), np.zeros(ENGINES, np.int64), np.empty(n, np.int32)
     for i in range(n):
-        place[i] = length[engine[i]]
+        position[i] = length[engine[i]]
         queue[engine[i], length[engine[i]]] = i
         length[engine[i]] += 1
-    free, ready, begin = np.zeros(ENGINES, np.int64), np.zeros(n, np.int64), np.full(ENGINES, _NEVER, np.int64)
-    # of what nobody holds back: (rank, place) of those that may begin at once, and (cycle, place) of those that may later
-    now, later = np.empty((ENGINES, lookahead), np.int64), np.empty((ENGINES, lookahead), np.int64)
-    nows, laters, behind = np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64)
+    free, ready, next_begin = np.zeros(ENGINES, np.int64), np.zeros(n, np.int64), np.full(ENGINES, _NEVER, np.int64)
+    # heaps of records without predecessors: (rank, position) of those that may begin at once, (cycle, position) of the later ones
+    open_heap, waiting_heap = np.empty((ENGINES, lookahead), np.int64), np.empty((ENGINES, lookahead), np.int64)
+    open_size, waiting_size, window_end = np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64)
     for e in range(ENGINES):
-        behind[e] = min(length[e], lookahead if overtake or e != _LOADS else 1)  # of its queue, the first place that is not looked at yet
-        for w in range(behind[e]):
-            if left[queue[e, w]] == 0:
-                nows[e] = _push(now[e], nows[e], rank[queue[e, w]] | w)
-        if nows[e]:
-            begin[e] = 0
+        window_end[e] = min(length[e], lookahead if overtake or e != _LOADS else 1)  # first position behind the lookahead
+        for w in range(window_end[e]):
+            if predecessors[queue[e, w]] == 0:
+                open_size[e] = _push(open_heap[e], open_size[e], rank[queue[e, w]] | w)
+        if open_size[e]:
+            next_begin[e] = 0
     for done in range(n):
-        e = int(np.argmin(begin))
-        if nows[e] == 0:
-            free[e] = later[e, 0] >> _PLACE_BITS
-            _wake(now, nows, later, laters, free, e, rank, queue)
-        i = queue[e, now[e, 0] & ((1 << _PLACE_BITS) - 1)]
-        nows[e] = _pop(now[e], nows[e])
+        e = int(np.argmin(next_begin))
+        if open_size[e] == 0:
+            free[e] = waiting_heap[e, 0] >> _PLACE_BITS
+            _wake(open_heap, open_size, waiting_heap, waiting_size, free, e, rank, queue)
+        i = queue[e, open_heap[e, 0] & ((1 << _PLACE_BITS) - 1)]
+        open_size[e] = _pop(open_heap[e], open_size[e])
+        # its queue's window moves on, and its successors may become ready
         order[done] = i
         free[e] += cycles[i]
-        if behind[e] < length[e]:
-            other = queue[e, behind[e]]
-            if left[other] == 0:
-                laters[e] = _push(later[e], laters[e], ready[other] << _PLACE_BITS | behind[e])
-            behind[e] += 1
-        _wake(now, nows, later, laters, free, e, rank, queue)
-        begin[e] = _next(nows, later, laters, free, e)
-        over = free[e] + late[i]
-        for k in range(begin_of[i], begin_of[i + 1]):
-            other = after[k]
-            left[other] -= 1
-            ready[other] = max(ready[other], over)
-            o = engine[other]
-            if left[other] == 0 and place[other] < behind[o]:
-                if ready[other] <= free[o]:
-                    nows[o] = _push(now[o], nows[o], rank[other] | place[other])
+        if window_end[e] < length[e]:
+            node = queue[e, window_end[e]]
+            if predecessors[node] == 0:
+                waiting_size[e] = _push(waiting_heap[e], waiting_size[e], ready[node] << _PLACE_BITS | window_end[e])
+            window_end[e] += 1
+        _wake(open_heap, open_size, waiting_heap, waiting_size, free, e, rank, queue)
+        next_begin[e] = _next(open_size, waiting_heap, waiting_size, free, e)
+        completion = free[e] + late[i]
+        for k in range(successor_start[i], successor_start[i + 1]):
+            node = successors[k]
+            predecessors[node] -= 1
+            ready[node] = max(ready[node], completion)
+            owner = engine[node]
+            if predecessors[node] == 0 and position[node] < window_end[owner]:
+                if ready[node] <= free[owner]:
+                    open_size[owner] = _push(open_heap[owner], open_size[owner], rank[node] | position[node])
                 else:
-                    laters[o] = _push(later[o], laters[o], ready[other] << _PLACE_BITS | place[other])
-                begin[o] = _next(nows, later, laters, free, o)
+                    waiting_size[owner] = _push(waiting_heap[owner], waiting_size[owner], ready[node] << _PLACE_BITS | position[node])
+                next_begin[owner] = _next(open_size, waiting_heap, waiting_size, free, owner)

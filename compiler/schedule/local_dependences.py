@@ -1,21 +1,21 @@
-"""What the instructions of a segment wait for among themselves, and what it is to its neighbours: made once, whatever comes before it.
+"""Dependences inside a segment, and its accesses as its neighbours see them: made once, valid in every program.
 
-Within a segment the last conflicting accesses of the other engines are the same in every program.  Of these only such count as no chain of
-others implies.  What stands before a segment is met where it touches a cell for the first time (a read: the first of its engine; a
-write: the first at all), and of itself it leaves the last accesses of every cell.
+Within a segment the last conflicting accesses of the other engines are the same in every program.  Only those count that no chain of others
+implies.  Accesses before the segment matter where it touches a cell for the first time (a read: the first of its engine; a write: the first
+at all).  To later segments it passes on the last accesses of every cell.
 
-A queue is in order with itself, but for transfers of a DMA with several ports: one of these waits for its own queue too, by a flag that
-the queue sets and waits for.  Inside a segment every place of DDR is written once, so that two writes in one granule of it are apart.
+A queue is in order with itself, except transfers of a DMA with several ports: such a transfer waits for its own queue too, by a flag that
+the queue sets and waits for.  Inside a segment every block of DDR is written once, so two writes in one granule of it need no order.
 
-Exact: an instruction that is left out lies behind one that is waited for, directly or not; the clocks of `hazards`, which know at least
-what follows from the segment alone, cover it by the time it would be looked at, because later instructions are looked at first.
+Exact: an omitted instruction lies behind one that is waited for, directly or not.  The clocks of `hazards` know at least what follows from
+the segment alone, and later instructions are looked at first, so the clocks cover the omitted one by then.
 
 | array | dtype, shape     | meaning                                                                                                  |
 |-------|------------------|----------------------------------------------------------------------------------------------------------|
-| start | int32 [n + 1]    | those that instruction j waits for: need[start[j] : start[j + 1]]                                        |
+| start | int32 [n + 1]    | instruction j waits for need[start[j] : start[j + 1]]                                                    |
 | need  | int32 [waits]    | instructions of the segment, the later ones first                                                        |
-| outer | int32 [outer, 3] | (j, a, b), ascending by j: j meets what came before the segment in cells [a >> 1, b); a & 1: as a write   |
-| last  | int32 [cells, 8] | the last reader on every engine since the last write, that write, and its engine; -1: nobody              |
+| outer | int32 [outer, 3] | (j, a, b), ascending by j: j is first to touch cells [a >> 1, b), as a write if a & 1                    |
+| last  | int32 [cells, 8] | the last reader on every engine since the last write, that write, and its engine; -1: none               |
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WRITER, WRITER_ENGINE = 6, 7  # columns of `last`
 
 
 class Inside(NamedTuple):
-    """See the table at the top of this file."""
+    """Arrays of a segment: see the table at the top of this file."""
 
     start: Ints32
     need: Ints32
@@ -50,15 +50,15 @@ class Inside(NamedTuple):
 
 
 def inside(engine: Bytes8, span: Ints32, start: Ints32, ddr_cells: int, overlaps: Bytes8, touched: Bytes8, scratch: Scratch) -> Inside:
-    """Of n records (see `footprint`), the first `ddr_cells` of whose cells are of DDR; overlaps: 1 where others of its queue may.
+    """Find dependences of n records (see `segment_accesses`), whose first `ddr_cells` cells are DDR.
 
-    Fills touched, uint8 [cells], 1 of those that some record reads or writes.
+    overlaps: 1 where other transfers of the queue may overlap.  Fills touched, uint8 [cells], 1 where some record reads or writes.
     """
     n, cells = len(engine), len(touched)
     need_start, need = np.empty(n + 1, np.int32), scratch.array("need", n * ENGINES)
     outer, last = scratch.array("outer", cells * (ENGINES + 1), 3), np.empty((cells, 8), np.int32)
-    known = scratch.array("clock", ENGINES, ENGINES), scratch.array("wanted", ENGINES), scratch.array("known", n, ENGINES)
-    needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, *known, need_start, need, outer, touched)
+    work_arrays = scratch.array("clock", ENGINES, ENGINES), scratch.array("wanted", ENGINES), scratch.array("known", n, ENGINES)
+    needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, *work_arrays, need_start, need, outer, touched)
     return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
 
@@ -71,80 +71,82 @@ def _look(
     overlaps: Bytes8,
     last: Ints32,
     clock_array: Ints32,
-    wanted_array: Ints32,
-    known: Ints32,
+    conflict_array: Ints32,
+    clocks_array: Ints32,
     need_start: Ints32,
     need: Ints32,
     outer: Ints32,
     touched: Bytes8,
 ) -> tuple[int, int]:
-    """Fills need_start, need, outer, last and touched; returns how many it has of need and of outer.
+    """Fill need_start, need, outer, last and touched; returns the lengths of need and outer.
 
-    clock_array: int32 [6, 6], and wanted_array: int32 [6], scratch.  known: int32 [n, 6], scratch: what every instruction knows to be over.
+    clock_array: int32 [6, 6], and conflict_array: int32 [6], scratch.  clocks_array: int32 [n, 6], scratch: vector clock of every
+    instruction.
     """
-    clock, wanted, cells, over = pointer(clock_array), pointer(wanted_array), pointer(last), pointer(known)
-    own, spans, starts = pointer(engine), pointer(span), pointer(start)
+    clock, conflict, cells, clocks = pointer(clock_array), pointer(conflict_array), pointer(last), pointer(clocks_array)
+    engines, spans, starts = pointer(engine), pointer(span), pointer(start)
     last[:] = clock_array[:] = -1
     needs = outers = 0
     for j in range(engine.shape[0]):
-        me: Any = np.int64(own[j])
+        queue: Any = np.int64(engines[j])
         for e in range(ENGINES):
-            wanted[e] = -1
-        own_last: Any = np.int64(-1)  # of my queue, before j itself touches what it reads and writes
+            conflict[e] = -1
+        queue_last: Any = np.int64(-1)  # last conflict of its own queue, before j itself updates the cells
         if overlaps[j]:
             for s in range(starts[j], starts[j + 1]):
                 write = spans[2 * s] & 1
                 for c in range(spans[2 * s] >> 1, spans[2 * s + 1]):
-                    at = 8 * c
-                    if cells[at + WRITER_ENGINE] == me and not (write and c < ddr_cells):
-                        own_last = max(own_last, cells[at + WRITER])
+                    cell_row = 8 * c
+                    if cells[cell_row + WRITER_ENGINE] == queue and not (write and c < ddr_cells):
+                        queue_last = max(queue_last, cells[cell_row + WRITER])
                     if write:
-                        own_last = max(own_last, cells[at + me])
+                        queue_last = max(queue_last, cells[cell_row + queue])
         for s in range(starts[j], starts[j + 1]):
             write, stop = spans[2 * s] & 1, spans[2 * s + 1]
             begin = -1  # of a run of cells in which the past is met
             for c in range(spans[2 * s] >> 1, stop):
-                at = 8 * c
-                writer = cells[at + WRITER]
+                cell_row = 8 * c
+                writer = cells[cell_row + WRITER]
                 if writer >= 0:
-                    its: Any = np.int64(cells[at + WRITER_ENGINE])
-                    wanted[its] = max(wanted[its], writer)
-                if writer < 0 and (write or cells[at + me] < 0):
+                    writer_engine: Any = np.int64(cells[cell_row + WRITER_ENGINE])
+                    conflict[writer_engine] = max(conflict[writer_engine], writer)
+                if writer < 0 and (write or cells[cell_row + queue] < 0):
                     if begin < 0:
                         begin = c
                 elif begin >= 0:
                     outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, c
                     outers += 1
                     begin = -1
-                if write:  # whoever comes later waits for this write, which waits for them
+                if write:  # later accesses wait for this write, which waits for the readers so far
                     for e in range(ENGINES):
-                        wanted[e] = max(wanted[e], cells[at + e])
-                        cells[at + e] = -1
-                    cells[at + WRITER], cells[at + WRITER_ENGINE] = j, me
+                        conflict[e] = max(conflict[e], cells[cell_row + e])
+                        cells[cell_row + e] = -1
+                    cells[cell_row + WRITER], cells[cell_row + WRITER_ENGINE] = j, queue
                 else:
-                    cells[at + me] = j
+                    cells[cell_row + queue] = j
             if begin >= 0:
                 outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, stop
                 outers += 1
-        wanted[me] = own_last
+        conflict[queue] = queue_last
         need_start[j] = needs
-        mine = me * ENGINES
+        clock_row = queue * ENGINES
+        # the latest conflict first: its clock may cover others
         while True:
-            best, other = np.int32(-1), 0
+            best, source = np.int32(-1), 0
             for e in range(ENGINES):
-                if wanted[e] > clock[mine + e] and wanted[e] > best:
-                    best, other = wanted[e], e
+                if conflict[e] > clock[clock_row + e] and conflict[e] > best:
+                    best, source = conflict[e], e
             if best < 0:
                 break
             need[needs] = best
             needs += 1
-            clock[mine + other] = best
+            clock[clock_row + source] = best
             for e in range(ENGINES):
-                clock[mine + e] = max(clock[mine + e], over[best * ENGINES + e])
+                clock[clock_row + e] = max(clock[clock_row + e], clocks[best * ENGINES + e])
         for e in range(ENGINES):
-            over[j * ENGINES + e] = clock[mine + e]
+            clocks[j * ENGINES + e] = clock[clock_row + e]
         if not overlaps[j]:
-            clock[mine + me] = j
+            clock[clock_row + queue] = j
     need_start[engine.shape[0]] = needs
     for c in range(touched.shape[0]):
         touched[c] = last[c].max() >= 0

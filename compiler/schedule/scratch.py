@@ -1,4 +1,4 @@
-"""Arrays that are written again and again: whoever asks for large ones anew gets pages of the system, which it clears one by one."""
+"""Scratch arrays that are reused: a large new array gets pages from the system, which it clears one by one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 class Scratch:
-    """int32 arrays by name, as long as the longest that was asked for; each is valid until it is asked for again."""
+    """Arrays of int32 by name, as long as the longest request; each is valid until its next request."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[np.int32]] = {}
 
     def array(self, name: str, *shape: int) -> NDArray[np.int32]:
-        """int32 [shape], of any contents; one name always has the same columns."""
-        found = self._arrays.get(name)
-        if found is None or len(found) < shape[0]:
-            found = self._arrays[name] = np.empty((2 * shape[0], *shape[1:]), np.int32)
-        return found[: shape[0]]
+        """Array of int32 [shape] with any contents; one name always has the same columns."""
+        buffer = self._arrays.get(name)
+        if buffer is None or len(buffer) < shape[0]:
+            buffer = self._arrays[name] = np.empty((2 * shape[0], *shape[1:]), np.int32)
+        return buffer[: shape[0]]

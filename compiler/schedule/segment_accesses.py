@@ -1,8 +1,9 @@
-"""What scheduling and timing need of a segment's records: made once per segment, read by every program that contains it.
+"""Memory accesses, costs and dependences of a segment's records: made once per segment, read by every program that contains it.
 
-Records touch memories in granules: rows of tensors in DDR, single blocks in L1, some hundred bytes to 2 KiB elsewhere.  Granules that no
-record of the segment tells apart are one *cell*.  What lies in the shared memory goes by its place in DDR (`codegen.shared_memory`), where
-nobody else has anything: tensors by their rows, and weights, which in DDR nobody writes, in granules behind these.
+Records touch memories in granules: rows of tensors in DDR, single blocks in L1, some hundred bytes to 2 KiB elsewhere.  Neighbouring
+granules with the same accesses in the segment are one *cell*.  Data in the shared memory is named by its address in DDR
+(`codegen.shared_memory`), where no other data is: tensors by their rows, and weights, which are never written in DDR, in granules behind
+these.
 """
 
 from __future__ import annotations
@@ -45,26 +46,26 @@ _SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARE
 
 def _shifts(machine: Machine) -> Ints:
     def slot(memory: Memory) -> int:
-        """The largest granule that cuts all slots of a memory."""
+        """Largest granule that divides all slots of a memory."""
         blocks = least_slot(machine, memory) if machine.has(memory) else 1
         return (blocks & -blocks).bit_length() - 1
 
     shifts = {memory: _SHIFT[memory] if memory in _SHIFT else slot(memory) for memory in Memory}
-    if machine.dma_ports(Engine.MTE2) > 1:  # loads side by side overlap in time, so what two of them share is told by the block
+    if machine.dma_ports(Engine.MTE2) > 1:  # loads overlap in time, so their slots are compared block by block
         shifts[Memory.UB] = 0
     return np.array(list(shifts.values()), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """What scheduling and timing need of n sequential records.
+    """Accesses, costs and dependences of n sequential records.
 
     Cell c is granules [bound[c], bound[c + 1]); those of DDR come first.
     engine: uint8 [n].  span: int32 [s, 2], cells [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
-    touched: uint8 [cells].  inside: what the records wait for among themselves, and what they meet and leave of their neighbours.
+    touched: uint8 [cells].  inside: dependences among the records, and their first and last accesses to cells.
     cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n], of a DDR
     transfer the memory on chip, else 0.  cycles: int64 [n], alone on the bus, start-up included.
-    totals: int64 [2, 7], by engine: busy cycles of what is no transfer, and transfers.  read_bytes, written_bytes: of DDR.
+    totals: int64 [2, 7], by engine: busy cycles of other records than transfers, and transfers.  read_bytes, written_bytes: of DDR.
     """
 
     engine: Bytes8
@@ -82,9 +83,9 @@ class Footprint:
 
     @cached_property
     def row(self) -> Ints:
-        """What kernels read of it (`schedule.segment_table`)."""
-        kept = self.engine, self.span, self.start, self.bound, self.touched, self.transfer, self.cycles, self.cost
-        return part_row(Part(*kept, self.inside))
+        """Row of this part in the kernels' table (`schedule.segment_table`)."""
+        arrays = self.engine, self.span, self.start, self.bound, self.touched, self.transfer, self.cycles, self.cost
+        return part_row(Part(*arrays, self.inside))
 
     @property
     def nbytes(self) -> int:
@@ -94,11 +95,12 @@ class Footprint:
 
 @lru_cache(maxsize=16)
 def row_granules(target_graph: TargetGraph) -> Ints32:
-    """int32 [blocks of DDR behind the constants], ascending from 0: the granule of each block, a row of a tensor.
+    """Granule of each block of DDR behind the constants, a row of a tensor: int32 [blocks], ascending from 0.
 
-    Blocks of a segment are rows and parts are planes, so what one core stores and what another reads are told apart without a remainder.
-    Granules of a fixed size lie across the borders: with 2 KiB, neighbours on two cores waited for each other wherever a row ended in
-    one, and rows that two cores make of a layer came one after the other.
+    Blocks of a segment are rows and parts are planes, so stores of one core and loads of another are told apart exactly.  Granules of a
+    fixed
+    size lie across rows: with 2 KiB, neighbours on two cores waited for each other wherever a row ended in a granule, and rows of one layer
+    that two cores make came one after the other.
     """
     constants = target_graph.memory.constant_blocks
     begins = np.zeros(max(1, target_graph.memory.size_blocks - constants), np.int32)
@@ -112,9 +114,9 @@ def row_granules(target_graph: TargetGraph) -> Ints32:
 
 
 class _OfMachine(NamedTuple):
-    """port: units that DDR's moves in a cycle.  several: bool [engines], which has several DMA ports.
+    """Figures of a machine.  port: units that a DDR port moves in a cycle.  several: bool [engines], which has several DMA ports.
 
-    late: int64 [engines], how much later its results are there; ddr_late: those of a transfer.
+    late: int64 [engines], cycles from an engine's end until its results are there; ddr_late: those of a transfer.
     """
 
     port: int
@@ -124,7 +126,7 @@ class _OfMachine(NamedTuple):
 
 
 class _Granules(NamedTuple):
-    """Of a unit.  offsets, shifts: int64 [memories].  row_of: see `row_granules`.  weights: the first granule of weights.
+    """Granules of a target graph.  offsets, shifts: int64 [memories].  row_of: see `row_granules`.  weights: the first granule of weights.
 
     ranges: int64 [MAX_RANGES, 8], scratch.
     """
@@ -139,16 +141,16 @@ class _Granules(NamedTuple):
 
 @njit(cache=True)
 def _spans(code: Code, granules: _Granules, start: Ints32, span: Ints32) -> int:
-    """Fills span and start; returns how many spans, or -1 where there is no room."""
+    """Fill span and start; returns how many spans, or -1 if there is no room."""
     constant_blocks, weights = granules.constant_blocks, granules.weights
-    row, bases, shifts, granule = pointer(granules.ranges), pointer(granules.offsets), pointer(granules.shifts), pointer(granules.row_of)
+    words, bases, shifts, granule = pointer(granules.ranges), pointer(granules.offsets), pointer(granules.shifts), pointer(granules.row_of)
     spans = pointer(span)
     room = span.shape[0]
-    at = 0
+    span_count = 0
     for i in range(code.shape[0]):
-        start[i] = begin = at
+        start[i] = begin = span_count
         for r in range(0, 8 * accesses(code, i, granules.ranges), 8):
-            memory, write, first_block, length = row[r], row[r + 1], row[r + 2], row[r + 3]
+            memory, write, first_block, length = words[r], words[r + 1], words[r + 2], words[r + 3]
             s, base = shifts[memory], bases[memory]
             if memory == _SHARED and first_block < constant_blocks:
                 s, base = _WEIGHTS_SHIFT, weights
@@ -157,7 +159,8 @@ def _spans(code: Code, granules: _Granules, start: Ints32, span: Ints32) -> int:
                     continue
                 first_block -= constant_blocks
                 memory, s, base = _DDR, 0, bases[_DDR]
-            runs, stride, groups, group_stride = row[r + 4], row[r + 5], row[r + 6], row[r + 7]
+            runs, stride, groups, group_stride = words[r + 4], words[r + 5], words[r + 6], words[r + 7]
+            # runs without gaps, or with gaps below a granule, are one run
             if stride == length or stride * runs < (1 << s):
                 length += (runs - 1) * stride
                 runs = 1
@@ -171,28 +174,29 @@ def _spans(code: Code, granules: _Granules, start: Ints32, span: Ints32) -> int:
                     g0, g1 = block >> s, (block + length - 1) >> s
                     if memory == _DDR:
                         g0, g1 = np.int64(granule[block]), np.int64(granule[block + length - 1])
+                    # a granule that two runs share is one access
                     if stride >= 0 and g0 <= last:
                         g0 = last + 1
                     last = max(last, g1)
                     if g0 > g1:
                         continue
-                    if at > begin and spans[2 * at - 1] == base + g0 and spans[2 * at - 2] & 1 == write:
-                        spans[2 * at - 1] = base + g1 + 1
+                    if span_count > begin and spans[2 * span_count - 1] == base + g0 and spans[2 * span_count - 2] & 1 == write:
+                        spans[2 * span_count - 1] = base + g1 + 1
                         continue
-                    if at == room:
+                    if span_count == room:
                         return -1
-                    spans[2 * at], spans[2 * at + 1] = (base + g0) * 2 + write, base + g1 + 1
-                    at += 1
-    start[code.shape[0]] = at
-    return at
+                    spans[2 * span_count], spans[2 * span_count + 1] = (base + g0) * 2 + write, base + g1 + 1
+                    span_count += 1
+    start[code.shape[0]] = span_count
+    return span_count
 
 
 @njit(cache=True)
-def _compress(span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32) -> int:
+def _compress(span: Ints32, cell_index: Ints32, ends: Bytes8, bound: Ints32) -> int:
     """Rewrite spans of granules as spans of cells and fill bound; returns how many.
 
-    at: int32 [granules + 1].  ends: uint8 [granules + 1 or more, a multiple of 8], all 0 before and after: a program's granules are many,
-    those where a segment's spans end are few, so eight are looked at at a time.
+    cell_index: int32 [granules + 1].  ends: uint8 [granules + 1 or more, a multiple of 8], all 0 before and after.  A program has many
+    granules, and few of them are ends of a segment's spans, so eight are looked at at a time.
     """
     for s in range(span.shape[0]):
         ends[span[s, 0] >> 1] = 1
@@ -202,13 +206,13 @@ def _compress(span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32) -> int:
         if eight[w]:
             for g in range(8 * w, 8 * w + 8):
                 if ends[g]:
-                    at[g] = bounds
+                    cell_index[g] = bounds
                     bound[bounds] = g
                     bounds += 1
             eight[w] = 0
     for s in range(span.shape[0]):
-        span[s, 0] = at[span[s, 0] >> 1] << 1 | span[s, 0] & 1
-        span[s, 1] = at[span[s, 1]]
+        span[s, 0] = cell_index[span[s, 0] >> 1] << 1 | span[s, 0] & 1
+        span[s, 1] = cell_index[span[s, 1]]
     return bounds
 
 
@@ -217,8 +221,10 @@ def _tell(
     code: Code, cost: Price, of_machine: _OfMachine, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, late: Ints,
     totals: Ints,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fills what `Footprint` has of every record, overlaps, 1 where others of its queue may, and late, how much later what it writes is
-    there; returns bytes read and written."""
+    """Fill the arrays of `Footprint` per record, overlaps and late; returns bytes read and written.
+
+    overlaps: 1 where other transfers of the queue may overlap.  late: cycles from a record's end until its results are there.
+    """
     busy, bus, useful = cost
     several, late_of, ddr_late = of_machine.several, of_machine.late, of_machine.ddr_late
     totals[:] = 0
@@ -240,26 +246,26 @@ def _tell(
 
 @njit(cache=True)
 def _made(
-    code: Code, granules: _Granules, of_machine: _OfMachine, t: CostTables, span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32,
-    start: Ints32, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, cycles: Ints, late: Ints, totals: Ints,
-    cost: Price,
+    code: Code, granules: _Granules, of_machine: _OfMachine, tables: CostTables, span: Ints32, cell_index: Ints32, ends: Bytes8,
+    bound: Ints32, start: Ints32, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, cycles: Ints, late: Ints,
+    totals: Ints, cost: Price,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """What follows from each record: (spans, or -1 where there is no room for them, bounds, bytes read, bytes written).
+    """Compute all arrays of the records: (spans, or -1 if there is no room for them, bounds, bytes read, bytes written).
 
     cost: scratch.  The others: see `_spans`, `_compress` and `_tell`, and `cycles.record_cycles`.
     """
-    used = _spans(code, granules, start, span)
-    if used < 0:
-        return used, 0, 0, 0
-    bounds = _compress(span[:used], at, ends, bound)
-    price_rows(code, t, cost.busy, cost.bus, cost.useful)
-    cycle_rows(code, cost.busy, cost.bus, t.rate, t.startup, of_machine.port, cycles)
+    span_count = _spans(code, granules, start, span)
+    if span_count < 0:
+        return span_count, 0, 0, 0
+    bounds = _compress(span[:span_count], cell_index, ends, bound)
+    price_rows(code, tables, cost.busy, cost.bus, cost.useful)
+    cycle_rows(code, cost.busy, cost.bus, tables.rate, tables.startup, of_machine.port, cycles)
     read, written = _tell(code, cost, of_machine, engine, overlaps, transfer, busy_or_bus, late, totals)
-    return used, bounds, read, written
+    return span_count, bounds, read, written
 
 
 class Footprints:
-    """Makes footprints for one unit."""
+    """Maker of footprints for one target graph, with its scratch."""
 
     def __init__(self, target_graph: TargetGraph) -> None:
         machine = target_graph.machine
@@ -284,40 +290,39 @@ class Footprints:
         self._of_machine = _OfMachine(port_units(machine, SHARE_UNIT), several, late, machine.ddr.latency_cycles)
 
     def granules_of(self, first: int, blocks: int) -> slice:
-        """Those of a tensor or of an operator's weights, by its blocks in DDR, in the shared memory."""
+        """Granules of a tensor or of an operator's weights in the shared memory, by its blocks in DDR."""
         last = first + blocks - 1
         if first < self.constant_blocks:
             return slice(self.weights + (first >> _WEIGHTS_SHIFT), self.weights + (last >> _WEIGHTS_SHIFT) + 1)
         return slice(int(self.row_of[first - self.constant_blocks]), int(self.row_of[last - self.constant_blocks]) + 1)
 
     def of(self, code: Code) -> Footprint:
-        """What a schedule needs of records, apart from what stands before them."""
+        """Footprint of records in their order."""
         return self.listed(code, 1)[0]
 
     def listed(self, code: Code, lookahead: int, overtake: bool = False, urgent: bool = False) -> tuple[Footprint, Ints]:
-        """The same of records in the order of `schedule.list_scheduler`, and that order, int64 [n]; a lookahead of 1 leaves them as they
-        are."""
+        """Footprint of records in the order of `schedule.list_scheduler`, and that order, int64 [n]; a lookahead of 1 keeps their order."""
         n, scratch = len(code), self._scratch
         (engine, overlaps, transfer), (busy_or_bus, cycles, late, *cost) = np.empty((3, n), np.uint8), np.empty((6, n), np.int64)
         start, totals = np.empty(n + 1, np.int32), np.empty((2, len(Engine)), np.int64)
-        of_records = start, engine, overlaps, transfer, busy_or_bus, cycles, late, totals, Price(*cost)
-        known = self._granules, self._of_machine, cost_tables(self.machine)
-        while (found := _made(code, *known, self._span, self._at, self._ends, self._bound, *of_records))[0] < 0:
+        outputs = start, engine, overlaps, transfer, busy_or_bus, cycles, late, totals, Price(*cost)
+        target_tables = self._granules, self._of_machine, cost_tables(self.machine)
+        while (counts := _made(code, *target_tables, self._span, self._at, self._ends, self._bound, *outputs))[0] < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
-        used, bounds, read, written = found
-        span, bound, cells = self._span[:used], self._bound[:bounds].copy(), max(0, bounds - 1)
+        span_count, bounds, read, written = counts
+        span, bound, cells = self._span[:span_count], self._bound[:bounds].copy(), max(0, bounds - 1)
         if lookahead > 1:
             order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, scratch)
-            records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
-            put = tuple(map(np.empty_like, records))
-            _reorder(order, *records, *put)
-            engine, overlaps, transfer, busy_or_bus, cycles, span, start = put
+            columns = engine, overlaps, transfer, busy_or_bus, cycles, span, start
+            new_columns = tuple(map(np.empty_like, columns))
+            _reorder(order, *columns, *new_columns)
+            engine, overlaps, transfer, busy_or_bus, cycles, span, start = new_columns
         else:
             span, order = span.copy(), np.arange(n)
         touched = np.empty(cells, np.uint8)
-        among = inside(engine, span, start, int(bound.searchsorted(self.ddr_granules)), overlaps, touched, scratch)
-        made = Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, read, written)
-        return made, order
+        dependences = inside(engine, span, start, int(bound.searchsorted(self.ddr_granules)), overlaps, touched, scratch)
+        footprint = Footprint(engine, span, start, bound, touched, dependences, busy_or_bus, transfer, cycles, totals, read, written)
+        return footprint, order
 
 
 @njit(cache=True)
@@ -338,13 +343,13 @@ def _reorder(
     new_span: Ints32,
     new_start: Ints32,
 ) -> None:
-    """Records in another order: what there is of each, and its spans."""
-    at = 0
+    """Copy the records' arrays and spans in another order."""
+    span_count = 0
     for k in range(order.shape[0]):
         i = order[k]
         new_engine[k], new_overlaps[k], new_transfer[k] = engine[i], overlaps[i], transfer[i]
-        new_cost[k], new_cycles[k], new_start[k] = cost[i], cycles[i], at
+        new_cost[k], new_cycles[k], new_start[k] = cost[i], cycles[i], span_count
         for s in range(start[i], start[i + 1]):
-            new_span[at, 0], new_span[at, 1] = span[s, 0], span[s, 1]
-            at += 1
-    new_start[order.shape[0]] = at
+            new_span[span_count, 0], new_span[span_count, 1] = span[s, 0], span[s, 1]
+            span_count += 1
+    new_start[order.shape[0]] = span_count

@@ -1,8 +1,8 @@
-"""Parts of a program as kernels read them: a table of where their arrays lie.
+"""Table of a program's parts for kernels: addresses and lengths of their arrays.
 
-A program has some tens of parts, and a kernel that is handed the arrays of one of them unwraps each, which takes longer than what it then
-does with a small part.  So a kernel gets one table for all parts, int64 [parts, COLUMNS]: lengths, then addresses, in the order of `Part`,
-then counts.  Whoever has the table holds the footprints.
+A program has some tens of parts.  To unwrap the arrays of one part at a call takes longer than the work on a small part.  So a kernel gets
+one table for all parts, int64 [parts, COLUMNS]: lengths, then addresses, in the order of `Part`, then counts.  The footprints must live as
+long as the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRANSFERS, USED, MOVING, COLUMNS = range(17, 21)  # from and to DDR; a bit for e
 
 
 class Part(NamedTuple):
-    """As `schedule.segment_accesses.Footprint` has them."""
+    """Arrays of a part, as in `schedule.segment_accesses.Footprint`."""
 
     engine: Bytes8
     span: Ints32
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 
 def part_row(part: Part) -> Ints:
-    """A row of the table."""
+    """Row of the table for a part."""
     assert all(array.flags.c_contiguous for array in (*part[:-1], *part.inside)), "a kernel reads them end to end"
     row: Ints = _row_of(part)
     return row
@@ -68,13 +68,13 @@ def _row_of(part: Part) -> Ints:
 
 
 def part_table(rows: Sequence[Ints]) -> Ints:
-    """Of a program's parts."""
+    """Table of a program's parts."""
     return np.concatenate(rows).reshape(-1, COLUMNS) if rows else np.zeros((0, COLUMNS), np.int64)
 
 
 @njit(cache=True)
 def part_of(row: Ints) -> Part:
-    """The part of a row of the table."""
+    """Part of a row of the table."""
     records, cells = row[RECORDS], row[CELLS]
     inside = Inside(
         carray(int32_at(row[_BEGIN]), records + 1),

@@ -1,8 +1,8 @@
-"""Where the parts of a program have what lies in the memory that all cores share, and from when to when.
+"""Allocation of the shared memory: addresses and lifetimes of the data that parts of a program have in the memory of all cores.
 
-Until a program is linked its records name what is there by its block in DDR (`codegen.shared_memory`).  A *resident*, a tensor or an
-operator's weights, lives from the first segment that touches it to the last one.  Residents whose lives overlap lie apart; one that comes
-where others were is written only when these have been read, which flags see to (`schedule.synchronize`).
+Until a program is linked, its records name this data by its block in DDR (`codegen.shared_memory`).  A *resident*, a tensor or an
+operator's weights, lives from the first segment that touches it to the last one.  Residents with overlapping lives have different blocks.
+A resident that reuses blocks is written after the reads of the earlier residents, which flags ensure (`schedule.synchronize`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SRC, DST, S0, D = isa.SRC, isa.DST, isa.S0, isa.D
 
 
 class Resident(NamedTuple):
-    """`blocks` blocks from block `first` of DDR on, in the shared memory at block `at`, in segments birth .. death.
+    """Data of `blocks` blocks from block `first` of DDR on, at block `at` of the shared memory, in segments birth .. death.
 
-    after: those that were there before, by their place among all.
+    after: indices of the earlier residents of its blocks.
     """
 
     first: int
@@ -46,7 +46,7 @@ NOWHERE = SharedPlaces((), 0)
 
 
 def shared_places(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
-    """parts: the number of the segment, ascending, and `Staged.ranges` of every part."""
+    """Allocate the residents of a program.  parts: the number of the segment, ascending, and `Staged.ranges` of every part."""
     lives: dict[tuple[int, int], tuple[int, int]] = {}
     for segment, ranges in parts:
         for first, blocks in ranges.tolist():
@@ -54,27 +54,27 @@ def shared_places(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
             lives[first, blocks] = birth, segment
     if not lives:
         return NOWHERE
-    at, need = allocate([BufferRequest(Buffer("tensor", first), blocks, *life) for (first, blocks), life in lives.items()])
-    known = sorted(lives)
-    rows = np.array([(at[Buffer("tensor", first)], blocks, *lives[first, blocks]) for first, blocks in known], np.int64)
+    addresses, need = allocate([BufferRequest(Buffer("tensor", first), blocks, *life) for (first, blocks), life in lives.items()])
+    spans = sorted(lives)
+    rows = np.array([(addresses[Buffer("tensor", first)], blocks, *lives[first, blocks]) for first, blocks in spans], np.int64)
     begin, end = rows[:, 0], rows[:, 0] + rows[:, 1]
-    over = (begin[:, None] < end) & (begin < end[:, None]) & (rows[:, 3] < rows[:, 2][:, None])
-    found = [
+    predecessors = (begin[:, None] < end) & (begin < end[:, None]) & (rows[:, 3] < rows[:, 2][:, None])
+    residents = [
         Resident(first, blocks, birth, death, place, tuple(np.flatnonzero(earlier).tolist()))
-        for (first, _), (place, blocks, birth, death), earlier in zip(known, rows.tolist(), over, strict=True)
+        for (first, _), (place, blocks, birth, death), earlier in zip(spans, rows.tolist(), predecessors, strict=True)
     ]
-    return SharedPlaces(tuple(found), need)
+    return SharedPlaces(tuple(residents), need)
 
 
 def settle(code: Code, places: SharedPlaces) -> None:
-    """Addresses in the shared memory in place of those in DDR."""
+    """Replace addresses in DDR by those in the shared memory."""
     if places.residents:
         _settle(code, np.array([(r.first, r.at) for r in places.residents], np.int64))
 
 
 @njit(cache=True)
 def _settle(code: Code, table: Ints) -> None:
-    """table: int64 [residents, 2] of (first block in DDR, block there), ascending."""
+    """Replace addresses.  table: int64 [residents, 2] of (first block in DDR, block in the shared memory), ascending."""
     for i in range(code.shape[0]):
         for memory, word in ((SRC, S0), (DST, D)):
             if code[i, memory] == SHARED:

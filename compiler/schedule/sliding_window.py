@@ -1,4 +1,4 @@
-"""The sliding window: in which order the blocks of a segment go through its operators, and what of it happens side by side.
+"""Sliding window: the order in which blocks of a segment go through its operators, and which of them overlap in time.
 
 A node is (operator k, iteration t): one block of one image at one operator.  Node (k', t + d) comes after node (k, t) for every edge
 (k, k', d) of the segment:
@@ -7,20 +7,20 @@ A node is (operator k, iteration t): one block of one image at one operator.  No
 |--------|-------|---------------------------------------------------------------------------------------------------------|
 | first  | 1     | an operator takes its blocks in their order                                                             |
 | second | 0     | a block's data goes from operator to operator                                                           |
-| second | 1     | so does the halo that the block before it left in a ring                                                |
-| slot   | slots | what fills a slot of a buffer comes after the last who reads what was there `slots` iterations before;  |
-|        |       | 1 where it makes rows of a ring again, since its block is the first one of another core                 |
+| second | 1     | the halo of the block before it, in a ring, does too                                                    |
+| slot   | slots | a slot of a buffer is filled after the last read of its contents from `slots` iterations before;         |
+|        |       | 1 if rows of a ring are computed again, because its block is the first one of another core              |
 
 Edges of the first and second kind carry weights, the cycles of the node they leave; a node's weight is the heaviest path from it to the
 sink, so of two blocks at one operator the earlier is heavier.  The window holds the iterations from the oldest that is not finished.
-Its ready nodes are list-scheduled on a clock per lane (the matrix unit with what feeds and empties it; the vector unit) and one for
-loads: the node that can begin first is next, of several the heaviest, of equals the earlier block's.  Without a limit it is greedy: the
-first operator takes all blocks, then the second one does, and every block of every intermediate is alive at once.
+Its ready nodes are list-scheduled on a clock per lane (the matrix unit with the engines that feed and empty it; the vector unit) and one
+for loads: the next node is the one that can begin first, of several the heaviest, of equals the earlier block's.  Without a limit it is
+greedy: the first operator takes all blocks, then the second one does, and every block of every intermediate is alive at once.
 
-Slots are taken in turn (iteration modulo slots), so the oldest iteration always has its own, and no order gets stuck.
+Slots are used in turn (iteration modulo slots), so the oldest iteration always has its own, and no order gets stuck.
 
 Records are written node by node in this order, and are right one after the other.  Queues are in order, and both lanes are fed by MTE1:
-that engines take records of nodes that overlap in the timetable side by side is the lookahead's work (`schedule.list_scheduler`).
+the lookahead (`schedule.list_scheduler`) makes engines take records of overlapping nodes side by side.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Codes = NDArray[np.int32]
 
 
 class Timetable(NamedTuple):
-    """nodes: int64 [n, 2] of (operator, iteration), in the order in which they are written.  begin, end: int64 [n], estimated cycles."""
+    """Nodes in the order of writing, int64 [n, 2] of (operator, iteration), with estimated cycles begin, end: int64 [n]."""
 
     nodes: Ints
     begin: Ints
@@ -54,7 +54,7 @@ class Timetable(NamedTuple):
 
 
 def edges(target_graph: TargetGraph, blocks: Blocks, slots: dict[int, int]) -> Ints:
-    """int64 [e, 4] of (before, after, distance, kind).  slots: of every staged storage (`segment.memory_plan.slot_counts`)."""
+    """Edges of a segment: int64 [e, 4] of (before, after, distance, kind).  slots: see `segment.memory_plan.slot_counts`."""
     start, count = blocks.start, blocks.stop - blocks.start
     rows = [(k, k, 1, FIRST) for k in range(count)]
     data = [(p - start, k) for k in range(count) for p in target_graph.producers[start + k] if start <= p < blocks.stop]
@@ -71,27 +71,27 @@ def edges(target_graph: TargetGraph, blocks: Blocks, slots: dict[int, int]) -> I
 
 
 def _operators(bits: int) -> list[int]:
-    """Their places in the segment."""
+    """Operators of the segment in a bit set."""
     return [k for k in range(bits.bit_length()) if bits >> k & 1]
 
 
 def load_readers(target_graph: TargetGraph, blocks: Blocks) -> NDArray[np.bool_]:
-    """bool [loads, operators]: who reads what a load brings; the first of them in the order issues it.
+    """Readers of every load, bool [loads, operators]; the first of them in the order issues it.
 
-    Not who streams the same tensor in chunks of its own: it waits for no slot.
+    An operator that streams the same tensor in chunks of its own is no reader: it waits for no slot.
     """
     specs = target_graph.operators[blocks.start : blocks.stop]
-    pieces = [TensorSlice(load.storage, load.plane, load.planes) for load in blocks.loads]
-    staged = [blocks.allocations[load.storage].readers for load in blocks.loads]
+    slices = [TensorSlice(load.storage, load.plane, load.planes) for load in blocks.loads]
+    reader_bits = [blocks.allocations[load.storage].readers for load in blocks.loads]
     rows = [
-        [bool(readers >> k & 1) and any(piece.overlaps(read) for read in spec.reads) for k, spec in enumerate(specs)]
-        for piece, readers in zip(pieces, staged, strict=True)
+        [bool(readers >> k & 1) and any(load_slice.overlaps(read) for read in spec.reads) for k, spec in enumerate(specs)]
+        for load_slice, readers in zip(slices, reader_bits, strict=True)
     ]
-    return np.array(rows, np.bool_).reshape(len(pieces), len(specs))
+    return np.array(rows, np.bool_).reshape(len(slices), len(specs))
 
 
 def load_cycles(target_graph: TargetGraph, blocks: Blocks, iterations: range) -> Ints:
-    """int64 [loads, iterations]: cycles of a load alone on the bus."""
+    """Cycles of a load alone on the bus, int64 [loads, iterations]."""
     rate, _ = ddr_rates(target_graph.machine, 1)
     blocks_per_row = [load_row_blocks(target_graph, load) * target_graph.together for load in blocks.loads]
     fresh = np.array([blocks.allocations[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
@@ -118,44 +118,44 @@ def slide(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, load: Int
     weight = np.zeros((operators, count), np.int64)
     _weigh(length, edge, weight)
     table = Timetable(*(np.empty(shape, np.int64) for shape in ((operators * count, 2), operators * count, operators * count)))
-    own = np.ascontiguousarray(cycles[:, :, _LOADS])  # weights and constants
-    _list(own, load, reads, length, weight, edge, lane_of, window or 0, *table)
+    weight_cycles = np.ascontiguousarray(cycles[:, :, _LOADS])  # weights and constants
+    _list(weight_cycles, load, reads, length, weight, edge, lane_of, window or 0, *table)
     return table
 
 
 @njit(cache=True)
 def _weigh(length: Ints, edge: Ints, weight: Ints) -> None:
-    """Fills weight, int64 [K, T]: the heaviest path to the sink."""
+    """Fill weight, int64 [K, T]: the heaviest path to the sink."""
     operators, count = weight.shape
     for t in range(count - 1, -1, -1):
         for k in range(operators - 1, -1, -1):
-            rest: Any = np.int64(0)
+            longest: Any = np.int64(0)
             for i in range(edge.shape[0]):
                 if edge[i, 0] == k and edge[i, 3] != SLOT and t + edge[i, 2] < count:
-                    rest = max(rest, weight[edge[i, 1], t + edge[i, 2]])
-            weight[k, t] = length[k, t] + rest
+                    longest = max(longest, weight[edge[i, 1], t + edge[i, 2]])
+            weight[k, t] = length[k, t] + longest
 
 
 @njit(cache=True)
-def _ready(edge: Ints, end: Ints, done: Ints, k: int, t: int) -> tuple[Any, Any]:
-    """(cycle in which a node may begin, cycle in which its loads may), or (-1, -1) while a node before it is not scheduled."""
+def _ready(edge: Ints, end: Ints, done: Ints, operator: int, iteration: int) -> tuple[Any, Any]:
+    """Ready cycles of a node: (for its work, for its loads), or (-1, -1) while a node before it is not scheduled."""
     ready: Any = np.int64(0)
     loads: Any = np.int64(0)
     for i in range(edge.shape[0]):
-        before, from_t = edge[i, 0], t - edge[i, 2]
-        if edge[i, 1] != k or from_t < 0:
+        before, earlier = edge[i, 0], iteration - edge[i, 2]
+        if edge[i, 1] != operator or earlier < 0:
             continue
-        if done[before] <= from_t:
+        if done[before] <= earlier:
             return np.int64(-1), np.int64(-1)
-        ready = max(ready, end[before, from_t])
+        ready = max(ready, end[before, earlier])
         if edge[i, 3] == SLOT:
-            loads = max(loads, end[before, from_t])
+            loads = max(loads, end[before, earlier])
     return ready, loads
 
 
 @njit(cache=True)
 def _list(
-    own: Ints,
+    weight_cycles: Ints,
     load: Ints,
     reads: NDArray[np.bool_],
     length: Ints,
@@ -167,7 +167,7 @@ def _list(
     begin: Ints,
     end_of: Ints,
 ) -> None:
-    """Fills nodes, begin and end_of.  window: 0 is greedy."""
+    """Fill nodes, begin and end_of.  window: 0 is greedy."""
     operators, count = length.shape
     done = np.zeros(operators, np.int64)
     end = np.zeros((operators, count), np.int64)
@@ -200,8 +200,8 @@ def _list(
                 elif reads[i, k]:
                     bus += load[i, t]
                     arrived = max(arrived, bus)
-            if own[k, t]:
-                arrived = max(arrived, bus + own[k, t])
+            if weight_cycles[k, t]:
+                arrived = max(arrived, bus + weight_cycles[k, t])
             start = max(start, arrived - length[k, t])
             rank = (-start, weight[k, t], -t)
             if best < 0 or rank > (-best_start, weight[best, done[best]], -done[best]):
@@ -213,8 +213,8 @@ def _list(
             if reads[i, best] and loaded[i, t] < 0:
                 loader = loaded[i, t] = max(loader, best_slots) + load[i, t]
                 issued[i, t] = best_start
-        if own[best, t]:
-            loader = max(loader, best_slots) + own[best, t]
+        if weight_cycles[best, t]:
+            loader = max(loader, best_slots) + weight_cycles[best, t]
         finish = best_start + length[best, t]
         end[best, t] = free[lane_of[best]] = finish
         retired[t] = max(retired[t], finish)
@@ -224,7 +224,7 @@ def _list(
 
 @njit(cache=True)
 def node_cycles(rows: Ints, cycles: Ints, engine: Codes) -> Ints:
-    """int64 [nodes, engines], without loads.  rows: int64 [nodes, 2], behind a node's loads and behind its last record."""
+    """Cycles of nodes without loads, int64 [nodes, engines].  rows: int64 [nodes, 2], behind a node's loads and behind its last record."""
     out = np.zeros((rows.shape[0], _ENGINES), np.int64)
     for n in range(rows.shape[0]):
         for i in range(rows[n, 0], rows[n, 1]):

@@ -17,11 +17,11 @@ _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Where instructions, which have numbers below n, and their flags come in the streams.
+    """Positions of instructions, with numbers below n, and of their flags in the streams.
 
     Views of the synchroniser's scratch: valid until its next call.
 
-    parts: their table (`part`); number: what instructions and edges of each are called (`numbers`).
+    parts: their table (`segment_table`); number: of instructions and edges of each part (`instruction_numbers`).
     after: int32 [n], the next instruction of the same queue, or -1; first: int64 [cores, 6], the first of every queue, or -1.
     core, engine: uint8 [n].
     Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; those to i are edge_start[i] .. edge_start[i + 1].
@@ -29,10 +29,10 @@ class Schedule:
     stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.  The WAITs of an
     instruction stand right before it, its SETs right behind it.
 
-    It has the instructions below `kept` of the schedule before, and took over `taken` behind these.  Of the first, from
-    changed[c * 6 + e] on (int64), those of queue e of core c may have other SETs.  same_rows: of how many rows each stream is what it was,
-    its end counted as one; same_end: of how many at its end.
-    same_parts: from which part on numbers and edges are those of the schedule before; behind all where none has them.
+    Instructions below `kept` are those of the previous schedule, and `taken` instructions behind these were adopted from it.  Of the first,
+    from changed[c * 6 + e] on (int64), those of queue e of core c may have other SETs.  same_rows: rows at the beginning of each stream
+    that did not change, its end counted as one; same_end: rows at its end.
+    same_parts: from this part on numbers and edges are those of the previous schedule; behind all parts if there are none.
     """
 
     parts: Ints
@@ -59,7 +59,7 @@ class Schedule:
 
 @njit(cache=True)
 def find_places(first: Ints, stream: Bytes8, after: Ints32, edge_start: Ints32, set_head: Ints32, set_next: Ints32, place: Ints32) -> None:
-    """place: int32 [n], the row of every instruction of a core.  first: int64 [6], the first one of every queue, or -1."""
+    """Fill place, int32 [n], with the row of every instruction of a core.  first: int64 [6], the first one of every queue, or -1."""
     front, row = first.copy(), 0
     while row < stream.shape[0]:
         i = front[stream[row]]
@@ -88,27 +88,27 @@ def write(
     set_next: Ints32,
     out: Code,
 ) -> None:
-    """Records of one part (instructions `first` ..), and the flags around them, to their rows of the stream."""
+    """Copy the records of one part (instructions `first` ..), and the flags around them, to their rows of the stream."""
     for j in range(code.shape[0]):
         i = first + j
-        at = place[i]
-        out[at] = code[j]
-        out[at, TAG] |= tag
-        row = at - (edge_start[i + 1] - edge_start[i])
+        record_row = place[i]
+        out[record_row] = code[j]
+        out[record_row, TAG] |= tag
+        row = record_row - (edge_start[i + 1] - edge_start[i])
         for edge in range(edge_start[i], edge_start[i + 1]):
-            _flag(out, row, at, _WAIT, core[edge_from[edge]], engine[edge_from[edge]])
+            _flag(out, row, record_row, _WAIT, core[edge_from[edge]], engine[edge_from[edge]])
             row += 1
-        row = at + 1
+        row = record_row + 1
         edge = set_head[i]
         while edge >= 0:
-            _flag(out, row, at, _SET, core[edge_to[edge]], engine[edge_to[edge]])
+            _flag(out, row, record_row, _SET, core[edge_to[edge]], engine[edge_to[edge]])
             row += 1
             edge = set_next[edge]
 
 
 @njit(cache=True)
 def _flag(out: Code, row: int, owner: int, op: int, core: int, engine: int) -> None:
-    """A SET or WAIT of the instruction in row `owner`; core, engine: the other side."""
+    """Write a SET or WAIT of the instruction in row `owner`; core, engine: the other side."""
     out[row, :] = 0
     out[row, OP] = op
     out[row, ENGINE] = out[owner, ENGINE]

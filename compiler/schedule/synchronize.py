@@ -1,20 +1,20 @@
-"""Flags and issue order: from sequential records to streams that overlap and still mean the same.
+"""Flags and issue order: sequential records become streams that overlap and still mean the same.
 
 Emission writes parts of a program whose *sequential* execution, one after the other, is right.  `schedule` keeps that meaning while the
 engines of every core, and cores, run side by side:
 
-1. Flags inside a core (`hazards`) and between the moves of cores (`remote`).  All of them point forward in the sequential order.
+1. Flags inside a core (`hazards`) and between the transfers of cores (`cross_core`).  All point forward in the sequential order.
 2. Times (`hazards`): the longest path through queues and flags at full bandwidth, over all cores; when each instruction could start.
-3. Issue (`order`).  The scalar unit of a core hands out one stream in order; sorting by those times (ties by the sequential order) lets
+3. Issue (`issue_order`).  The scalar unit of a core issues one stream in order; sorting by those times (ties by the sequential order) lets
    loads run ahead of the computation that precedes them in the program, over block and segment borders.
 
 No deadlock, whatever the queues' depth.  Times never fall along a queue or from a SET to its WAIT, so (time, sequential number) is one
 order of all instructions of all cores in which queues keep theirs and every SET precedes its WAIT, and each stream is a part of it.  Take
-the first instruction in that order that is not done.  All before it in its stream are done, so it has been handed out and stands at the
-head of its queue; what its WAITs wait for comes earlier and is done.  So it has nothing left to wait for.
+the first instruction in that order that is not done.  All before it in its stream are done, so it has been issued and stands at the head
+of its queue; its WAITs are for earlier instructions, which are done.  So it has nothing left to wait for.
 
-What depends on a segment alone is in its `Footprint`, made once; a program's pass reads a few bytes per record and moves none.  Whoever
-wants records calls `write`, which copies each of them once; whoever wants times only reads the `Schedule`.
+Results that depend on a segment alone are in its `Footprint`, made once; a program's pass reads a few bytes per record and moves none.
+`write` copies each record once; timing only reads the `Schedule`.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from simulator.npu.isa import tag_of
 from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code
 
-_LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
-_MOVING = (int(Engine.MTE3), int(Engine.MTE2))  # in the order of queues in `remote`
+_LONGEST_COUNT = 1024  # limit of a flag's count, whatever the machine allows: few waits are remembered
+_MOVING = (int(Engine.MTE3), int(Engine.MTE2))  # in the order of queues in `cross_core`
 _ALONE = new_cross_core(0, 0, False)  # of a program on one core
 
 
 class Synchroniser:
-    """Holds the tables of one unit and scratch; it may be called for any number of programs, one after the other.
+    """Scheduler of one target graph with its tables and scratch, for any number of programs one after the other.
 
-    What a program begins with as the one before it did is not looked at again (`resume`), unless residents lie in the shared memory.
-    Where a program on one core comes to where the one before was, what is left is that one's (`again`).
+    Parts that a program begins with as the previous one did are not scheduled again (`incremental_checkpoint`), unless residents lie in the
+    shared memory.  A program on one core that converges with the previous one adopts the rest (`incremental_converge`).
     """
 
     def __init__(self, target_graph: TargetGraph, footprints: Footprints | None = None) -> None:
-        """footprints: of the unit, of another one's; None: it makes its own."""
+        """footprints: of the same target graph, to share; None: a new one."""
         machine = target_graph.machine
         self.footprints = footprints or Footprints(target_graph)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.shared = machine.shared is not None
         self.ports = np.array([machine.dma_ports(engine) if engine in DMAS else 1 for engine in list(Engine)[:ENGINES]], np.int64)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
-        self._before = list[Footprint]()  # of the last program: whose past `_states` has, and whose arrays `_table` points to
+        self._before = list[Footprint]()  # parts of the last program: `_states` has their history, `_table` points to their arrays
         self._table, self._cores, self._number = part_table(()), np.zeros(0, np.int64), no_numbers()
         self._states = new_states(0, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)
         self._cross_core, self._remote = _ALONE, Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, self.between_cores)
-        self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's past that residents were given
+        self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's history that residents changed
         self._rows, self._piece = _rows(1 << 12, 1 << 12), np.empty(0, np.int32)
         self._borders, self._used = no_borders(0, self.count_limit), 0  # of the last program: its cores
-        self._later, self._seen = no_borders(1, self.count_limit), nothing_seen()  # see `again`
+        self._later, self._seen = no_borders(1, self.count_limit), nothing_seen()  # see `incremental_converge`
         self._edges = EDGES  # numbers of edges for each instruction of a part
         self._stream, self._stream_room = np.empty(0, np.uint8), 0  # room for each core
         self._lengths: tuple[int, ...] = ()
@@ -78,63 +78,67 @@ class Synchroniser:
     ) -> Schedule:
         """Flags and issue order of the parts' records, run one part after the other.
 
-        cores: where each part runs.  shared: what lies in the shared memory; segments: the number of each part's, where something does.
+        cores: the core of each part.  shared: residents of the shared memory; segments: the number of each part's segment, if there are
+        residents.
         """
         table, places = part_table([part.row for part in parts]), np.array(cores, np.int64)
-        used = max(cores, default=0) + 1
-        beside = numbered(table, places, self._table, self._cores, self._number, self._edges)
-        number, tail = beside.number, beside.tail
-        if self._make_room(beside, used) or used != self._used or shared.residents:
+        core_count = max(cores, default=0) + 1
+        numbering = numbered(table, places, self._table, self._cores, self._number, self._edges)
+        number, tail = numbering.number, numbering.tail
+        if self._make_room(numbering, core_count) or core_count != self._used or shared.residents:
             self._borders.used[:], tail = 0, len(parts)
         rows, states, borders = self._rows, self._states, self._borders
+        # the previous program's borders in the tail, to converge with
         self._later.used[COUNT] = 0
-        if used > 1:
+        if core_count > 1:
             tail = len(parts)
         elif tail < len(parts):
-            further = len(parts) - len(self._table)
-            set_aside(borders, self._later, tail - further, further, states, rows)
-        borders.forget_behind(beside.begin)
-        self._used = used
+            part_offset = len(parts) - len(self._table)
+            set_aside(borders, self._later, tail - part_offset, part_offset, states, rows)
+        # back to the last border in front of the first difference
+        borders.forget_behind(numbering.begin)
+        self._used = core_count
         from_border = int(borders.used[COUNT]) - 1
-        part_from, kept = borders.last
-        changed, keys = np.full(used * ENGINES, NEVER, np.int64), np.full(used, NEVER, np.int64)
-        across = self._cross_core if used > 1 else _ALONE
-        then, now = (self._table, self._cores, self._number), (table, places, number)
-        rewind(*then, *now, self.count_limit, states, across, self._remote, rows, borders, changed, keys)
+        part_from, resume_instruction = borders.last
+        changed, keys = np.full(core_count * ENGINES, NEVER, np.int64), np.full(core_count, NEVER, np.int64)
+        across = self._cross_core if core_count > 1 else _ALONE
+        previous, current = (self._table, self._cores, self._number), (table, places, number)
+        rewind(*previous, *current, self.count_limit, states, across, self._remote, rows, borders, changed, keys)
         for core, granules in self._taken_over:
             states.ddr[core][granules] = -1
         self._taken_over.clear()
-        self._before, self._table, self._cores, self._number = list(parts), *now
-        n, every, middle = int(number[-1, 0]), 0 if shared.residents else int(number[-1, 0]), int(number[beside.begin, 0])
+        self._before, self._table, self._cores, self._number = list(parts), *current
+        n, every, changed_from = int(number[-1, 0]), 0 if shared.residents else int(number[-1, 0]), int(number[numbering.begin, 0])
         forget_seen(self._seen)
         for stop, resident in (*self._arrivals(shared, segments), (len(parts), None)):
             enough = sweep(
-                *now, part_from, stop, every, self.latency, self.count_limit, states, across, self._piece, self._remote, rows, borders,
-                tail, middle, beside.moving, self._later, self._seen,
+                *current, part_from, stop, every, self.latency, self.count_limit, states, across, self._piece, self._remote, rows, borders,
+                tail, changed_from, numbering.moving, self._later, self._seen,
             )  # fmt: skip
             if not enough:
                 return self._with_more_edges(parts, cores, segments, shared)
             part_from = max(part_from, stop)
             if resident is not None:
-                self._take_over(resident, shared, used)
+                self._take_over(resident, shared, core_count)
         if from_border >= 0:
             tell_changes(table, number, states, rows, borders, from_border, changed, keys)
         flags, shift, keys_since, taken = self._seen.all.tolist()
-        ahead = beside.further, max(keys_since, flags + 1, int(number[tail, 0])), shift
-        each = [(int(keys[core]), changed[core * ENGINES :][:ENGINES]) for core in range(used)]
-        merged = [self._merge(core, kept, *each[core], tail < len(parts), *ahead) for core in range(used)]
+        # issue order: merge what changed, adopt the rest
+        ahead = numbering.further, max(keys_since, flags + 1, int(number[tail, 0])), shift
+        core_changes = [(int(keys[core]), changed[core * ENGINES :][:ENGINES]) for core in range(core_count)]
+        merged = [self._merge(core, resume_instruction, *core_changes[core], tail < len(parts), *ahead) for core in range(core_count)]
         self._lengths, same_rows, same_end = zip(*merged, strict=True)
         edges, same = EDGES * n, max(tail, int(np.searchsorted(number[:-1, 0], flags, side="right")))
-        firsts = states.numbers[:used, FIRST_OF : FIRST_OF + ENGINES]
+        firsts = states.numbers[:core_count, FIRST_OF : FIRST_OF + ENGINES]
         return Schedule(
             table, number, rows.after[:n], firsts, rows.core[:n], rows.engine[:n], rows.edge_start[: n + 1], rows.edge_from[:edges],
             rows.edge_to[:edges], rows.set_head[:n], rows.set_next[:edges],
-            self._stream, tuple(core * self._stream_room for core in range(used)), self._lengths,
-            kept, taken, changed, same_rows, same_end, same,
+            self._stream, tuple(core * self._stream_room for core in range(core_count)), self._lengths,
+            resume_instruction, taken, changed, same_rows, same_end, same,
         )  # fmt: skip
 
     def _with_more_edges(self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int], shared: SharedPlaces) -> Schedule:
-        """From the first instruction, with numbers for the most edges that there can be."""
+        """Schedule from the first instruction, with numbers for the most edges that there can be."""
         self._edges = self._most_edges(len(self._states.numbers))
         self._states.ddr[:] = -1
         self._taken_over.clear()
@@ -143,55 +147,55 @@ class Synchroniser:
         return self.schedule(parts, cores, segments, shared)
 
     def _forget(self) -> None:
-        """The next program begins and ends with nothing of the last one."""
+        """Forget the last program: the next one has no parts in common with it."""
         self._before, self._table, self._cores, self._number = [], part_table(()), np.zeros(0, np.int64), no_numbers()
 
     def _most_edges(self, cores: int) -> int:
-        """To an instruction."""
+        """Most edges to an instruction."""
         return ENGINES + (2 if self.shared else 1) * (cores - 1)
 
     def _arrivals(self, shared: SharedPlaces, segments: Sequence[int]) -> list[tuple[int, Resident]]:
-        """Residents that come where others were, in their order, each with the first part of the segment where it is born."""
+        """Residents that reuse blocks, in order, each with the first part of the segment of its birth."""
         arriving = sorted((r for r in shared.residents if r.after), key=lambda r: r.birth)
-        found = []
+        arrivals = []
         for resident in arriving:
-            at = next((index for index, segment in enumerate(segments) if resident.birth <= segment), None)
-            if at is not None:
-                found.append((at, resident))
-        return found
+            part_index = next((index for index, segment in enumerate(segments) if resident.birth <= segment), None)
+            if part_index is not None:
+                arrivals.append((part_index, resident))
+        return arrivals
 
     def _merge(
-        self, core: int, kept: int, key: int, changed: Ints, again: bool, further: int, since: int, shift: int
+        self, core: int, resume_instruction: int, key: int, changed: Ints, may_converge: bool, further: int, since: int, shift: int
     ) -> tuple[int, int, int]:
-        """A core's stream; its length, how many of its rows are what they were, its end counted as one, and how many of its last ones are.
+        """Merge a core's stream; its length, and how many rows did not change at its beginning (its end counts as one) and at its end.
 
-        again: the program may end as the one before did; what follows then: as `MergedStream` has it.
+        may_converge: the program may end as the previous one did; part_offset, since, shift: as in `MergedStream`.
         """
-        marks, known = self._marks[core], 0
-        if kept:
-            known = marks_before(marks[: self._marked[core]], kept, key, changed)
+        marks, mark_count = self._marks[core], 0
+        if resume_instruction:
+            mark_count = marks_before(marks[: self._marked[core]], resume_instruction, key, changed)
         stream = self._stream[core * self._stream_room :][: self._stream_room]
-        later, rows, begin = marks[:0], 0, 0
-        if kept or again:
+        marks_after, rows, begin = marks[:0], 0, 0
+        if resume_instruction or may_converge:
             rows = self._lengths[core]
-        if again:
-            later, begin = marks[known : self._marked[core]].copy(), int(marks[known - 1, ROWS]) if known else 0
-        then = MergedStream(later, rows, stream[begin:rows].copy(), begin, further, since, shift)
+        if may_converge:
+            marks_after, begin = marks[mark_count : self._marked[core]].copy(), int(marks[mark_count - 1, ROWS]) if mark_count else 0
+        previous = MergedStream(marks_after, rows, stream[begin:rows].copy(), begin, further, since, shift)
         first = self._states.numbers[core, FIRST_OF : FIRST_OF + ENGINES]
-        length, same, end, self._marked[core] = order(first, self._rows, marks, known, stream, then)
+        length, same, end, self._marked[core] = order(first, self._rows, marks, mark_count, stream, previous)
         return length, same, end
 
     def forget_borders(self) -> None:
-        """The next program is looked at from its first instruction to its last one."""
+        """Schedule the next program from its first instruction to its last one."""
         self._used = 0
 
     def write(self, schedule: Schedule, codes: Sequence[Code], tags: Sequence[int]) -> tuple[Code, ...]:
-        """The streams; `codes` are the records of the scheduled parts, `tags` what their TAGs get as segment."""
+        """Write the streams; `codes` are the records of the scheduled parts, `tags` the segments in their TAGs."""
         s = schedule
         out = tuple(np.empty((length, isa.WORDS), np.int32) for length in s.lengths)
         place = np.empty(len(s.engine), np.int32)
-        for at, length, core_first in zip(s.stream_start, s.lengths, s.first, strict=True):
-            find_places(core_first, s.stream[at : at + length], s.after, s.edge_start, s.set_head, s.set_next, place)
+        for row, length, core_first in zip(s.stream_start, s.lengths, s.first, strict=True):
+            find_places(core_first, s.stream[row : row + length], s.after, s.edge_start, s.set_head, s.set_next, place)
         for code, tag, first in zip(codes, tags, s.number[:-1, 0].tolist(), strict=True):
             if len(code):
                 stream = out[s.core[first]]
@@ -200,11 +204,11 @@ class Synchroniser:
         return out
 
     def _take_over(self, resident: Resident, shared: SharedPlaces, cores: int) -> None:
-        """Whoever writes a resident comes behind everything that touched those that were there before."""
+        """Let the writer of a resident wait for everything that touched the earlier residents of its blocks."""
         granules = self.footprints.granules_of(resident.first, resident.blocks)
-        gone = [self.footprints.granules_of(*shared.residents[k][:2]) for k in resident.after]
+        granules_before = [self.footprints.granules_of(*shared.residents[k][:2]) for k in resident.after]
         for core in range(cores):
-            past = np.concatenate([self._states.ddr[core][rows] for rows in gone])
+            past = np.concatenate([self._states.ddr[core][rows] for rows in granules_before])
             last = past[:, :ENGINES].max(0)
             for engine in _MOVING:
                 last[engine] = max(last[engine], past[past[:, WRITER_ENGINE] == engine, WRITER].max(initial=-1))
@@ -213,12 +217,12 @@ class Synchroniser:
             if cores > 1:
                 queues = self._cross_core.before[granules]
                 for k, engine in enumerate(_MOVING):
-                    at = k * len(self._cross_core.last) // len(_MOVING) + core
-                    queues[:, at] = np.maximum(queues[:, at], last[engine])
+                    queue = k * len(self._cross_core.last) // len(_MOVING) + core
+                    queues[:, queue] = np.maximum(queues[:, queue], last[engine])
 
-    def _make_room(self, beside: Numbered, cores: int) -> bool:
-        """Scratch for a program on so many cores; it is never given back.  True where nothing of the last program is left."""
-        lost, n, longest, cells = False, int(beside.number[-1, 0]), beside.instructions, beside.cells
+    def _make_room(self, numbering: Numbered, cores: int) -> bool:
+        """Grow scratch for a program on so many cores; true if nothing of the last program is left."""
+        lost, n, longest, cells = False, int(numbering.number[-1, 0]), numbering.instructions, numbering.cells
         if len(self._states.numbers) < cores:
             self._states = new_states(cores, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)
             self._forget()
@@ -232,9 +236,9 @@ class Synchroniser:
         self._borders, self._later = self._borders.with_room(), self._later.with_room()
         if cores > 1 and len(self._cross_core.seen) < 2 * cores:
             self._cross_core = new_cross_core(self.footprints.ddr_granules, cores, self.shared)
-        afar = longest * max(0, len(self._cross_core.seen) - 2)
-        if afar > len(self._remote.source):
-            source, target = np.empty((2, 2 * afar), np.int32)
+        edge_room = longest * max(0, len(self._cross_core.seen) - 2)
+        if edge_room > len(self._remote.source):
+            source, target = np.empty((2, 2 * edge_room), np.int32)
             self._remote = Remote(source, target, 0, self.between_cores)
         edges = EDGES * n + longest * self._most_edges(cores)  # a part may have more than there are numbers for
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
@@ -251,7 +255,10 @@ class Synchroniser:
 
 
 def _rows(room: int, edges: int) -> RecordRows:
-    """Most of the room for edges is never touched: a few kinds of instructions have several, and memory comes with its first use."""
+    """Arrays per instruction and edge.
+
+    Most of the room for edges is never touched: a few kinds of instructions have several, and memory comes with its first use.
+    """
     return RecordRows(
         core=np.empty(room, np.uint8),
         engine=np.empty(room, np.uint8),
