@@ -1,4 +1,4 @@
-"""What no placement of given pieces can beat."""
+"""Lower bounds of the cycles of any placement of given segments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from compiler.placement.list_schedule import Widths
 class Bounds:
     """Cycles that no placement is below.
 
-    path: the longest path, every piece as wide as makes it fastest.  work: the least cycles × cores of all pieces, over the cores.
-    bandwidth: what has to be moved over what the DDR port moves in a cycle.
+    path: the longest path, with every segment at its fastest width.  work: the least cycles × cores of all segments, over the cores.
+    bandwidth: all bytes over those that the DDR port moves in a cycle.
     """
 
     path: int
@@ -26,12 +26,12 @@ class Bounds:
         return max(self.path, self.work, self.bandwidth)
 
     def gap(self, cycles: int) -> float:
-        """By how much a program of so many cycles is longer: 0.1 is a tenth."""
+        """Relative gap of a program of so many cycles: 0.1 is a tenth longer."""
         return cycles / self.cycles - 1
 
 
 def bounds(dag: Dag, times: Sequence[Widths], cores: int, moved_units: int, port_units_per_cycle: int) -> Bounds:
-    """times: of each node of `dag` on so many cores.  moved_units: bus units of all nodes, whatever their unit is."""
+    """Bounds of a graph.  times: of each node of `dag` on so many cores.  moved_units: bus units of all nodes, in any unit."""
     fastest = Dag(tuple(min(t.values()) for t in times), dag.successors)
     work = sum(min(width * cycles for width, cycles in t.items()) for t in times)
     return Bounds(fastest.span, -(-work // cores), -(-moved_units // port_units_per_cycle))

@@ -1,7 +1,7 @@
-"""Linear clustering: a graph of many small pieces becomes one of few, so that a search over its parts stays small.
+"""Linear clustering: contract a graph of many small nodes into one of few, so that a search over its parts stays small.
 
 Clusters are paths (Kim and Browne, A General Approach to Mapping of Parallel Computations upon Multiprocessor Architectures, 1988): the
-longest remaining path is one, and so on until nothing remains.  Their edges are contracted where that leaves a graph without cycles.
+longest remaining path is one, and so on until nothing remains.  Their edges are contracted if that leaves a graph without cycles.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Quotient:
 
 def linear_clusters(dag: Dag, delay: int = 0) -> tuple[tuple[int, ...], ...]:
     """Paths that hold every node once, the longest (times, and `delay` per edge) first."""
-    left, out = (1 << len(dag)) - 1, []
-    while left:
-        path = longest_path(dag, left, delay)
+    remaining, out = (1 << len(dag)) - 1, []
+    while remaining:
+        path = longest_path(dag, remaining, delay)
         out.append(path)
         for node in path:
-            left &= ~(1 << node)
+            remaining &= ~(1 << node)
     return tuple(out)
 
 
 def contract(dag: Dag, paths: Sequence[Sequence[int]], longest: int | None = None) -> Quotient:
-    """The graph in which the edges along `paths` are contracted, in their order, as far as each may be.
+    """Contract the edges along `paths`, in their order, as far as each may be.
 
     An edge may be contracted if no other path joins its ends, else the quotient would have a cycle.  longest: nor if the longest path of
     the quotient would take more cycles than this: a cluster starts when all of it can, so every contraction takes parallelism away.
@@ -47,7 +47,7 @@ def contract(dag: Dag, paths: Sequence[Sequence[int]], longest: int | None = Non
 
 
 class _Contracting:
-    """A graph while edges are contracted.  A group is named by its first member."""
+    """Graph during contraction.  A group is named by its first member."""
 
     def __init__(self, dag: Dag) -> None:
         self.dag = dag
@@ -57,9 +57,9 @@ class _Contracting:
         self.after = {i: set(nodes) for i, nodes in enumerate(dag.successors)}
         self.before = {i: set(nodes) for i, nodes in enumerate(dag.predecessors)}
 
-    def join(self, a: int, b: int, longest: int | None) -> bool:
-        """Contract the edge between the groups of a and b; False, and nothing changes, where it may not be."""
-        first, second = self.group[a], self.group[b]
+    def join(self, source: int, target: int, longest: int | None) -> bool:
+        """Contract the edge between the groups of two nodes; False, and nothing changes, if it may not be."""
+        first, second = self.group[source], self.group[target]
         if first == second or second not in self.after[first] or self._another_way(first, second):
             return False
         if longest is not None and self._longest_through(first, second) > longest:
@@ -96,7 +96,7 @@ class _Contracting:
         return before + self.times[first] + self.times[second] + after
 
     def _reach(self, onward: dict[int, set[int]], pair: tuple[int, int]) -> int:
-        """The longest path that starts next to the pair and leads away from it."""
+        """Longest path that starts next to the pair and leads away from it."""
         best: dict[int, int] = {}
         todo = [group for end in pair for group in onward[end] if group not in pair]
         while todo:

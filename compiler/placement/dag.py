@@ -1,4 +1,4 @@
-"""A graph of pieces of work, as placement sees it: how long each takes, and which wait for which.
+"""Graph of work for placement: the cycles of each node, and the order between nodes.
 
 Nodes are numbered in a topological order, so an edge always goes from a smaller number to a larger one and every loop over the nodes
 is a walk along the edges.  Sets of nodes are integers, node i being bit i.
@@ -14,7 +14,7 @@ Nodes = int  # a set: bit i is node i
 
 
 def members(nodes: Nodes) -> Iterator[int]:
-    """The nodes of a set, ascending."""
+    """Nodes of a set, ascending."""
     while nodes:
         low = nodes & -nodes
         yield low.bit_length() - 1
@@ -22,7 +22,7 @@ def members(nodes: Nodes) -> Iterator[int]:
 
 
 def node_set(nodes: Iterable[int]) -> Nodes:
-    """The set of the given nodes."""
+    """Set of the given nodes."""
     out = 0
     for node in nodes:
         out |= 1 << node
@@ -31,7 +31,10 @@ def node_set(nodes: Iterable[int]) -> Nodes:
 
 @dataclass(frozen=True)
 class Dag:
-    """times: cycles of each node.  successors: of each node, ascending and larger than it.  Raises ValueError for anything else."""
+    """Directed acyclic graph with times.
+
+    times: cycles of each node.  successors: of each node, ascending and larger than it.  Raises ValueError for anything else.
+    """
 
     times: tuple[int, ...]
     successors: tuple[tuple[int, ...], ...]
@@ -47,7 +50,7 @@ class Dag:
 
     @classmethod
     def of(cls, times: Sequence[int], edges: Iterable[tuple[int, int]]) -> Dag:
-        """From (before, after) pairs; a pair may come twice."""
+        """Graph of (before, after) pairs; a pair may come twice."""
         after: list[set[int]] = [set() for _ in times]
         for a, b in edges:
             after[a].add(b)
@@ -69,17 +72,17 @@ class Dag:
 
     @cached_property
     def neighbours(self) -> tuple[Nodes, ...]:
-        """Of each node, those that an edge joins it with, either way."""
+        """Neighbours of each node along edges of either direction."""
         return tuple(node_set(self.successors[i]) | node_set(self.predecessors[i]) for i in range(len(self)))
 
     @cached_property
     def after(self) -> tuple[Nodes, ...]:
-        """Of each node, its successors as a set."""
+        """Successors of each node as a set."""
         return tuple(map(node_set, self.successors))
 
     @cached_property
     def level(self) -> tuple[int, ...]:
-        """Of each node, how many edges the longest way to it has."""
+        """Edges of the longest way to each node."""
         out: list[int] = []
         for before in self.predecessors:
             out.append(1 + max((out[p] for p in before), default=-1))
@@ -123,7 +126,7 @@ class Dag:
 
 
 def longest_path(dag: Dag, within: Nodes, delay: int = 0) -> tuple[int, ...]:
-    """A longest path that uses nodes of `within` only; () where there are none.  Ties go to the smaller number."""
+    """Longest path through nodes of `within` only; () without any.  Ties go to the smaller number."""
     best = [0] * len(dag)
     onward: list[int | None] = [None] * len(dag)
     for node in range(len(dag) - 1, -1, -1):
@@ -135,9 +138,9 @@ def longest_path(dag: Dag, within: Nodes, delay: int = 0) -> tuple[int, ...]:
         best[node] += dag.times[node]
     if not within:
         return ()
-    at: int | None = max(members(within), key=lambda node: (best[node], -node))
+    current: int | None = max(members(within), key=lambda node: (best[node], -node))
     path = []
-    while at is not None:
-        path.append(at)
-        at = onward[at]
+    while current is not None:
+        path.append(current)
+        current = onward[current]
     return tuple(path)

@@ -1,8 +1,8 @@
-"""List scheduling of pieces that may be split over cores, with flags between them instead of barriers.
+"""List scheduling of segments that may be split over cores, with flags between them instead of barriers.
 
-Heterogeneous Earliest Finish Time (Topcuoglu et al., 2002) on equal cores: pieces by upward rank, each where it finishes first.  A piece
-may take several cores; how many is settled first for all pieces (Radulescu and van Gemund, A Low-Cost Approach towards Mixed Task and
-Data Parallel Scheduling, 2001: widen what is on the critical path until it is no longer than the work per core), or piece by piece.
+Heterogeneous Earliest Finish Time (Topcuoglu et al., 2002) on equal cores: nodes by upward rank, each where it finishes first.  A node
+may take several cores; their number is fixed first for all nodes (Radulescu and van Gemund, A Low-Cost Approach towards Mixed Task and
+Data Parallel Scheduling, 2001: widen nodes on the critical path until it is no longer than the work per core), or node by node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Widths = Mapping[int, int]  # number of cores -> cycles on so many
 
 @dataclass(frozen=True)
 class Listed:
-    """cores, start, finish: of each node, in cycles.  order: in which nodes were placed, a topological one.  cycles: of all."""
+    """List schedule.  cores, start, finish: of each node, in cycles.  order: of placement, a topological one.  cycles: of all."""
 
     cores: tuple[tuple[int, ...], ...]
     start: tuple[int, ...]
@@ -32,10 +32,10 @@ class Listed:
 def list_schedule(
     dag: Dag, times: Sequence[Widths], cores: int, delay: int = 0, widths: Sequence[int] | None = None, in_order: bool = False
 ) -> Listed:
-    """Every node on the cores where it finishes first; ties to fewer cores, then to the smaller numbers.
+    """Place every node on the cores where it finishes first; ties to fewer cores, then to the smaller numbers.
 
     times: of each node on so many cores.  delay: cycles from a node's end to the start of one that runs on another core.
-    widths: cores of each node, where that is settled.  in_order: nodes by number, as one program's streams have them, not by rank.
+    widths: cores of each node, if fixed.  in_order: nodes by number, as one program's streams have them, not by rank.
     """
     free = [0] * cores
     taken: list[tuple[int, ...]] = [()] * len(dag)
@@ -66,15 +66,15 @@ def _flag(before: tuple[int, ...], after: tuple[int, ...], delay: int) -> int:
 
 
 def _sets_of_cores(free: Sequence[int], width: int, near: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The cores that are free first, and those on which a predecessor ran."""
+    """Candidate cores: those that are free first, and those of a predecessor."""
     first = sorted(range(len(free)), key=lambda core: (free[core], core))[:width]
     return [tuple(sorted(first)), *dict.fromkeys(cores for cores in near if len(cores) == width)]
 
 
 def allocate(dag: Dag, times: Sequence[Widths], cores: int) -> tuple[int, ...]:
-    """How many cores each node should have: the narrowest, then wider along the critical path while that is longer than the work per core.
+    """Number of cores for each node: the narrowest, then wider along the critical path while that is longer than the work per core.
 
-    The node that gains most is widened: by cycles × cores, the least work added for what its time falls.
+    The node that gains most is widened: by cycles × cores, the least added work for the decrease of its time.
     """
     widths = [min(t) for t in times]
     allowed = [sorted(width for width in t if width <= cores) for t in times]

@@ -1,4 +1,4 @@
-"""Segments of a genome as a graph of work, and where a stage's groups run."""
+"""Graph of a genome's segments for placement, and cores for the groups of a stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cores = tuple[int, ...]
 
 
 def segment_edges(target_graph: TargetGraph, genome: Genome) -> list[tuple[int, int]]:
-    """(i, j) where segment j reads what segment i writes to DDR, of a genome or some consecutive genes of one.
+    """Edges (i, j): segment j reads from DDR a result of segment i, in a genome or some consecutive genes of one.
 
     Segments are consecutive in the operators' topological order, and every storage has DDR addresses of its own: nothing else orders them.
     """
@@ -26,26 +26,26 @@ def segment_edges(target_graph: TargetGraph, genome: Genome) -> list[tuple[int, 
 
 
 def segment_wiring(target_graph: TargetGraph, starts: Sequence[int], stop: int | None = None) -> Wiring:
-    """The same edges for segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
+    """Wiring of segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
     source, target = kernel_edges(target_graph)
     inside = (source >= starts[0]) & (target < (len(target_graph.operators) if stop is None else stop))
-    at = np.array(starts, np.int64)
-    before, after = (np.searchsorted(at, operators[inside], "right") - 1 for operators in (source, target))
-    apart = before != after
-    return wired(len(starts), before[apart], after[apart])
+    start_array = np.array(starts, np.int64)
+    before, after = (np.searchsorted(start_array, operators[inside], "right") - 1 for operators in (source, target))
+    crosses = before != after
+    return wired(len(starts), before[crosses], after[crosses])
 
 
 @lru_cache(maxsize=16)
 def kernel_edges(target_graph: TargetGraph) -> tuple[Ints, Ints]:
-    """int64 [edges], twice: operators, of which the second reads what the first makes, ascending by the second."""
+    """Edges of operators, int64 [edges] twice: the second reads a result of the first, ascending by the second."""
     pairs = [(source, k) for k, sources in sorted(target_graph.producers.items()) for source in sources]
     return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
 
 
 def share_out(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:
-    """Cores of each group of a stage, one group beside the other.
+    """Cores of each group of a stage, whose groups run side by side.
 
-    As many groups as cores or more: the longest first, each on the core with the least work.  Fewer: cores that are left go, one group at
+    As many groups as cores or more: the longest first, each on the core with the least work.  Fewer: spare cores go, one group at
     a time, to the one that takes longest, as far as all of its nodes have times for so many.
     """
 
@@ -60,20 +60,21 @@ def share_out(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: i
             load[core] += length(groups[i], 1)
             chosen[i] = (core,)
         return chosen
-    known = [sorted(set[int].intersection(*(set(times[node]) for node in group))) for group in groups]
+    # fewer groups than cores: widen the longest group while that makes it faster
+    width_options = [sorted(set[int].intersection(*(set(times[node]) for node in group))) for group in groups]
     widths = [1] * len(groups)
     while True:
-        left = cores - sum(widths)
+        spare = cores - sum(widths)
         wider = [
             (length(group, widths[i]), -i, width)
             for i, group in enumerate(groups)
-            for width in known[i]
-            if widths[i] < width <= widths[i] + left and length(group, width) < length(group, widths[i])
+            for width in width_options[i]
+            if widths[i] < width <= widths[i] + spare and length(group, width) < length(group, widths[i])
         ]
         if not wider:
             break
-        _, at, width = max(wider, key=lambda choice: (choice[0], choice[1], -choice[2]))
-        widths[-at] = width
+        _, negative_index, width = max(wider, key=lambda choice: (choice[0], choice[1], -choice[2]))
+        widths[-negative_index] = width
     first, out = 0, []
     for width in widths:
         out.append(tuple(range(first, first + width)))

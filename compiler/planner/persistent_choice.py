@@ -1,7 +1,7 @@
-"""Tensors that a genome had better hold over cuts, by what its segments are expected to take with them and without, or by what they take.
+"""Choice of persistent tensors: the cut tensors of a genome that are held in L1, by predicted or measured cycles of its segments.
 
-Those that save most bytes of DDR for the blocks that they hold come first.  Where less of L1 is left, a segment may have more blocks, or
-fewer slots: of these ways it has the one that is expected to be fastest.
+Tensors that save most bytes of DDR for their blocks of L1 come first.  With less of L1 left, a segment may need more blocks or fewer
+slots: of these ways it gets the one with the fewest predicted cycles.
 """
 
 from __future__ import annotations
@@ -22,55 +22,57 @@ from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 
 Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segments by their raw features
-Measure = Callable[[Genome], NDArray[np.int64] | None]  # cycles of each of a program's segments; None where it does not fit
-_COUNTS = 2  # of blocks that are tried where fewer do not fit
+Measure = Callable[[Genome], NDArray[np.int64] | None]  # cycles of each of a program's segments; None if it does not fit
+_COUNTS = 2  # of larger block counts that are tried
 
 
 def held_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
-    """The genome that holds those of its cut tensors with which the segments of their lives are expected to be faster.
+    """Genome with those of its cut tensors held that make the segments of their lives faster by prediction.
 
-    passes: whether segments whose weights do not stay beside them may be in passes.
+    passes: whether segments whose weights do not stay in L1 may be in passes.
     """
-    tried = _Tried(target_graph, genome, cycles, passes)
-    found = tried.nothing
-    for number in range(len(tried.tensors)):
-        more = tried.holding(found, number)
-        if more is not None and tried.expected(more, found) < tried.expected(found, more):
-            found = more
-    return tried.genome(found)
+    trials = _Tried(target_graph, genome, cycles, passes)
+    choice = trials.nothing
+    for number in range(len(trials.tensors)):
+        candidate = trials.holding(choice, number)
+        if candidate is not None and trials.expected(candidate, choice) < trials.expected(choice, candidate):
+            choice = candidate
+    return trials.genome(choice)
 
 
 def held_by_measure(target_graph: TargetGraph, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
-    """The genome that holds those of its cut tensors with which the segments of their lives, and the one behind, are faster.
+    """Genome with those of its cut tensors held that make the segments of their lives, and the next one, faster as measured.
 
-    Tensors that have no segment in common are tried in one program: each is judged by its own.  Where those that prediction would hold,
-    or as many as fit, are better as a whole, it holds these.  No segment is in passes for that: see `held_by_prediction`.
+    Tensors without a common segment are tried in one program: each is judged by its own segments.  The choice by prediction, and as many
+    tensors as fit, are measured too; the fastest program wins.  No segment is in passes for that: see `held_by_prediction`.
     """
-    tried = _Tried(target_graph, genome, cycles, passes=False)
-    found, took = tried.nothing, measure(tried.genome(tried.nothing))
-    left = list(range(len(tried.tensors)))
-    while left and took is not None:
-        batch = _apart(left, tried.tensors)
-        left = [number for number in left if number not in batch]
+    trials = _Tried(target_graph, genome, cycles, passes=False)
+    choice, fastest = trials.nothing, measure(trials.genome(trials.nothing))
+    remaining = list(range(len(trials.tensors)))
+    while remaining and fastest is not None:
+        batch = _apart(remaining, trials.tensors)
+        remaining = [number for number in remaining if number not in batch]
         while batch:
-            more, batch = _with_all(tried, found, batch)
-            now = measure(tried.genome(more)) if batch else None
-            faster = [] if now is None else [k for k in batch if _of_life(now, tried.tensors[k]) < _of_life(took, tried.tensors[k])]
-            if now is not None and len(faster) == len(batch):
-                if now.sum() < took.sum():
-                    found, took = more, now
+            candidate, batch = _with_all(trials, choice, batch)
+            times = measure(trials.genome(candidate)) if batch else None
+            faster = (
+                [] if times is None else [k for k in batch if _of_life(times, trials.tensors[k]) < _of_life(fastest, trials.tensors[k])]
+            )
+            if times is not None and len(faster) == len(batch):
+                if times.sum() < fastest.sum():
+                    choice, fastest = candidate, times
                 break
             batch = faster
-    best = tried.genome(found)
-    for other in dict.fromkeys((held_by_prediction(target_graph, genome, cycles, passes=False), holding(genome, tried.tensors))):
-        then = measure(other)
-        if took is not None and then is not None and then.sum() < took.sum():
-            best, took = other, then
+    best = trials.genome(choice)
+    for alternative in dict.fromkeys((held_by_prediction(target_graph, genome, cycles, passes=False), holding(genome, trials.tensors))):
+        alternative_times = measure(alternative)
+        if fastest is not None and alternative_times is not None and alternative_times.sum() < fastest.sum():
+            best, fastest = alternative, alternative_times
     return best
 
 
 class _Held(NamedTuple):
-    """Genes, which ask for nothing, what each has of tensors that are held, and which of them are."""
+    """Genes without held tensors, the space of each in L1, and which tensors are held."""
 
     genes: Genome
     spaces: tuple[Space, ...]
@@ -78,42 +80,42 @@ class _Held(NamedTuple):
 
 
 class _Tried:
-    """The cut tensors of a genome, and what is expected of genes in what is left of L1 to them; None where they do not fit."""
+    """Cut tensors of a genome, and predicted cycles of genes in the L1 space that held tensors leave; None if they do not fit."""
 
     def __init__(self, target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool) -> None:
         self.target_graph, self.cycles, self.passes = target_graph, cycles, passes
-        self.tensors = sorted(cut_tensors(target_graph, genome), key=lambda each: each.rank)
+        self.tensors = sorted(cut_tensors(target_graph, genome), key=lambda tensor: tensor.rank)
         self.nothing = _Held(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
         self._layout, self._structures = HeldLayout(target_graph, genome, self.tensors), Structures(target_graph)
         self._alike: dict[Hashable, tuple[Gene, Space]] = {}
         self._known: dict[tuple[Gene, Space], float | None] = {}
         self._ways: dict[tuple[Gene, Space], tuple[Gene, ...]] = {}
 
-    def genome(self, found: _Held) -> Genome:
-        """The one that asks for what is held."""
-        return holding(found.genes, list(compress(self.tensors, found.taken)))
+    def genome(self, choice: _Held) -> Genome:
+        """Genome that holds the chosen tensors."""
+        return holding(choice.genes, list(compress(self.tensors, choice.taken)))
 
-    def holding(self, found: _Held, number: int) -> _Held | None:
-        """With one more tensor; None where that does not fit."""
-        taken = (*found.taken[:number], True, *found.taken[number + 1 :])
-        spaces, genes = tuple(self._layout.of(taken)), list(found.genes)
-        changed = [at for at, (new, old) in enumerate(zip(spaces, found.spaces, strict=True)) if new != old]
-        pairs = {at: self._first(genes[at], spaces[at]) for at in changed}
+    def holding(self, choice: _Held, number: int) -> _Held | None:
+        """Choice with one more tensor; None if that does not fit."""
+        taken = (*choice.taken[:number], True, *choice.taken[number + 1 :])
+        spaces, genes = tuple(self._layout.of(taken)), list(choice.genes)
+        changed = [index for index, (new, old) in enumerate(zip(spaces, choice.spaces, strict=True)) if new != old]
+        pairs = {index: self._first(genes[index], spaces[index]) for index in changed}
         for pair in pairs.values():
             if pair not in self._ways:
                 self._ways[pair] = tuple(_ways(self.target_graph, *pair, self.passes))
             if not self._ways[pair]:
                 return None
         self._ask([(way, pair[1]) for pair in pairs.values() for way in self._ways[pair]])
-        for at, pair in pairs.items():
-            mine = [(took, way) for way in self._ways[pair] if (took := self._known[self._first(way, pair[1])]) is not None]
-            genes[at] = min(mine, key=lambda each: each[0])[1]._replace(start=genes[at].start, stop=genes[at].stop)
+        for index, pair in pairs.items():
+            options = [(cycles, way) for way in self._ways[pair] if (cycles := self._known[self._first(way, pair[1])]) is not None]
+            genes[index] = min(options, key=lambda option: option[0])[1]._replace(start=genes[index].start, stop=genes[index].stop)
         return _Held(tuple(genes), spaces, taken)
 
-    def expected(self, found: _Held, other: _Held) -> float:
-        """Cycles of the segments that are others than those of `other`."""
-        mine, theirs = (list(zip(each.genes, each.spaces, strict=True)) for each in (found, other))
-        pairs = [self._first(*pair) for pair, their in zip(mine, theirs, strict=True) if pair != their]
+    def expected(self, choice: _Held, reference: _Held) -> float:
+        """Predicted cycles of the segments that differ from those of `reference`."""
+        choice_pairs, reference_pairs = (list(zip(option.genes, option.spaces, strict=True)) for option in (choice, reference))
+        pairs = [self._first(*pair) for pair, reference_pair in zip(choice_pairs, reference_pairs, strict=True) if pair != reference_pair]
         self._ask(pairs)
         return sum([self._known[pair] or 0.0 for pair in pairs])
 
@@ -127,42 +129,42 @@ class _Tried:
             self._known.update(zip(raws, self.cycles(list(raws.values())), strict=True))
 
     def _first(self, gene: Gene, space: Space) -> tuple[Gene, Space]:
-        """The first that was asked for of those that are equal but for their places: equal layers have equal ways."""
+        """First pair among those that differ in their position only: equal layers have equal ways."""
         storages, beside = space
         run = self.target_graph.operators[gene.start : gene.stop] if storages else ()
-        touched = dict.fromkeys(piece.storage for spec in run for piece in (*spec.reads, spec.y))
-        held = tuple([at for at, storage in enumerate(touched) if storages >> storage & 1])
-        key = self._structures.structure(gene.start, gene.stop), gene[2:], held, beside
+        touched = dict.fromkeys(tensor_slice.storage for spec in run for tensor_slice in (*spec.reads, spec.y))
+        persistent_positions = tuple([position for position, storage in enumerate(touched) if storages >> storage & 1])
+        key = self._structures.structure(gene.start, gene.stop), gene[2:], persistent_positions, beside
         return self._alike.setdefault(key, (gene, space))
 
 
 def _apart(numbers: Sequence[int], tensors: Sequence[CutTensor]) -> list[int]:
-    """The first of these, and of those behind it the ones that share no segment with any before them."""
-    found, busy = list[int](), set[int]()
+    """First tensor of these, and later ones that share no segment with any before them."""
+    batch, busy = list[int](), set[int]()
     for number in numbers:
-        mine = range(tensors[number].birth, tensors[number].death + 2)
-        if busy.isdisjoint(mine):
-            found.append(number)
-            busy.update(mine)
-    return found
+        segments = range(tensors[number].birth, tensors[number].death + 2)
+        if busy.isdisjoint(segments):
+            batch.append(number)
+            busy.update(segments)
+    return batch
 
 
-def _with_all(tried: _Tried, found: _Held, numbers: Sequence[int]) -> tuple[_Held, list[int]]:
-    """With as many of these tensors as fit, and which they are."""
+def _with_all(trials: _Tried, choice: _Held, numbers: Sequence[int]) -> tuple[_Held, list[int]]:
+    """Choice with as many of these tensors as fit, and their numbers."""
     fitting = []
     for number in numbers:
-        if (more := tried.holding(found, number)) is not None:
-            found = more
+        if (candidate := trials.holding(choice, number)) is not None:
+            choice = candidate
             fitting.append(number)
-    return found, fitting
+    return choice, fitting
 
 
-def _of_life(took: NDArray[np.int64], tensor: CutTensor) -> int:
-    return int(took[tensor.birth : tensor.death + 2].sum())
+def _of_life(cycles: NDArray[np.int64], tensor: CutTensor) -> int:
+    return int(cycles[tensor.birth : tensor.death + 2].sum())
 
 
 def _ways(target_graph: TargetGraph, gene: Gene, space: Space, passes: bool) -> list[Gene]:
-    """The gene, and what needs less of L1, as far as they fit: of more blocks the fewest; where weights do not stay, passes."""
+    """Ways of the gene that fit: itself, the fewest larger block counts, and passes if weights do not stay."""
     plan = decode(target_graph, gene, *space)
     more = passes and (plan is None or reloads_weights(target_graph, plan, gene.start))
     return [*_in_more_blocks(target_graph, gene, space), *(smaller_in_passes(target_graph, gene, space) if more else ())]
@@ -171,7 +173,7 @@ def _ways(target_graph: TargetGraph, gene: Gene, space: Space, passes: bool) -> 
 def _in_more_blocks(target_graph: TargetGraph, gene: Gene, space: Space) -> Iterator[Gene]:
 
     def fitting(genes: Iterator[Gene]) -> Iterator[Gene]:
-        return (each for each in genes if decode(target_graph, each, *space) is not None)
+        return (candidate for candidate in genes if decode(target_graph, candidate, *space) is not None)
 
     def in_blocks(blocks: int) -> Gene:
         halos = gene.blocks == 1 and has_halos(target_graph, gene.start, gene.stop)

@@ -1,13 +1,13 @@
-"""A guess of what every run of operators takes as a segment, in every way that is looked at, made of what its operators take alone.
+"""Quick cost guesses: cycles of every run of operators as a segment, in every way, from the cycles of its operators alone.
 
-It only says which segments deserve an estimate (`planner.segmentation`): it adds up engines and bytes of operators alone, without what they
-would load and store between them, and looks at L1 roughly.  So thousands of runs cost one kernel and not thousands of decoded plans.
+A guess only selects the segments that deserve an estimate (`planner.segmentation`): it adds up engines and bytes of operators alone,
+without their loads and stores between each other, and checks L1 roughly.  So thousands of runs cost one kernel and no decoded plans.
 
 | name   | shape        | meaning                                                                    |
 |--------|--------------|----------------------------------------------------------------------------|
-| cycles | [ways, n, 6] | of CUBE, MTE1, FIXPIPE, VECTOR, MTE3 on chip, and drains, of operators alone; infinite where one does not fit |
-| sizes  | [n, 8]       | of each operator, see `_RESULT` and those behind it                          |
-| edges  | [e, 4]       | producer, reader, whether it reads it whole, whether it reads it as its main input; sorted by reader |
+| cycles | [ways, n, 6] | of CUBE, MTE1, FIXPIPE, VECTOR, MTE3 on chip, and drains, of operators alone; infinite if one does not fit |
+| sizes  | [n, 8]       | of each operator, see `_RESULT` and the next names                           |
+| edges  | [e, 4]       | producer, reader, whether it reads all rows at once, whether as its main input; sorted by reader |
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
 _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
-# blocks of its result, of its weights in L1 and in DDR, and of what it reads that no operator makes; rows of its result, those that blocks
-# of its readers share, and those that somebody reads; storages of its result and of its main input; `most_blocks`
+# blocks of its result, of its weights in L1 and in DDR, and of inputs that no operator produces; rows of its result, those that blocks
+# of its readers share, and those that are read at all; storages of its result and of its main input; `most_blocks`
 _RESULT, _WEIGHTS, _STORED, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN, _MOST = range(10)
 
 
 class OperatorTable(NamedTuple):
-    """See the table at the top.  edge_start: int64 [n + 1], where the edges of a reader begin.  before: int64 [e], the last reader of the
-    same result before this one, -1 without one."""
+    """Table of a model's operators: see the top of this file.
+
+    edge_start: int64 [n + 1], where the edges of a reader begin.  before: int64 [e], the previous reader of the same result, or -1.
+    """
 
     sizes: Ints
     matrix: NDArray[np.bool_]
@@ -52,30 +54,31 @@ class OperatorTable(NamedTuple):
 
 
 def sizes_of(target_graph: TargetGraph) -> OperatorTable:
-    """Of a unit, whatever is made of it."""
+    """Table of the operators of a target graph."""
     sizes, edges, start = [], [], [0]
     last: dict[int, int] = {}
     before = []
     for spec in target_graph.operators:
         k, y = spec.index, target_graph.storages[spec.y.storage]
         read = 0
-        for piece in spec.reads:
-            if not any(target_graph.operators[p].y.overlaps(piece) for p in target_graph.producers[k]):
-                storage = target_graph.storages[piece.storage]
-                read += piece.planes * storage.h * storage.row_blocks
+        for read_slice in spec.reads:
+            if not any(target_graph.operators[p].y.overlaps(read_slice) for p in target_graph.producers[k]):
+                storage = target_graph.storages[read_slice.storage]
+                read += read_slice.planes * storage.h * storage.row_blocks
+        # rows that two blocks of one more row each share at a reader: its halo
         overlap = 0
         for c in target_graph.consumers[k]:
             reader = target_graph.operators[c]
             if reader.reads[0].overlaps(spec.y):
                 overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
-        wanted, most = max(1, needed(target_graph)[k].size), most_blocks(target_graph)[k]
+        wanted, block_limit = max(1, needed(target_graph)[k].size), most_blocks(target_graph)[k]
         blocks = spec.y.planes * y.h * y.row_blocks
         weights = spec.weight_blocks, spec.stored_weight_blocks
-        sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage, most))
+        sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage, block_limit))
         for p in target_graph.producers[k]:
-            made = target_graph.operators[p].y
-            whole = spec.right is not None and made.overlaps(spec.right)
-            edges.append((p, k, whole, made.overlaps(spec.reads[0])))
+            producer_slice = target_graph.operators[p].y
+            reads_whole = spec.right is not None and producer_slice.overlaps(spec.right)
+            edges.append((p, k, reads_whole, producer_slice.overlaps(spec.reads[0])))
             before.append(last.get(p, -1))
             last[p] = k
         start.append(len(edges))
@@ -90,48 +93,51 @@ def sizes_of(target_graph: TargetGraph) -> OperatorTable:
 
 
 def alone(target_graph: TargetGraph, structures: Structures, ways: Sequence[Gene]) -> Floats:
-    """`cycles` of every operator alone.  ways: genes of any place."""
-    known: dict[str, Floats] = {}
+    """`cycles` of every operator alone, float64 [ways, n, 6].  ways: genes of any position."""
+    cycles_of: dict[str, Floats] = {}
     out = np.full((len(ways), len(target_graph.operators), len(_OF_ALONE)), np.inf)
     rows = needed(target_graph)
     for k in range(len(target_graph.operators)):
         structure = structures.structure(k, k + 1)
-        if structure not in known:
-            mine = known[structure] = np.full((len(ways), len(_OF_ALONE)), np.inf)
-            for at, way in enumerate(ways):
+        if structure not in cycles_of:
+            way_cycles = cycles_of[structure] = np.full((len(ways), len(_OF_ALONE)), np.inf)
+            for way_index, way in enumerate(ways):
                 if way.blocks > most_blocks(target_graph)[k]:
                     continue
-                blocks = min(way.blocks, max(1, rows[k].size))  # in the others it does nothing
+                blocks = min(way.blocks, max(1, rows[k].size))  # further blocks are empty for it
                 gene = way._replace(start=k, stop=k + 1, blocks=blocks)
-                # one that needs too much room alone may be in a run whose others make what it reads
+                # an operator that needs too much room alone may fit in a run that produces its inputs
                 plan = decode(target_graph, gene) or decode(target_graph, gene._replace(prefetch=1))
                 if plan is not None:
-                    mine[at] = raw_features(target_graph, plan, k)[_OF_ALONE]
-        out[:, k] = known[structure]
+                    way_cycles[way_index] = raw_features(target_graph, plan, k)[_OF_ALONE]
+        out[:, k] = cycles_of[structure]
     return out
 
 
-def guesses(target_graph: TargetGraph, found: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
-    """Cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator, and has length l + 1; infinite where it is not
-    expected to fit."""
+def guesses(target_graph: TargetGraph, table: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
+    """Guessed cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator and has length l + 1.
+
+    Infinite for a run that is not expected to fit.
+    """
     machine = target_graph.machine
     port = np.array([(level.share, level.latency_cycles) for level in levels], np.float64)
     groups = [target_graph.images // way.images for way in ways]
     counts = np.array(
-        [(way.blocks, min(len(way.cores), way.blocks * each), way.images) for way, each in zip(ways, groups, strict=True)], np.int64
+        [(way.blocks, min(len(way.cores), way.blocks * group_count), way.images) for way, group_count in zip(ways, groups, strict=True)],
+        np.int64,
     )
     out: Floats = np.full((len(levels), len(ways), len(target_graph.operators), EVERY_LENGTH), np.inf)
     rates = np.array([ddr_rates(machine, len(way.cores)) for way in ways]) / BLOCK_BYTES
-    _guess(*found, counts, cycles, target_graph.images, room_blocks(machine, Memory.L1), rates, port, out)
+    _guess(*table, counts, cycles, target_graph.images, room_blocks(machine, Memory.L1), rates, port, out)
     return out
 
 
 @njit(cache=True)
-def _block(sizes: Ints, p: int, blocks: int) -> int:
-    """Blocks of what one of `blocks` blocks of rows has of a result."""
-    high = sizes[p, _ROWS]
-    rows = (high + blocks - 1) // blocks + (sizes[p, _SHARED_ROWS] if blocks > 1 else 0)
-    return sizes[p, _RESULT] // max(1, high) * min(high, rows)
+def _block(sizes: Ints, operator: int, blocks: int) -> int:
+    """Blocks of a result in one of `blocks` blocks of rows."""
+    high = sizes[operator, _ROWS]
+    rows = (high + blocks - 1) // blocks + (sizes[operator, _SHARED_ROWS] if blocks > 1 else 0)
+    return sizes[operator, _RESULT] // max(1, high) * min(high, rows)
 
 
 @njit(cache=True)
@@ -145,32 +151,32 @@ def _guess(
     ways: Ints,
     cycles: Floats,
     images: int,
-    have: int,
+    l1_blocks: int,
     rates: Floats,
     port: Floats,
     out: Floats,
 ) -> None:
-    """Fills out.  ways: int64 [ways, 3], blocks, how often what stays is loaded, and images of a block.
+    """Fill out.  ways: int64 [ways, 3], blocks, how often resident data is loaded, and images of a block.
 
-    rates: float64 [ways, 2], blocks per cycle that are
-    read and written."""
-    n, most = sizes.shape[0], out.shape[3]
+    rates: float64 [ways, 2], blocks per cycle of reads and of writes.
+    """
+    n, longest = sizes.shape[0], out.shape[3]
     levels, ends = port.shape[0], np.empty(n, np.int64)
     last = np.full(n, -1, np.int64)
     for e in range(edges.shape[0]):
         last[edges[e, 0]] = max(last[edges[e, 0]], edges[e, 1])
-    live, weights, order = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
-    reads = np.empty(most, np.float64)
+    live, weights, order = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(longest, np.int64)
+    reads = np.empty(longest, np.float64)
     storages = max(sizes[:, _STORAGE].max(), sizes[:, _MAIN].max()) + 1
-    kept, made, ring = np.zeros(storages, np.bool_), np.zeros(storages, np.bool_), np.zeros(storages, np.bool_)
-    birth, death, held = np.zeros(storages, np.int64), np.zeros(storages, np.int64), np.zeros(storages, np.int64)
+    resident, produced, ring = np.zeros(storages, np.bool_), np.zeros(storages, np.bool_), np.zeros(storages, np.bool_)
+    birth, death, held_blocks = np.zeros(storages, np.int64), np.zeros(storages, np.int64), np.zeros(storages, np.int64)
     for w in range(ways.shape[0]):
         blocks, loads, together = ways[w]
         iterations = blocks * (images // together)
-        again = iterations > 1
+        repeats = iterations > 1
         for i in range(n):
             lowest = np.int64(1) << 40
-            for j in range(i + 1, min(n, i + most) + 1):
+            for j in range(i + 1, min(n, i + longest) + 1):
                 lowest = min(lowest, sizes[j - 1, _MOST])
                 for e in range(edge_start[j - 1], edge_start[j]):
                     if edges[e, 0] >= i:
@@ -180,35 +186,35 @@ def _guess(
                 count = j - i
                 live[:count] = 0
                 loaded, stored, always = 0, 0, 0
-                for c in range(i, j):  # what stays in L1 at all
+                for c in range(i, j):  # which storages are in L1 at all
                     ends[c] = -1
                     for e in range(edge_start[c], edge_start[c + 1]):
                         p = edges[e, 0]
                         if p >= i:
                             ends[p] = c
                         s = sizes[p, _STORAGE]
-                        kept[s] = made[s] = ring[s] = False
-                        birth[s], death[s], held[s] = n, -1, 0
+                        resident[s] = produced[s] = ring[s] = False
+                        birth[s], death[s], held_blocks[s] = n, -1, 0
                     s = sizes[c, _MAIN]
-                    kept[s] = made[s] = ring[s] = False
-                    birth[s], death[s], held[s] = n, -1, 0
+                    resident[s] = produced[s] = ring[s] = False
+                    birth[s], death[s], held_blocks[s] = n, -1, 0
                 for c in range(i, j):
                     if matrix[c]:
-                        kept[sizes[c, _MAIN]] = True
+                        resident[sizes[c, _MAIN]] = True
                     if ends[c] >= 0:
-                        kept[sizes[c, _STORAGE]] = True
-                        made[sizes[c, _STORAGE]] = True
+                        resident[sizes[c, _STORAGE]] = True
+                        produced[sizes[c, _STORAGE]] = True
                 for c in range(i, j):
                     loaded += sizes[c, _READ]
                     reads[c - i] = 0.0 if matrix[c] else sizes[c, _READ]
                     s = sizes[c, _MAIN]
-                    if kept[s] and sizes[c, _READ]:
-                        held[s] += sizes[c, _READ] // blocks
+                    if resident[s] and sizes[c, _READ]:
+                        held_blocks[s] += sizes[c, _READ] // blocks
                         birth[s], death[s] = min(birth[s], c), max(death[s], c)
                     for e in range(edge_start[c], edge_start[c + 1]):
                         p = edges[e, 0]
                         s = sizes[p, _STORAGE]
-                        if kept[s]:
+                        if resident[s]:
                             birth[s], death[s] = min(birth[s], max(p, i) if p >= i else c), max(death[s], c)
                         if p >= i:
                             continue
@@ -216,35 +222,35 @@ def _guess(
                             reads[c - i] += sizes[p, _RESULT]
                         if before[e] < i:
                             loaded += sizes[p, _RESULT]
-                            if kept[s]:
-                                held[s] += sizes[p, _RESULT] if edges[e, 2] else _block(sizes, p, blocks)
+                            if resident[s]:
+                                held_blocks[s] += sizes[p, _RESULT] if edges[e, 2] else _block(sizes, p, blocks)
                 for p in range(i, j):
                     if last[p] >= j or escapes[p] or last[p] < 0:
                         stored += sizes[p, _RESULT]
                     if ends[p] >= 0:
                         s = sizes[p, _STORAGE]
-                        held[s] += _block(sizes, p, blocks)
+                        held_blocks[s] += _block(sizes, p, blocks)
                         ring[s] |= blocks > 1 and sizes[p, _SHARED_ROWS] > 0
                 for c in range(i, j):  # every storage once
                     for e in range(edge_start[c] - 1, edge_start[c + 1]):
                         s = sizes[c, _MAIN] if e < edge_start[c] else sizes[edges[e, 0], _STORAGE]
-                        if held[s]:
-                            if again and not made[s]:
-                                always += 2 * held[s]
+                        if held_blocks[s]:
+                            if repeats and not produced[s]:
+                                always += 2 * held_blocks[s]
                             elif ring[s]:
-                                always += held[s]
+                                always += held_blocks[s]
                             else:
                                 for k in range(birth[s], death[s] + 1):
-                                    live[k - i] += held[s]
-                            held[s] = 0
+                                    live[k - i] += held_blocks[s]
+                            held_blocks[s] = 0
                 peak = together * (always + live[:count].max())
-                if peak > have:
-                    continue  # longer ones may hand out less, shorter ones keep less
+                if peak > l1_blocks:
+                    continue  # longer runs may store less, shorter ones keep less
                 # weights stay, the smallest first, while there is room
                 for k in range(count):
                     weights[k] = sizes[i + k, _WEIGHTS]
-                room, moved = have - peak - _CHUNK, 0.0
-                if again:
+                room, moved = l1_blocks - peak - _CHUNK, 0.0
+                if repeats:
                     order[:count] = np.argsort(weights[:count])
                     for k in order[:count]:
                         size, stored = weights[k], sizes[i + k, _STORED]

@@ -1,19 +1,18 @@
-"""Segmentations from prediction: for every level the cheapest cover of the operators by predicted segments.
+"""Segmentation by prediction: for every level the cheapest cover of the operators by predicted segments.
 
-A guess (`planner.run_costs`) of all runs in all ways says which of them may lie on a shortest path.  Only those are decoded, so that what
-fits is exact, and predicted from their features.  A prediction takes the place of the guess, until all of the shortest path is predicted: a
-lazy shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), but for guesses that are too high. Guesses are scaled to what predictions
-turn out to be: a model may say a third more than they do, and then nearly all runs are decoded.
+A guess (`planner.run_costs`) of all runs in all ways tells which of them may lie on a shortest path.  Only those are decoded, so that
+they fit for certain, and predicted from their features.  A prediction replaces the guess, until the whole shortest path is predicted: a
+lazy shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), except that guesses may be too high.  Guesses are scaled to the predictions:
+those of a model may be a third higher, and then nearly all runs would be decoded.
 
-What is measured takes the place of a prediction in the same way, so who measures what lies on the shortest path soon has one that is
-measured as a whole.
+A measurement replaces a prediction in the same way, so measuring the segments on the shortest path soon gives a path of measured ones.
 
-| way      | a run's work                                                                                  |
+| way      | work of a run                                                                                   |
 |----------|-----------------------------------------------------------------------------------------------|
-| rows     | in some blocks, over all cores that the level leaves; halos cached, or of short runs made again |
+| rows     | in some blocks, over all cores of the level; halos cached, or recomputed in short runs          |
 | images   | in blocks of several images, over those cores                                                  |
-| channels | over those cores, where a run's channels can be split                                         |
-| narrow   | on one core of several, as a whole                                                            |
+| channels | over those cores, if a run's channels can be split                                            |
+| narrow   | on one core of several, as one block                                                          |
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str], None]  # is given, again and again, how far something is
+Progress = Callable[[str], None]  # reports progress as a line of text
 
 
 Predict = Callable[[Floats, Sequence[str]], Floats]
@@ -50,15 +49,15 @@ Predict = Callable[[Floats, Sequence[str]], Floats]
 
 BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)
 _WIDE = (1, 2, 4)  # blocks where channels are split
-_FEW = 2  # ways of a run that are predicted at a time, the best guesses first
-_LOW = 0.1  # of predictions lie below their scaled guess: more are looked at the lower it is, and few of those are on shorter paths
-_MOST = 2.0  # as what a guess is scaled by: who predicts something else than cycles is not followed there
-_MADE_AGAIN = 6  # operators of the longest run whose halos may be made again rather than cached
-_FILL = 4  # a segment begins and ends with engines that wait: as long as this part of L1 takes to be loaded, without contention
+_FEW = 2  # ways of a run to predict at a time, the best guesses first
+_LOW = 0.1  # share of predictions below their scaled guess; lower: more runs are predicted, and few of those are on shorter paths
+_MOST = 2.0  # limit of the scale: a predictor may give other figures than cycles
+_MADE_AGAIN = 6  # operators of the longest run whose halos may be recomputed rather than cached
+_FILL = 4  # engines wait at a segment's borders: as long as 1/4 of L1 takes to load, without contention
 
 
 def by_estimate(target_graph: TargetGraph) -> Predict:
-    """The estimate, and how long engines wait where a segment begins and ends, of which it knows nothing."""
+    """Predictor by the closed-form estimate, plus the waits at a segment's borders, which the estimate does not have."""
     machine, border = target_graph.machine, _border(target_graph)
     return lambda raw, levels: np.column_stack([expected_cycles(raw, machine.contention[level]) for level in levels]) + border
 
@@ -68,37 +67,37 @@ def _border(target_graph: TargetGraph) -> float:
 
 
 def nobody(line: str) -> None:
-    """Nobody is told."""
+    """Ignore progress."""
 
 
-def segmentations(target_graph: TargetGraph, levels: Sequence[str], predict: Predict, told: Progress = nobody) -> list[Genome]:
-    """The cheapest by prediction at each of the levels, which grant the same.
+def segmentations(target_graph: TargetGraph, levels: Sequence[str], predict: Predict, report: Progress = nobody) -> list[Genome]:
+    """Cheapest genome by prediction at each of the levels, which grant the same.
 
-    Raises `InfeasibleError` where some operator fits in no way.
+    Raises `InfeasibleError` if some operator fits in no way.
     """
-    covers = SegmentationSearch(target_graph, levels, predict, told)
-    found = [covers.cheapest(at) for at in range(len(levels))]
-    assert None not in found, "every operator has a way"
-    return [each[0] for each in found if each is not None]
+    covers = SegmentationSearch(target_graph, levels, predict, report)
+    cheapest = [covers.cheapest(index) for index in range(len(levels))]
+    assert None not in cheapest, "every operator has a way"
+    return [cover[0] for cover in cheapest if cover is not None]
 
 
 class SegmentationSearch:
-    """Covers of a unit by runs of operators, as far as these are predicted or measured.  levels: those of one grant.
+    """Search for covers of a model by runs of operators with predicted or measured prices.  levels: those of one grant.
 
-    guess: float64 [levels, ways, operators, lengths] (`planner.run_costs`); infinite where a way is predicted, or does not fit.
-    prices: run -> gene -> float64 [levels], predicted or measured.  told: genes whose prices are measured, in their order.
+    guess: float64 [levels, ways, operators, lengths] (`planner.run_costs`); infinite if a way is predicted or does not fit.
+    prices: run -> gene -> float64 [levels], predicted or measured.  told: genes with measured prices, in order.
     least: float64 [levels, operators, lengths], of a run's prices.  scale: float64 [levels], of guesses.
 
-    Raises `InfeasibleError` where some operator fits in no way.
+    Raises `InfeasibleError` if some operator fits in no way.
     """
 
-    def __init__(self, target_graph: TargetGraph, levels: Sequence[str], predict: Predict, told: Progress = nobody) -> None:
-        self.target_graph, self.levels, self.predict, self._told = target_graph, levels, predict, told
+    def __init__(self, target_graph: TargetGraph, levels: Sequence[str], predict: Predict, report: Progress = nobody) -> None:
+        self.target_graph, self.levels, self.predict, self._told = target_graph, levels, predict, report
         self.within, self.structures = at_level(target_graph, levels[0]), Structures(target_graph)
         self.ways = _ways(target_graph, levels[0])
-        every = [target_graph.machine.contention[level] for level in levels]
+        conditions = [target_graph.machine.contention[level] for level in levels]
         self.guess = guesses(
-            self.within, sizes_of(target_graph), self.ways, alone(target_graph, self.structures, self.ways), every
+            self.within, sizes_of(target_graph), self.ways, alone(target_graph, self.structures, self.ways), conditions
         ) + _border(target_graph)
         self.scale, self._above = np.ones(len(levels)), list[Floats]()
         self._first_guess = self.guess.copy()
@@ -107,65 +106,65 @@ class SegmentationSearch:
         self.least = np.full((len(levels), *self.guess.shape[2:]), np.inf)
         self._known: dict[object, Floats | None] = {}
         self._add_stuck()
-        self._look(genes_in_passes(target_graph, self.structures, self.ways[0]))  # of which no guess knows
+        self._look(genes_in_passes(target_graph, self.structures, self.ways[0]))  # no guess covers these
         self._look(genes_in_strips(target_graph, self.structures, self.ways[0]))
 
     def cheapest(self, level: int) -> tuple[Genome, float] | None:
-        """The lazy shortest path, and its length; None where nothing that was measured of some operator fits.  level: a place."""
+        """Lazy shortest path and its length; None if no measured way of some operator fits.  level: an index."""
         while True:
             guess = self.scale[level] * self.guess[level].min(0)
-            found = shortest(np.minimum(guess, self.least[level]))
-            if found is None:
+            path = shortest(np.minimum(guess, self.least[level]))
+            if path is None:
                 return None
-            runs, total = found
-            asked: list[Gene] = []
+            runs, total = path
+            candidates: list[Gene] = []
             for i, j in runs:
-                at = j - 1, j - i - 1
-                if guess[at] < self.least[level][at]:
-                    asked += self._hopeful(level, i, j)
-            if not asked:
+                cell = j - 1, j - i - 1
+                if guess[cell] < self.least[level][cell]:
+                    candidates += self._hopeful(level, i, j)
+            if not candidates:
                 return tuple(self._cheapest_of(run, level) for run in runs), float(total[-1])
-            self._look(asked)
+            self._look(candidates)
 
     def cheapest_measured(self, level: int) -> tuple[Genome, float] | None:
-        """The shortest path of what is measured, and its length; None where there is none."""
+        """Shortest path of measured segments and its length; None without one."""
         cost, fastest = np.full(self.least.shape[1:], np.inf), dict[tuple[int, int], Gene]()
         for gene in self.told:
-            run, at = (gene.start, gene.stop), (gene.stop - 1, gene.stop - gene.start - 1)
-            if (took := self.prices[run][gene][level]) < cost[at]:
-                cost[at], fastest[run] = took, gene
-        found = shortest(cost)
-        return None if found is None else (tuple(fastest[run] for run in found[0]), float(found[1][-1]))
+            run, cell = (gene.start, gene.stop), (gene.stop - 1, gene.stop - gene.start - 1)
+            if (cycles := self.prices[run][gene][level]) < cost[cell]:
+                cost[cell], fastest[run] = cycles, gene
+        path = shortest(cost)
+        return None if path is None else (tuple(fastest[run] for run in path[0]), float(path[1][-1]))
 
     def tell(self, gene: Gene, cycles: Floats) -> None:
-        """What a gene was measured to take, float64 [levels]; infinite where it does not fit."""
+        """Record measured cycles of a gene, float64 [levels]; infinite if it does not fit."""
         self.told[gene] = None
         self._price(gene, cycles)
 
     def _price(self, gene: Gene, cycles: Floats) -> None:
-        mine = self.prices.setdefault((gene.start, gene.stop), {})
-        mine[gene] = cycles
-        self.least[:, gene.stop - 1, gene.stop - gene.start - 1] = np.min([*mine.values()], axis=0)
+        prices = self.prices.setdefault((gene.start, gene.stop), {})
+        prices[gene] = cycles
+        self.least[:, gene.stop - 1, gene.stop - gene.start - 1] = np.min([*prices.values()], axis=0)
 
     def _cheapest_of(self, run: tuple[int, int], level: int) -> Gene:
-        """Of equals the one that came first."""
-        mine = self.prices[run]
-        return min(mine, key=lambda gene: float(mine[gene][level]))
+        """Cheapest gene of a run, of equals the first."""
+        prices = self.prices[run]
+        return min(prices, key=lambda gene: float(prices[gene][level]))
 
-    def _hopeful(self, level: int, i: int, j: int) -> list[Gene]:
-        """A run's ways with the best guesses, which are used up."""
-        mine, columns, found = self.guess[:, :, j - 1, j - i - 1], fewest_strips(self.within, i, j), []
-        for way in np.argsort(mine[level], kind="stable")[:_FEW].tolist():
-            if np.isfinite(mine[level, way]):
-                mine[:, way] = np.inf
-                gene = self.ways[way]._replace(start=i, stop=j, columns=columns)
-                found.append(gene)
-                if gene.cached and j - i <= _MADE_AGAIN and has_halos(self.target_graph, i, j):
-                    found.append(gene._replace(cached=0))
-        return found
+    def _hopeful(self, level: int, start: int, stop: int) -> list[Gene]:
+        """Ways of a run with the best guesses, which are set to infinite."""
+        way_guesses, columns, genes = self.guess[:, :, stop - 1, stop - start - 1], fewest_strips(self.within, start, stop), []
+        for way in np.argsort(way_guesses[level], kind="stable")[:_FEW].tolist():
+            if np.isfinite(way_guesses[level, way]):
+                way_guesses[:, way] = np.inf
+                gene = self.ways[way]._replace(start=start, stop=stop, columns=columns)
+                genes.append(gene)
+                if gene.cached and stop - start <= _MADE_AGAIN and has_halos(self.target_graph, start, stop):
+                    genes.append(gene._replace(cached=0))
+        return genes
 
     def _look(self, genes: Sequence[Gene]) -> None:
-        """Predict these, as far as they fit, those of equal structure once."""
+        """Predict the genes that fit, each structure once."""
         keys = [self.structures.key(gene) for gene in genes]
         raws = {}
         for key, gene in zip(keys, genes, strict=True):
@@ -179,15 +178,15 @@ class SegmentationSearch:
             cycles = self.predict(np.stack(list(raws.values())), self.levels)
             self._known.update(zip(raws, cycles, strict=True))
         for key, gene in zip(keys, genes, strict=True):
-            found = self._known[key]
-            if found is not None:
-                self._price(gene, found)
-                self._compare(gene, found)
+            price = self._known[key]
+            if price is not None:
+                self._price(gene, price)
+                self._compare(gene, price)
         if self._above:
             self.scale = np.clip(np.exp(np.quantile(self._above, _LOW, axis=0)), 1.0, _MOST)
 
     def _compare(self, gene: Gene, predicted: Floats) -> None:
-        """What is predicted of a way with its guess."""
+        """Compare a prediction with the guess of its way."""
         way = gene._replace(start=0, stop=1, columns=1)
         if way in self.ways:
             guess = self._first_guess[:, self.ways.index(way), gene.stop - 1, gene.stop - gene.start - 1]
@@ -195,7 +194,7 @@ class SegmentationSearch:
                 self._above.append(np.log(predicted / guess))
 
     def _add_stuck(self) -> None:
-        """Operators that fit in none of the ways, as a search begins with them: in more blocks, or in strips."""
+        """Predict operators that fit in none of the ways, as a search begins with them: in more blocks, or in strips."""
         stuck = np.flatnonzero(~np.isfinite(self.guess[0, :, :, 0]).any(0)).tolist()
         if not stuck:
             return
@@ -207,7 +206,7 @@ class SegmentationSearch:
 
 
 def _ways(target_graph: TargetGraph, level: str) -> list[Gene]:
-    """Genes of any place."""
+    """Genes of any position, one per way."""
     width = target_graph.machine.granted(level).cores
     narrow = Gene(0, 1, grant=grant_of(target_graph, level))
     wide = narrow._replace(cores=tuple(range(width)))

@@ -1,10 +1,9 @@
-"""Runs in passes by rule: where fewer blocks fit so than without, which reads weights less often.
+"""Rules for splits: the least split of a run that fits, or whose weights stay in L1.
 
-Runs in strips of columns by rule: where weights stay beside a row of a strip, and do not beside a whole row.
+Passes: if fewer blocks fit with them, weights are read less often.
 
-Then they come once, for any number of blocks.  What it takes are halos of columns, and short bursts at DDR.
-
-What rules ask of plans: the least division that fits, and whether weights stay.
+Strips of columns: if weights stay beside a row of a strip, but not beside a full row.  Then they are loaded once for any number of blocks,
+at the cost of halos of columns and short bursts at DDR.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _Value = TypeVar("_Value")
 
 
 def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
-    """The least of ascending values that fits, if those above it do; None where none does."""
+    """Least of ascending values that fits, if all above it fit; None if none does."""
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2
@@ -51,13 +50,13 @@ def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _
 
 
 def reloads_weights(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> bool:
-    """Whether some weights come for every block; not those that are streamed from what UB keeps of them (`target.weight_expansion`)."""
+    """Whether some weights are loaded for every block; not those streamed from packed data in UB (`target.weight_expansion`)."""
     pairs = zip(target_graph.operators[start:], plan.tilings, strict=False)
     return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and not _kept(spec) for spec, tiling in pairs)
 
 
 def staying_blocks(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """Blocks of L1 that the weights of a run of operators take where none of them come for every block of several."""
+    """Blocks of L1 for the weights of a run of operators if none are loaded again for every block."""
     return sum([spec.weight_blocks for spec in target_graph.operators[start:stop] if not _kept(spec)])
 
 
@@ -65,19 +64,19 @@ def _kept(spec: TargetOp) -> bool:
     return isinstance(spec, ConvSpec) and spec.expansion is not None and spec.expansion.kept
 
 
-_MOST = 4  # blocks in passes over hidden channels: with more of them little is left to gain
-_PART = 8  # of what a run in as few blocks as fit without input passes moves, that these have to save
-_MOST_ROWS = 16  # blocks beside passes over results
-_MOST_LOOKS = 12  # of these
+_MOST = 4  # blocks in passes over hidden channels: more gain little
+_PART = 8  # input passes must save 1/8 of the bytes that a run in the fewest fitting blocks moves
+_MOST_ROWS = 16  # blocks, with passes over results
+_MOST_LOOKS = 12  # tries of these
 _BESIDE = 2  # passes over results at a time
-_MOST_OPERATORS = 1024  # of all passes: more are runs too small to be worth a look
-_MOST_BESIDE = 96  # the same beside tensors that are held, which are many
-_MOST_STRIPS = 4  # beside input passes
-_MOST_INPUTS = 32  # input passes: runs of so many are small beside what they are summed up in
+_MOST_OPERATORS = 1024  # of all passes: more make runs too small to gain
+_MOST_BESIDE = 96  # the same with persistent tensors, which are many
+_MOST_STRIPS = 4  # with input passes
+_MOST_INPUTS = 32  # input passes: more make runs small compared with their sums
 
 
 class _Division(NamedTuple):
-    """cached: operators, as bits, that cache their halos.  prefetch, window: 0: as the gene has it."""
+    """Split of a run.  cached: operators, as bits, that cache their halos.  prefetch, window: 0: as the gene has it."""
 
     blocks: int
     passes: int
@@ -88,25 +87,26 @@ class _Division(NamedTuple):
     window: int = 0
 
 
-def genes_in_passes(target_graph: TargetGraph, structures: Structures, like: Gene) -> list[Gene]:
-    """Of every run that may be in passes over hidden channels, in every number of blocks in which it does not fit as a whole, the fewest
-    passes that do, in input passes too where these let fewer do; the fewest blocks of runs whose weights come for every block, with the
-    fewest input passes for these, where that saves enough; and of runs that may be in passes over the channels of their results, where
-    input and weights do not come once, as many blocks and passes as move least.
+def genes_in_passes(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
+    """Genes in passes for every run that may have them.
 
-    like: the gene's other fields, its cores as far as there are blocks for them.
+    Over hidden channels: in every number of blocks in which the run does not fit in one pass, the fewest passes that fit, with input passes
+    if these let fewer do.  Over inputs, if weights are loaded for every block: the fewest blocks, with the fewest input passes for these,
+    if that saves enough.  Over channels of results, if input and weights are not loaded once: as many blocks and passes as move least.
+
+    template: the gene's other fields, its cores as far as there are blocks for them.
     """
-    found, known = list[Gene](), dict[tuple[str, object], list[_Division]]()
+    genes, cache = list[Gene](), dict[tuple[str, object], list[_Division]]()
     runs = [(run, _over_hidden) for run in runs_with_passes(target_graph)] + [
         (run, _over_inputs) for run in runs_with_input_passes(target_graph)
     ]
     for (start, stop), divisions in [*runs, *((run, _over_results) for run in runs_with_result_passes(target_graph))]:
         key = structures.structure(start, stop), divisions
-        gene = like._replace(start=start, stop=stop)
-        if key not in known:
-            known[key] = divisions(target_graph, gene)
-        found += [_divided(target_graph, gene, *division) for division in known[key]]
-    return found
+        gene = template._replace(start=start, stop=stop)
+        if key not in cache:
+            cache[key] = divisions(target_graph, gene)
+        genes += [_divided(target_graph, gene, *division) for division in cache[key]]
+    return genes
 
 
 def _divided(
@@ -114,7 +114,10 @@ def _divided(
     columns: int = 1,
     window: int = 0,
 ) -> Gene:  # fmt: skip
-    """Halos are cached, but of runs that input passes load: all of these would stay from block to block."""
+    """Gene in a split.
+
+    Halos are cached, except in a run that loads by input passes: all of them would stay from block to block.
+    """
     gene = gene._replace(blocks=blocks, columns=columns, passes=passes, input_passes=input_passes)
     gene = gene._replace(prefetch=prefetch or gene.prefetch, window=window or gene.window)
     cached = cached if blocks > 1 else 0
@@ -124,35 +127,35 @@ def _divided(
 
 
 def _over_hidden(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
-    found, counts = [], pass_counts(target_graph, gene.start, gene.stop)
+    divisions, counts = [], pass_counts(target_graph, gene.start, gene.stop)
     for blocks in _few(block_counts(target_graph, gene.start, gene.stop)):
         if decode(target_graph, _divided(target_graph, gene, blocks)) is not None:
             break
         fits = (count for count in counts if decode(target_graph, _divided(target_graph, gene, blocks, count)) is not None)
         if (passes := next(fits, 0)) > 0:
-            found.append(_Division(blocks, passes, 1, gene.prefetch))
+            divisions.append(_Division(blocks, passes, 1, gene.prefetch))
         elif input_counts(target_graph, gene.start, gene.stop) and _is_worth(target_graph, gene):
-            found += _with_inputs(target_graph, gene, blocks, counts)
+            divisions += _with_inputs(target_graph, gene, blocks, counts)
     else:
         if halos_of_passes(target_graph, gene.start, gene.stop, counts[-1]):
-            found += _made_again(target_graph, gene)
-    return found
+            divisions += _made_again(target_graph, gene)
+    return divisions
 
 
-def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, most: int = _MOST_OPERATORS) -> list[_Division]:
-    """In ascending numbers of blocks the fewest passes over hidden channels that fit, and the fewest with which weights stay, each as long
-    as these are fewer than in fewer blocks; where weights stay, more blocks have to let them stay as well.
+def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, operator_limit: int = _MOST_OPERATORS) -> list[_Division]:
+    """Splits in passes over hidden channels that recompute halos: cached, these would stay from block to block in every pass.
 
-    Halos of hidden channels are made again: cached, they would stay from block to block in every pass.  most: operators of all passes.
-    More passes are taken to fit where fewer do, and to let weights stay where fewer do.
+    In ascending numbers of blocks the fewest passes that fit, and the fewest with weights that stay, each while fewer than for fewer
+    blocks. Once weights stay, more blocks must let them stay as well.  operator_limit: operators of all passes.  Assumes that more passes
+    fit if fewer do, and let weights stay if fewer do.
     """
-    counts, found = pass_counts(target_graph, gene.start, gene.stop), list[_Division]()
+    counts, divisions = pass_counts(target_graph, gene.start, gene.stop), list[_Division]()
     cached = ~halos_of_passes(target_graph, gene.start, gene.stop, counts[-1])
-    fitting = counts = tuple(count for count in counts if count * (gene.stop - gene.start) <= most)
-    able = not gene.pinned  # whose tilings say of themselves whether weights stay
-    much = staying_blocks(target_graph, gene.start, gene.stop) > room_blocks(target_graph.machine, Memory.L1) - space[1]
+    fitting = counts = tuple(count for count in counts if count * (gene.stop - gene.start) <= operator_limit)
+    may_stay = not gene.pinned  # pinned tilings fix already whether weights stay
+    too_large = staying_blocks(target_graph, gene.start, gene.stop) > room_blocks(target_graph.machine, Memory.L1) - space[1]
     for blocks in block_counts(target_graph, gene.start, gene.stop):
-        counts = counts if able and not (much and blocks * target_graph.images > 1) else ()
+        counts = counts if may_stay and not (too_large and blocks * target_graph.images > 1) else ()
         if not fitting and not counts:
             break
 
@@ -160,20 +163,20 @@ def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, most
             return decode(target_graph, _divided(target_graph, gene, *_Division(blocks, count, 1, 1, cached)), *space)
 
         def stays(count: int, blocks: int = blocks) -> bool:
-            made = plan(count, blocks)
-            return made is not None and not reloads_weights(target_graph, made, gene.start)
+            candidate = plan(count, blocks)
+            return candidate is not None and not reloads_weights(target_graph, candidate, gene.start)
 
         fits, stay = first_fitting(fitting, lambda count: plan(count) is not None), first_fitting(counts, stays)
-        found += [_Division(blocks, count, 1, 1, cached) for count in dict.fromkeys((fits, stay)) if count is not None]
+        divisions += [_Division(blocks, count, 1, 1, cached) for count in dict.fromkeys((fits, stay)) if count is not None]
         if fits is not None:
             fitting = fitting[: fitting.index(fits)]
         if stay is not None:
             fitting, counts = (), counts[: counts.index(stay)]
-    return found
+    return divisions
 
 
 def smaller_in_passes(target_graph: TargetGraph, gene: Gene, space: Space) -> list[Gene]:
-    """The gene's operators in passes over hidden channels, as far as these fit beside tensors that are held; none where there are none."""
+    """Gene's operators in passes over hidden channels, as far as these fit beside persistent tensors."""
     if not sums_hidden(target_graph, gene.start, gene.stop):
         return []
     return [_divided(target_graph, gene, *division) for division in _made_again(target_graph, gene, space, _MOST_BESIDE)]
@@ -185,14 +188,14 @@ def _is_worth(target_graph: TargetGraph, gene: Gene) -> bool:
 
 
 def _weights(target_graph: TargetGraph, gene: Gene) -> int:
-    """Blocks of the weights of a run, and of right operands that it does not make."""
+    """Blocks of the weights of a run, and of right operands that it does not produce."""
     run = target_graph.operators[gene.start : gene.stop]
-    rights = [spec.right for spec in run if spec.right is not None and not any(other.y.overlaps(spec.right) for other in run)]
+    rights = [spec.right for spec in run if spec.right is not None and not any(producer.y.overlaps(spec.right) for producer in run)]
     return sum(spec.weight_blocks for spec in run) + sum(_size(target_graph, right) for right in rights)
 
 
 class _Tiles(NamedTuple):
-    """Passes over results, before it is known whether they fit.  whole: whether the input is there as a whole, and comes once."""
+    """Passes over results that may fit.  whole: whether all of the input is in L1, loaded once."""
 
     blocks: int
     passes: int
@@ -201,8 +204,7 @@ class _Tiles(NamedTuple):
 
 
 def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
-    """Of the numbers of blocks those first that move least, two passes at a time before one, in as few as there may be room for, or the
-    next."""
+    """Splits over results: numbers of blocks by ascending bytes, two passes at a time before one, in the fewest passes that may fit, or one more."""
     if not _is_worth(target_graph, gene) or _keeps_weights(target_graph, gene):
         return []
     first, room, counts = (
@@ -212,8 +214,8 @@ def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
     )
     loaded, weights = _size(target_graph, first.reads[0]) * target_graph.images, _weights(target_graph, gene)
     sums, split = bool(input_counts(target_graph, gene.start, gene.stop)), behind_vector(target_graph.operators[gene.start : gene.stop])
-    alone = _live(target_graph, gene)
-    needs = {1: alone, _BESIDE: [(a + alone[split - 1][0], b + alone[split - 1][1]) for a, b in alone]}
+    live_sizes = _live(target_graph, gene)
+    needs = {1: live_sizes, _BESIDE: [(a + live_sizes[split - 1][0], b + live_sizes[split - 1][1]) for a, b in live_sizes]}
 
     def moved(tiles: _Tiles) -> tuple[int, int, int]:
         return tiles.blocks * weights + (tiles.passes if sums and not tiles.whole else 1) * loaded, -tiles.window, tiles.passes
@@ -222,20 +224,23 @@ def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
         have = (room - tiles.whole * loaded // tiles.blocks) * tiles.passes
         return all(rows // tiles.blocks + all_rows <= have for rows, all_rows in needs[tiles.window])
 
-    able = list[_Tiles]()
-    for blocks, window, whole in product(range(1, _MOST_ROWS + 1), (_BESIDE, 1) if split else (1,), (True, False) if sums else (False,)):
-        once = (1,) if sums and not whole and window == 1 else ()
-        able += [tiles for count in (*once, *counts) if has_room(tiles := _Tiles(blocks, count, whole, window))][:2]
-    for tiles in sorted(able, key=moved)[:_MOST_LOOKS]:
+    # a rough check of room first: only the best few are decoded
+    candidates = list[_Tiles]()
+    for blocks, window, whole_input in product(
+        range(1, _MOST_ROWS + 1), (_BESIDE, 1) if split else (1,), (True, False) if sums else (False,)
+    ):
+        once = (1,) if sums and not whole_input and window == 1 else ()
+        candidates += [tiles for count in (*once, *counts) if has_room(tiles := _Tiles(blocks, count, whole_input, window))][:2]
+    for tiles in sorted(candidates, key=moved)[:_MOST_LOOKS]:
         if tiles.whole and decode(target_graph, _divided(target_graph, gene, tiles.blocks, tiles.passes, window=tiles.window)) is not None:
             return [_Division(tiles.blocks, tiles.passes, 1, gene.prefetch, window=tiles.window)]
-        if not tiles.whole and (found := _with_inputs(target_graph, gene, tiles.blocks, (tiles.passes,), tiles.window)):
-            return found if tiles.passes > 1 else []
+        if not tiles.whole and (divisions := _with_inputs(target_graph, gene, tiles.blocks, (tiles.passes,), tiles.window)):
+            return divisions if tiles.passes > 1 else []
     return []
 
 
 def _keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
-    """Whether as few blocks as fit without passes have all weights once: one block, or with weights that stay."""
+    """Whether the fewest blocks that fit without passes load all weights once: one block, or weights that stay."""
     able = block_counts(target_graph, gene.start, gene.stop)
     fewest = first_fitting(able, lambda blocks: decode(target_graph, _divided(target_graph, gene, blocks)) is not None)
     plan = None if fewest is None else decode(target_graph, _divided(target_graph, gene, fewest))
@@ -247,38 +252,40 @@ def _size(target_graph: TargetGraph, piece: TensorSlice) -> int:
 
 
 def _live(target_graph: TargetGraph, gene: Gene) -> list[tuple[int, int]]:
-    """For each operator of a run what is in L1 at it at least, in one pass and one block: blocks of tensors of which a block has some rows,
-    and of right operands, of which it has all."""
-    run, found = target_graph.operators[gene.start : gene.stop], []
+    """Least L1 use at each operator of a run, in one pass and one block: (blocks of split tensors, blocks of right operands).
+
+    A block has some rows of the first, and all rows of the second.
+    """
+    run, sizes = target_graph.operators[gene.start : gene.stop], []
     rights = [spec.right for spec in run if spec.right is not None]
     last = {spec.index: max((c for c in target_graph.consumers[spec.index] if c < gene.stop), default=-1) for spec in run}
-    for at in run:
+    for operator in run:
         rows = all_rows = 0
-        for spec in run[: at.index + 1 - gene.start]:
-            in_place = last[spec.index] == at.index and at.runs_on == "VECTOR"
-            if last[spec.index] >= at.index and not in_place:
+        for spec in run[: operator.index + 1 - gene.start]:
+            in_place = last[spec.index] == operator.index and operator.runs_on == "VECTOR"
+            if last[spec.index] >= operator.index and not in_place:
                 size = _size(target_graph, spec.y)
-                rows, all_rows = (rows, all_rows + size) if any(each.overlaps(spec.y) for each in rights) else (rows + size, all_rows)
-            elif spec is at and spec.runs_on == "CUBE" and last[spec.index] < 0 and len(run) == 1:
+                rows, all_rows = (rows, all_rows + size) if any(right.overlaps(spec.y) for right in rights) else (rows + size, all_rows)
+            elif spec is operator and spec.runs_on == "CUBE" and last[spec.index] < 0 and len(run) == 1:
                 rows += _size(target_graph, spec.y)  # sums
-        found.append((rows, all_rows))
-    return found
+        sizes.append((rows, all_rows))
+    return sizes
 
 
 def _with_inputs(target_graph: TargetGraph, gene: Gene, blocks: int, counts: Sequence[int], window: int = 0) -> list[_Division]:
-    """The fewest of ascending numbers of passes that fit in input passes, with the fewest of these; none where none do."""
+    """Fewest of ascending numbers of passes that fit in input passes, with the fewest of these; empty if none fit."""
     every = input_counts(target_graph, gene.start, gene.stop) or (1,)
-    most = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
+    input_options = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
     for prefetch in (gene.prefetch, 1):
 
         def fits(passes: int, inputs: int, prefetch: int = prefetch) -> bool:
             return decode(target_graph, _divided(target_graph, gene, blocks, passes, inputs, prefetch, window=window)) is not None
 
-        able = [(passes, mine) for passes, mine in zip(counts, most, strict=True) if mine]
-        found = first_fitting(able, lambda each: fits(each[0], each[1][-1]))
-        if found is not None:
-            passes, mine = found
-            return [_Division(blocks, passes, next(count for count in mine if fits(passes, count)), prefetch, window=window)]
+        options = [(passes, count_options) for passes, count_options in zip(counts, input_options, strict=True) if count_options]
+        fewest = first_fitting(options, lambda option: fits(option[0], option[1][-1]))
+        if fewest is not None:
+            passes, count_options = fewest
+            return [_Division(blocks, passes, next(count for count in count_options if fits(passes, count)), prefetch, window=window)]
     return []
 
 
@@ -291,9 +298,9 @@ def _few(counts: Sequence[int]) -> list[int]:
 
 
 def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
-    counts, able = input_counts(target_graph, gene.start, gene.stop), block_counts(target_graph, gene.start, gene.stop)
+    counts, block_options = input_counts(target_graph, gene.start, gene.stop), block_counts(target_graph, gene.start, gene.stop)
     counts = tuple(count for count in counts if count <= _MOST_INPUTS)
-    operators, found = target_graph.operators[gene.start : gene.stop], list[_Division]()
+    operators, divisions = target_graph.operators[gene.start : gene.stop], list[_Division]()
     weights = sum(spec.weight_blocks for spec in operators)
     if not _is_worth(target_graph, gene):
         return []
@@ -306,11 +313,12 @@ def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
         def plan(blocks: int, count: int = 1, columns: int = 1, prefetch: int = prefetch) -> SegmentPlan | None:
             return decode(target_graph, _divided(target_graph, gene, blocks, 1, count, prefetch, columns=columns))
 
-        fewest = first_fitting(able, lambda blocks: plan(blocks) is not None)
-        whole = None if fewest is None else plan(fewest)
-        if fewest is None or whole is None:
+        # without input passes: the fewest blocks, whose reloads of weights these must beat
+        fewest = first_fitting(block_options, lambda blocks: plan(blocks) is not None)
+        base_plan = None if fewest is None else plan(fewest)
+        if fewest is None or base_plan is None:
             continue
-        if not reloads_weights(target_graph, whole, gene.start):
+        if not reloads_weights(target_graph, base_plan, gene.start):
             break
         enough = fewest + -(ends + weights * fewest) // (_PART * weights)
         for columns in range(1, min(_MOST_STRIPS, most_strips(target_graph, gene.start, gene.stop)) + 1):
@@ -322,28 +330,28 @@ def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
             if blocks is None:
                 continue
             count = next(count for count in counts if plan(blocks, count, columns) is not None)
-            found.append(_Division(blocks, 1, count, prefetch, columns=columns))
+            divisions.append(_Division(blocks, 1, count, prefetch, columns=columns))
             enough = blocks * columns - 1
-    return found
+    return divisions
 
 
-_STRIP_PART = 8  # of L1 that weights are at least: fewer are little beside what strips take
+_STRIP_PART = 8  # weights are at least 1/8 of L1: fewer gain less than strips cost
 
 
-def genes_in_strips(target_graph: TargetGraph, structures: Structures, like: Gene) -> list[Gene]:
-    """Of every short run of products the fewest strips in which its weights stay, and of these the fewest blocks.
+def genes_in_strips(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
+    """Genes of every short run of products in the fewest strips with which its weights stay, and of these the fewest blocks.
 
-    like: the gene's other fields, its cores as far as there are blocks for them.
+    template: the gene's other fields, its cores as far as there are blocks for them.
     """
-    found, known = list[Gene](), dict[str, tuple[int, int, int] | None]()
+    genes, cache = list[Gene](), dict[str, tuple[int, int, int] | None]()
     for start, stop in runs_of_products(target_graph):
         key = structures.structure(start, stop)
-        gene = like._replace(start=start, stop=stop)
-        if key not in known:
-            known[key] = _division(target_graph, gene)
-        if (division := known[key]) is not None:
-            found.append(_divided_strips(target_graph, gene, *division))
-    return found
+        gene = template._replace(start=start, stop=stop)
+        if key not in cache:
+            cache[key] = _division(target_graph, gene)
+        if (division := cache[key]) is not None:
+            genes.append(_divided_strips(target_graph, gene, *division))
+    return genes
 
 
 def _divided_strips(target_graph: TargetGraph, gene: Gene, columns: int, blocks: int, prefetch: int) -> Gene:
@@ -352,7 +360,7 @@ def _divided_strips(target_graph: TargetGraph, gene: Gene, columns: int, blocks:
 
 
 def _division(target_graph: TargetGraph, gene: Gene) -> tuple[int, int, int] | None:
-    """Strips, blocks and slots of loads; None where strips are of no use."""
+    """Strips, blocks and slots of loads; None if strips gain nothing."""
     room = room_blocks(target_graph.machine, Memory.L1)
     weights = sum(spec.weight_blocks for spec in target_graph.operators[gene.start : gene.stop])
     if not room <= _STRIP_PART * weights < _STRIP_PART * room:

@@ -1,6 +1,6 @@
-"""Changes of whole segments that no estimate tells from the segments as they are: tried of all segments of a program, one after the other.
+"""Tweaks of segments that the cost estimate cannot distinguish: tried on all segments of a program, one tweak after the other.
 
-In the order in which they are tried.
+`CHANGES` has them in the order of the trials.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Change = Callable[[TargetGraph, Gene], Gene]
 
 
 def where_it_fits(target_graph: TargetGraph, gene: Gene, change: Change) -> Gene:
-    """The gene as it was where the changed one does not fit."""
+    """Changed gene, or the gene itself if the changed one does not fit."""
     changed = change(target_graph, gene)
     return changed if changed == gene or decode(target_graph, changed) is not None else gene
 
 
 def _small_chunks(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
+    """Use smaller chunks of streamed weights, so that more other weights stay (indices in `cost.ranking.CHUNK_BUDGETS`)."""
     del target_graph
     return gene._replace(chunk=4)
 
@@ -66,9 +66,9 @@ def _sliding(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _alive(window: int, target_graph: TargetGraph, gene: Gene) -> Gene:
-    """So many blocks alive at once, in as few blocks as fit so: engines wait less for each other, and L1 holds more of smaller blocks.
+    """Keep `window` blocks alive, in the fewest blocks that fit so: engines wait less for each other, and L1 has room for smaller blocks.
 
-    Blocks that are more, and not lower, hold as much and take longer.
+    More blocks that are not lower need as much room and take longer.
     """
     if gene.stop - gene.start == 1 or iterations(target_graph, gene) == 1 or (gene.sliding and gene.window == window):
         return gene
@@ -93,20 +93,20 @@ SLIDING: tuple[Change, ...] = (_two_alive, four_alive)
 
 
 def with_share(place: int, eighths: int, target_graph: TargetGraph, gene: Gene) -> Gene:
-    """So many eighths more, or fewer, of a segment's depthwise convolution at a place among those, on VECTOR; all other tilings stay."""
-    every = divisible(target_graph, gene.start, gene.stop)
-    able = [at for at, planes in enumerate(every) if planes]
-    if place >= len(able):
+    """Move some eighths of a segment's depthwise convolution, the one at `place`, to VECTOR or back; all other tilings stay."""
+    plane_counts = divisible(target_graph, gene.start, gene.stop)
+    candidates = [index for index, planes in enumerate(plane_counts) if planes]
+    if place >= len(candidates):
         return gene
-    at, shares = able[place], list(gene.on_vector or (0,) * len(every))
-    shares[at] = min(every[at] - 1, max(0, shares[at] + round(eighths * max(1.0, every[at] / 8))))
+    index, shares = candidates[place], list(gene.on_vector or (0,) * len(plane_counts))
+    shares[index] = min(plane_counts[index] - 1, max(0, shares[index] + round(eighths * max(1.0, plane_counts[index] / 8))))
     changed = gene._replace(on_vector=tuple(shares) if any(shares) else ())
     if not gene.pinned:
         return changed
     plan = decode(target_graph, changed._replace(pinned=()))
     if plan is None:
         return gene
-    return changed._replace(pinned=(*gene.pinned[: PINS * len(every)], *pins_of([share.tiling for share in plan.on_vector])))
+    return changed._replace(pinned=(*gene.pinned[: PINS * len(plane_counts)], *pins_of([share.tiling for share in plan.on_vector])))
 
 
 def _one_slot(target_graph: TargetGraph, gene: Gene) -> Gene:
@@ -114,78 +114,78 @@ def _one_slot(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _twice_the_blocks(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of what is in blocks at all: those of one block are far from the next."""
+    """Double the blocks if there are several: one block is far from two."""
     twice = 2 * gene.blocks
     return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(target_graph, gene.start, gene.stop)[-1] else gene
 
 
 def _strip(target_graph: TargetGraph, gene: Gene) -> StripBlocks | Infeasible:
-    """What fits for it fits for all of the gene's segment."""
+    """Largest strip of the gene's segment: what fits there fits everywhere."""
     together = tile_batch(target_graph, gene.images)
     return together if isinstance(together, Infeasible) else largest_strip(together, outline(target_graph, gene))
 
 
 def _little_behind(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of the last product the tiling that leaves least to do when its weights, if they stay, have come: DDR has nothing to do then."""
+    """Choose the tiling of the last product with the least work after the load of its resident weights: DDR is idle then."""
     plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1 or gene.input_passes > 1:
         return gene
-    mine, layout = strip
+    strip_graph, layout = strip
     for k in reversed(range(gene.stop - gene.start)):
-        product, tiling = product_of(mine.operators[gene.start + k]), plan.tilings[k]
+        product, tiling = product_of(strip_graph.operators[gene.start + k]), plan.tilings[k]
         if product is not None and product.weight_blocks and isinstance(tiling, ConvTiling):
             if tiling.weights == "streamed":
                 break
-            chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
-            chosen[k] = least_behind(mine, product, layout.rows(k), layout.inside[k])
-            return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+            choices = list(gene.choices or (0,) * (gene.stop - gene.start))
+            choices[k] = least_behind(strip_graph, product, layout.rows(k), layout.inside[k])
+            return gene._replace(choices=tuple(choices) if any(choices) else ())
     return gene
 
 
 def _overtaking(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Loads that need not wait go before those that do: where DDR is fast."""
+    """Let loads that need not wait go before those that do, for fast DDR."""
     del target_graph
     return gene._replace(overtake=True)
 
 
 def _far_ahead(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Chains that begin many records later go on beside those of now: where a segment has branches."""
+    """Schedule with a long lookahead, so that chains of later records run beside the current ones: for segments with branches."""
     del target_graph
     return gene._replace(lookahead=_FAR)
 
 
 def _as_emitted(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of what can begin, an engine takes what was emitted first, not what most has to follow on: where loads come in that order."""
+    """Take ready records in the order of emission, not by their longest chain: for loads that come in that order."""
     del target_graph
     return gene._replace(urgent=False)
 
 
 def _vector_tiles(place: int, target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of everything that VECTOR does: the slots at a place of `gene.UB_SLOTS`."""
-    chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
-    for at, spec in enumerate(target_graph.operators[gene.start : gene.stop]):
+    """Use the slots `gene.UB_SLOTS[place]` for all operators on VECTOR."""
+    choices = list(gene.choices or (0,) * (gene.stop - gene.start))
+    for index, spec in enumerate(target_graph.operators[gene.start : gene.stop]):
         if spec.runs_on != "CUBE":
-            chosen[at] = place
-    return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+            choices[index] = place
+    return gene._replace(choices=tuple(choices) if any(choices) else ())
 
 
 def _fed_pools(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Pools that convolutions of the segment can feed, in the highest tiles that fit: MTE1 need not bring what they read."""
-    able = [
+    """Feed pools by convolutions of the segment, in the highest tiles that fit: MTE1 need not load their inputs."""
+    pools = [
         k for k in range(gene.start, gene.stop) if target_graph.operators[k].runs_on != "CUBE" and not refusal(target_graph, gene.start, k)
     ]
-    for place in range(len(FED_ROWS) if able and not gene.pinned else 0):
-        chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
-        for k in able:
-            chosen[k - gene.start] = len(UB_SLOTS) + place
-        changed = gene._replace(choices=tuple(chosen))
+    for place in range(len(FED_ROWS) if pools and not gene.pinned else 0):
+        choices = list(gene.choices or (0,) * (gene.stop - gene.start))
+        for k in pools:
+            choices[k - gene.start] = len(UB_SLOTS) + place
+        changed = gene._replace(choices=tuple(choices))
         if _feeds(target_graph, changed):
             return changed
     return gene
 
 
 def _fed_pools_alive(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """The same with four blocks alive at once, for which there is room where tensors that pools read are not in L1."""
+    """Feed pools with four blocks alive at once: there is room if the pools' inputs are not in L1."""
     fed = _fed_pools(target_graph, gene)
     changed = gene if fed == gene else four_alive(target_graph, fed)
     return changed if changed not in (fed, gene) and _feeds(target_graph, changed) else gene
@@ -197,30 +197,30 @@ def _feeds(target_graph: TargetGraph, gene: Gene) -> bool:
 
 
 def _large_vector_tiles(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Fewer, longer instructions."""
+    """Use fewer, longer instructions."""
     return _vector_tiles(_TWICE, target_graph, gene)
 
 
 def _small_vector_tiles(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Operators have places in UB of their own, so that none waits for another's last tile, and the first tile is there sooner."""
+    """Give operators slots of their own in UB, so that none waits for another's last tile, and the first tile is there sooner."""
     return _vector_tiles(_HALF, target_graph, gene)
 
 
 def _channels_first(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of products with weights that stay: a depthwise convolution or VECTOR may go on with the first channels while others are made."""
+    """Compute the first channels of products with resident weights first: a depthwise convolution or VECTOR may go on with them."""
     plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1:
         return gene
-    (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
+    (strip_graph, layout), choices = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
     for k, tiling in enumerate(plan.tilings):
-        product = product_of(mine.operators[gene.start + k])
+        product = product_of(strip_graph.operators[gene.start + k])
         if product is not None and product.n1 > 1 and isinstance(tiling, ConvTiling) and tiling.weights == "resident" and layout.inside[k]:
-            chosen[k] = _first_of_channels(mine, product, layout.rows(k)) or chosen[k]
-    return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+            choices[k] = _first_of_channels(strip_graph, product, layout.rows(k)) or choices[k]
+    return gene._replace(choices=tuple(choices) if any(choices) else ())
 
 
 def _first_of_channels(target_graph: TargetGraph, product: ConvSpec, rows: int) -> int:
-    """The place of the best tiling by estimate that makes some channels of all pixels before others; 0 where there is none."""
+    """Rank of the best tiling by estimate that computes some channels of all pixels before others; 0 if there is none."""
     for place in range(KEPT):
         t = conv_tiling(target_graph, product, rows, True, True, 0, place)
         if t is not None and t.tile_n1 < product.n1 and (t.order == "n" or t.tile_m >= rows * product.out_w):
@@ -229,37 +229,37 @@ def _first_of_channels(target_graph: TargetGraph, product: ConvSpec, rows: int) 
 
 
 def _tiles_of_pixels(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of products whose pixels are one tile the best tiling of several: who reads them, and FIXPIPE, begin earlier."""
+    """Use the best tiling with several tiles for products whose pixels are one tile: readers and FIXPIPE begin earlier."""
     plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned:
         return gene
-    (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
+    (strip_graph, layout), choices = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
     for k, tiling in enumerate(plan.tilings):
-        product, pixels = product_of(mine.operators[gene.start + k]), layout.rows(k) * mine.operators[gene.start + k].out_w
+        product, pixels = product_of(strip_graph.operators[gene.start + k]), layout.rows(k) * strip_graph.operators[gene.start + k].out_w
         if product is None or not isinstance(tiling, ConvTiling) or tiling.tile_m < pixels:
             continue
         resident, chunk = tiling.weights == "resident", (tiling.chunk_n1, tiling.chunk_k1)
         for place in range(KEPT):
-            t = conv_tiling(mine, product, layout.rows(k), layout.inside[k], resident, CHUNK_BUDGETS[gene.chunk], place)
+            t = conv_tiling(strip_graph, product, layout.rows(k), layout.inside[k], resident, CHUNK_BUDGETS[gene.chunk], place)
             if t is not None and t.tile_m < pixels and (resident or (t.chunk_n1, t.chunk_k1) == chunk):
-                chosen[k] = place
+                choices[k] = place
                 break
-    return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+    return gene._replace(choices=tuple(choices) if any(choices) else ())
 
 
 def _more_images(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """All rows of more images in a block, as few more as there can be: weights that do not stay come less often."""
+    """Put all rows of the next larger number of images into a block: weights that do not stay are loaded less often."""
     count = next((count for count in counts_together(target_graph) if count > gene.images), 0)
     return recut(gene, blocks=1, cached=0, images=count) if count and gene.split == "rows" else gene
 
 
 def _fewer_images(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """One of them is made while the next is loaded."""
+    """Put fewer images into a block: one is computed while the next is loaded."""
     return recut(gene, images=max(count for count in counts_together(target_graph) if count < gene.images)) if gene.images > 1 else gene
 
 
 def _in_passes(least: int, target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Of what is in passes, so many at least, with the tilings that it has: VECTOR makes a pass while CUBE multiplies that before it."""
+    """Use `least` passes or more, with the present tilings: VECTOR handles a pass while CUBE multiplies the next one."""
     count = next((count for count in pass_counts(target_graph, gene.start, gene.stop) if count >= least), 0) if gene.passes > 1 else 0
     plan = decode(target_graph, gene) if count > gene.passes else None
     return gene if plan is None else gene._replace(passes=count, pinned=pins_of(plan.tilings))
