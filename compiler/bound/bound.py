@@ -1,4 +1,4 @@
-"""What no program of a unit is faster than, at a level: the largest of three terms, proved in `docs/bounds.md`."""
+"""Lower bound of any program of a model at a level: the largest of three terms, proved in `docs/bounds.md`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TERMS = ("engines", "prefetch", "traffic")
 
 
 class Terms(NamedTuple):
-    """Cycles below which no program comes, by what each term counts; `traffic_bytes` are those of DDR that the last one counts."""
+    """Lower bounds in cycles, by term; `traffic_bytes`: bytes of DDR that the last one counts."""
 
     engines: int
     prefetch: int
@@ -41,12 +41,12 @@ class Terms(NamedTuple):
 
     @property
     def term(self) -> str:
-        """The name of the largest one."""
+        """Name of the largest one."""
         return max(TERMS, key=self.by_term.__getitem__)
 
 
 class Bound:
-    """Of a whole unit.  What does not depend on the level is worked out once."""
+    """Bounds of a target graph.  Everything that does not depend on the level is computed once."""
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
@@ -61,7 +61,7 @@ class Bound:
         return Terms(self._engines(level), self._prefetch(level), self._traffic(level, moved), moved)
 
     def windows(self, capacity: int) -> tuple[Excess, ...]:
-        """Those that move bytes more than once where so many are on chip."""
+        """Windows that move bytes more than once with so many bytes on chip."""
         if capacity not in self._windows:
             self._windows[capacity] = excess(self._fused, capacity)
         return self._windows[capacity]
@@ -78,12 +78,12 @@ class Bound:
 
     def _prefetch(self, level: str) -> int:
         """Theorem 2."""
-        machine, found = self.target_graph.machine, self._behind
+        machine, curves = self.target_graph.machine, self._behind
         cores, room = machine.granted(level).cores, weight_bytes(self.target_graph, level)
         cycles = 0.0
-        for behind_work in found:
-            later = np.maximum(0.0, behind_work.weights_left - room) / _read_rate(machine, level)
-            cycles = max(cycles, float((behind_work.work / cores + later)[later > 0].max(initial=0.0)))
+        for curve in curves:
+            later = np.maximum(0.0, curve.weights_left - room) / _read_rate(machine, level)
+            cycles = max(cycles, float((curve.work / cores + later)[later > 0].max(initial=0.0)))
         return first_data_cycles(machine, level) + ceil(cycles - _SLACK) + last_data_cycles(machine, level) if cycles else 0
 
     def _traffic(self, level: str, moved: int) -> int:
@@ -100,12 +100,12 @@ class Bound:
 
     @cached_property
     def _busiest(self) -> float:
-        """Cycles of one core that does all, of its busiest engine in the best deal."""
+        """Cycles of the busiest engine of one core that does everything, in the best split."""
         return max(float(worth.sum()) for worth, _ in self._worth)
 
     @cached_property
     def _worth(self) -> list[tuple[Floats, Floats]]:
-        """Of every engine and weighting what operators' work is worth, and what it is without which none of their weights are finished."""
+        """Worth of operators' work, and the part of it before which none of their weights is finished, for every engine and weighting."""
         work, count = self.work, len(self.target_graph.operators)
         nothing = np.zeros(count)
         free = Shared(nothing[:, None], nothing[:, None])
@@ -119,21 +119,21 @@ class Bound:
     @cached_property
     def _behind(self) -> tuple[Behind, ...]:
         shares, weights = finished_before(self.target_graph, self.needs), self.work.weights.astype(np.float64)
-        return tuple(behind(each, spread, weights, shares) for each, spread in self._worth)
+        return tuple(behind(operator_worth, spread, weights, shares) for operator_worth, spread in self._worth)
 
 
 _SLACK = 1e-6  # of sums of fractions
 
 
 def capacity_bytes(target_graph: TargetGraph, level: str) -> int:
-    """Of values on chip, wherever they lie, in what a level grants: in L0C each takes as much as a sum."""
+    """Bytes for values on chip, in any memory, within a level's grant: in L0C each takes as much as a sum."""
     widest = max(storage.dtype.size_bytes for storage in target_graph.storages)
     granted, sizes = target_graph.machine.granted(level), _sizes(target_graph, level)
     return weight_bytes(target_graph, level) + granted.cores * (sizes.get("L0A", 0) + sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES)
 
 
 def weight_bytes(target_graph: TargetGraph, level: str) -> int:
-    """Of weights on chip that products are still to be made with: L0A has left operands alone, L0C sums."""
+    """Bytes on chip for weights of products still to be computed: L0A has left operands only, L0C sums."""
     granted = target_graph.machine.granted(level)
     return (
         granted.cores * sum(size for name, size in _sizes(target_graph, level).items() if name not in ("L0A", "L0C")) + granted.shared_bytes
@@ -150,7 +150,7 @@ def first_data_cycles(machine: Machine, level: str) -> int:
 
 
 def last_data_cycles(machine: Machine, level: str) -> int:
-    """Cycles between the last computation and the first byte of what it made that is stored."""
+    """Cycles between the last computation and the first byte of its result in DDR."""
     return _latency(machine, level) + _least_startup(machine, Engine.MTE3)
 
 
@@ -163,6 +163,6 @@ def _least_startup(machine: Machine, engine: Engine) -> int:
 
 
 def _read_rate(machine: Machine, level: str) -> float:
-    """Bytes per cycle that all granted cores load at most."""
+    """Most bytes per cycle that all granted cores load."""
     port = port_units(machine, machine.contention[level].share_units) / SHARE_UNIT
     return min(port, machine.granted(level).cores * float(machine.dma_bytes_per_cycle(Engine.MTE2)))

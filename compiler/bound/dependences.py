@@ -1,8 +1,8 @@
-"""What of every tensor somebody reads, and who reads it how: the facts of a graph that bounds count on (docs/bounds.md, What is counted).
+"""Dependences of a graph: for every tensor the parts that are read, and by which operators (docs/bounds.md, What is counted).
 
-A leaf is a tensor that an operator makes or that the model is given; Concat, Shuffle and copies for the layout's sake are other names
-for channels of leaves.  Of a leaf is needed what the reader that reads most of it reads, a box of rows and columns of some channels; what
-others read beside that is left out, so nothing is counted that no program touches.
+A leaf is a tensor that an operator produces or that is an input of the model; Concat, Shuffle and layout copies are other names
+for channels of leaves.  The needed part of a leaf is the largest part that one reader reads, a box of rows and columns of some channels;
+parts of other readers outside that box are left out, so nothing is counted that no program touches.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class Box(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Of an image."""
+        """Values of an image."""
         return int(self.channels.sum()) * self.pixels
 
-    def same(self, other: Box) -> bool:
-        return self.same_pixels(other) and np.array_equal(self.channels, other.channels)
+    def same(self, box: Box) -> bool:
+        return self.same_pixels(box) and np.array_equal(self.channels, box.channels)
 
-    def same_pixels(self, other: Box) -> bool:
-        return np.array_equal(self.rows, other.rows) and np.array_equal(self.columns, other.columns)
+    def same_pixels(self, box: Box) -> bool:
+        return np.array_equal(self.rows, box.rows) and np.array_equal(self.columns, box.columns)
 
 
 class Touch(NamedTuple):
-    """What operator `reader` reads of a leaf.  operand: its place among the operator's inputs.
+    """Read of a leaf by operator `reader`.  operand: its index among the operator's inputs.
 
     spread: any part of the reader's result, in pixels or in channels, needs at least as large a part of `box` (docs/bounds.md, Lemma 1).
     every: each pixel of the result needs all pixels of `box`.
@@ -78,7 +78,7 @@ class Touch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """needed: None where nobody reads it.  touched: int64 [c], pixels of an image of every channel that somebody reads."""
+    """Tensor of the model.  needed: None without a reader.  touched: int64 [c], pixels of an image of every channel that are read."""
 
     name: str
     maker: int  # operator of the unit, or -1
@@ -100,7 +100,7 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """made: the leaf of every operator of the unit.  given: leaves that no operator makes.
+    """Dependences.  made: the leaf of every operator.  given: leaves that no operator produces.
 
     parts: of every tensor, (leaf, channels of the leaf, which channels of the tensor those are).
     """
@@ -117,7 +117,7 @@ class Needs:
 
 
 def needs_of(target_graph: TargetGraph) -> Needs:
-    """Backwards from what the host reads: what an operator reads follows from what of its result is needed."""
+    """Dependences of a target graph, backwards from the outputs: the needed part of a result determines the reads of its operator."""
     graph, shapes = target_graph.graph, target_graph.graph.shapes
     channels = _channels_of_leaves(target_graph)
     makers = {spec.operator.y: spec.index for spec in target_graph.operators}
@@ -125,10 +125,10 @@ def needs_of(target_graph: TargetGraph) -> Needs:
     for port in graph.outputs:
         for part, of_part, _ in channels[port.tensor]:
             outside.setdefault(part, np.zeros(shapes[part][1], np.bool_))[of_part] = True
-    found: dict[str, list[Touch]] = {}
+    touches: dict[str, list[Touch]] = {}
 
     def closed(name: str) -> Leaf:
-        shape, readings = shapes[name], found.get(name, [])
+        shape, readings = shapes[name], touches.get(name, [])
         boxes = [reading.box for reading in readings]
         if name in outside:
             boxes.append(Box.whole(shape)._replace(channels=outside[name]))
@@ -141,10 +141,11 @@ def needs_of(target_graph: TargetGraph) -> Needs:
         size = target_graph.layout.type_of(name).size_bytes
         return Leaf(name, makers.get(name, -1), images, size, name in outside, tuple(readings), needed, touched)
 
-    made: list[Leaf] = []
+    leaves: list[Leaf] = []
+    # all readers of a result come before its operator in this order
     for spec in reversed(target_graph.operators):
         leaf = closed(spec.operator.y)
-        made.append(leaf)
+        leaves.append(leaf)
         if leaf.needed is None:
             continue
         for operand, name in enumerate(spec.operator.operands):
@@ -153,79 +154,80 @@ def needs_of(target_graph: TargetGraph) -> Needs:
                 mask = np.zeros(shapes[part][1], np.bool_)
                 mask[of_leaf] = box.channels[of_tensor]
                 if mask.any():
-                    found.setdefault(part, []).append(Touch(spec.index, operand, box._replace(channels=mask), spread, every))
-    given = [closed(name) for name in shapes if name not in makers and name in found]
-    return Needs(tuple(reversed(made)), tuple(given), channels)
+                    touches.setdefault(part, []).append(Touch(spec.index, operand, box._replace(channels=mask), spread, every))
+    given = [closed(name) for name in shapes if name not in makers and name in touches]
+    return Needs(tuple(reversed(leaves)), tuple(given), channels)
 
 
 def _channels_of_leaves(target_graph: TargetGraph) -> dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]:
     """`Needs.parts`."""
-    whole = {name: (np.array([name] * shape[1], object), np.arange(shape[1])) for name, shape in target_graph.graph.shapes.items()}
+    sources = {name: (np.array([name] * shape[1], object), np.arange(shape[1])) for name, shape in target_graph.graph.shapes.items()}
     for op in target_graph.graph.operators:
         if isinstance(op, Concat):
-            parts = [whole[name] for name in op.inputs]
-            whole[op.y] = np.concatenate([names for names, _ in parts]), np.concatenate([channels for _, channels in parts])
+            parts = [sources[name] for name in op.inputs]
+            sources[op.y] = np.concatenate([names for names, _ in parts]), np.concatenate([channels for _, channels in parts])
         elif isinstance(op, Vector) and op.name in target_graph.layout.copies:
-            whole[op.y] = whole[op.inputs[0]]
+            sources[op.y] = sources[op.inputs[0]]
         elif isinstance(op, Shuffle):
-            names, of_leaf = whole[op.x]
-            whole[op.y] = names[list(op.order)], of_leaf[list(op.order)]
+            names, of_leaf = sources[op.x]
+            sources[op.y] = names[list(op.order)], of_leaf[list(op.order)]
     return {
-        name: [(leaf, of_leaf[at], at) for leaf in dict.fromkeys(names.tolist()) for at in [np.flatnonzero(names == leaf)]]
-        for name, (names, of_leaf) in whole.items()
+        name: [(leaf, of_leaf[places], places) for leaf in dict.fromkeys(names.tolist()) for places in [np.flatnonzero(names == leaf)]]
+        for name, (names, of_leaf) in sources.items()
     }
 
 
-def _reads(op: Operator, operand: int, made: Box, shape: tuple[int, int, int, int]) -> tuple[Box, bool, bool]:
-    """What of an input the needed part of a result is made of; whether it is `Touch.spread`, and `Touch.every`."""
-    whole, alone = Box.whole(shape), made.pixels == 1
+def _reads(op: Operator, operand: int, output: Box, shape: tuple[int, int, int, int]) -> tuple[Box, bool, bool]:
+    """Part of an input that the needed part of a result requires; whether it is `Touch.spread`, and `Touch.every`."""
+    full, single_pixel = Box.whole(shape), output.pixels == 1
     if isinstance(op, HeadedProduct):
-        heads = np.repeat(made.channels.reshape(op.heads, -1).any(1), shape[1] // op.heads)
+        heads = np.repeat(output.channels.reshape(op.heads, -1).any(1), shape[1] // op.heads)
         right = operand > 0
-        return (whole._replace(channels=heads) if right else Box(heads, made.rows, made.columns)), True, right or alone
+        return (full._replace(channels=heads) if right else Box(heads, output.rows, output.columns)), True, right or single_pixel
     if operand == 0 and isinstance(op, Convolution | Softmax | QuantisedSoftmax):
-        channels = np.repeat(made.channels.reshape(op.groups, -1).any(1), shape[1] // op.groups)
+        channels = np.repeat(output.channels.reshape(op.groups, -1).any(1), shape[1] // op.groups)
     else:
-        mixed = isinstance(op, LayerNorm) or len(made.channels) != shape[1]
-        channels = whole.channels if mixed else made.channels
+        mixed = isinstance(op, LayerNorm) or len(output.channels) != shape[1]
+        channels = full.channels if mixed else output.channels
     if operand > 0:  # of the result's size, or one pixel for all
-        if shape[2:] != (len(made.rows), len(made.columns)):
-            return whole._replace(channels=channels), True, True
-        return Box(channels, made.rows, made.columns), True, alone
+        if shape[2:] != (len(output.rows), len(output.columns)):
+            return full._replace(channels=channels), True, True
+        return Box(channels, output.rows, output.columns), True, single_pixel
     if isinstance(op, Reflow):  # rows wrap: as many pixels, wherever they lie
         rows = np.zeros(shape[2], np.bool_)
-        rows[: max(0, min(shape[2] * shape[3], made.pixels - op.before)) // shape[3]] = True
-        return Box(channels, rows, whole.columns), False, False
+        rows[: max(0, min(shape[2] * shape[3], output.pixels - op.before)) // shape[3]] = True
+        return Box(channels, rows, full.columns), False, False
     rows_read, columns_read = (
-        _along(op, axis, wanted, size) for axis, wanted, size in ((ROWS, made.rows, shape[2]), (COLUMNS, made.columns, shape[3]))
+        _along(op, axis, wanted, size) for axis, wanted, size in ((ROWS, output.rows, shape[2]), (COLUMNS, output.columns, shape[3]))
     )
     even, every = rows_read.even and columns_read.even, rows_read.every and columns_read.every
     return Box(channels, rows_read.places, columns_read.places), even, every
 
 
 class _Along(NamedTuple):
-    """Places of the input along an axis that those of the result are made of; whether every part of them needs as large a part; whether
-    each of them needs all."""
+    """Positions of the input along an axis that the result requires; whether every part of the result needs as large a part; whether each
+    position needs all.
+    """
 
     places: Mask
     even: bool
     every: bool
 
 
-def _along(op: Operator, axis: int, made: Mask, size: int) -> _Along:
-    at, read = np.flatnonzero(made), np.zeros(size, np.bool_)
+def _along(op: Operator, axis: int, output: Mask, size: int) -> _Along:
+    positions, read = np.flatnonzero(output), np.zeros(size, np.bool_)
     if isinstance(op, Resample):
         taps = (op.rows, op.columns)[axis].taps
-        read[[source for i in at.tolist() for source, _ in taps[i]]] = True
+        read[[source for i in positions.tolist() for source, _ in taps[i]]] = True
         return _Along(read, False, False)
     form, *numbers = op.reach(size, axis=axis)
     if form == RATIO:
         _, divisor, factor, before, _ = numbers
-        read[np.maximum(0, at * factor - before) // divisor] = True
+        read[np.maximum(0, positions * factor - before) // divisor] = True
         return _Along(read, False, False)
     assert form == WINDOW
     _, window, stride, dilation, pad = numbers
-    places = at[:, None] * stride - pad + np.arange(window)[None, :] * dilation
+    places = positions[:, None] * stride - pad + np.arange(window)[None, :] * dilation
     inside = (places >= 0) & (places < size)
     read[places[inside]] = True
     every = bool((inside.sum(1) == read.sum()).all())
@@ -235,13 +237,13 @@ def _along(op: Operator, axis: int, made: Mask, size: int) -> _Along:
 
 
 def _even(first: NDArray[np.int64], last: NDArray[np.int64], read: Mask) -> bool:
-    """Whether place i of m of a result reads all of [i n / m, (i + 1) n / m) of the n places that are read (docs/bounds.md, Lemma 1).
+    """Whether position i of m of a result reads all of [i n / m, (i + 1) n / m) of the n positions read (docs/bounds.md, Lemma 1).
 
-    first, last: int64 [m], between which it reads.
+    first, last: int64 [m], ends of its reads.
     """
-    made, count = len(first), int(read.sum())
-    if not made or not count or (last <= first).any():
+    output_size, count = len(first), int(read.sum())
+    if not output_size or not count or (last <= first).any():
         return False
     before = np.concatenate([[0], np.cumsum(read)])  # of a place, those before it that are read
-    own = np.arange(made + 1) * count
-    return bool((before[first] <= own[:-1] // made).all() and (before[last] >= -(-own[1:] // made)).all())
+    bounds = np.arange(output_size + 1) * count
+    return bool((before[first] <= bounds[:-1] // output_size).all() and (before[last] >= -(-bounds[1:] // output_size)).all())

@@ -1,7 +1,7 @@
-"""Deals: who of a matrix unit's engine and VECTOR makes which product, and the weighting of both under which no deal is better.
+"""Engine balance: the optimal split of products between the matrix and vector engines, by LP duality.
 
-Under weights (w, 1 - w) a cycle of both is worth one, so what work is worth is a bound on cycles, whichever of the two does it; of phases
-that share no cycle each has a weight of its own (docs/bounds.md, Theorem 1).
+Under weights (w, 1 - w) a cycle of both is worth one, so the worth of work is a bound on cycles, whichever of the two does it.  Phases
+that share no cycle have weights of their own (docs/bounds.md, Theorem 1).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def dealt(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, float]:
-    """(the least that the busier of two engines works, the weight of the first in the deal that shows it).
+    """Least work of the busier of two engines, and the weight of the first in the split that attains it.
 
-    cycles, on_vector: of every product on the one and on the other.  vector: what the second has to do anyway.  The fractional deal is
+    cycles, on_vector: of every product on the one and on the other.  vector: work that only the second can do.  The fractional split is
     solved by the ratio of the two, as a continuous knapsack; weights (w, 1 - w) are the optimal multipliers of its linear program.
     """
     order = np.argsort(on_vector / np.maximum(cycles, 1e-9), kind="stable")
@@ -30,38 +30,38 @@ def dealt(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, floa
         return vector, 0.0
     first = cycles.sum() - np.concatenate([[0.0], np.cumsum(cycles[order])])  # after so many products have moved over
     second = vector + np.concatenate([[0.0], np.cumsum(on_vector[order])])
-    at = int(np.argmax(second >= first))
-    if at == 0:
+    position = int(np.argmax(second >= first))
+    if position == 0:
         return vector, 0.0
-    one, other = float(cycles[order[at - 1]]), float(on_vector[order[at - 1]])
-    part = float(first[at - 1] - second[at - 1]) / (one + other)
-    return float(second[at - 1] + part * other), other / (one + other)
+    first_cycles, second_cycles = float(cycles[order[position - 1]]), float(on_vector[order[position - 1]])
+    part = float(first[position - 1] - second[position - 1]) / (first_cycles + second_cycles)
+    return float(second[position - 1] + part * second_cycles), second_cycles / (first_cycles + second_cycles)
 
 
 def worth(product: Shared, vector: Floats, weights: Floats, phases: Phases) -> Floats:
-    """float64 [n]: what every operator's work is worth, each cell in whichever of its phases that is least.
+    """Worth of every operator's work, float64 [n], each cell in the phase where that is least.
 
-    product: of one engine of the matrix unit, or VECTOR.  vector: float64 [n], what only VECTOR does for the operator.
+    product: of one engine of the matrix unit, or VECTOR.  vector: float64 [n], work that only VECTOR does for the operator.
     weights: of the first engine, for every phase.
     """
     w, phase = weights[:, None], np.arange(phases.phases)[:, None]
     allowed = (phases.first <= phase) & (phase <= phases.last)
     cells = np.minimum(w[:, None] * product.cycles, (1 - w[:, None]) * product.on_vector)
-    own = np.where(allowed, (1 - w) * vector, np.inf).min(0)
-    least: Floats = np.where(allowed[:, :, None], cells, np.inf).min(0).sum(1) + own
+    vector_worth = np.where(allowed, (1 - w) * vector, np.inf).min(0)
+    least: Floats = np.where(allowed[:, :, None], cells, np.inf).min(0).sum(1) + vector_worth
     return least
 
 
 def weightings(product: Shared, vector: Floats, phases: Phases) -> Iterator[Floats]:
-    """Weights for every phase that are worth trying: the best of the whole, those of each phase's own deal, and the same everywhere."""
+    """Weights worth trying for every phase: the optimum of all operators, those of each phase's own split, and the same everywhere."""
     everything = np.ones(len(vector), np.bool_)
     for everywhere in (_best(product, vector, everything), *GRID):
         yield np.full(phases.phases, everywhere)
     if phases.phases > 1:
-        own = [(phases.first == phase) & (phases.last == phase) for phase in range(phases.phases)]
-        yield np.array([_best(product, vector, mine) for mine in own])
+        phase_masks = [(phases.first == phase) & (phases.last == phase) for phase in range(phases.phases)]
+        yield np.array([_best(product, vector, mask) for mask in phase_masks])
 
 
-def _best(product: Shared, vector: Floats, mine: NDArray[np.bool_]) -> float:
-    """The weight of the first engine in the best deal of some operators."""
-    return dealt(product.cycles[mine].ravel(), product.on_vector[mine].ravel(), float(vector[mine].sum()))[1]
+def _best(product: Shared, vector: Floats, mask: NDArray[np.bool_]) -> float:
+    """Weight of the first engine in the best split of some operators."""
+    return dealt(product.cycles[mask].ravel(), product.on_vector[mask].ravel(), float(vector[mask].sum()))[1]

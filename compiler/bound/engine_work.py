@@ -1,17 +1,17 @@
-"""Theorem 1 of `docs/bounds.md`: cycles of engines that no tiling of an operator does without, and the best deal of all of them.
+"""Least engine work of operators: Theorem 1 of `docs/bounds.md`, cycles that every tiling of an operator needs.
 
-| name      | dtype         | of every operator of a unit, in all images, on one core                                       |
+| name      | dtype         | of every operator, in all images, on one core                                                 |
 |-----------|---------------|-----------------------------------------------------------------------------------------------|
-| matrix    | float [n, 3]  | cycles of CUBE (without start-ups), MTE1 and FIXPIPE where the matrix unit makes a product    |
+| matrix    | float [n, 3]  | cycles of CUBE (without start-ups), MTE1 and FIXPIPE if the matrix unit computes a product    |
 | starts    | float [n]     | start-ups of CUBE                                                                             |
-| on_vector | float [n]     | cycles of VECTOR where that makes the same product                                            |
-| rows      | float [n, 2]  | which part of CUBE's steps, and of rows, whole steps have                                     |
-| pairs     | float [n, 4, 2] | which part of pairs of blocks, and of products, is in `Cells`                               |
-| columns   | float [n, 2]  | which part of blocks of columns, and of columns, full blocks have                             |
-| lanes     | float [n, 2]  | which part of the lanes of CUBE's blocks, and of VECTOR's, have a channel                     |
-| vector    | float [n]     | cycles of VECTOR of what only that can do                                                     |
-| back      | float [n]     | bytes of such a result that products read: MTE3 takes them out of UB                          |
-| weights   | int [n]       | bytes of weights and biases that some needed value is made of                                 |
+| on_vector | float [n]     | cycles of VECTOR if that computes the same product                                            |
+| rows      | float [n, 2]  | share of CUBE's steps, and of rows, in full steps                                             |
+| pairs     | float [n, 4, 2] | share of pairs of blocks, and of products, in `Cells`                                       |
+| columns   | float [n, 2]  | share of blocks of columns, and of columns, in full blocks                                    |
+| lanes     | float [n, 2]  | share of the lanes of CUBE's blocks, and of VECTOR's, that have a channel                     |
+| vector    | float [n]     | cycles of VECTOR for work that no other engine can do                                         |
+| back      | float [n]     | bytes of such a result that products read: MTE3 moves them out of UB                          |
+| weights   | int [n]       | bytes of weights and biases of needed values                                                  |
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Floats = NDArray[np.float64]
 
 
 class LeastWork(NamedTuple):
-    """See the table at the top of this file."""
+    """Least work of operators: see the table at the top of this file."""
 
     matrix: Floats
     starts: Floats
@@ -59,7 +59,7 @@ class LeastWork(NamedTuple):
 
     @property
     def cube(self) -> Shared:
-        """With start-ups.  By whole steps of rows and others, and pairs of blocks."""
+        """Cycles of CUBE with start-ups, by full and other steps of rows, and pairs of blocks."""
         steps, rows = (_parts(self.rows[:, i])[:, :, None] for i in range(2))
         pairs, products = (self.pairs[:, None, :, i] for i in range(2))
         cycles = (self.matrix[:, :1, None] * steps + self.starts[:, None, None] * rows) * pairs
@@ -67,32 +67,32 @@ class LeastWork(NamedTuple):
 
     @property
     def spread(self) -> Shared:
-        """Of CUBE for all weights, in proportion for a part of them (Theorem 2).  By whole steps of rows and others."""
+        """Cycles of CUBE for all weights, in proportion for a part of them (Theorem 2), by full and other steps of rows."""
         steps, rows = (_parts(self.rows[:, i]) for i in range(2))
         cycles = self.matrix[:, :1] * steps + self.starts[:, None] * rows
         return Shared(self.lanes[:, :1] * cycles, self.lanes[:, 1:] * self.on_vector[:, None] * rows)
 
     @property
     def loads(self) -> Shared:
-        """Of MTE1, which may bring weights to L0B before.  By pairs of blocks."""
+        """Cycles of MTE1, which may move weights to L0B before, by pairs of blocks."""
         return Shared(self.matrix[:, 1:2] * self.pairs[:, :, 0], self.on_vector[:, None] * self.pairs[:, :, 1])
 
     @property
     def fixpipe(self) -> Shared:
-        """By full blocks of columns and others."""
+        """Cycles of FIXPIPE, by full and other blocks of columns."""
         blocks, columns = (_parts(self.columns[:, i]) for i in range(2))
         return Shared(self.matrix[:, 2:] * blocks, self.on_vector[:, None] * columns)
 
 
 class Shared(NamedTuple):
-    """Of every operator's product, in cells that are done by one engine or the other: float64 [n, cells], cycles of either."""
+    """Cells of every operator's product, each computed by one engine or the other: float64 [n, cells], cycles of either."""
 
     cycles: Floats
     on_vector: Floats
 
 
 def _parts(part: Floats) -> Floats:
-    """float64 [n, 2]: a part and the rest."""
+    """Share and remainder, float64 [n, 2]."""
     return np.stack((part, 1 - part), 1)
 
 
@@ -101,7 +101,7 @@ def _flat(cells: Floats) -> Floats:
 
 
 class AxisBlocks(NamedTuple):
-    """Along an axis: full blocks and others, and lanes in these."""
+    """Blocks along an axis: full and other ones, and lanes in these."""
 
     full: float
     rest: float
@@ -110,8 +110,8 @@ class AxisBlocks(NamedTuple):
 
     @classmethod
     def of(cls, lanes: int, block: int, times: int = 1) -> AxisBlocks:
-        full, rest = divmod(lanes, block)
-        return cls(times * full, times * bool(rest), times * full * block, times * rest)
+        full, remainder = divmod(lanes, block)
+        return cls(times * full, times * bool(remainder), times * full * block, times * remainder)
 
 
 class Multiplied(NamedTuple):
@@ -136,35 +136,38 @@ class Multiplied(NamedTuple):
 
     @property
     def parts(self) -> tuple[Floats, float]:
-        """Of `LeastWork`: pairs; and lanes, of which no pair has more than that cell's that has most."""
+        """Shares for `LeastWork`: of pairs; and of lanes, relative to the densest cell."""
         total = self.cells.sum(0)
-        most = (self.cells[:, 1] / np.maximum(self.cells[:, 0], 1e-9)).max()
-        return self.cells / total, float(total[1] / (total[0] * most))
+        densest = (self.cells[:, 1] / np.maximum(self.cells[:, 0], 1e-9)).max()
+        return self.cells / total, float(total[1] / (total[0] * densest))
 
     @property
     def summed(self) -> float:
-        """Products that a sum is of."""
+        """Products that are added up for a value."""
         return float(self.cells[:, 1].sum()) / self.columns
 
 
 def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Fractal) -> Multiplied | None:
-    """The product that makes a box of an operator's result; None where it is none.  channels: of its left operand."""
+    """Product that computes a box of an operator's result; None if it is none.  channels: of its left operand."""
     columns, c0, c1 = int(box.channels.sum()), fractal.lanes, fractal.columns
     if isinstance(op, Convolution):
         c_out, c_in, high, wide = op.weights.shape
         taps, rows = high * wide, images * box.pixels
-        inner, left, reuse = AxisBlocks.of(c_in, c0, taps), -(-c_in // c0) * taps, (inf, inf)
+        inner, k_blocks, reuse = AxisBlocks.of(c_in, c0, taps), -(-c_in // c0) * taps, (inf, inf)
         if op.groups == 1:
-            if c_in <= FOUR and -(-taps * FOUR // c0) < left:
+            if c_in <= FOUR and -(-taps * FOUR // c0) < k_blocks:
                 fours, used = AxisBlocks.of(taps * FOUR, c0), c_in / FOUR
-                inner, left = fours._replace(full_lanes=fours.full_lanes * used, rest_lanes=fours.rest_lanes * used), -(-taps * FOUR // c0)
+                inner, k_blocks = (
+                    fours._replace(full_lanes=fours.full_lanes * used, rest_lanes=fours.rest_lanes * used),
+                    -(-taps * FOUR // c0),
+                )
             cells = _cells(inner, AxisBlocks.of(columns, c1))
         else:
             groups = -(-columns * op.groups // c_out)
-            left = max(left, -(-groups * c_in // c0) * taps)
+            k_blocks = max(k_blocks, -(-groups * c_in // c0) * taps)
             reuse = c_out / op.groups / c1, c_in * taps / c0
             cells = _in_groups(op, columns, fractal)
-        return Multiplied(1, rows, columns, cells, left, reuse, columns * (c_in * taps + bool(np.any(op.bias))))
+        return Multiplied(1, rows, columns, cells, k_blocks, reuse, columns * (c_in * taps + bool(np.any(op.bias))))
     if isinstance(op, HeadedProduct):
         lanes, columns = channels // op.heads, columns // op.heads
         cells = _cells(AxisBlocks.of(lanes, c0), AxisBlocks.of(columns, c1))
@@ -179,7 +182,7 @@ def _cells(inner: AxisBlocks, columns: AxisBlocks) -> Floats:
 
 
 def _in_groups(op: Convolution, columns: int, fractal: Fractal) -> Floats:
-    """The same of groups (docs/bounds.md, Lemma 2)."""
+    """Cells of a product in groups (docs/bounds.md, Lemma 2)."""
     c_out, c_in, high, wide = op.weights.shape
     taps, c0, c1 = high * wide, fractal.lanes, fractal.columns
     if op.is_depthwise:
@@ -191,34 +194,36 @@ def _in_groups(op: Convolution, columns: int, fractal: Fractal) -> Floats:
     return cells
 
 
-def _on_vector(op: Operator, t: CostTables, dtype: DataType, p: Multiplied) -> tuple[float, float]:
-    """Cycles of VECTOR; which part of the lanes of its blocks have a channel (docs/bounds.md, Lemma 3)."""
-    lanes = BLOCK_BYTES // (SUM_BYTES if p.summed > SHORT or not dtype.is_float else dtype.size_bytes)
-    blocks = p.columns / lanes
-    if isinstance(op, Convolution) and op.is_depthwise and p.columns > FOUR:  # a pixel's channels by planes
-        blocks = -(-p.columns // lanes)
-    return _repeats(t, p.times * p.rows * p.summed * blocks / REPEAT_BLOCKS, Op.VMADD), p.columns / (lanes * blocks)
+def _on_vector(op: Operator, tables: CostTables, dtype: DataType, product: Multiplied) -> tuple[float, float]:
+    """Cycles of a product on VECTOR; share of the lanes of its blocks with a channel (docs/bounds.md, Lemma 3)."""
+    lanes = BLOCK_BYTES // (SUM_BYTES if product.summed > SHORT or not dtype.is_float else dtype.size_bytes)
+    blocks = product.columns / lanes
+    if isinstance(op, Convolution) and op.is_depthwise and product.columns > FOUR:  # a pixel's channels by planes
+        blocks = -(-product.columns // lanes)
+    return _repeats(tables, product.times * product.rows * product.summed * blocks / REPEAT_BLOCKS, Op.VMADD), product.columns / (
+        lanes * blocks
+    )
 
 
 def _full_rows(rows: int, axis: NDArray[np.int64]) -> tuple[float, float]:
-    """Which part of steps, and of rows, is in whole steps."""
-    whole = rows // int(axis[0]) * int(axis[0])
-    return (steps(whole, axis) / steps(rows, axis), whole / rows) if whole else (1.0, 1.0)
+    """Share of steps, and of rows, in full steps."""
+    full = rows // int(axis[0]) * int(axis[0])
+    return (steps(full, axis) / steps(rows, axis), full / rows) if full else (1.0, 1.0)
 
 
 def _full_columns(op: Operator, columns: int, block: int) -> tuple[float, float]:
-    """Which part of blocks of columns, and of columns, is in full ones."""
+    """Share of blocks of columns, and of columns, in full ones."""
     if columns < block or (isinstance(op, Convolution) and op.is_depthwise):  # of which VECTOR takes planes, too
         return 1.0, 1.0
     return (columns // block) / -(-columns // block), columns // block * block / columns
 
 
 def work_of(target_graph: TargetGraph, needs: Needs) -> LeastWork:
-    count, machine, t = len(target_graph.operators), target_graph.machine, cost_tables(target_graph.machine)
-    starts, on_vector, own, back = (np.zeros(count) for _ in range(4))
+    count, machine, tables = len(target_graph.operators), target_graph.machine, cost_tables(target_graph.machine)
+    starts, on_vector, vector, back = (np.zeros(count) for _ in range(4))
     rows, pairs, columns, lanes = (np.ones((count, *shape)) for shape in ((2,), (4, 2), (2,), (2,)))
     weights = np.zeros(count, np.int64)
-    found = LeastWork(np.zeros((count, 3)), starts, on_vector, rows, pairs, columns, lanes, own, back, weights)
+    work = LeastWork(np.zeros((count, 3)), starts, on_vector, rows, pairs, columns, lanes, vector, back, weights)
     loaded, added_up = _loaded_for_it(target_graph, needs), _added_up(target_graph, needs)
     added = set(target_graph.layout.copies)  # this compiler's own, not of the graph
     shapes = target_graph.graph.shapes
@@ -229,27 +234,26 @@ def work_of(target_graph: TargetGraph, needs: Needs) -> LeastWork:
         dtype = target_graph.type_of(spec.reads[0])
         product = product_of(op, box, leaf.images, shapes[op.inputs[0]][1], machine.fractal(dtype))
         if product is not None:
-            found.matrix[k], found.starts[k] = _matrix(machine, t, dtype, product, loaded[k])
+            work.matrix[k], work.starts[k] = _matrix(machine, tables, dtype, product, loaded[k])
             if added_up[k]:
-                found.matrix[k, 2] = 0
-            found.rows[k] = _full_rows(product.rows, t.matrix[dtype, 0])
-            found.pairs[k], found.lanes[k, 0] = product.parts
-            found.columns[k] = _full_columns(op, product.columns, machine.fractal(dtype).columns)
-            found.on_vector[k], found.lanes[k, 1] = _on_vector(op, t, dtype, product)
-            found.weights[k] = product.weights * dtype.size_bytes
+                work.matrix[k, 2] = 0
+            work.rows[k] = _full_rows(product.rows, tables.matrix[dtype, 0])
+            work.pairs[k], work.lanes[k, 0] = product.parts
+            work.columns[k] = _full_columns(op, product.columns, machine.fractal(dtype).columns)
+            work.on_vector[k], work.lanes[k, 1] = _on_vector(op, tables, dtype, product)
+            work.weights[k] = product.weights * dtype.size_bytes
             continue
-        made, read = leaf.needed_bytes, sum(r.box.values * of.images * of.size_bytes for of, r in needs.read_by(k))
-        found.vector[k] = _vector(op, t, made / REPEAT_BYTES, read / REPEAT_BYTES)
-        if found.vector[k]:
+        written, read = leaf.needed_bytes, sum(r.box.values * of.images * of.size_bytes for of, r in needs.read_by(k))
+        work.vector[k] = _vector(op, tables, written / REPEAT_BYTES, read / REPEAT_BYTES)
+        if work.vector[k]:
             read_as = [(target_graph.operators[r.reader].operator, r) for r in leaf.readings]
             multiplied = [r for by, r in read_as if isinstance(by, HeadedProduct) or (isinstance(by, Convolution) and r.operand == 0)]
-            found.back[k] = max([r.box.values for r in multiplied], default=0) * leaf.images * leaf.size_bytes
-    return found
+            work.back[k] = max([r.box.values for r in multiplied], default=0) * leaf.images * leaf.size_bytes
+    return work
 
 
 class OwnLoads(NamedTuple):
-    """Of an operator the part of its left operand, and whether the right one, that are counted as loads of it; whether others read the
-    left one, too."""
+    """Loads that count for an operator: the share of its left operand, whether the right one; and whether others read the left one, too."""
 
     left: float
     right: bool
@@ -257,7 +261,7 @@ class OwnLoads(NamedTuple):
 
 
 def _loaded_for_it(target_graph: TargetGraph, needs: Needs) -> list[OwnLoads]:
-    """What several products read is loaded for all of them at once, by a program that likes to, so it is counted for one."""
+    """Loads of operands, each counted for one of its readers: a program may load them for all readers at once."""
     count = len(target_graph.operators)
     elsewhere, right, shared = np.zeros(count), np.ones(count, np.bool_), np.zeros(count, np.bool_)
     for leaf in (*needs.made, *needs.given):
@@ -269,79 +273,79 @@ def _loaded_for_it(target_graph: TargetGraph, needs: Needs) -> list[OwnLoads]:
                     elsewhere[reading.reader] += reading.box.channels.sum()
                 else:
                     right[reading.reader] = False
-    found = []
+    loads = []
     for spec in target_graph.operators:
         op, lanes, k = spec.operator, target_graph.type_of(spec.reads[0]).lanes, spec.index
         channels = target_graph.graph.shapes[op.inputs[0]][1]
-        whole = isinstance(op, Convolution) and op.groups == 1
-        part = (channels - elsewhere[k]) / (-(-channels // lanes) * lanes) if whole else 0.0
-        found.append(OwnLoads(float(part) if elsewhere[k] else 1.0, bool(right[k]), bool(shared[k])))
-    return found
+        dense = isinstance(op, Convolution) and op.groups == 1
+        part = (channels - elsewhere[k]) / (-(-channels // lanes) * lanes) if dense else 0.0
+        loads.append(OwnLoads(float(part) if elsewhere[k] else 1.0, bool(right[k]), bool(shared[k])))
+    return loads
 
 
 def _added_up(target_graph: TargetGraph, needs: Needs) -> list[bool]:
-    """Whether the sums of an operator may stay in L0C until others are added to them there, so that they are no moves of their own."""
+    """Whether the sums of an operator may stay in L0C until others are added to them there, without a move of their own."""
 
     def adds(op: Operator, operand: int) -> bool:
         if isinstance(op, Vector):
             return any(step.op in ("add", "sub", "rsub") for step in op.steps)
         return (isinstance(op, Convolution) and operand > 0) or (isinstance(op, Pool) and op.mode == "average")
 
-    found = []
+    flags = []
     for spec, leaf in zip(target_graph.operators, needs.made, strict=True):
         linear = isinstance(spec.operator, Conv) and spec.operator.activation == "none" and not leaf.outside
-        found.append(linear and all(adds(target_graph.operators[r.reader].operator, r.operand) for r in leaf.readings))
-    return found
+        flags.append(linear and all(adds(target_graph.operators[r.reader].operator, r.operand) for r in leaf.readings))
+    return flags
 
 
-def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, loaded: OwnLoads) -> tuple[Floats, float]:
-    """float64 [3]: cycles of CUBE, MTE1 and FIXPIPE; of CUBE's start-ups (docs/bounds.md, Lemma 2)."""
-    fractal, axes = machine.fractal(dtype), t.matrix[dtype]
-    n1, blocks = -(-p.columns // fractal.columns), machine.buffers_bytes.L0C // (fractal.columns * SUM_BYTES)
-    columns = blocks if loaded.shared or p.reuse[0] < inf else min(blocks, p.times * n1)
-    each = _least_step(axes[1], fractal.lanes, p.times * p.left) * _least_step(axes[2], fractal.columns, columns)
-    cycles = p.times * steps(p.rows, axes[0]) * p.pairs * each * int(t.step_cycles[dtype])
-    left = p.times * p.rows * p.left * BLOCK_BYTES * loaded.left
-    right = p.times * p.pairs * fractal.weight_blocks * BLOCK_BYTES if loaded.right else 0
-    out = p.times * p.rows * n1 * fractal.columns * SUM_BYTES
+def _matrix(machine: Machine, tables: CostTables, dtype: DataType, product: Multiplied, loaded: OwnLoads) -> tuple[Floats, float]:
+    """Cycles of CUBE, MTE1 and FIXPIPE, float64 [3]; cycles of CUBE's start-ups (docs/bounds.md, Lemma 2)."""
+    fractal, axes = machine.fractal(dtype), tables.matrix[dtype]
+    n1, blocks = -(-product.columns // fractal.columns), machine.buffers_bytes.L0C // (fractal.columns * SUM_BYTES)
+    columns = blocks if loaded.shared or product.reuse[0] < inf else min(blocks, product.times * n1)
+    tile_steps = _least_step(axes[1], fractal.lanes, product.times * product.left) * _least_step(axes[2], fractal.columns, columns)
+    cycles = product.times * steps(product.rows, axes[0]) * product.pairs * tile_steps * int(tables.step_cycles[dtype])
+    left_bytes = product.times * product.rows * product.left * BLOCK_BYTES * loaded.left
+    right_bytes = product.times * product.pairs * fractal.weight_blocks * BLOCK_BYTES if loaded.right else 0
+    out = product.times * product.rows * n1 * fractal.columns * SUM_BYTES
     into_a, into_b, out_of_c = way_to(machine, Memory.L0A), way_to(machine, Memory.L0B), way_from(machine, Memory.L0C, Engine.FIXPIPE)
     a, b, c = (machine.buffers_bytes.there.get(name, 0) for name in ("L0A", "L0B", "L0C"))
     starts = 0.0
     if a and b:
         rooms = a // BLOCK_BYTES, b // (fractal.weight_blocks * BLOCK_BYTES), c // (fractal.columns * SUM_BYTES)
-        most = _most(rooms, (p.rows, p.times * p.left, columns), p.reuse)
-        of_row = p.pairs if p.reuse[0] == inf else p.summed * p.columns / (fractal.lanes * fractal.columns)
-        starts = p.times * p.rows * of_row / most * machine.matrix.startup_cycles
-    return np.array((cycles, into_a.cycles(left, a) + into_b.cycles(right, b), out_of_c.cycles(out, c)), np.float64), starts
+        pairs = _most(rooms, (product.rows, product.times * product.left, columns), product.reuse)
+        of_row = product.pairs if product.reuse[0] == inf else product.summed * product.columns / (fractal.lanes * fractal.columns)
+        starts = product.times * product.rows * of_row / pairs * machine.matrix.startup_cycles
+    return np.array((cycles, into_a.cycles(left_bytes, a) + into_b.cycles(right_bytes, b), out_of_c.cycles(out, c)), np.float64), starts
 
 
 def _most(rooms: tuple[int, int, int], axes: tuple[int, int, int], reuse: tuple[float, float]) -> float:
-    """The most pairs of blocks, for a row each, that one MMAD makes; of groups in pairs whose lanes are all full.
+    """Most pairs of blocks, for a row each, of one MMAD; of groups in pairs whose lanes are all full.
 
     rooms: of L0A in blocks of k of a row, of L0B in pairs of blocks, of L0C in blocks of columns of a row.  axes: rows, blocks of k and of
     columns that there are.  reuse: as in `Multiplied`.
     """
-    (left, right, sums), (rows, *others) = rooms, axes
-    inner, columns = np.meshgrid(*(np.arange(1, min(count, right) + 1) for count in others))
-    fits = inner * columns <= right
+    (left_room, right_room, sums), (rows, *counts) = rooms, axes
+    inner, columns = np.meshgrid(*(np.arange(1, min(count, right_room) + 1) for count in counts))
+    fits = inner * columns <= right_room
     k, n = inner[fits], columns[fits]
     useful = np.minimum(k * n, np.minimum(k * reuse[0], n * reuse[1]))
-    return float((np.minimum(np.minimum(left // k, sums // n), rows) * useful).max())
+    return float((np.minimum(np.minimum(left_room // k, sums // n), rows) * useful).max())
 
 
 class FastestPath(NamedTuple):
-    """How data come to a memory, or leave it, at most.  bytes_per_cycle: infinite where several engines may move them."""
+    """Fastest rate into or out of a memory.  bytes_per_cycle: infinite if several engines may move the data."""
 
     bytes_per_cycle: float
     startup_cycles: int
 
     def cycles(self, size_bytes: float, each_bytes: float) -> float:
-        """each_bytes: of what one instruction moves at most."""
+        """Least cycles of so many bytes.  each_bytes: most bytes of one instruction."""
         return size_bytes / self.bytes_per_cycle + (size_bytes / each_bytes * self.startup_cycles if each_bytes else 0)
 
 
 def way_to(machine: Machine, memory: Memory) -> FastestPath:
-    """By MTE1."""
+    """Fastest path of MTE1 into a memory."""
     return _fastest([path for path in machine.paths if path.destination == memory.name], Engine.MTE1)
 
 
@@ -355,26 +359,26 @@ def _fastest(paths: Sequence[DataPath], engine: Engine) -> FastestPath:
     return FastestPath(max(float(path.bytes_per_cycle) for path in paths), min(path.startup_cycles for path in paths))
 
 
-def _least_step(axis: NDArray[np.int64], size: int, most: int) -> float:
-    """Steps along an axis of a block of so many lanes, as its part of an MMAD of up to `most` of them."""
-    target_graph, least, fill = axis.tolist()
-    blocks = np.arange(1, most + 1)
-    return float(((np.maximum(-(-blocks * size // target_graph), least) + fill) / blocks).min())
+def _least_step(axis: NDArray[np.int64], size: int, limit: int) -> float:
+    """Steps along an axis of a block of so many lanes, as its share of an MMAD of up to `limit` blocks."""
+    unit, least, fill = axis.tolist()
+    blocks = np.arange(1, limit + 1)
+    return float(((np.maximum(-(-blocks * size // unit), least) + fill) / blocks).min())
 
 
-def _repeats(t: CostTables, repeats: float, *ops: Op) -> float:
+def _repeats(tables: CostTables, repeats: float, *ops: Op) -> float:
     """Cycles of so many repeats of each of some opcodes, in instructions of as many as one takes."""
-    return sum(repeats * (int(t.vector_cycles[op]) + int(t.scalars[1]) / MAX_REPEATS) for op in ops)
+    return sum(repeats * (int(tables.vector_cycles[op]) + int(tables.scalars[1]) / MAX_REPEATS) for op in ops)
 
 
-def _vector(op: Operator, t: CostTables, made: float, read: float) -> float:
-    """Cycles of VECTOR of what no other engine does (docs/bounds.md, Lemma 3).  made, read: repeats of its result, and of what it reads."""
+def _vector(op: Operator, tables: CostTables, written: float, read: float) -> float:
+    """Cycles of VECTOR for work of no other engine (docs/bounds.md, Lemma 3).  written, read: repeats of its result and of its inputs."""
     if isinstance(op, Vector):
-        return _repeats(t, made, *(_OPCODES[step.op] for step in op.steps if step.op in _OPCODES))
+        return _repeats(tables, written, *(_OPCODES[step.op] for step in op.steps if step.op in _OPCODES))
     if isinstance(op, Pool) and op.mode == "max":
-        return _repeats(t, max(made, read / 2), Op.VMAX)
+        return _repeats(tables, max(written, read / 2), Op.VMAX)
     if isinstance(op, Softmax):
-        return _repeats(t, made, Op.VEXP)
+        return _repeats(tables, written, Op.VEXP)
     if isinstance(op, LayerNorm):
-        return _repeats(t, made, Op.VMUL)
+        return _repeats(tables, written, Op.VMUL)
     return 0.0

@@ -1,8 +1,8 @@
-"""Phases of a program that no schedule lets overlap: what has to be over before a value is there, and what can only begin behind it.
+"""Phases of a program that no schedule can overlap: work that must end before a value exists, and work that can only begin after it.
 
-Before the first value of some operators much is complete: one behind a mean over all pixels needs all of these, one of an attention all
-keys.  Such a value is a barrier: work before it and work behind it share no cycle, so what engines do not do before it they have no time
-for behind it (docs/bounds.md, Lemma 5).
+Before the first value of some operators much is complete: a value behind a mean over all pixels needs all of these, one of an attention all
+keys.  Such a value is a barrier: work before it and work behind it share no cycle, so engines cannot make up behind it for idle cycles
+before it (docs/bounds.md, Lemma 5).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from compiler.target.target_graph import TargetGraph
 
 Ops = frozenset[int]
 NOTHING: Ops = frozenset()
-LEAST_PART = 0.002  # of all work that a phase is worth its while for
+LEAST_PART = 0.002  # least share of all work for a phase
 
 
 class Phases(NamedTuple):
-    """first, last: int64 [n], phases in which the work of an operator may be done, of so many."""
+    """Phases in which the work of an operator may be done.  first, last: int64 [n], of so many phases."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
@@ -35,7 +35,7 @@ class Phases(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """Of an operator: its operands, each the leaves that it is made of and how they are read."""
+    """Operands of an operator, each with its leaves and how they are read."""
 
     operands: dict[int, list[tuple[Leaf, Touch]]]
 
@@ -45,24 +45,24 @@ class Reads(NamedTuple):
 
 
 def reads_of(target_graph: TargetGraph, needs: Needs) -> list[Reads]:
-    found = [Reads({}) for _ in target_graph.operators]
+    reads = [Reads({}) for _ in target_graph.operators]
     for leaf in (*needs.made, *needs.given):
         for touch in leaf.readings:
-            found[touch.reader].operands.setdefault(touch.operand, []).append((leaf, touch))
-    return found
+            reads[touch.reader].operands.setdefault(touch.operand, []).append((leaf, touch))
+    return reads
 
 
 def mixes(op: Operator) -> bool:
-    """Whether a value of its result is made of all channels of its first input."""
+    """Whether a value of its result depends on all channels of its first input."""
     if isinstance(op, Convolution | Softmax | QuantisedSoftmax):
         return op.groups == 1
     return op.heads == 1 if isinstance(op, HeadedProduct) else isinstance(op, LayerNorm)
 
 
 def before_first(target_graph: TargetGraph, needs: Needs) -> list[Ops]:
-    """Of every operator those that are complete before any value of its result is (docs/bounds.md, Lemma 5)."""
-    complete: list[Ops] = []  # where all of a result is, the operator among them
-    pixel: list[Ops] = []  # where all channels of a pixel are
+    """Operators that are complete before any value of an operator's result is, for every operator (docs/bounds.md, Lemma 5)."""
+    complete: list[Ops] = []  # before all of a result, the operator included
+    pixel: list[Ops] = []  # before all channels of a pixel
     value: list[Ops] = []
     for spec, reads in zip(target_graph.operators, reads_of(target_graph, needs), strict=True):
         of_all, of_pixel, of_value = {spec.index}, set[int](), set[int]()
@@ -86,14 +86,14 @@ def before_first(target_graph: TargetGraph, needs: Needs) -> list[Ops]:
 
 
 def behind_first(target_graph: TargetGraph, reads: list[Reads], barrier: int) -> tuple[list[bool], list[bool]]:
-    """Of every operator, whether all its values, and whether all its work, come after the first value of another one's result."""
+    """Whether all values, and whether all work, of every operator come after the first value of operator `barrier`."""
     values, work = [False] * len(target_graph.operators), [False] * len(target_graph.operators)
     values[barrier] = True
-    for spec, mine in zip(target_graph.operators[barrier + 1 :], reads[barrier + 1 :], strict=True):
+    for spec, operator_reads in zip(target_graph.operators[barrier + 1 :], reads[barrier + 1 :], strict=True):
         op = spec.operator
-        of_one = {i: [leaf.maker >= 0 and values[leaf.maker] for leaf, _ in parts] for i, parts in mine.operands.items()}
+        of_one = {i: [leaf.maker >= 0 and values[leaf.maker] for leaf, _ in parts] for i, parts in operator_reads.operands.items()}
         wholly = {i: bool(parts) and all(parts) for i, parts in of_one.items()}
-        if isinstance(op, Vector) and any(step.op == "take" for step in op.steps):  # what came before is given up
+        if isinstance(op, Vector) and any(step.op == "take" for step in op.steps):  # earlier values are not counted
             values[spec.index] = work[spec.index] = bool(wholly) and all(wholly.values())
             continue
         values[spec.index] = any(wholly.values()) or (mixes(op) and any(of_one.get(0, ())))
@@ -102,19 +102,19 @@ def behind_first(target_graph: TargetGraph, reads: list[Reads], barrier: int) ->
 
 
 def phases_of(target_graph: TargetGraph, needs: Needs, work: NDArray[np.float64]) -> Phases:
-    """work: of every operator, in any unit: barriers with little between them are not worth a phase."""
+    """Phases of a target graph.  work: of every operator, in any unit: barriers with little work between them make no phase."""
     count = len(target_graph.operators)
     first, last = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     if any(leaf.images > 1 for leaf in needs.made):  # a value needs its own image alone
         return Phases.one(count)
     reads, phase, allowed = reads_of(target_graph, needs), 0, [True] * count
     for barrier, before in enumerate(before_first(target_graph, needs)):
-        news = [k for k in before if last[k] < 0]
-        if not allowed[barrier] or work[news].sum() <= LEAST_PART * work.sum():
+        new_operators = [k for k in before if last[k] < 0]
+        if not allowed[barrier] or work[new_operators].sum() <= LEAST_PART * work.sum():
             continue
-        last[news] = phase
+        last[new_operators] = phase
         phase += 1
-        allowed, behind = behind_first(target_graph, reads, barrier)
-        first[behind] = phase
+        allowed, later = behind_first(target_graph, reads, barrier)
+        first[later] = phase
     last[last < 0] = phase
     return Phases(first, last, phase + 1)

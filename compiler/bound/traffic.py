@@ -1,8 +1,8 @@
-"""Theorem 3 of `docs/bounds.md`: bytes of DDR that every program moves, with so many bytes on chip.
+"""Traffic bound, Theorem 3 of `docs/bounds.md`: bytes of DDR that every program moves, with so many bytes on chip.
 
-Weights, inputs and outputs once; and for windows of operators that share none, what does not fit on chip at the time when the first value
-of the window's last operator is complete.  Each inner result is then there, or made from then on with weights that were used before: the
-cheapest choice is a minimum cut.  The best set of windows is a shortest path over their borders, the other way round.
+Weights, inputs and outputs once; and for windows of operators that share none, the bytes that do not fit on chip when the first value
+of the window's last operator is complete.  Each inner result is then on chip, or computed later with weights that were used before: the
+cheapest choice is a minimum cut.  The best set of windows is a longest path over their borders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES
 
 
 class Once(NamedTuple):
-    """Bytes that come from and go to DDR at least once: of the model's inputs and constants, of weights, of its outputs."""
+    """Bytes that move from and to DDR at least once: of the model's inputs and constants, of weights, of its outputs."""
 
     inputs: int
     weights: int
@@ -48,15 +48,16 @@ def _in_blocks(leaf: Leaf) -> int:
     lanes = BLOCK_BYTES // leaf.size_bytes
     if len(leaf.touched) <= FOUR < lanes and leaf.size_bytes < SUM_BYTES:
         return int(leaf.touched.max()) * FOUR * leaf.images * leaf.size_bytes
-    planes = np.sort(leaf.touched)[::-1][::lanes]  # of each plane at least the pixels of the channel of it that is read most
+    planes = np.sort(leaf.touched)[::-1][::lanes]  # of each plane at least the pixels of its most read channel
     return int(planes.sum()) * leaf.images * BLOCK_BYTES
 
 
 class FusedGraph(NamedTuple):
-    """What windows are made of.  held: bytes of an operator's result; twice: those that DDR moves where it lies there meanwhile.
+    """Graph for windows.  held: bytes of an operator's result; twice: bytes that DDR moves if it lies there meanwhile.
 
-    weights: bytes.  makers: operators that make what an operator reads, where a part of its result needs as large a part of theirs.
-    ends: operators that may be the last of a window: each of their values is made of all channels."""
+    weights: bytes.  makers: producers of an operator's inputs, if a part of its result needs as large a part of theirs.
+    ends: operators that may be the last of a window: each of their values depends on all channels.
+    """
 
     held: list[int]
     twice: list[int]
@@ -78,16 +79,16 @@ def fused_of(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]
 
 
 def excess(fused: FusedGraph, capacity: int) -> tuple[Excess, ...]:
-    """Windows that share no operator, of which most bytes follow together: those of each beyond `capacity` bytes on chip."""
+    """Disjoint windows with the most bytes in total: those of each beyond `capacity` bytes on chip."""
     count = len(fused.held)
     best: list[tuple[int, tuple[Excess, ...]]] = [(0, ())]
     for last in range(count):
-        found = best[-1]
+        choice = best[-1]
         for window in _ending(fused, last, capacity):
             before, windows = best[window.start]
-            if before + window.bytes > found[0]:
-                found = before + window.bytes, (*windows, window)
-        best.append(found)
+            if before + window.bytes > choice[0]:
+                choice = before + window.bytes, (*windows, window)
+        best.append(choice)
     return best[-1][1]
 
 
@@ -96,25 +97,26 @@ def _ending(fused: FusedGraph, last: int, capacity: int) -> list[Excess]:
     if not fused.ends[last]:
         return []
     gains = [0] * (last + 1)
-    # what is on chip is at most `capacity`; a byte of weights is loaded once more, one of a result written and read
-    for held, factor in ((fused.held, 1), (fused.twice, 2)):
-        if held[last] <= factor * capacity:
+    # at most `capacity` bytes are on chip; a byte of weights is loaded once more, one of a result written and read
+
+    for sizes, factor in ((fused.held, 1), (fused.twice, 2)):
+        if sizes[last] <= factor * capacity:
             continue
         cut = GrowingCut()
-        made = {last: cut.node()}
-        cut.arc(SOURCE, made[last], held[last])
+        nodes = {last: cut.node()}
+        cut.arc(SOURCE, nodes[last], sizes[last])
         for start in range(last - 1, -1, -1):
-            if readers := [reader for reader in made if start in fused.makers[reader]]:
-                there, made[start] = cut.node(), cut.node()
+            if readers := [reader for reader in nodes if start in fused.makers[reader]]:
+                stored_node, nodes[start] = cut.node(), cut.node()
                 for reader in readers:
-                    cut.arc(made[reader], there, ENDLESS)
-                cut.arc(there, made[start], held[start])
-                cut.arc(made[start], DRAIN, fused.weights[start])
+                    cut.arc(nodes[reader], stored_node, ENDLESS)
+                cut.arc(stored_node, nodes[start], sizes[start])
+                cut.arc(nodes[start], DRAIN, fused.weights[start])
                 gains[start] = max(gains[start], cut.grow() - factor * capacity)
-                if cut.value == held[last]:  # it grows no more
+                if cut.value == sizes[last]:  # it grows no more
                     break
-    found: list[Excess] = []
+    windows: list[Excess] = []
     for start in range(last, -1, -1):
-        if gains[start] > (found[-1].bytes if found else 0):
-            found.append(Excess(start, last + 1, gains[start]))
-    return found
+        if gains[start] > (windows[-1].bytes if windows else 0):
+            windows.append(Excess(start, last + 1, gains[start]))
+    return windows

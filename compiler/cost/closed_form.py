@@ -1,11 +1,11 @@
-"""Cycles of every engine, each in one closed form: ranking, features, the operator space and its bounds ask here and spell none of them.
+"""Closed forms of engine cycles, one per engine: shared by the ranking, features, the operator space and its bounds.
 
-Numbers in, numbers out, so that a kernel over many tilings and a call for one tiling share a form.  What an operator's tiles come to is
-counted elsewhere: of a product by `ops.tile_counts`, of an operator of VECTOR by its kind.  Bytes on DDR are in `cost.ddr_traffic`.
+Numbers in, numbers out, so that a kernel over many tilings and a call for one tiling share a form.  Counts of an operator's tiles come from
+elsewhere: of a product from `ops.tile_counts`, of an operator of VECTOR from its kind.  Bytes on DDR are in `cost.ddr_traffic`.
 
-What is divided by a rate is not rounded.  Who counts in whole cycles rounds it down before start-ups are added: a product's forms take
-cycles of what moves (`a_cycles`, `b_cycles`, `out_cycles`) apart from instructions, because the ranking's inner loop must not divide.
-What divides is inlined: as a call it costs estimates of many points a quarter.
+A quotient by a rate is not rounded.  Callers that need integer cycles round it down before start-ups are added: a product's forms take
+cycles of moves (`a_cycles`, `b_cycles`, `out_cycles`) apart from instructions, because the ranking's inner loop must not divide.
+Forms with a division are inlined: a call makes estimates of many points a quarter slower.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
 M, K, N = 0, 1, 2  # axes
-# one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower
+# operators one after the other, each as long as its busiest engine or its own loads, with DDR so many times slower
 SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 4}
 
 
 class Cost(NamedTuple):
-    """A core for a data type, as kernels want it: halves of L0 in blocks, in what operands lie (`Fractal`), cycles, and bytes per cycle,
-    0 where there is no path.
+    """Figures of a core for a data type, for kernels: halves of L0 in blocks, `Fractal`, cycles, and bytes per cycle, 0 without a path.
 
-    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  a, b: to L0A and L0B.  out: of results out of L0C, to L1 where `direct`, else
+    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  a, b: to L0A and L0B.  out: of results out of L0C, to L1 if `direct`, else
     to UB.  in: from L1 to UB.  back: from UB to L1.
     """
 
@@ -67,15 +66,15 @@ class Cost(NamedTuple):
 
 @lru_cache(maxsize=64)
 def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
-    """inside: a product's results stay on chip, by FIXPIPE where it has the path."""
-    t, fractal, direct = cost_tables(machine), machine.fractal(dtype), inside and writes_l1(machine)
+    """Figures of a machine.  inside: a product's results stay on chip, by FIXPIPE if it has the path."""
+    tables, fractal, direct = cost_tables(machine), machine.fractal(dtype), inside and writes_l1(machine)
     halves = (room_blocks(machine, m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
     ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB)
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))
-    rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
-    matrix, vector, _ = t.scalars.tolist()
+    rates = (int(table[path]) for path in paths for table in (tables.rate, tables.startup))
+    matrix, vector, _ = tables.scalars.tolist()
     macs = float(machine.macs_per_cycle.get(DataType(dtype).product.name, 0))
-    products = matrix, latency_cycles(machine), int(t.step_cycles[dtype]), macs, t.matrix[dtype]
+    products = matrix, latency_cycles(machine), int(tables.step_cycles[dtype]), macs, tables.matrix[dtype]
     return Cost._make((*halves, *fractal, direct, *products, *rates, vector))
 
 
@@ -91,55 +90,53 @@ def moves(size_bytes: float, rate: int, count: float, startup: int) -> float:
 
 
 @njit(cache=True, inline="always")
-def steps_along(c: Cost, axis: int, along: Along, tile: int) -> int:
-    """Steps of MMAD of all pieces of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
-    (size, count), (rest, one) = along
-    target_graph = c.lanes if axis == K else c.columns if axis == N else 1
-    return count * all_steps(size * target_graph, tile * target_graph, c.axes[axis]) + one * all_steps(
-        rest * target_graph, tile * target_graph, c.axes[axis]
-    )
+def steps_along(cost: Cost, axis: int, along: Along, tile: int) -> int:
+    """Steps of MMAD of all parts of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
+    (size, count), (remainder, one) = along
+    unit = cost.lanes if axis == K else cost.columns if axis == N else 1
+    return count * all_steps(size * unit, tile * unit, cost.axes[axis]) + one * all_steps(remainder * unit, tile * unit, cost.axes[axis])
 
 
 @njit(cache=True)
-def panels_between(c: Cost, needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut) -> Panels:
-    """Of a product with zeros beside its groups (`target.zero_blocks`)."""
-    return panels_of(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, c.lanes, c.axes[K], c.columns, c.axes[N])
+def panels_between(cost: Cost, needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut) -> Panels:
+    """Panels of a product with zeros beside its groups (`target.zero_blocks`)."""
+    return panels_of(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, cost.lanes, cost.axes[K], cost.columns, cost.axes[N])
 
 
 @njit(cache=True)
-def cube(c: Cost, products: int, steps: int) -> int:
+def cube(cost: Cost, products: int, steps: int) -> int:
     """Cycles of CUBE."""
-    return products * c.cube_startup + steps * c.step_cycles
+    return products * cost.cube_startup + steps * cost.step_cycles
 
 
 @njit(cache=True)
-def a_cycles(c: Cost, moved: int) -> float:
+def a_cycles(cost: Cost, moved: int) -> float:
     """Cycles of rows x blocks of k on their way to L0A."""
-    return _per(moved * BLOCK_BYTES, c.a_rate)
+    return _per(moved * BLOCK_BYTES, cost.a_rate)
 
 
 @njit(cache=True)
-def b_cycles(c: Cost, moved: int) -> float:
+def b_cycles(cost: Cost, moved: int) -> float:
     """Cycles of n1 x blocks of k on their way to L0B."""
-    return _per(moved * (c.weight_blocks * BLOCK_BYTES), c.b_rate)
+    return _per(moved * (cost.weight_blocks * BLOCK_BYTES), cost.b_rate)
 
 
 @njit(cache=True)
-def out_cycles(c: Cost, made: int) -> float:
+def out_cycles(cost: Cost, results: int) -> float:
     """Cycles of pixels x n1 on their way out of L0C."""
-    return _per(made * (c.sum_blocks * BLOCK_BYTES), c.out_rate)
+    return _per(results * (cost.sum_blocks * BLOCK_BYTES), cost.out_rate)
 
 
 @njit(cache=True)
-def mte1(c: Cost, a: float, loads_a: int, b: float, loads_b: int) -> float:
-    """Cycles of MTE1 for L0.  a, b: those of what moves."""
-    return (a + loads_a * c.a_startup) + (b + loads_b * c.b_startup)
+def mte1(cost: Cost, left_cycles: float, loads_a: int, right_cycles: float, loads_b: int) -> float:
+    """Cycles of MTE1 for L0.  left_cycles, right_cycles: of the moves themselves."""
+    return (left_cycles + loads_a * cost.a_startup) + (right_cycles + loads_b * cost.b_startup)
 
 
 @njit(cache=True)
-def fixpipe(c: Cost, out: float, results: int) -> float:
-    """Cycles of FIXPIPE.  out: those of what moves."""
-    return out + results * c.out_startup
+def fixpipe(cost: Cost, out: float, results: int) -> float:
+    """Cycles of FIXPIPE.  out: of the moves themselves."""
+    return out + results * cost.out_startup
 
 
 @njit(cache=True)

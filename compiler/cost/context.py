@@ -1,19 +1,19 @@
-"""The condition under which a segment runs, as columns: contention level and machine, so that one model may know any of them.
+"""Condition under which a segment runs, as columns: contention level and machine, so that one model may know any of them.
 
 | name                                   | meaning                                                                             |
 |----------------------------------------|-------------------------------------------------------------------------------------|
-| `share`, `latency`                     | what the level leaves of the DDR bandwidth; cycles that it adds, log2(1 + x)          |
-| `l1`, `shared`, `cores`                | what the level grants: log2(1 + bytes) of L1 of a core and of the shared memory; cores |
+| `share`, `latency`                     | the level's share of the DDR bandwidth; cycles that it adds, log2(1 + x)              |
+| `l1`, `shared`, `cores`                | grants of the level: log2(1 + bytes) of L1 of a core and of the shared memory; cores  |
 | `l0a`, `l0b`, `l0c`, `ub`              | log2(1 + bytes) of the other buffers of a core                                        |
 | `macs`                                 | log2 of the multiply-accumulates per cycle of a core, for the data type               |
 | `ddr`, `read`, `write`                 | log2 of bytes per cycle: deliverable by the port; that a core's DMAs draw             |
 | `wait`, `flight`                       | log2(1 + cycles) until the first data of a transfer; transfers that a DMA has in flight |
-| `activate`, `turned`                   | log2(1 + bytes) that the pins move from row to row (0: rows are never missed); share |
-|                                        | of the rate that is left where reads and writes take turns                            |
+| `activate`, `turned`                   | log2(1 + bytes) that the pins move from row to row (0: rows are never missed);        |
+|                                        | share of the rate that remains if reads and writes take turns                         |
 
-A machine has other values as well; what a segment takes of them is in its features (`compiler.cost.features`), whose cycles are the
+A machine has other values as well; their effect on a segment is in its features (`compiler.cost.features`), whose cycles are the
 machine's own.
-"""  # fmt: skip
+"""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ SHARE, LATENCY = (CONDITIONS.index(name) - len(CONDITIONS) for name in ("share",
 
 
 def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.float32]:
-    """float32 [len(CONDITIONS)] of a level of the machine, by its name."""
-    there, granted, ddr = machine.contention[level], machine.granted(level), machine.ddr
+    """Columns of a level of the machine, float32 [len(CONDITIONS)]."""
+    contention, grant, ddr = machine.contention[level], machine.granted(level), machine.ddr
     timings = ddr.timings
-    found = (
-        there.share,
-        log2(1 + there.latency_cycles),
-        log2(1 + granted.l1_bytes),
-        log2(1 + granted.shared_bytes),
-        granted.cores,
+    columns = (
+        contention.share,
+        log2(1 + contention.latency_cycles),
+        log2(1 + grant.l1_bytes),
+        log2(1 + grant.shared_bytes),
+        grant.cores,
         *(log2(1 + machine.buffer_blocks(memory) * BLOCK_BYTES) for memory in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB)),
         log2(machine.peak(dtype)),
         log2(ddr.deliverable),
@@ -51,9 +51,9 @@ def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.fl
         0.0 if timings is None else log2(1 + timings.activate_bytes),
         float(ddr.turned / ddr.deliverable),
     )
-    return np.array(found, np.float32)
+    return np.array(columns, np.float32)
 
 
 def under(features: NDArray[np.float32], condition: NDArray[np.float32]) -> NDArray[np.float32]:
-    """[n, F + len(CONDITIONS)]: features [n, F] with the condition beside each row."""
+    """Features [n, F] with the condition beside each row, [n, F + len(CONDITIONS)]."""
     return np.hstack([features, np.broadcast_to(condition, (len(features), len(condition)))])

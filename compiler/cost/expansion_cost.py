@@ -1,4 +1,4 @@
-"""What it takes to expand an operator's weights (`target.weight_expansion`): the price of the records, which sizes alone decide."""
+"""Cost of expanding an operator's weights (`target.weight_expansion`): the price of the records, which depends on sizes alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTHING = Expanding()
 
 
 def expanding(kind: CostClass, tiling: ConvTiling) -> Expanding:
-    """Of all of an operator's weights once."""
+    """Cost of expanding all of an operator's weights once."""
     spec = product_of(kind.spec)
     if spec is None or spec.expansion is None:
         return _NOTHING
@@ -65,18 +65,18 @@ def _expanding(kind: CostClass, resident: bool, chunk_n1: int, chunk_k1: int, ti
 
 @njit(cache=True)
 def _records(
-    out: Code, j: ExpansionJob, runs: Ints, needed: Ints, resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
+    out: Code, job: ExpansionJob, runs: Ints, needed: Ints, resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
 ) -> int:  # fmt: skip
-    """All of them, at places that mean nothing; -1 where `out` is too short."""
-    parity, at, nowhere = np.zeros(PARITIES, np.int64), 0, np.empty((0, 0), np.int64)
+    """Emit all records, at meaningless addresses; returns their count, -1 if `out` is too short."""
+    parity, row, nowhere = np.zeros(PARITIES, np.int64), 0, np.empty((0, 0), np.int64)
     if resident:
-        return expand_all(out, at, j, runs, needed, 0, parity, 0, groups, k1, n1, 0)
+        return expand_all(out, row, job, runs, needed, 0, parity, 0, groups, k1, n1, 0)
     for _ in range(groups):
         for n in range(0, n1, chunk_n1):
             for k in range(0, k1, chunk_k1):
                 size = min(chunk_k1, k1 - k)
-                some = min(chunk_n1, n1 - n)
-                at = expand(out, at, j, runs, needed, nowhere, 0, parity, 0, 1, k, size, n, some, 0, size * COLUMNS, 0)
-                if at < 0:
+                columns = min(chunk_n1, n1 - n)
+                row = expand(out, row, job, runs, needed, nowhere, 0, parity, 0, 1, k, size, n, columns, 0, size * COLUMNS, 0)
+                if row < 0:
                     return -1
-    return at
+    return row

@@ -1,10 +1,10 @@
-"""Features of a segment (and, summed, of a program) without lowering it: what the cost model sees.
+"""Features of a segment (and, summed, of a program) without lowering it: the input of the cost model.
 
 Extensive features (cycles of each engine, bytes moved, instructions) add up over segments and are given as log2(1 + x); intensive ones are
-means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables; those of engines, instructions and
-products are what the core with most of the segment's iterations or channels has, bytes are all cores'. What stages keep,
-move and emit: `cost.stage_features`.  What is an exact count of what is emitted, and what is an estimate, is told at the top of
-`tests/compiler/cost/test_counted.py`, which holds them to it.
+means weighted by operators.  Cycles are uncontended estimates from `simulator.npu.cycles`' tables.  Those of engines, instructions and
+products are of the core with most of the segment's iterations or channels, bytes are of all cores.  Features of stages:
+`cost.stage_features`.  The top of `tests/compiler/cost/test_counted.py` lists which are exact counts of the emitted records and which are
+estimates, and the tests check it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _OF_VECTOR = [
 
 
 def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
-    """float64 [len(FEATURES)] of one segment, not yet scaled: add them up for a program, then `scaled`."""
+    """Features of one segment before scaling, float64 [len(FEATURES)]: add them up for a program, then `scaled`."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         raise ValueError(str(segment))
@@ -75,10 +75,11 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
         out = _of_strips(segment, 0)
     else:
         sums = np.array([_of_strips(segment, part) for part in range(len(segment.parts))])
-        several = sums.sum(0)
-        several[_OF_ONE] = sums[segment.largest, _OF_ONE]
-        several[_A_CORES] = sums[:, _A_CORES].max(0)
-        out = several.tolist()
+        totals = sums.sum(0)
+        totals[_OF_ONE] = sums[segment.largest, _OF_ONE]
+        totals[_A_CORES] = sums[:, _A_CORES].max(0)
+        out = totals.tolist()
+    # rates of DDR and of the shared memory apply to the segment, not to its parts
     cores = len(plan.cores)
     read_rate, write_rate = ddr_rates(target_graph.machine, cores)
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
@@ -87,47 +88,48 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
     shared_in, shared_out = (cores * rate for rate in shared_rates(target_graph.machine))
     shared = out[_AT["shared_read_bytes"]] / shared_in + out[_AT["shared_write_bytes"]] / shared_out
     out[_AT["shared_cycles"]] = shared
-    out[_AT["busiest_cycles"]] = max(out[_AT["read_cycles"]] + out[_AT["write_cycles"]] + shared, *(out[at] for at in _BUSY))
+    out[_AT["busiest_cycles"]] = max(out[_AT["read_cycles"]] + out[_AT["write_cycles"]] + shared, *(out[column] for column in _BUSY))
     out[_AT["cores"]] = float(cores * len(plan.operators))
-    found = np.array(out)
-    found.flags.writeable = False
-    return found
+    features = np.array(out)
+    features.flags.writeable = False
+    return features
 
 
 def _of_strips(segment: Segment, part: int) -> list[float]:
-    """What adds up over the strips of a part, and what the one in their middle has."""
+    """Sums over the strips of a part; means are those of the middle strip."""
     strips = segment.strips(part)
     if len(strips) == 1:
         return _sums(segment, strips[0])
     sums = np.array([_sums(segment, strip) for strip in strips])
-    several = sums.sum(0)
-    several[_OF_ONE] = sums[len(strips) // 2, _OF_ONE]
-    out: list[float] = several.tolist()
+    totals = sums.sum(0)
+    totals[_OF_ONE] = sums[len(strips) // 2, _OF_ONE]
+    out: list[float] = totals.tolist()
     return out
 
 
 def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
-    """What adds up over the cores that share a segment's channels, and over its strips, and what each of them has.
+    """Features of a strip, summed over the cores that share a segment's channels.
 
     A list: single numbers of an array cost several times as much.
     """
     plan, groups, together, cores = segment.plan, strip.target_graph.images, strip.target_graph.together, segment.outline.dealt
     images = groups * together
-    laid = _laid(strip, plan.shared, plan.staged)
-    every = zip(laid.standings, plan.tilings, strict=True)
-    each = [_of_operator(standing, tiling, groups, together, cores) for standing, tiling in every]
-    out: list[float] = np.array(each).sum(0).tolist()
-    out[_AT["store_bytes"]] = float(laid.stored[False] * BLOCK_BYTES * images)
-    out[_AT["shared_write_bytes"]] = float(laid.stored[True] * BLOCK_BYTES * images)
-    for load, there in laid.loaded:
-        out[_AT["shared_read_bytes" if there else "load_bytes"]] += load * BLOCK_BYTES * images
+    traffic = _laid(strip, plan.shared, plan.staged)
+    pairs = zip(traffic.standings, plan.tilings, strict=True)
+    operator_rows = [_of_operator(standing, tiling, groups, together, cores) for standing, tiling in pairs]
+    out: list[float] = np.array(operator_rows).sum(0).tolist()
+    out[_AT["store_bytes"]] = float(traffic.stored[False] * BLOCK_BYTES * images)
+    out[_AT["shared_write_bytes"]] = float(traffic.stored[True] * BLOCK_BYTES * images)
+    for load, from_shared in traffic.loaded:
+        out[_AT["shared_read_bytes" if from_shared else "load_bytes"]] += load * BLOCK_BYTES * images
     out[_AT["l1_blocks_log2"]] = float(_kept(strip, plan.prefetch, plan.window))
     iterations = plan.blocks * groups
     out[_AT["iterations"]] = float(iterations)
+    # the core with most iterations
     share = -(-iterations // cores) / iterations
     if share < 1:
-        for at in _A_CORES:
-            out[at] *= share
+        for column in _A_CORES:
+            out[column] *= share
     operators = len(plan.operators)
     out[_AT["operators"]] = float(operators)
     out[_AT["segments"]] = 1.0
@@ -141,19 +143,19 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
 def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
     """Blocks of L1 that hold tensors."""
     target_graph, blocks = strip
-    kept = 0
+    l1_blocks = 0
     for storage, count in slot_counts(target_graph, blocks, prefetch, window).items():
         allocation = blocks.allocations[storage]
         high = allocation.high(count, target_graph.storages[0].n) * (1 if allocation.cached else count)
-        kept += allocation.planes * high * target_graph.storages[storage].row_blocks * target_graph.together
-    return kept
+        l1_blocks += allocation.planes * high * target_graph.storages[storage].row_blocks * target_graph.together
+    return l1_blocks
 
 
 class _OpContext(NamedTuple):
-    """What an operator's features depend on of the model and of its segment.
+    """Inputs of an operator's features from its model and its segment.
 
-    reads: which operands the segment has in L1, and which of those it makes there.  shared: which lie in the shared memory, and not in DDR,
-    where the segment has them not.  staged: so do its weights.  strips: see `Unit`.
+    reads: which operands the segment has in L1, and which of those it produces there.  shared: which other operands lie in the shared
+    memory instead of DDR.  staged: whether its weights do.  strips: see `TargetGraph`.
     """
 
     kind: CostClass
@@ -166,12 +168,14 @@ class _OpContext(NamedTuple):
 
     @property
     def on_chip(self) -> tuple[bool, ...]:
-        return tuple([made for _, made in self.reads])
+        return tuple([produced for _, produced in self.reads])
 
 
 class _SegmentBytes(NamedTuple):
-    """Of a segment whatever its tilings: its operators, blocks of an image that it stores, in DDR and in the shared memory, and those of
-    each of its loads, and whether that is from there."""
+    """Tiling-independent traffic of a segment: its operators, blocks stored per image (DDR, shared memory), and blocks of each load.
+
+    A load also has whether it comes from the shared memory.
+    """
 
     standings: tuple[_OpContext, ...]
     stored: tuple[int, int]
@@ -182,39 +186,40 @@ class _SegmentBytes(NamedTuple):
 def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, ...] = ()) -> _SegmentBytes:
     target_graph, blocks = strip
     standings, stored = [], [0, 0]
-    there = [storage.name in shared for storage in target_graph.storages]
+    in_shared = [storage.name in shared for storage in target_graph.storages]
     for k, spec in enumerate(target_graph.operators[blocks.start : blocks.stop]):
         heights = tuple(blocks.heights[k].items())
-        shares = tuple([there[read.storage] for read in spec.reads])
+        shares = tuple([in_shared[read.storage] for read in spec.reads])
         standing = blocks.inside[k], strip.residence(k), shares, spec.name in staged, target_graph.strips
         standings.append(_OpContext(kind_of(target_graph, spec), heights, *standing))
-        stored[there[spec.y.storage]] += stored_blocks(target_graph, blocks, k)
-    loaded = [(loaded_blocks(target_graph, blocks, load), there[load.storage]) for load in blocks.loads]
+        stored[in_shared[spec.y.storage]] += stored_blocks(target_graph, blocks, k)
+    loaded = [(loaded_blocks(target_graph, blocks, load), in_shared[load.storage]) for load in blocks.loads]
     return _SegmentBytes(tuple(standings), (stored[0], stored[1]), tuple(loaded))
 
 
 @lru_cache(maxsize=1 << 14)
 def _of_operator(standing: _OpContext, tiling: Tiling, groups: int, together: int, cores: int) -> NDArray[np.float64]:
-    """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before.
+    """Features that one operator adds, float64 [len(FEATURES)]; cached, because segments of a search share many operators.
 
-    groups: of so many images `together`."""
-    found = np.zeros(len(FEATURES))
+    groups: of so many images `together`.
+    """
+    features = np.zeros(len(FEATURES))
     kind, machine = standing.kind, standing.kind.target_graph.machine
-    # as if one core did all: its share of a segment is taken later
+    # as if one core did everything; its share of a segment follows later
     read_rate = ddr_rates(machine, cores)[0] / cores
     if isinstance(tiling, ConvTiling):
-        found[_OF_PRODUCT] = _product(standing, tiling, groups, together, cores, read_rate)
+        features[_OF_PRODUCT] = _product(standing, tiling, groups, together, cores, read_rate)
     else:
-        found[_OF_VECTOR] = _vector(standing, tiling, groups * together, read_rate)
-    found[_STAGES] = stage_features(kind, standing.heights, standing.on_chip, standing.inside, tiling, groups * together, together)
-    found.flags.writeable = False
-    return found
+        features[_OF_VECTOR] = _vector(standing, tiling, groups * together, read_rate)
+    features[_STAGES] = stage_features(kind, standing.heights, standing.on_chip, standing.inside, tiling, groups * together, together)
+    features.flags.writeable = False
+    return features
 
 
-def operator_cycles(strip: StripBlocks, k: int, tiling: Tiling) -> float:
-    """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
-    found = _of_operator(_laid(strip).standings[k], tiling, 1, 1, 1)
-    return float(max(found[_BUSY_OF_ONE]))
+def operator_cycles(strip: StripBlocks, index: int, tiling: Tiling) -> float:
+    """Cycles of the busiest engine that operator `index` of a segment needs for all blocks of an image, without transfers."""
+    features = _of_operator(_laid(strip).standings[index], tiling, 1, 1, 1)
+    return float(max(features[_BUSY_OF_ONE]))
 
 
 def _product(
@@ -229,48 +234,48 @@ def _product(
     return product_features(standing.kind, tiling, standing.heights, where)
 
 
-def _tiles(s: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
-    """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
-    across = tiling.tile_columns or s.out_w
-    deep, wide = cut_in(s.y.planes, on_vector(s).planes_of_tile(tiling)), cut_in(s.out_w, across)
+def _tiles(spec: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
+    """Tiles of an image as (planes, rows, columns, how many): full ones, and smaller ones at the end of each axis."""
+    across = tiling.tile_columns or spec.out_w
+    deep, wide = cut_in(spec.y.planes, on_vector(spec).planes_of_tile(tiling)), cut_in(spec.out_w, across)
     high: dict[int, int] = {}
     for rows, count in heights:
-        for size, times in cut_in(rows, tiling.tile_rows if across >= s.out_w else 1):
+        for size, times in cut_in(rows, tiling.tile_rows if across >= spec.out_w else 1):
             high[size] = high.get(size, 0) + count * times
     return [(p, h, w, a * b * c) for p, a in deep for h, b in high.items() for w, c in wide]
 
 
 def _vector(standing: _OpContext, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
-    """[len(_OF_VECTOR)]"""
-    target_graph, s, rows = standing.kind.target_graph, standing.kind.spec, standing.heights
-    c, cycles = (
-        cost_of(target_graph.machine, int(target_graph.type_of(s.y)), False),
+    """Features of an operator on VECTOR, [len(_OF_VECTOR)]."""
+    target_graph, spec, rows = standing.kind.target_graph, standing.kind.spec, standing.heights
+    cost, cycles = (
+        cost_of(target_graph.machine, int(target_graph.type_of(spec.y)), False),
         cost_tables(target_graph.machine).vector_cycles.tolist(),
     )
-    high = sum([each * count for each, count in rows])
-    size = float(high) * s.out_w * s.y.planes * images
-    across = -(-s.out_w // (tiling.tile_columns or s.out_w))
-    made = _tiles(s, tiling, rows)
-    tiles = float(sum([count for *_, count in made]) * images)
-    work = on_vector(s).work(VectorTiles(tiling, rows, made, images, size, tiles, across, target_graph.type_of(s.y), cycles))
+    high = sum([height * count for height, count in rows])
+    size = float(high) * spec.out_w * spec.y.planes * images
+    across = -(-spec.out_w // (tiling.tile_columns or spec.out_w))
+    tile_shapes = _tiles(spec, tiling, rows)
+    tiles = float(sum([count for *_, count in tile_shapes]) * images)
+    work = on_vector(spec).work(VectorTiles(tiling, rows, tile_shapes, images, size, tiles, across, target_graph.type_of(spec.y), cycles))
     calls, reads = work.calls, work.reads
-    vector = work.repeats + calls * c.vector_startup
-    near = [blocks for blocks, (kept, _) in zip(reads, standing.reads, strict=True) if kept]
+    vector = work.repeats + calls * cost.vector_startup
+    near = [blocks for blocks, (in_l1, _) in zip(reads, standing.reads, strict=True) if in_l1]
     far = zip(reads, standing.reads, standing.shared, strict=True)
-    shared = sum([blocks for blocks, (kept, _), there in far if there and not kept], 0.0) * BLOCK_BYTES
+    shared = sum([blocks for blocks, (in_l1, _), in_shared in far if in_shared and not in_l1], 0.0) * BLOCK_BYTES
     load = (sum(reads) - sum(near)) * BLOCK_BYTES - shared
-    mte1 = closed_form.moves(sum(near, 0.0) * BLOCK_BYTES, c.in_rate, len(near) * tiles, c.in_startup)
-    mte3 = closed_form.moves(size * BLOCK_BYTES, c.back_rate, tiles, c.back_startup) if standing.inside else 0.0
+    mte1 = closed_form.moves(sum(near, 0.0) * BLOCK_BYTES, cost.in_rate, len(near) * tiles, cost.in_startup)
+    mte3 = closed_form.moves(size * BLOCK_BYTES, cost.back_rate, tiles, cost.back_startup) if standing.inside else 0.0
     serial = closed_form.serial(max(vector, mte1, mte3), load / read_rate)
     instructions = calls + tiles * (len(near) + 1)
-    return mte1, vector, mte3, load, shared, instructions, tiles, high / s.out_h, *serial
+    return mte1, vector, mte3, load, shared, instructions, tiles, high / spec.out_h, *serial
 
 
 def expected_cycles(raw: NDArray[np.float64], level: Level = ALONE) -> NDArray[np.float64]:
-    """Of one raw vector, or [n] of [n, F], at a contention level; a guess before anything is measured.
+    """Estimated cycles of one raw vector, or [n] of [n, F], at a contention level, before any measurement.
 
-    The geometric mean of what it takes where operators overlap as far as engines and DDR let them, and of one operator after the other:
-    how far they do is what nobody knows yet.
+    The geometric mean of two cases: operators overlap as far as engines and DDR allow, and operators run one after the other.  The real
+    overlap is unknown at this point.
     """
     return _expected(raw, np.float64(level.share), np.float64(level.latency_cycles))
 
@@ -283,26 +288,26 @@ def _expected(raw: NDArray[np.float64], share: Each, latency: Each) -> NDArray[n
 
 
 def _waits(raw: NDArray[np.float64], latency: Each) -> NDArray[np.float64]:
-    """What the level adds where every block waits for its first data."""
+    """Cycles that the level adds if every block waits for its first data."""
     return np.asarray(raw[..., _AT["iterations"]] * latency)
 
 
 def _moving(raw: NDArray[np.float64], share: Each) -> NDArray[np.float64]:
-    """Cycles in which DDR is at work."""
+    """Busy cycles of DDR."""
     return np.asarray((raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share)
 
 
 def _serial(raw: NDArray[np.float64], slower: Each) -> NDArray[np.float64]:
-    """One operator after the other, between the ratios that features are of; beyond them as between the last two."""
-    known = np.array(list(SERIAL.values()), np.float64)
-    i = np.clip(np.searchsorted(known, slower), 1, len(known) - 1)
+    """Cycles of one operator after the other, interpolated between the ratios of the features, and extrapolated beyond them."""
+    ratios = np.array(list(SERIAL.values()), np.float64)
+    i = np.clip(np.searchsorted(ratios, slower), 1, len(ratios) - 1)
     serial = raw[..., _SERIAL]
-    low, high = (np.take_along_axis(serial, np.broadcast_to(at, serial.shape[:-1])[..., None], -1)[..., 0] for at in (i - 1, i))
-    return np.asarray(low + (high - low) * (slower - known[i - 1]) / (known[i] - known[i - 1]))
+    low, high = (np.take_along_axis(serial, np.broadcast_to(index, serial.shape[:-1])[..., None], -1)[..., 0] for index in (i - 1, i))
+    return np.asarray(low + (high - low) * (slower - ratios[i - 1]) / (ratios[i] - ratios[i - 1]))
 
 
 def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
-    """float32 [F] of one raw vector or [n, F] of several: extensive ones as log2(1 + x), intensive ones per operator."""
+    """Scaled features, float32 [F] of one raw vector or [n, F] of several: extensive ones as log2(1 + x), intensive ones per operator."""
     x = np.array(raw, np.float64)
     operators = np.maximum(1.0, x[..., _AT["operators"]])
     out = x.copy()
@@ -317,7 +322,7 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
 
 
 class SeenOperator(NamedTuple):
-    """What the cost model of one level sees.  columns: float32 [n, more than F].  expected: float64 [n], the guess that it corrects."""
+    """Input of the cost model of one level.  columns: float32 [n, more than F].  expected: float64 [n], the estimate that it corrects."""
 
     columns: NDArray[np.float32]
     expected: NDArray[np.float64]
@@ -327,10 +332,10 @@ _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
 def seen(features: NDArray[np.float32]) -> SeenOperator:
-    """Of `scaled` features float32 [n, F + C], each row with its condition behind it (`cost.context`).
+    """Cost model's input from `scaled` features float32 [n, F + C], each row followed by its condition (`cost.context`).
 
-    What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
-    segment is long before they learn what it waits for.
+    Cycles of engines are added as shares of the estimate: trees split one column at a time, so from cycles alone they learn the size of a
+    segment long before they learn its bottleneck.
     """
     logs = features[:, : len(_EXTENSIVE)].astype(np.float64)
     raw = np.exp2(logs) - 1.0
@@ -343,5 +348,5 @@ def seen(features: NDArray[np.float32]) -> SeenOperator:
 
 
 def estimated(features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """float64 [n]: the guess alone, of what `seen` takes."""
+    """Estimate alone, float64 [n], of the same features."""
     return seen(features).expected

@@ -1,15 +1,14 @@
-"""All legal ways to run one convolution alone, as arrays, each with a lower bound of its cycles.
+"""Operator space: all legal ways to run one convolution alone, as arrays, each with a lower bound of its cycles.
 
-A way is a block count, slots for what is loaded, weights that stay or come in chunks, and a tiling of the blocks.
-`tuner.cost_model.tiling_model` picks from them by prediction, `scripts/study_tiling.py` measures all of those that their bound does not
-rule out.
+A way is a block count, slots for loads, weights that stay or come in chunks, and a tiling of the blocks.
+`tuner.cost_model.tiling_model` picks from them by prediction, `scripts/study_tiling.py` measures all that their bound does not rule out.
 
 | name     | dtype         | meaning                                                                             |
 |----------|---------------|-------------------------------------------------------------------------------------|
 | points   | int64 [p, 9]  | blocks, prefetch, resident, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer       |
-| engines  | int64 [p, 3]  | cycles in which CUBE, MTE1 and FIXPIPE work, start-ups included                      |
+| engines  | int64 [p, 3]  | busy cycles of CUBE, MTE1 and FIXPIPE, start-ups included                             |
 | moved    | int64 [p, 2]  | bytes read from DDR and written to it                                               |
-| estimate | int64 [p]     | cycles by `cost.tiling_space.estimate`, blocks added up: what fills and drains included       |
+| estimate | int64 [p]     | cycles by `cost.tiling_space.estimate`, summed over blocks, filling and draining included |
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PREFETCH: tuple[Literal[1, 2], ...] = (2, 1)
 
 
 class OperatorSpace(NamedTuple):
-    """See the table at the top of this file."""
+    """Arrays of a space: see the table at the top of this file."""
 
     operator: str
     points: NDArray[np.int64]
@@ -46,34 +45,35 @@ class OperatorSpace(NamedTuple):
     estimate: NDArray[np.int64]
 
     def bound(self, target_graph: TargetGraph, level: str) -> NDArray[np.int64]:
-        """int64 [p]: cycles that no program of the point can do without at a level."""
+        """Lower bounds of the cycles of every point at a level, int64 [p]."""
         share = target_graph.machine.contention[level].share
-        alone = np.array(ddr_rates(target_graph.machine, 1, share))
-        transfers = np.maximum((self.moved / alone).max(1), self.moved.sum(1) / (float(target_graph.machine.ddr.deliverable) * share))
+        rates = np.array(ddr_rates(target_graph.machine, 1, share))
+        transfers = np.maximum((self.moved / rates).max(1), self.moved.sum(1) / (float(target_graph.machine.ddr.deliverable) * share))
         return np.maximum(self.engines.max(1), transfers.astype(np.int64))
 
-    def plan(self, i: int) -> SegmentPlan:
-        """The segment of point i."""
-        blocks, prefetch, resident, *sizes = self.points[i].tolist()
+    def plan(self, point: int) -> SegmentPlan:
+        """Plan of the segment of a point."""
+        blocks, prefetch, resident, *sizes = self.points[point].tolist()
         tiling = tiling_of("resident" if resident else "streamed", *sizes)
         return SegmentPlan.model_construct(operators=(self.operator,), blocks=blocks, prefetch=prefetch, window=1, tilings=(tiling,))
 
 
-def operator_space(target_graph: TargetGraph, k: int, block_counts: Sequence[int]) -> OperatorSpace:
-    """The ways to run operator k, a convolution, alone, in the given block counts; only those that fit L1."""
-    spec = product_of(target_graph.operators[k])
-    assert spec is not None, target_graph.operators[k].name
+def operator_space(target_graph: TargetGraph, index: int, block_counts: Sequence[int]) -> OperatorSpace:
+    """Ways to run a convolution, operator `index`, alone in the given block counts; only those that fit L1."""
+    spec = product_of(target_graph.operators[index])
+    assert spec is not None, target_graph.operators[index].name
     machine, images = target_graph.machine, target_graph.storages[0].n
     l1 = room_blocks(machine, Memory.L1)
     parts: list[tuple[NDArray[np.int64], ...]] = []
     for blocks in block_counts:
-        whole = cut(target_graph, k, k + 1, blocks)
-        sizes = whole.heights[0]
+        resident_layout = cut(target_graph, index, index + 1, blocks)
+        sizes = resident_layout.heights[0]
         rows = max(sizes)
-        stored = stored_blocks(target_graph, whole, 0)
+        stored = stored_blocks(target_graph, resident_layout, 0)
+        # chunks of weights, then all legal tiles of each, with the slots that fit L1
         for resident, chunk in _chunks(target_graph, spec, rows):
             right = spec.right_blocks
-            layout = whole if resident or not right else cut(target_graph, k, k + 1, blocks, streamed=1)
+            layout = resident_layout if resident or not right else cut(target_graph, index, index + 1, blocks, streamed=1)
             loaded = sum(loaded_blocks(target_graph, layout, load) for load in layout.loads)
             read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.allocations else 0)
             shape = shape_of(machine, target_graph.type_of(spec.reads[0]), spec, rows, False, chunk)
@@ -88,9 +88,9 @@ def operator_space(target_graph: TargetGraph, k: int, block_counts: Sequence[int
             ]
             engines, guess = np.zeros((len(points), 3), np.int64), np.zeros(len(points), np.int64)
             for size, count in sizes.items():
-                mine = shape._replace(pixels=size * spec.out_w)
-                engines += count * images * engine_cycles(machine, mine, spec.n1, spec.k1, points)
-                guess += count * images * estimate(machine, mine, points)
+                block_shape = shape._replace(pixels=size * spec.out_w)
+                engines += count * images * engine_cycles(machine, block_shape, spec.n1, spec.k1, points)
+                guess += count * images * estimate(machine, block_shape, points)
             chunks_n = -(-spec.n1 // min(chunk[0], spec.n1))
             every_block = float(layout.count * images)
             fetched = fetched_blocks(stored_weights(spec), spec.bias_blocks, right, resident, True, chunks_n, 1.0, every_block)
@@ -105,7 +105,7 @@ def operator_space(target_graph: TargetGraph, k: int, block_counts: Sequence[int
 
 
 def _chunks(target_graph: TargetGraph, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
-    """(resident, (chunk_n1, chunk_k1)): all of the weights, or of the right operand, and every chunk of every budget once."""
+    """Chunks of weights or of the right operand, (resident, (chunk_n1, chunk_k1)): all at once, and every chunk of every budget once."""
     streamed: dict[tuple[int, int], None] = {}
     l0c = room_blocks(target_graph.machine, Memory.L0C)
     for budget in CHUNK_BUDGETS:

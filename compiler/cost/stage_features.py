@@ -1,11 +1,11 @@
-"""What the cost model sees of an operator's stages (`segment.dataflow`), on its largest block, by where they move or compute.
+"""Features of an operator's stages (`segment.dataflow`) on its largest block, by where they move or compute.
 
 | name              | adds up over operators as | meaning                                                             |
 |-------------------|---------------------------|---------------------------------------------------------------------|
 | *_compute_bits    | a sum                     | compute_bit x compute_num: bits that go through the stage in all blocks |
 | *_emit_num        | a sum                     | instructions in all blocks                                           |
-| *_store_bits      | a mean                    | store_bit x store_num: bits that are kept, both tiles where two are live |
-| *_emit_bits       | a mean                    | bits that one instruction on a whole tile handles                     |
+| *_store_bits      | a mean                    | store_bit x store_num: bits in the buffer, both tiles if two are live |
+| *_emit_bits       | a mean                    | bits that one instruction on a full tile handles                      |
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from compiler.segment.dataflow import (
 from simulator.npu.parts import Memory
 
 _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
-STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
-STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
+STAGE_SUMS = tuple(f"{stage}_{figure}" for stage in _STAGES for figure in ("compute_bits", "emit_num"))
+STAGE_MEANS = tuple(f"{stage}_{figure}" for stage in _STAGES for figure in ("store_bits", "emit_bits"))
 _MEANS = len(STAGE_SUMS)  # where they start
 _WEIGHTS = 2  # on their way to L1, among `segment.dataflow.cube_tiles`
 
@@ -45,10 +45,10 @@ _WEIGHTS = 2  # on their way to L1, among `segment.dataflow.cube_tiles`
 def stage_features(
     kind: CostClass, heights: Heights, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, images: int, together: int = 1
 ) -> NDArray[np.float64] | list[float]:
-    """[(*STAGE_SUMS, *STAGE_MEANS)] of an operator of a segment.
+    """Stage features of an operator of a segment, [(*STAGE_SUMS, *STAGE_MEANS)].
 
-    heights: (rows, blocks of an image that compute so many).  images: of which so many
-    `together` have weights once.  on_chip: which operands the segment makes; inside: whether its result stays.
+    heights: (rows, blocks of an image with so many).  images: of which so many
+    `together` load weights once.  on_chip: which operands the segment produces; inside: whether its result stays.
     """
     target_graph, spec = kind.target_graph, kind.spec
     rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images
@@ -69,34 +69,35 @@ def stage_features(
             product.parts.cut,
             product.needed,
         )
-        found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times, together)
-        return found
+        sums: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times, together)
+        return sums
     out = [0.0] * (2 * _MEANS)
+    # any other operator: stage by stage
     nest = nest_of(target_graph, spec, rows, _kept(on_chip), inside)
     stages, places = _stages(kind, on_chip, inside)
     for stage, place, tile in zip(stages, places, tiles_of(nest, stages, (), tiling), strict=True):
-        at = 2 * place
-        out[at] += tile.computed * stage.bits * times
-        out[at + 1] += tile.emitted * times
-        at += _MEANS
-        out[at] += live(stage, tile, nest, tiling) * stage.bits
-        out[at + 1] += tile.elements * stage.bits
+        column = 2 * place
+        out[column] += tile.computed * stage.bits * times
+        out[column + 1] += tile.emitted * times
+        column += _MEANS
+        out[column] += live(stage, tile, nest, tiling) * stage.bits
+        out[column + 1] += tile.elements * stage.bits
     return out
 
 
 @njit(cache=True)
 def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, all_times: int, together: int) -> NDArray[np.float64]:
-    """What a product's stages add up to.  table: `_cube_table`."""
+    """Sums of a product's stages.  table: `_cube_table`."""
     out, tiles = np.zeros(2 * _MEANS), cube_tiles(extents, sizes)
     for cube, bits, place, slots in table:
         elements, computed, emitted = tiles[cube]
         times = all_times // together if cube == _WEIGHTS else all_times
-        at = 2 * place
-        out[at] += computed * bits * times
-        out[at + 1] += emitted * times
-        at += _MEANS
-        out[at] += elements * slots * bits
-        out[at + 1] += elements * bits
+        column = 2 * place
+        out[column] += computed * bits * times
+        out[column + 1] += emitted * times
+        column += _MEANS
+        out[column] += elements * slots * bits
+        out[column + 1] += elements * bits
     return out
 
 
@@ -104,7 +105,7 @@ def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, all_time
 def _cube_table(
     kind: CostClass, on_chip: tuple[bool, ...], inside: bool, weights: str, constants: str, pieces_of_k: bool
 ) -> NDArray[np.int64]:
-    """int64 [stages, 4] of a product: its `cube_places`, bits, place among `_STAGES`, and how many tiles are live."""
+    """Table of a product's stages, int64 [stages, 4]: `cube_places`, bits, index in `_STAGES`, and how many tiles are live."""
     stages, places = _stages(kind, on_chip, inside)
     partial = weights == "streamed" and pieces_of_k
     doubles = [cube_placed(stage.tensor, stage.buffer.name, weights, constants, partial)[1] for stage in stages]
@@ -113,12 +114,12 @@ def _cube_table(
 
 
 def _kept(on_chip: tuple[bool, ...]) -> frozenset[int]:
-    return frozenset(i for i, kept in enumerate(on_chip) if kept)
+    return frozenset(i for i, produced in enumerate(on_chip) if produced)
 
 
 @lru_cache(maxsize=1 << 12)
 def _stages(kind: CostClass, on_chip: tuple[bool, ...], inside: bool) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
-    """Stages, and the place of each among `_STAGES`; they do not depend on the block's rows."""
+    """Stages, and the index of each in `_STAGES`; independent of the block's rows."""
     stages = stages_of(kind.target_graph.machine, nest_of(kind.target_graph, kind.spec, 1, _kept(on_chip), inside))
     return stages, tuple(_STAGES.index(_name(stage)) for stage in stages)
 

@@ -204,7 +204,7 @@ class _Tiles(NamedTuple):
 
 
 def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
-    """Splits over results: numbers of blocks by ascending bytes, two passes at a time before one, in the fewest passes that may fit, or one more."""
+    """Splits over results: numbers of blocks by ascending bytes, two passes at a time before one, in few passes."""
     if not _is_worth(target_graph, gene) or _keeps_weights(target_graph, gene):
         return []
     first, room, counts = (
