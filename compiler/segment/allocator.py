@@ -1,8 +1,8 @@
-"""Addresses: buffers with lifetimes into one memory.
+"""Allocator: addresses of buffers with lifetimes in one memory.
 
-As little of it as possible: first fit, largest first.  Or so that loads run ahead as far as they can: what fills a buffer waits for whoever
-used its place before, so each buffer takes the place that has been free for the longest time, in the order of their births.  Tensors come
-first, and close together: what makes them would wait for its operands anyway, and the room that is left is one.
+Two ways.  The smallest memory: first fit, largest first.  Or the earliest loads: the load into a buffer waits for the last user of its
+place, so each buffer takes the place that has been free for the longest time, in the order of their births.  Tensors come first, and close
+together: their producers wait for operands anyway, and the remaining room is in one part.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ BufferKind = Literal["arriving", "constants", "expanded", "out", "overlaid", "re
 
 
 class Buffer(NamedTuple):
-    """A buffer by what it is for.  of: the storage of a tensor, else the place of an operator in its segment, or -1.
-    slot: which of several.
+    """Buffer by its purpose.  of: the storage of a tensor, else the index of an operator in its segment, or -1.  slot: which of several.
 
-    constants: bias, scales, masks, counts.  out: the tile that an operator works on or hands out.  residual: the tile that it adds.
+    constants: bias, scales, masks, counts.  out: the tile that an operator works on or stores.  residual: the tile that it adds.
     overlaid, arriving, expanded: weights on their way to L1 (`target.weight_expansion`).
     """
 
@@ -33,7 +32,7 @@ class Buffer(NamedTuple):
 
 
 class BufferRequest(NamedTuple):
-    """A buffer of `size` blocks that is live from step `birth` to step `death`, both included.
+    """Request for a buffer of `size` blocks that is live from step `birth` to step `death`, both included.
 
     touched: the steps that write or read it, as bits; 0: all of them.
     """
@@ -52,8 +51,8 @@ _NO_PAIRS = np.zeros((0, 0), np.bool_)
 
 
 @njit(cache=True)
-def first_fit(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, at: NDArray[np.int64]) -> int:
-    """Fill `at` with offsets of buffers, int64 [n, 3] of (size, birth, death), taken in their order; returns the blocks needed in all.
+def first_fit(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, offsets: NDArray[np.int64]) -> int:
+    """Fill `offsets` for buffers, int64 [n, 3] of (size, birth, death), in their order; returns the blocks needed in all.
 
     pairs: bool [n, n], those that must not share, or none.  lives: nor may those share whose lives overlap.
     """
@@ -64,17 +63,17 @@ def first_fit(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, a
         offset, (size, birth, death) = 0, spans[i]
         for p in range(i):
             j = by_offset[p]
-            apart = pairs.size > 0 and pairs[i, j]
+            conflict = pairs.size > 0 and pairs[i, j]
             if lives and birth <= spans[j, 2] and spans[j, 1] <= death:
-                apart = True
-            if not apart:
+                conflict = True
+            if not conflict:
                 continue
-            if offset + size <= at[j]:
+            if offset + size <= offsets[j]:
                 break
-            offset = max(offset, at[j] + spans[j, 0])
-        at[i] = offset
+            offset = max(offset, offsets[j] + spans[j, 0])
+        offsets[i] = offset
         p = i
-        while p > 0 and at[by_offset[p - 1]] > offset:
+        while p > 0 and offsets[by_offset[p - 1]] > offset:
             by_offset[p] = by_offset[p - 1]
             p -= 1
         by_offset[p] = i
@@ -83,22 +82,22 @@ def first_fit(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, a
 
 
 @njit(cache=True)
-def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, capacity: int, at: NDArray[np.int64]) -> bool:
-    """Fill `at` with offsets within `capacity` blocks, where that goes; whether it does.
+def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, capacity: int, offsets: NDArray[np.int64]) -> bool:
+    """Fill `offsets` within `capacity` blocks so that loads run ahead; whether they fit.
 
-    spans, pairs: as `first_fit` has them; the first `tensors` take the first place that fits, each of the others the one whose last user is
-    the earliest, of equals the first.
+    spans, pairs: as `first_fit` has them; the first `tensors` take the first place that fits, each of the others the one with the earliest
+    last user, of equals the first.
     """
     for i in range(spans.shape[0]):
         size, birth, death = spans[i]
         best, since = np.int64(-1), np.int64(0)
         for c in range(-1, i):  # at 0, or behind one that is placed
-            offset = at[c] + spans[c, 0] if c >= 0 else np.int64(0)
+            offset = offsets[c] + spans[c, 0] if c >= 0 else np.int64(0)
             if offset + size > capacity or (best >= 0 and offset >= best and (i < tensors or since < 0)):
                 continue
             free, last = True, np.int64(-1)
             for j in range(i):
-                if at[j] < offset + size and offset < at[j] + spans[j, 0]:
+                if offsets[j] < offset + size and offset < offsets[j] + spans[j, 0]:
                     if (birth <= spans[j, 2] and spans[j, 1] <= death) or (pairs.size > 0 and pairs[i, j]):
                         free = False
                         break
@@ -108,68 +107,68 @@ def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, ca
                 best, since = offset, last
         if best < 0:
             return False
-        at[i] = best
+        offsets[i] = best
     return True
 
 
 def allocate(requests: Sequence[BufferRequest]) -> tuple[dict[Buffer, int], int]:
-    """Offsets, and the blocks needed in all.  Of equal sizes the earlier, then by buffer, so the same requests get the same places."""
+    """Offsets, and the blocks needed in all.  Of equal sizes the earlier, then by buffer, so that equal requests get equal offsets."""
     return fit(requests, 0, False)
 
 
-def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None = None) -> tuple[dict[Buffer, int], int]:
-    """`allocate`, or, where that still fits, so that loads run ahead.
+def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Apart | None = None) -> tuple[dict[Buffer, int], int]:
+    """Offsets as by `allocate`, or, if it still fits, so that loads run ahead.
 
-    apart: says which of the ordered requests must not share, where that does not follow from their lifetimes.
+    conflicts: tells which of the ordered requests must not share, if that does not follow from their lifetimes.
     """
     ordered = sorted(requests, key=size_order)
-    at, peak = _placed(ordered, capacity, spread, apart)
-    return dict(zip([request.buffer for request in ordered], at, strict=True)), peak
+    offsets, peak = _placed(ordered, capacity, spread, conflicts)
+    return dict(zip([request.buffer for request in ordered], offsets, strict=True)), peak
 
 
-def fitting(requests: Sequence[BufferRequest], spread: bool, apart: Apart | None = None) -> Callable[[int], bool]:
-    """Tells whether `fit` stays within a capacity: who asks for several of them has what they have in common once."""
+def fitting(requests: Sequence[BufferRequest], spread: bool, conflicts: Apart | None = None) -> Callable[[int], bool]:
+    """Test whether `fit` stays within a capacity: one test for several capacities, with the common work done once."""
     ordered = sorted(requests, key=size_order)
-    pairs = _NO_PAIRS if apart is None else apart(ordered)
-    peak = first_fit(_spans(ordered), pairs, apart is None, np.empty(len(ordered), np.int64))
+    pairs = _NO_PAIRS if conflicts is None else conflicts(ordered)
+    peak = first_fit(_spans(ordered), pairs, conflicts is None, np.empty(len(ordered), np.int64))
     return lambda capacity: peak <= capacity or (spread and _spread_out(ordered, pairs, capacity) is not None)
 
 
 def size_order(request: BufferRequest) -> tuple[int, int, str, str, str]:
-    """Who takes a place first: the largest, of equals the one that is born first."""
+    """Order of allocation: the largest first, of equals the one that is born first."""
     (kind, of, slot), size, birth, _, _ = request
-    return -size, birth, kind, str(of), str(slot)  # numbers as they are spelt: plans that are there keep their addresses
+    return -size, birth, kind, str(of), str(slot)  # numbers as text: existing plans keep their addresses
 
 
-def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None) -> tuple[list[int], int]:
+def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Apart | None) -> tuple[list[int], int]:
     """Offsets, and the blocks needed in all."""
-    if apart is None and ordered and max([request.birth for request in ordered]) <= min([request.death for request in ordered]):
+    if conflicts is None and ordered and max([request.birth for request in ordered]) <= min([request.death for request in ordered]):
         return _stacked(ordered, capacity, spread)
-    pairs = _NO_PAIRS if apart is None else apart(ordered)
-    if spread and (found := _spread_out(ordered, pairs, capacity)) is not None:
-        return found, max([at + request.size for at, request in zip(found, ordered, strict=True)])
-    at = np.empty(len(ordered), np.int64)
-    peak = first_fit(_spans(ordered), pairs, apart is None, at)
-    return at.tolist(), peak
+    pairs = _NO_PAIRS if conflicts is None else conflicts(ordered)
+    if spread and (spread_offsets := _spread_out(ordered, pairs, capacity)) is not None:
+        return spread_offsets, max([offsets + request.size for offsets, request in zip(spread_offsets, ordered, strict=True)])
+    offsets = np.empty(len(ordered), np.int64)
+    peak = first_fit(_spans(ordered), pairs, conflicts is None, offsets)
+    return offsets.tolist(), peak
 
 
 def _stacked(ordered: Sequence[BufferRequest], capacity: int, spread: bool) -> tuple[list[int], int]:
-    """What all live at once, as of a single operator, lies one behind the other, whichever way places are taken."""
-    at, need = [0] * len(ordered), sum([request.size for request in ordered])
+    """Stack buffers that are all live at once, as those of a single operator are."""
+    offsets, need = [0] * len(ordered), sum([request.size for request in ordered])
     end = 0
     for i in _in_turn(ordered)[0] if spread and need <= capacity else range(len(ordered)):
-        at[i] = end
+        offsets[i] = end
         end += ordered[i].size
-    return at, need
+    return offsets, need
 
 
 def _in_turn(ordered: Sequence[BufferRequest]) -> tuple[list[int], int]:
-    """In which order requests take places so that loads run ahead; how many of the first are tensors."""
-    tensors, others = list[int](), list[int]()
+    """Order of allocation in which loads run ahead; how many of the first are tensors."""
+    tensors, by_birth = list[int](), list[int]()
     for i, ((kind, _, _), *_) in enumerate(ordered):
-        (tensors if kind == "tensor" else others).append(i)
-    others.sort(key=lambda i: ordered[i].birth)
-    return tensors + others, len(tensors)
+        (tensors if kind == "tensor" else by_birth).append(i)
+    by_birth.sort(key=lambda i: ordered[i].birth)
+    return tensors + by_birth, len(tensors)
 
 
 def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
@@ -178,22 +177,22 @@ def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
 
 
 def _spread_out(ordered: Sequence[BufferRequest], pairs: NDArray[np.bool_], capacity: int) -> list[int] | None:
-    """Offsets so that loads run ahead; None where that does not go, or there is nothing."""
+    """Offsets so that loads run ahead; None if that does not fit, or without requests."""
     if not ordered:
         return None
     order, tensors = _in_turn(ordered)
-    turned = pairs[np.ix_(order, order)] if pairs.size else pairs
-    places = np.empty(len(order), np.int64)
-    if not _spread(_spans([ordered[i] for i in order]), turned, tensors, capacity, places):
+    ordered_pairs = pairs[np.ix_(order, order)] if pairs.size else pairs
+    spread_offsets = np.empty(len(order), np.int64)
+    if not _spread(_spans([ordered[i] for i in order]), ordered_pairs, tensors, capacity, spread_offsets):
         return None
-    at = [0] * len(order)
-    for i, place in zip(order, places.tolist(), strict=True):
-        at[i] = place
-    return at
+    offsets = [0] * len(order)
+    for i, offset in zip(order, spread_offsets.tolist(), strict=True):
+        offsets[i] = offset
+    return offsets
 
 
 def live(requests: Sequence[BufferRequest], steps: int) -> list[int]:
-    """Blocks that are live at each of the first `steps` steps, which are all that there are."""
+    """Blocks that are live at each of the first `steps` steps, which are all steps."""
     change = [0] * (steps + 1)
     for _, size, birth, death, _ in requests:
         change[birth] += size
@@ -201,16 +200,16 @@ def live(requests: Sequence[BufferRequest], steps: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
-def fits(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None = None) -> bool:
+def fits(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Apart | None = None) -> bool:
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
     if sum([request.size for request in requests]) <= capacity:
         return True
     if max(live(requests, max(request.death for request in requests) + 1)) > capacity:
         return False
-    return packed(requests, capacity, apart)
+    return packed(requests, capacity, conflicts)
 
 
 @lru_cache(maxsize=1 << 13)
-def packed(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None = None) -> bool:
-    """`fits` where sums do not tell; remembered, as every second gene asks for buffers that another one asked for."""
-    return _placed(sorted(requests, key=size_order), capacity, False, apart)[1] <= capacity
+def packed(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Apart | None = None) -> bool:
+    """`fits` for requests that sums cannot decide; cached, as every second gene repeats another one's requests."""
+    return _placed(sorted(requests, key=size_order), capacity, False, conflicts)[1] <= capacity

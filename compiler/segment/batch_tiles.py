@@ -1,14 +1,15 @@
-"""Images that are worked on together: a block is all rows of several images, so that weights that do not stay come once for all of them.
+"""Batch tiling: a block is all rows of several images, so that weights that do not stay are loaded once for all of them.
 
-A unit's tensors have n images.  That of groups of them has n / `together`, in each of which an operator does for image after image what
-it does for one: a segment of it has fewer iterations and larger slots in L1, and else nothing needs to know.  Products alone see all images
-of a group at once: their loop over tiles of pixels goes over the images, too, inside that over chunks of weights.
+The tensors of a target graph have n images.  The graph of groups has n / `together`, in each of which an operator repeats its work for
+every image: a segment has fewer iterations and larger slots in L1, and nothing else changes.  Only products see all images of a group at
+once: their loop over tiles of pixels runs over the images too, inside that over chunks of weights.
 
 A slot of L1 has the images of a group plane by plane, one behind the other in each.
 
-A constant of one image is read by all of them: in a unit of groups its n is 0.
+A constant of one image is read by all of them: in a graph of groups its n is 0.
 
-Rings of rows (`halo: cache`, what is held) are of one image after the other, so a block is whole images, and nothing of it is held.
+Rings of rows (`halo: cache`, persistent tensors) are of one image after the other, so a block here has all rows of its images, and none of
+its tensors are persistent.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from compiler.target.target_graph import TargetGraph
 
 @lru_cache(maxsize=64)
 def counts_together(target_graph: TargetGraph) -> tuple[int, ...]:
-    """How many of a unit's images can be worked on together: the divisors of their number."""
+    """Possible numbers of images per group: the divisors of their number."""
     return tuple(count for count in range(1, target_graph.images + 1) if target_graph.images % count == 0)
 
 
 def tile_batch(target_graph: TargetGraph, together: int) -> TargetGraph | Infeasible:
-    """The unit of groups of so many images; itself where that is one."""
+    """Target graph of groups of so many images; the graph itself for one."""
     if together == 1:
         return target_graph
-    if together not in (able := counts_together(target_graph)):
-        return Infeasible("images", f"{together} together of {target_graph.images}; accepted: {', '.join(map(str, able))}")
+    if together not in (counts := counts_together(target_graph)):
+        return Infeasible("images", f"{together} together of {target_graph.images}; accepted: {', '.join(map(str, counts))}")
     return _grouped(target_graph, together)
 
 

@@ -1,10 +1,10 @@
-"""Blocks: which rows of which tensors every block of a segment computes, loads and keeps, and what stays in L1.
+"""Blocks: the rows of every tensor that each block of a segment computes, loads and keeps, and the residence of tensors in L1.
 
-Rows are followed backwards with `demand`, the hull taken over consumers.  What two blocks both need of a tensor, its halo, is made in
-both of them; or, where an operator caches the halo of what it reads, in the first one, and stays in L1: the tensor's buffer is a ring
-of rows, and a block makes or loads only what its predecessors did not.
+Rows are followed backwards with `demand`, the hull taken over consumers.  The rows of a tensor that two blocks need, its halo, are computed
+in both of them.  If an operator caches the halo of its input, they are computed in the first one and stay in L1: the tensor's buffer is a
+ring of rows, and a block computes or loads only the rows that its predecessors did not.
 
-Rows are int64 [.., 2], (start, stop), empty where start >= stop.
+Rows are int64 [.., 2], (start, stop), empty if start >= stop.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Bools = NDArray[np.bool_]
 
 
 class BlockAllocation(NamedTuple):
-    """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
+    """Storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
 
-    makers, readers, contiguous: see `run.Allocation`.
-    rows: int64 [blocks, 2], what a block's readers and makers touch.  fresh: those of them that a block has to load; where the halo is not
-    cached, all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
-    held: it lies whole in L1 beyond the segment (`segment.persistent`); then `highest` are the rows of all images.
+    makers, readers, contiguous: see `operator_run.Allocation`.
+    rows: int64 [blocks, 2], rows that a block's readers and makers touch.  fresh: those of them that a block has to load; without a cached
+    halo all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
+    held: it lies in L1 as a whole, beyond the segment (`segment.persistent`); then `highest` are the rows of all images.
     """
 
     storage: int
@@ -72,7 +72,7 @@ class BlockAllocation(NamedTuple):
 
     @property
     def made_again(self) -> bool:
-        """Whether a block makes or loads rows of a ring that are there: the first one of a core's run does, for all images."""
+        """Whether a block recomputes or reloads rows of a ring: the first one of a core's run does, for all images."""
         if not self.cached:
             return False
         before = np.maximum.accumulate(self.rows[:-1, 1])
@@ -81,15 +81,15 @@ class BlockAllocation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The blocks of a segment of operators [start, stop).
+    """Blocks of a segment of operators [start, stop).
 
-    computed[k, t]: output rows of operator start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
-    does not leave the segment, or is held); rows that nobody reads are in neither.
+    computed[k, t]: output rows of operator start + k in block t; own[k, t]: those of them that go to DDR (empty if the output
+    does not leave the segment, or is held); rows without a reader are in neither.
     highest: per operator, rows of its highest block, at least 1.
     sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
     inside[k]: some operator of the segment reads the output, or it is held.
-    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed, fed: see `cut`.
-    until: see `run.worked`.
+    carried[k]: its halo is cached, so that block t reads rows of block t - 1, and computes its own after it.  streamed, fed: see `cut`.
+    until: see `operator_run.worked`.
     """
 
     start: int
@@ -112,15 +112,15 @@ class Blocks:
         """Storages, as bits (see `cut`)."""
         return sum([1 << allocation.storage for allocation in self.allocations.values() if allocation.held])
 
-    def rows(self, k: int) -> int:
-        """Output rows of operator k's highest block, at least 1."""
-        return self.highest[k]
+    def rows(self, index: int) -> int:
+        """Output rows of the highest block of operator `index`, at least 1."""
+        return self.highest[index]
 
     @cached_property
     def heights(self) -> tuple[dict[int, int], ...]:
         """Per operator, how many blocks compute so many rows; those that compute none are not counted."""
         rows = self.sizes[:, :-1].tolist()
-        return tuple([{each: high.count(each) for each in dict.fromkeys(high) if each} for high in rows])
+        return tuple([{height: high.count(height) for height in dict.fromkeys(high) if height} for high in rows])
 
     @cached_property
     def stored(self) -> tuple[int, ...]:
@@ -135,13 +135,13 @@ def dealt(iterations: int, share: Share) -> range:
 
 
 def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
-    """Blocks with which some core begins: they find nothing cached."""
+    """First blocks of cores: they find nothing cached."""
     return tuple(sorted({0} | {dealt(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
 
 
 @lru_cache(maxsize=1024)
 def needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
-    """Rows of every operator's output that anybody reads, the host included: a stride may step over the last ones, a slice over most."""
+    """Rows of every operator's output that are read, also by the host: a stride may step over the last ones, a slice over most."""
     out = [EMPTY] * len(target_graph.operators)
     main = [EMPTY] * len(target_graph.operators)
     for spec in reversed(target_graph.operators):
@@ -157,9 +157,9 @@ def needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
 @lru_cache(maxsize=1024)
 def _needed(target_graph: TargetGraph) -> Ints:
     """`needed`, int64 [kernels, 2]."""
-    found = np.array(needed(target_graph), np.int64)
-    found.flags.writeable = False
-    return found
+    rows = np.array(needed(target_graph), np.int64)
+    rows.flags.writeable = False
+    return rows
 
 
 @lru_cache(maxsize=1 << 14)
@@ -170,19 +170,19 @@ def _main_rows(spec: TargetOp, rows: Rows) -> Rows:
 
 @lru_cache(maxsize=1 << 16)
 def operand_rows(target_graph: TargetGraph, kernel: int) -> tuple[Rows, ...]:
-    """Rows of every operand that an operator reads for the rows of its output that are needed."""
+    """Rows of every operand that an operator reads for the needed rows of its output."""
     spec, rows = target_graph.operators[kernel], needed(target_graph)[kernel]
     main = _main_rows(spec, rows)
-    others = (reads(target_graph, kernel, read) for read in spec.reads[1:])
-    return (main, *(Rows(*_wanted(False, other, serves, *main, *rows)) for _, other, serves in others))
+    operands = (reads(target_graph, kernel, read) for read in spec.reads[1:])
+    return (main, *(Rows(*_wanted(False, as_other, serves, *main, *rows)) for _, as_other, serves in operands))
 
 
 @lru_cache(maxsize=1024)
 def _begins(blocks: int, images: int, cores: int) -> Ints:
     """`runs`, int64 [runs]."""
-    found = np.array(runs(blocks, images, cores), np.int64)
-    found.flags.writeable = False
-    return found
+    first_blocks = np.array(runs(blocks, images, cores), np.int64)
+    first_blocks.flags.writeable = False
+    return first_blocks
 
 
 @lru_cache(maxsize=1 << 14)
@@ -192,14 +192,14 @@ def cut(
 ) -> Blocks:  # fmt: skip
     """Rows and residences of operators [start, stop) in `count` blocks.
 
-    halo: bit k is set where operator start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
-    streamed: bit k is set where operator start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
-    held, fed: see `run_of`; no row of a storage that is held is made twice, as in rings.
+    halo: bit k is set if operator start + k caches the halo of its input.  cores: over how many the iterations are distributed.
+    streamed: bit k is set if operator start + k fetches its right operand, a tensor, in chunks (`operator_run.streamed_rights`).
+    held, fed: see `run_of`; no row of a persistent storage is computed twice, as in rings.
     """
     run = run_of(target_graph, start, stop, streamed, held, fed)
     ring = ring_storages(target_graph, start, stop, halo, streamed) if count > 1 else ()
     rings = tuple([storage in ring or bool(held >> storage & 1) for storage in run.allocations])
-    # without rings it is all the same with which block a core begins
+    # without rings the first block of a core makes no difference
     return _laid_out(target_graph, start, stop, count, rings, cores if any(rings) else 1, streamed, held, fed)
 
 
@@ -207,19 +207,20 @@ def cut(
 def _laid_out(
     target_graph: TargetGraph, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int, fed: int
 ) -> Blocks:  # fmt: skip
-    """rings: which of the storages that stay are kept in rings."""
+    """Blocks of operators.  rings: which of the resident storages are rings."""
     run = run_of(target_graph, start, stop, streamed, held, fed)
     begin = _begins(count, target_graph.storages[target_graph.operators[start].y.storage].n, cores)
     rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
     touch, sums = np.zeros((2, len(run.allocations), count, 2), np.int64), np.zeros((len(run.allocations), 3), np.int64)
-    whole, in_ring = _needed(target_graph)[start:stop], np.array(rings, np.bool_)
-    _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.allocated, in_ring, begin, rows, sizes)
+    needed_rows, in_ring = _needed(target_graph)[start:stop], np.array(rings, np.bool_)
+    _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, needed_rows, run.allocated, in_ring, begin, rows, sizes)
     _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, touch, sums)
+    # persistent tensors are not stored
     for k, spec in enumerate(target_graph.operators[start:stop] if held else ()):
         if held >> spec.y.storage & 1:
             rows[2, k], sizes[k, -1] = 0, 0
     rows.flags.writeable = touch.flags.writeable = sizes.flags.writeable = False
-    kept, (all_touched, all_fresh) = sums.tolist(), touch
+    ring_sums, (all_touched, all_fresh) = sums.tolist(), touch
     allocations = {
         allocation.storage: (
             BlockAllocation(*allocation, touched, fresh, False, _rows_of_all(target_graph, allocation.storage), 0, True)
@@ -227,14 +228,14 @@ def _laid_out(
             else BlockAllocation(*allocation, touched, fresh, bool(cached), highest, loaded)
         )
         for allocation, touched, fresh, (cached, highest, loaded) in zip(
-            run.allocations.values(), all_touched, all_fresh, kept, strict=True
+            run.allocations.values(), all_touched, all_fresh, ring_sums, strict=True
         )
     }
     highest = tuple([max(1, *high) for *high, _ in sizes.tolist()])
-    carried = tuple([at >= 0 and bool(kept[at][0]) for at in run.allocated.tolist()])
-    computed, _, own = rows
+    carried = tuple([place >= 0 and bool(ring_sums[place][0]) for place in run.allocated.tolist()])
+    computed, _, stored = rows
     until = worked(target_graph, start, stop, fed)
-    return Blocks(start, stop, count, streamed, computed, own, highest, sizes, run.inside, carried, allocations, run.loads, fed, until)
+    return Blocks(start, stop, count, streamed, computed, stored, highest, sizes, run.inside, carried, allocations, run.loads, fed, until)
 
 
 def _rows_of_all(target_graph: TargetGraph, storage: int) -> int:
@@ -244,23 +245,23 @@ def _rows_of_all(target_graph: TargetGraph, storage: int) -> int:
 
 @njit(cache=True)
 def share(start: int, stop: int, block: int, blocks: int) -> tuple[int, int]:
-    """The rows of a block when rows [start, stop) are cut into `blocks` nearly equal parts."""
+    """Rows of a block when rows [start, stop) are cut into `blocks` nearly equal parts."""
     size = max(0, stop - start)
     return start + size * block // blocks, start + size * (block + 1) // blocks
 
 
 @njit(cache=True)
-def _hull(a: int, b: int, c: int, d: int) -> tuple[int, int]:
-    if b <= a:
-        return c, d
-    if d <= c:
-        return a, b
-    return min(a, c), max(b, d)
+def _hull(start: int, stop: int, start_b: int, stop_b: int) -> tuple[int, int]:
+    if stop <= start:
+        return start_b, stop_b
+    if stop_b <= start_b:
+        return start, stop
+    return min(start, start_b), max(stop, stop_b)
 
 
 @njit(cache=True)
 def _wanted(as_main: int, as_other: int, for_all: int, main: int, main_stop: int, out: int, out_stop: int) -> tuple[int, int]:
-    """Rows of a piece that a reader needs (see `run.reads`) for its output rows; `main`: those of its main input."""
+    """Rows of a slice that a reader needs (see `operator_run.reads`) for its output rows; `main`: those of its main input."""
     if for_all and out_stop > out:
         if as_main:
             return _hull(main, main_stop, 0, for_all)
@@ -281,23 +282,25 @@ def _follow(
     leaves: Bools,
     reader_start: Ints,
     readers: Ints,
-    whole: Ints,
+    needed_rows: Ints,
     allocated: Ints,
     rings: Bools,
     begin: Ints,
     rows: Ints,
     sizes: Ints,
 ) -> None:
-    """Fills rows, int64 [3, operators, blocks, 2]: computed, main (of the main input) and own; and sizes, int64 [operators, blocks + 1]:
-    rows computed in every block, and rows handed out in all."""
-    computed, main, own = rows[0], rows[1], rows[2]
+    """Fill rows, int64 [3, operators, blocks, 2]: computed, of the main input, and stored; and sizes, int64 [operators, blocks + 1].
+
+    sizes: rows computed in every block, and rows stored in all.
+    """
+    computed, main, stored = rows[0], rows[1], rows[2]
     operators, count, _ = computed.shape
     for k in range(operators - 1, -1, -1):
         for t in range(count):
             a, b = 0, 0
             if leaves[k]:
-                a, b = share(whole[k, 0], whole[k, 1], t, count)
-                own[k, t, 0], own[k, t, 1] = a, b
+                a, b = share(needed_rows[k, 0], needed_rows[k, 1], t, count)
+                stored[k, t, 0], stored[k, t, 1] = a, b
                 sizes[k, count] += max(0, b - a)
             for i in range(reader_start[k], reader_start[k + 1]):
                 c = readers[i, 0]
@@ -317,7 +320,7 @@ _NEVER = 1 << 30
 
 @njit(cache=True)
 def _once(wanted: Ints, begin: Ints, out: Ints) -> None:
-    """What every block has to make when all that its run still wants is kept: nothing twice in a run.  begin: first blocks of runs."""
+    """Rows that every block computes if all rows needed later in its run are kept: none twice in a run.  begin: first blocks of runs."""
     blocks = wanted.shape[0]
     lowest = np.empty(blocks, np.int64)
     for r in range(begin.shape[0]):
@@ -341,16 +344,18 @@ def _touch(
     use_start: Ints,
     uses: Ints,
     made_start: Ints,
-    made: Ints,
+    maker_of: Ints,
     rings: Bools,
     begin: Ints,
     rows: Ints,
-    held: Ints,
+    accesses: Ints,
     sums: Ints,
 ) -> None:
-    """Fills held, int64 [2, storages, blocks, 2]: what is touched of every storage that stays, and what is fresh; and sums, int64
-    [storages, 3]: whether it is cached, rows of the highest block, rows loaded.  rows: as `_follow` fills them."""
-    computed, main, own, touched, fresh = rows[0], rows[1], rows[2], held[0], held[1]
+    """Fill accesses, int64 [2, storages, blocks, 2]: touched and fresh rows of every resident storage; and sums, int64 [storages, 3].
+
+    sums: whether it is cached, rows of the highest block, rows loaded.  rows: as `_follow` fills them.
+    """
+    computed, main, stored, touched, fresh = rows[0], rows[1], rows[2], accesses[0], accesses[1]
     storages, count, _ = touched.shape
     for s in range(storages):
         high: Any = np.int64(0)
@@ -363,10 +368,10 @@ def _touch(
                 first, last = _wanted(uses[i, 1], uses[i, 2], uses[i, 3], first, last, computed[k, t, 0], computed[k, t, 1])
                 a, b = _hull(a, b, first, last)
             for i in range(made_start[s], made_start[s + 1]):
-                k = made[i]
+                k = maker_of[i]
                 a, b = _hull(a, b, computed[k, t, 0], computed[k, t, 1])
-                # what a block hands out may have been made by an earlier one
-                a, b = _hull(a, b, own[k, t, 0], own[k, t, 1])
+                # a block may store rows that an earlier one computed
+                a, b = _hull(a, b, stored[k, t, 0], stored[k, t, 1])
             touched[s, t, 0], touched[s, t, 1] = a, b
             fresh[s, t, 0], fresh[s, t, 1] = a, b
             if b > a:
@@ -382,7 +387,7 @@ def _touch(
 
 @njit(cache=True)
 def span(rows: Ints) -> tuple[int, int]:
-    """The first row of all blocks, and the one behind the last."""
+    """First row of all blocks, and the one behind the last."""
     first, last = _NEVER, 0
     for t in range(rows.shape[0]):
         if rows[t, 1] > rows[t, 0]:
@@ -391,11 +396,14 @@ def span(rows: Ints) -> tuple[int, int]:
 
 
 @njit(cache=True)
-def _ring_rows(rows: Ints, slots: int, again: bool) -> int:
-    """Rows from the first that any of `slots` consecutive blocks, or a later one, reads to the last they make.  again: images follow."""
+def _ring_rows(rows: Ints, slots: int, repeats: bool) -> int:
+    """Most rows of a ring: from the first that any of `slots` consecutive blocks or a later one reads to the last they compute.
+
+    repeats: images follow.
+    """
     first, last = span(rows)
     blocks = rows.shape[0]
-    images = 1 + (slots + blocks - 1) // blocks if again else 1
+    images = 1 + (slots + blocks - 1) // blocks if repeats else 1
     lowest, highest = np.empty(blocks, np.int64), np.empty(blocks * images, np.int64)
     low, high = _NEVER, first
     for t in range(blocks - 1, -1, -1):
@@ -407,7 +415,7 @@ def _ring_rows(rows: Ints, slots: int, again: bool) -> int:
             high = max(high, rows[t, 1])
         for image in range(images):
             highest[image * blocks + t] = high + image * (last - first)
-    most = 0
+    ring_rows = 0
     for t in range(blocks):
-        most = max(most, highest[min(t + slots, blocks * images) - 1] - lowest[t])
-    return most
+        ring_rows = max(ring_rows, highest[min(t + slots, blocks * images) - 1] - lowest[t])
+    return ring_rows

@@ -1,4 +1,4 @@
-"""What a tiling asks of memories, whichever segment its operator is in: looked for once for operators that are alike."""
+"""L1 and UB demand of a tiling: independent of the segment, cached per cost class."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp, UbBuffers
 from simulator.npu.parts import Memory
 
-POOLED = "arriving", "expanded"  # kinds of buffers that all operators of a segment have together
+POOLED = "arriving", "expanded"  # kinds of buffers that all operators of a segment share
 OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
 
 
 class BufferDemand(NamedTuple):
-    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
+    """Tiling and its demand: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
 
-    tile: blocks of L0A, L0B and L0C of a product's tile, which fits half of each where `fits`, in whole planes of the result; of others ().
-    pools: whether some of the buffers are those of all operators.
+    tile: blocks of L0A, L0B and L0C of a product's tile; of others ().  fits: it fits half of each, in full planes of the result.
+    pools: whether some of the buffers are shared by all operators.
     """
 
     tiling: Tiling
@@ -36,13 +36,13 @@ class BufferDemand(NamedTuple):
 
 
 def asked_of(target_graph: TargetGraph, spec: TargetOp, tiling: Tiling, inside: bool) -> BufferDemand:
-    """Of an operator of the unit.  inside: its results stay on chip."""
+    """Demand of an operator of the target graph.  inside: its results stay on chip."""
     return asking(kind_of(target_graph, spec), tiling, inside)
 
 
 @lru_cache(maxsize=1 << 16)
 def asking(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand:
-    """What an operator asks for with a tiling."""
+    """Demand of an operator with a tiling."""
     target_graph, spec = kind.target_graph, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(target_graph, inside), target_graph.type_of(spec.y))
     product, tile, fits = product_of(spec), (), True
@@ -52,10 +52,10 @@ def asking(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand:
         halves = [room_blocks(target_graph.machine, memory) // 2 for memory in OF_PRODUCTS]
         cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
         fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
-    size, pools = sum([each.slots * each.size for each in buffers]), any(each.kind in POOLED for each in buffers)
+    size, pools = sum([buffer.slots * buffer.size for buffer in buffers]), any(buffer.kind in POOLED for buffer in buffers)
     return BufferDemand(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
 
 
 def through_ub(target_graph: TargetGraph, inside: bool) -> bool:
-    """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
+    """Whether a convolution's results pass UB.  inside: they stay on chip."""
     return not (inside and writes_l1(target_graph.machine))

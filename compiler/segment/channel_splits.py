@@ -1,28 +1,28 @@
-"""Segments in passes: channels that a product sums over, made or loaded and summed up run by run, so that they are never whole.
+"""Channel splits (passes): channels that a product sums over are computed or loaded part by part and summed up, never all at once.
 
-*Hidden* channels are those that operators of the segment make for the product alone.  A pass makes a run of the channels of every
-operator that leads to the product and of nothing else, and the product of that run.  What is added up so far stays in L1 as float32, of
-integers as int32: every pass but the first adds it as FIXPIPE adds a residual, and the last one hands out the result.
-So weights come once for each block of rows, which may be as high as L1 allows where neither the hidden tensor nor the weights are whole.
+*Hidden* channels are those that operators of the segment compute for the product alone.  A pass computes a part of the channels of every
+operator that leads to the product and to nothing else, and the product of that part.  Partial sums stay in L1 as float32, of
+integers as int32: every pass but the first adds them as FIXPIPE adds a residual, and the last one stores the result.
+So weights are loaded once for each block of rows, and blocks may be as high as L1 allows without the full hidden tensor or all weights.
 
 | operator of the segment    | in every pass                                                                                  |
 |----------------------------|------------------------------------------------------------------------------------------------|
-| hidden                     | a run of its channels, as `channel_part` has it, in a tensor of the pass                        |
-| the product behind them    | of that run, with its own rows of weights; bias and residual in the first pass, activation in the last |
+| hidden                     | a part of its channels, as `channel_part` has it, in a tensor of the pass                       |
+| the product behind them    | of that part, with its own rows of weights; bias and residual in the first pass, activation in the last |
 | the same of integers       | bias and scales in the last pass, whose result is that of all sums; no residual                 |
-| before, and behind         | as it is, once                                                                                  |
+| before, and behind         | unchanged, once                                                                                |
 
-Where no product sums over hidden channels, passes are over the channels of the segment's results: each makes a run of those of every
-operator, of heads or behind a product that reads all of its input.  So less of what lies in between is there at a time.
-With a window of two or more these passes are made two at a time: products of the next one come before those that wait for VECTOR, so that
-CUBE has something to do while a softmax is made.
+If no product sums over hidden channels, passes are over the channels of the segment's results: each computes a part of those of every
+operator, of heads or behind a product that reads all of its input.  So fewer intermediate channels are live at a time.
+With a window of two or more these passes run two at a time: products of the next one come before those that wait for VECTOR, so that
+CUBE works during a softmax.
 
-*Input* passes are the same of channels that the segment loads: a pass loads a run of them, for the products beside each other that read
-it.  They are made inside every other pass, which then loads all of them again: with passes over results, tiles of rows by channels.
-With either of these two, products that read their own run of a loaded tensor, as heads do, have no more of it in L1, and softmax of a pass
-works in place.  Passes over hidden channels alone do without: prediction took attention of ViT-B/16 in more of them, and it was slower.
-Sums in the type of the result lie where that will, so that it needs no room beside them.
-So a segment in passes is a segment of a unit whose operators are passes, and nothing below needs to know.
+*Input* passes are the same of channels that the segment loads: a pass loads a part of them, for the adjacent products that read it.  They
+run inside every other pass, which then loads all of them again: with passes over results, tiles of rows by channels.
+With either of these two, products that read their own part of a loaded tensor, as heads do, have only that part in L1, and softmax of a
+pass works in place.  Passes over hidden channels alone do without: prediction put attention of ViT-B/16 into more of them, which was
+slower. Sums in the type of the result lie at its address, so that they need no extra room.
+So a segment in passes is a segment of a target graph whose operators are passes, and lower levels need not know.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
 from simulator.npu.parts import DataType
 
-_FAR = 16  # operators before a product, at most, that its hidden ones are among
+_FAR = 16  # hidden operators are among so many before their product
 _PRODUCTS = (ConvSpec, QuantisedConvSpec)
 Parts = dict[int, tuple[TargetOp, ...]]  # operator -> its part in every pass
 
 
 class Passes(NamedTuple):
-    """unit: operators from `start` on are those of all passes.  order: the place in the segment of the operator that each of them is.
+    """Segment in passes.  target_graph: its operators from `start` on are those of all passes.  order: the original operator of each.
 
-    loaded: storages, as bits, of which input passes load runs from DDR, so that they cannot be held.
+    loaded: storages, as bits, of which input passes load parts from DDR, so that they cannot be persistent.
     """
 
     target_graph: TargetGraph
@@ -61,135 +61,136 @@ class Passes(NamedTuple):
 
     @property
     def leaders(self) -> tuple[int, ...]:
-        """Of each its last occurrence, whose tiling all have."""
-        last = {of: at for at, of in enumerate(self.order)}
+        """Last occurrence of each operator, whose tiling all have."""
+        last = {of: index for index, of in enumerate(self.order)}
         return tuple(last[of] for of in self.order)
 
     def rolled(self, plan: SegmentPlan, count: int, inputs: int) -> SegmentPlan:
-        """The plan of so many passes that is that of the unit's operators, which have equal tilings in all of them."""
-        at = {of: at for at, of in enumerate(self.order)}
-        names, tilings = (tuple(each[at[of]] for of in range(len(at))) for each in (plan.operators, plan.tilings))
+        """Plan in so many passes for a plan of the graph's operators, which have equal tilings in all passes."""
+        index = {of: index for index, of in enumerate(self.order)}
+        names, tilings = (tuple(column[index[of]] for of in range(len(index))) for column in (plan.operators, plan.tilings))
         cached = {of for of, halo in zip(self.order, plan.halo, strict=False) if halo == "cache"}
-        halo = tuple("cache" if of in cached else "recompute" for of in range(len(at))) if cached else ()
+        halo = tuple("cache" if of in cached else "recompute" for of in range(len(index))) if cached else ()
         return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": count, "input_passes": inputs})
 
     def unrolled(self, plan: SegmentPlan) -> SegmentPlan:
-        """The plan of the unit's operators."""
+        """Plan of the graph's operators."""
         halo = tuple(plan.halo[of] for of in self.order) if plan.halo else ()
-        names, tilings = (tuple(each[of] for of in self.order) for each in (plan.operators, plan.tilings))
+        names, tilings = (tuple(column[of] for of in self.order) for column in (plan.operators, plan.tilings))
         return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": 1, "input_passes": 1})
 
 
 @lru_cache(maxsize=1 << 14)
 def pass_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Into how many passes operators [start, stop) can be divided, 1 not among them."""
-    found = _product(target_graph, start, stop)
-    return _result_counts(target_graph, start, stop) if found is None else found[1]
+    """Possible numbers of passes of operators [start, stop), without 1."""
+    product = _product(target_graph, start, stop)
+    return _result_counts(target_graph, start, stop) if product is None else product[1]
 
 
 def _result_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """In how many passes over the channels of their results."""
+    """Possible numbers of passes over the channels of their results."""
     operators = target_graph.operators[start:stop]
     inside = [[(p, target_graph.operators[p].y) for p in target_graph.producers[spec.index] if p >= start] for spec in operators]
-    if any(_sums_up(spec) and any(spec.reads[0].overlaps(y) for _, y in made) for spec, made in zip(operators, inside, strict=True)):
+    if any(_sums_up(spec) and any(spec.reads[0].overlaps(y) for _, y in makers) for spec, makers in zip(operators, inside, strict=True)):
         return ()
 
-    def apart(count: int) -> bool:
+    def is_disjoint(count: int) -> bool:
         parts = [_divided(target_graph, spec.index, count) for spec in operators]
-        pairs = ((mine, parts[p - start], y) for mine, made in zip(parts, inside, strict=True) for p, y in made)
-        own = (_own(read, y, of.y) for mine, made, y in pairs for part, of in zip(mine, made, strict=True) for read in part.reads)
-        return all(parts) and all(own)
+        pairs = ((readers, parts[p - start], y) for readers, makers in zip(parts, inside, strict=True) for p, y in makers)
+        checks = (
+            _own(read, y, spec.y) for readers, makers, y in pairs for part, spec in zip(readers, makers, strict=True) for read in part.reads
+        )
+        return all(parts) and all(checks)
 
-    return tuple(count for count in _divisors(min(spec.y.planes for spec in operators)) if apart(count))
+    return tuple(count for count in _divisors(min(spec.y.planes for spec in operators)) if is_disjoint(count))
 
 
 def sums_hidden(target_graph: TargetGraph, start: int, stop: int) -> bool:
-    """Whether a product of operators [start, stop) can be made in passes over channels that others of them make."""
+    """Whether a product of operators [start, stop) can run in passes over channels that others of them compute."""
     return _product(target_graph, start, stop) is not None
 
 
 def halos_of_passes(target_graph: TargetGraph, start: int, stop: int, count: int) -> int:
     """Operators of [start, stop), as bits, that read hidden channels of so many passes through a window."""
-    found = _product(target_graph, start, stop)
-    if found is None:
+    product = _product(target_graph, start, stop)
+    if product is None:
         return 0
-    hidden = [target_graph.operators[k].y for k in _hidden(target_graph, found[0], count) if k >= start]
+    hidden = [target_graph.operators[k].y for k in _hidden(target_graph, product[0], count) if k >= start]
     windows = (spec for spec in target_graph.operators[start:stop] if spec.operator.has_halo)
     return sum(1 << spec.index - start for spec in windows if any(y.overlaps(read) for y in hidden for read in spec.reads))
 
 
 @lru_cache(maxsize=1 << 14)
 def input_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """In how many input passes some product of operators [start, stop) can be made, 1 not among them."""
+    """Possible numbers of input passes of some product of operators [start, stop), without 1."""
     inside = tuple(spec.y for spec in target_graph.operators[start:stop])
-    found = {count for spec in target_graph.operators[start:stop] for count in _input_counts(spec, inside)}
-    return tuple(sorted(found))
+    counts = {count for spec in target_graph.operators[start:stop] for count in _input_counts(spec, inside)}
+    return tuple(sorted(counts))
 
 
 def _input_counts(spec: TargetOp, inside: Sequence[TensorSlice]) -> tuple[int, ...]:
-    """Of one operator.  inside: what the segment makes."""
-    if not _sums_up(spec) or any(spec.reads[0].overlaps(made) for made in inside):
+    """Possible input passes of one operator.  inside: outputs of the segment."""
+    if not _sums_up(spec) or any(spec.reads[0].overlaps(output) for output in inside):
         return ()
     return _divisors(spec.c1)
 
 
 @lru_cache(maxsize=64)
 def runs_with_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
-    """Runs that end with a product and begin with a hidden operator of its, or with the one before these."""
-    found = []
+    """Runs that end with a product and begin with one of its hidden operators, or with the operator before these."""
+    runs = []
     for spec in target_graph.operators:
-        if able := _able(target_graph, spec.index):
-            hidden = _hidden(target_graph, spec.index, able[-1][0])
+        if counts := _able(target_graph, spec.index):
+            hidden = _hidden(target_graph, spec.index, counts[-1][0])
             starts = (max(0, min(hidden) - 1), *hidden)
-            found += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(target_graph, start, spec.index + 1)]
-    return tuple(found)
+            runs += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(target_graph, start, spec.index + 1)]
+    return tuple(runs)
 
 
 @lru_cache(maxsize=64)
 def runs_with_result_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
-    """Runs with a product that can be made in passes over the channels of their results."""
-    found = []
+    """Runs with a product that can be split in passes over the channels of their results."""
+    runs = []
     for spec in target_graph.operators:
         start = stop = spec.index
         while stop < len(target_graph.operators) and stop - start < _FAR and _result_counts(target_graph, start, stop + 1):
             stop += 1
-            if any(isinstance(each, ConvSpec) for each in target_graph.operators[start:stop]):
-                found.append((start, stop))
-    return tuple(found)
+            if any(isinstance(operator, ConvSpec) for operator in target_graph.operators[start:stop]):
+                runs.append((start, stop))
+    return tuple(runs)
 
 
 @lru_cache(maxsize=64)
 def runs_with_input_passes(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
-    """Runs that begin with a product that can be made in input passes, and end with it or with one of the next two products."""
-    found = []
+    """Runs that begin with a product that can be split in input passes, and end with it or with one of the next two products."""
+    runs = []
     for start, stop in runs_of_products(target_graph):
         if _input_counts(target_graph.operators[start], [spec.y for spec in target_graph.operators[start:stop]]):
-            found.append((start, stop))
-    return tuple(found)
+            runs.append((start, stop))
+    return tuple(runs)
 
 
 @lru_cache(maxsize=64)
 def runs_of_products(target_graph: TargetGraph) -> tuple[tuple[int, int], ...]:
     """Runs that begin with a product, and end with it or with one of the next two."""
     products = [spec.index for spec in target_graph.operators if isinstance(spec, ConvSpec)]
-    return tuple((start, last + 1) for at, start in enumerate(products) for last in products[at : at + 3] if last - start < _FAR)
+    return tuple((start, last + 1) for index, start in enumerate(products) for last in products[index : index + 3] if last - start < _FAR)
 
 
 def _product(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
-    """The product that is made in passes, and in how many it can be: of those that can the one that sums over the most, the last of
-    equals."""
-    found = []
+    """Product to split in passes, and its possible numbers of them: the one that sums over the most values, the last of equals."""
+    candidates = []
     for k in range(start + 1, stop):
         if counts := tuple(count for count, main in _able(target_graph, k) if main >= start):
             spec = target_graph.operators[k]
             assert isinstance(spec, ConvSpec)
-            found.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
-    return max(found)[1:] if found else None
+            candidates.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
+    return max(candidates)[1:] if candidates else None
 
 
 @lru_cache(maxsize=1 << 14)
 def _able(target_graph: TargetGraph, product: int) -> tuple[tuple[int, int], ...]:
-    """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
+    """Pairs (count, hidden operator that the product reads) for every possible number of passes of an operator."""
     spec = target_graph.operators[product]
     if not _sums_up(spec):
         return ()
@@ -199,12 +200,12 @@ def _able(target_graph: TargetGraph, product: int) -> tuple[tuple[int, int], ...
 
 @lru_cache(maxsize=1024)
 def _divisors(channels: int) -> tuple[int, ...]:
-    """But for 1."""
+    """Divisors except 1."""
     return tuple(count for count in range(2, channels + 1) if channels % count == 0)
 
 
 def _sums_up(spec: TargetOp) -> TypeGuard[ConvSpec]:
-    """Whether it can be made in passes, as far as it alone says so."""
+    """Whether an operator alone allows passes."""
     return isinstance(spec, ConvSpec) and type(spec) in _PRODUCTS and _is_dense(spec) and _adds_up(spec)
 
 
@@ -214,87 +215,90 @@ def _is_dense(spec: ConvSpec) -> bool:
 
 
 def _adds_up(spec: TargetOp) -> bool:
-    """Whether FIXPIPE can add sums to a product: it has one residual, and that of integers is added to what they have become."""
+    """Whether FIXPIPE can add sums to a product: it has one residual, and adds that of integers after requantisation."""
     return not isinstance(spec.operator, QuantisedConv) or len(spec.reads) == 1
 
 
 def _main(target_graph: TargetGraph, hidden: Parts, product: int) -> int | None:
-    """The hidden operator whose result the product sums over."""
+    """Hidden operator whose result the product sums over."""
     return next((k for k in hidden if target_graph.operators[k].y == target_graph.operators[product].reads[0]), None)
 
 
 @lru_cache(maxsize=1 << 14)
 def _hidden(target_graph: TargetGraph, product: int, count: int) -> Parts:
-    """The hidden operators before a product, in their order; of a segment those that it has."""
-    found: Parts = {}
+    """Hidden operators before a product, in their order; also those outside of a segment."""
+    parts_of: Parts = {}
     for k in range(product - 1, max(0, product - _FAR) - 1, -1):
         y, readers = target_graph.operators[k].y, target_graph.consumers[k]
-        if k in target_graph.escapes or not readers or not all(c in found or c == product for c in readers):
+        if k in target_graph.escapes or not readers or not all(c in parts_of or c == product for c in readers):
             continue
-        main, *others = target_graph.operators[product].reads
-        if product in readers and (main != y or any(other.overlaps(y) for other in others)):
+        main, *further = target_graph.operators[product].reads
+        if product in readers and (main != y or any(read.overlaps(y) for read in further)):
             continue
         parts = _divided(target_graph, k, count)
-        mine = (all(_own(read, y, part.y) for c in readers if c in found for read in found[c][at].reads) for at, part in enumerate(parts))
-        if parts and all(mine):
-            found[k] = parts
-    return dict(reversed(found.items()))
+        checks = (
+            all(_own(read, y, part.y) for c in readers if c in parts_of for read in parts_of[c][index].reads)
+            for index, part in enumerate(parts)
+        )
+        if parts and all(checks):
+            parts_of[k] = parts
+    return dict(reversed(parts_of.items()))
 
 
 @lru_cache(maxsize=1 << 14)
-def _divided(target_graph: TargetGraph, k: int, count: int) -> tuple[TargetOp, ...]:
-    """An operator's parts of as many channels each; none where it has no such."""
-    spec, dtype = target_graph.operators[k], target_graph.type_of(target_graph.operators[k].y)
+def _divided(target_graph: TargetGraph, kernel: int, count: int) -> tuple[TargetOp, ...]:
+    """Parts of an operator with equal channels; none if that is impossible."""
+    spec, dtype = target_graph.operators[kernel], target_graph.type_of(target_graph.operators[kernel].y)
     step, wide = spec.channel_step(count, dtype), spec.y.planes // count
     if spec.y.planes % count or isinstance(step, str) or wide % step:
         return ()
-    parts = (spec.channel_part(at * wide, (at + 1) * wide, dtype) for at in range(count))
-    found = tuple(part for part in parts if part is not None)
-    alike = len({part.n1 for part in found if isinstance(part, ConvSpec)}) < 2  # so that one tiling is legal in all of them
-    return found if len(found) == count and alike else ()
+    parts = (spec.channel_part(index * wide, (index + 1) * wide, dtype) for index in range(count))
+    valid_parts = tuple(part for part in parts if part is not None)
+    alike = len({part.n1 for part in valid_parts if isinstance(part, ConvSpec)}) < 2  # so that one tiling is legal in all of them
+    return valid_parts if len(valid_parts) == count and alike else ()
 
 
-def _own(read: TensorSlice, whole: TensorSlice, made: TensorSlice) -> bool:
-    """Whether all that a part reads of an operator's result is what the same pass makes of it."""
-    return read == made or not read.overlaps(whole)
+def _own(read: TensorSlice, output: TensorSlice, part: TensorSlice) -> bool:
+    """Whether a part reads of an operator's output only the part of the same pass."""
+    return read == part or not read.overlaps(output)
 
 
 @lru_cache(maxsize=1024)
 def passes(target_graph: TargetGraph, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False) -> Passes | Infeasible:
-    """Operators [start, stop) in so many passes, over channels that they make and over those of inputs; why not where that cannot be.
+    """Split operators [start, stop) in so many passes, over hidden channels or results, and over inputs; or the reason against it.
 
-    beside: whether passes over results are made two at a time.
+    beside: whether passes over results run two at a time.
     """
     where = target_graph.operators[start].name
-    for what, wanted, counts in (("channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
+    for axis, wanted, counts in (("channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
         accepted = 1, *counts(target_graph, start, stop)
         if wanted not in accepted:
-            return Infeasible(where, f"{wanted} passes over {what}; accepted: {', '.join(map(str, accepted))}")
+            return Infeasible(where, f"{wanted} passes over {axis}; accepted: {', '.join(map(str, accepted))}")
     storages = [*target_graph.storages]
-    made = [(k, target_graph.operators[k]) for k in range(start, stop)]
+    operators = [(k, target_graph.operators[k]) for k in range(start, stop)]
     if count > 1:
         hidden = _product(target_graph, start, stop) is not None
-        made = (
+        operators = (
             _over_hidden(target_graph, start, stop, count, storages)
             if hidden
             else _over_results(target_graph, start, stop, count, storages, beside)
         )
     loaded, tiled = 0, inputs > 1 or _product(target_graph, start, stop) is None
     if tiled:
-        made, loaded = _run_by_run(target_graph, start, stop, made, storages)
+        operators, loaded = _run_by_run(target_graph, start, stop, operators, storages)
     if inputs > 1:
-        made, whole = _over_inputs(made, inputs, storages)
-        loaded |= whole
+        operators, input_bits = _over_inputs(operators, inputs, storages)
+        loaded |= input_bits
     if tiled:
-        made = _in_place(made, storages, len(target_graph.storages))
-    return Passes(with_operators(target_graph, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
+        operators = _in_place(operators, storages, len(target_graph.storages))
+    return Passes(with_operators(target_graph, start, stop, operators, tuple(storages)), tuple(k - start for k, _ in operators), loaded)
 
 
-Made = list[tuple[int, TargetOp]]  # operators, each with the number of that which it is a part of
+Made = list[tuple[int, TargetOp]]  # operators, each with the number of its original
 
 
 def _added(storages: list[StorageSpec], like: TensorSlice, name: str, planes: int, **changes: Any) -> TensorSlice:
-    """A new storage like that of a piece."""
+    """New storage like that of a slice."""
     storage = storages[like.storage]
     storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, **changes))
     return TensorSlice(len(storages) - 1, 0, planes)
@@ -302,61 +306,62 @@ def _added(storages: list[StorageSpec], like: TensorSlice, name: str, planes: in
 
 def _run_of(storages: list[StorageSpec], read: TensorSlice, name: str) -> TensorSlice:
     """Planes of a tensor in DDR as a tensor of their own."""
-    of = storages[read.storage]
-    return _added(storages, read, name, read.planes, address=of.address + read.plane * of.plane_blocks, whole=of.whole or of.planes)
+    base = storages[read.storage]
+    return _added(storages, read, name, read.planes, address=base.address + read.plane * base.plane_blocks, whole=base.whole or base.planes)
 
 
-def _run_by_run(target_graph: TargetGraph, start: int, stop: int, made: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
-    """Products that read their own run of a loaded tensor have no more of it in L1; and such tensors, as bits."""
+def _run_by_run(target_graph: TargetGraph, start: int, stop: int, operators: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
+    """Operators in which products have only their own part of a loaded tensor in L1; and such tensors, as bits."""
     readers: dict[int, list[bool]] = {}
-    for k, spec in made:
-        whole = target_graph.operators[k].reads
-        for read, of in zip(spec.reads, whole, strict=False):
+    for k, spec in operators:
+        full_reads = target_graph.operators[k].reads
+        for read, of in zip(spec.reads, full_reads, strict=False):
             readers.setdefault(read.storage, []).append(read in _multiplied(spec) and read.planes < of.planes)
-    inside = {spec.y.storage for _, spec in made}
-    able = {storage for storage, own in readers.items() if all(own) and storage not in inside}
-    found, runs = Made(), dict[TensorSlice, TensorSlice]()
-    for k, spec in made:
+    inside = {spec.y.storage for _, spec in operators}
+    loaded = {storage for storage, own_runs in readers.items() if all(own_runs) and storage not in inside}
+    divided, runs = Made(), dict[TensorSlice, TensorSlice]()
+    for k, spec in operators:
         for read in spec.reads:
-            if read.storage in able and read not in runs:
+            if read.storage in loaded and read not in runs:
                 runs[read] = _run_of(storages, read, f"run {read.plane}")
-        found.append((k, replace(spec, reads=tuple(runs.get(read, read) for read in spec.reads))))
-    return found, sum(1 << storage for storage in able)
+        divided.append((k, replace(spec, reads=tuple(runs.get(read, read) for read in spec.reads))))
+    return divided, sum(1 << storage for storage in loaded)
 
 
 def _multiplied(spec: TargetOp) -> tuple[TensorSlice, ...]:
-    """Tensors that are operands of a product."""
+    """Operands of a product that are tensors."""
     if spec.runs_on != "CUBE":
         return ()
     return spec.reads[:1] if spec.right is None else (spec.reads[0], spec.right)
 
 
-def _in_place(made: Made, storages: Sequence[StorageSpec], own: int) -> Made:
-    """Softmax whose operand is a tensor of the pass that nobody else reads works where it lies: scores are the largest tensor of a head.
+def _in_place(operators: Made, storages: Sequence[StorageSpec], first_added: int) -> Made:
+    """Softmax in place, if its operand is a tensor of the pass without another reader: scores are the largest tensor of a head.
 
-    own: the first storage that passes have added.  Every tile is read before it is written, at the same place.  Chains have another place:
-    they are made while CUBE works on the next pass, which would wait.
+    first_added: the first storage that passes have added.  Every tile is read before it is written, at the same address.  Chains have
+    another
+    address: they run while CUBE works on the next pass, which would wait.
     """
-    found, instead, readers = Made(), dict[TensorSlice, TensorSlice](), dict[int, int]()
-    for _, spec in made:
+    merged, instead, readers = Made(), dict[TensorSlice, TensorSlice](), dict[int, int]()
+    for _, spec in operators:
         for storage in {read.storage for read in spec.reads}:
             readers[storage] = readers.get(storage, 0) + 1
-    for k, each in made:
-        spec = replace(each, reads=tuple(instead.get(read, read) for read in each.reads))
-        x, y = each.reads[0], each.y
-        if isinstance(each, SoftmaxSpec) and min(x.storage, y.storage) >= own and readers[x.storage] == 1 and readers.get(y.storage):
-            of, to = storages[x.storage], storages[y.storage]
-            if replace(of, name="", address=0) == replace(to, name="", address=0) and x.planes == y.planes == of.planes:
+    for k, op in operators:
+        spec = replace(op, reads=tuple(instead.get(read, read) for read in op.reads))
+        x, y = op.reads[0], op.y
+        if isinstance(op, SoftmaxSpec) and min(x.storage, y.storage) >= first_added and readers[x.storage] == 1 and readers.get(y.storage):
+            source, target = storages[x.storage], storages[y.storage]
+            if replace(source, name="", address=0) == replace(target, name="", address=0) and x.planes == y.planes == source.planes:
                 instead[y] = spec.reads[0]
                 spec = replace(spec, y=spec.reads[0])
-        found.append((k, spec))
-    return found
+        merged.append((k, spec))
+    return merged
 
 
 def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True) -> TensorSlice:
-    """Where a product's sums lie: where its result will, if that is of their type.
+    """Slice for a product's sums: that of its result, if types are equal.
 
-    stays: whether that is in L1 at all, or is all of its tensor, so that no more than its sums is there.
+    stays: whether the result is in L1 anyway, or is all of its tensor, so that its slice has no more than the sums.
     """
     kind = DataType.int32 if isinstance(product, QuantisedConvSpec) else DataType.float32
     if stays and storages[product.y.storage].dtype == kind:
@@ -365,109 +370,109 @@ def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True)
 
 
 def _over_hidden(target_graph: TargetGraph, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
-    found = _product(target_graph, start, stop)
-    assert found is not None
-    at_product, _ = found
+    product_counts = _product(target_graph, start, stop)
+    assert product_counts is not None
+    at_product, _ = product_counts
     product = target_graph.operators[at_product]
     hidden = {k: parts for k, parts in _hidden(target_graph, at_product, count).items() if k >= start}
     main = _main(target_graph, hidden, at_product)
     assert isinstance(product, ConvSpec)
     assert main is not None
     sums = _sums_of(product, storages)
-    made = [(k, target_graph.operators[k]) for k in range(start, at_product) if k not in hidden]
-    for at in range(count):
-        mine: dict[TensorSlice, TensorSlice] = {}
+    operators = [(k, target_graph.operators[k]) for k in range(start, at_product) if k not in hidden]
+    for index in range(count):
+        renamed: dict[TensorSlice, TensorSlice] = {}
         for k, parts in hidden.items():
-            part = parts[at]
-            mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes)
-            made.append((k, replace(part, reads=tuple(mine.get(read, read) for read in part.reads), y=mine[part.y])))
-        made.append((at_product, _part_of_product(product, mine[hidden[main][at].y], sums, at, count)))
-    return made + [(k, target_graph.operators[k]) for k in range(at_product + 1, stop)]
+            part = parts[index]
+            renamed[part.y] = _added(storages, part.y, f"pass {index}", part.y.planes)
+            operators.append((k, replace(part, reads=tuple(renamed.get(read, read) for read in part.reads), y=renamed[part.y])))
+        operators.append((at_product, _part_of_product(product, renamed[hidden[main][index].y], sums, index, count)))
+    return operators + [(k, target_graph.operators[k]) for k in range(at_product + 1, stop)]
 
 
 def _over_results(target_graph: TargetGraph, start: int, stop: int, count: int, storages: list[StorageSpec], beside: bool) -> Made:
-    """What nobody else reads is a tensor of its pass; the rest is made where it lies."""
-    made, parts = Made(), {k: _divided(target_graph, k, count) for k in range(start, stop)}
+    """Operators of passes over results.  A tensor read inside only is a tensor of its pass; others are written in place."""
+    operators, parts = Made(), {k: _divided(target_graph, k, count) for k in range(start, stop)}
     hidden = {k for k in parts if k not in target_graph.escapes and all(start <= reader < stop for reader in target_graph.consumers[k])}
-    for at in range(count):
-        mine: dict[TensorSlice, TensorSlice] = {}
-        for k, mine_of in parts.items():
-            part = mine_of[at]
-            y = mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes) if k in hidden else part.y
-            made.append((k, replace(part, reads=tuple(mine.get(read, read) for read in part.reads), y=y)))
-    return _beside(made, stop - start) if beside else made
+    for index in range(count):
+        renamed: dict[TensorSlice, TensorSlice] = {}
+        for k, operator_parts in parts.items():
+            part = operator_parts[index]
+            y = renamed[part.y] = _added(storages, part.y, f"pass {index}", part.y.planes) if k in hidden else part.y
+            operators.append((k, replace(part, reads=tuple(renamed.get(read, read) for read in part.reads), y=y)))
+    return _beside(operators, stop - start) if beside else operators
 
 
 def behind_vector(operators: Sequence[TargetOp]) -> int:
-    """Where in a run of operators the products begin that wait for the last of VECTOR which waits for products itself; 0 where none do."""
-    products = [at for at, spec in enumerate(operators) if spec.runs_on == "CUBE"]
-    between = (at for at in range(len(operators) - 1, -1, -1) if operators[at].runs_on == "VECTOR" and products)
-    return next((at + 1 for at in between if products[0] < at < products[-1]), 0)
+    """Index of the first product that waits for the last VECTOR operator between products; 0 without one."""
+    products = [index for index, spec in enumerate(operators) if spec.runs_on == "CUBE"]
+    between = (index for index in range(len(operators) - 1, -1, -1) if operators[index].runs_on == "VECTOR" and products)
+    return next((index + 1 for index in between if products[0] < index < products[-1]), 0)
 
 
-def _beside(made: Made, each: int) -> Made:
-    """Passes of `each` operators with those `behind_vector` one pass later: while VECTOR works, CUBE makes the products of the next pass.
+def _beside(operators: Made, length: int) -> Made:
+    """Passes of `length` operators with those `behind_vector` one pass later: while VECTOR works, CUBE computes products of the next pass.
 
-    Slots of L0 are given away in the order of emission, so what waits for VECTOR must not stand in front of these.
+    Slots of L0 are allocated in the order of emission, so operators that wait for VECTOR must not come first.
     """
-    split = behind_vector([spec for _, spec in made[:each]])
-    turns = [made[at : at + each] for at in range(0, len(made), each)]
-    found = turns[0][:split]
-    for before, now in pairwise(turns):
-        found += now[:split] + before[split:]
-    return found + turns[-1][split:]
+    split = behind_vector([spec for _, spec in operators[:length]])
+    turns = [operators[index : index + length] for index in range(0, len(operators), length)]
+    interleaved = turns[0][:split]
+    for previous, current in pairwise(turns):
+        interleaved += current[:split] + previous[split:]
+    return interleaved + turns[-1][split:]
 
 
-def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[Made, int]:
-    """And what is loaded, as `Passes` has it.  Products beside each other that read the same piece have its runs together."""
-    inside, found, at, loaded = [spec.y for _, spec in made], Made(), 0, 0
-    while at < len(made):
-        together = _together(made[at:], inside, count)
+def _over_inputs(operators: Made, count: int, storages: list[StorageSpec]) -> tuple[Made, int]:
+    """Operators of input passes, and `Passes.loaded`.  Adjacent products that read the same slice have its parts together."""
+    inside, divided, index, loaded = [spec.y for _, spec in operators], Made(), 0, 0
+    while index < len(operators):
+        together = _together(operators[index:], inside, count)
         if not together:
-            found.append(made[at])
-            at += 1
+            divided.append(operators[index])
+            index += 1
             continue
-        x = made[at][1].reads[0]
+        x = operators[index][1].reads[0]
         loaded |= 1 << x.storage
-        behind = [read for _, spec in made[at:] for read in spec.reads]
-        sums = [_sums_of(product, storages, _stays(product.y, storages, behind)) for _, product in together]
+        later_reads = [read for _, spec in operators[index:] for read in spec.reads]
+        sums = [_sums_of(product, storages, _stays(product.y, storages, later_reads)) for _, product in together]
         wide = x.planes // count
         for run in range(count):
-            mine = _run_of(storages, TensorSlice(x.storage, x.plane + run * wide, wide), f"run {at}.{run}")
-            parts = ((k, _part_of_product(product, mine, summed, run, count)) for (k, product), summed in zip(together, sums, strict=True))
-            found += parts
-        at += len(together)
-    return found, loaded
+            part = _run_of(storages, TensorSlice(x.storage, x.plane + run * wide, wide), f"run {index}.{run}")
+            parts = ((k, _part_of_product(product, part, summed, run, count)) for (k, product), summed in zip(together, sums, strict=True))
+            divided += parts
+        index += len(together)
+    return divided, loaded
 
 
-def _stays(y: TensorSlice, storages: Sequence[StorageSpec], reads: Sequence[TensorSlice]) -> bool:
-    """Whether a result takes no more of L1 than its sums do if they lie in its place."""
-    return y.planes == storages[y.storage].planes or any(read.overlaps(y) for read in reads)
+def _stays(output: TensorSlice, storages: Sequence[StorageSpec], reads: Sequence[TensorSlice]) -> bool:
+    """Whether a result takes no more of L1 than its sums do at its address."""
+    return output.planes == storages[output.storage].planes or any(read.overlaps(output) for read in reads)
 
 
-def _together(made: Made, inside: Sequence[TensorSlice], count: int) -> list[tuple[int, ConvSpec]]:
-    """Products at the beginning of a list that can be made in so many input passes, all of the same input, none of another's result.
+def _together(operators: Made, inside: Sequence[TensorSlice], count: int) -> list[tuple[int, ConvSpec]]:
+    """First products of a list that can be split in so many input passes, all with the same input, none with another's result.
 
-    Not another part of one of them: it is in a pass of its own so that sums of both need not be there at once.
+    Never two parts of one product: each is in a pass of its own, so that sums of both are not live at once.
     """
-    found = list[tuple[int, ConvSpec]]()
-    for k, spec in made:
-        if any(k == other for other, _ in found):
+    group = list[tuple[int, ConvSpec]]()
+    for k, spec in operators:
+        if any(k == member for member, _ in group):
             break
         if not _sums_up(spec) or count not in _input_counts(spec, inside):
             break
-        if found and (spec.reads[0] != found[0][1].reads[0] or any(read.overlaps(other.y) for read in spec.reads for _, other in found)):
+        if group and (spec.reads[0] != group[0][1].reads[0] or any(read.overlaps(member.y) for read in spec.reads for _, member in group)):
             break
-        found.append((k, spec))
-    return found
+        group.append((k, spec))
+    return group
 
 
-def _part_of_product(product: ConvSpec, run: TensorSlice, sums: TensorSlice, at: int, count: int) -> ConvSpec:
-    """Of one pass."""
-    c1, k1, last, operator = product.c1 // count, product.k1 // count, at == count - 1, product.operator
+def _part_of_product(product: ConvSpec, run: TensorSlice, sums: TensorSlice, index: int, count: int) -> ConvSpec:
+    """Part of a product in one pass."""
+    c1, k1, last, operator = product.c1 // count, product.k1 // count, index == count - 1, product.operator
     changes: dict[str, Any] = {"c1": c1, "k1": k1, "run_of_k1": product.run_of_k1 or product.k1}
-    changes["weights_at"] = product.weights_at + at * k1 * product.fractal.weight_blocks
-    changes["reads"] = (run, *product.reads[1:]) if at == 0 else (run, sums)
+    changes["weights_at"] = product.weights_at + index * k1 * product.fractal.weight_blocks
+    changes["reads"] = (run, *product.reads[1:]) if index == 0 else (run, sums)
     if not last:
         changes["y"] = sums
     if isinstance(operator, QuantisedConv):
@@ -475,45 +480,45 @@ def _part_of_product(product: ConvSpec, run: TensorSlice, sums: TensorSlice, at:
             changes |= {"operator": replace(operator, y_q=ALONE), "bias_at": -1, "scale_at": 0}
         return replace(product, **changes)
     assert isinstance(operator, Conv)
-    if at > 0:
+    if index > 0:
         changes["bias_at"] = -1
     if not last:
         changes["operator"] = replace(operator, activation="none")
     return replace(product, **changes)
 
 
-@lru_cache(maxsize=64)  # as many operators more are those of many runs in some passes
-def _moved(target_graph: TargetGraph, more: int) -> tuple[TargetOp, ...]:
-    """A unit's operators, as many places further on."""
-    return tuple([replace(spec, index=spec.index + more, named=spec.tag) for spec in target_graph.operators])
+@lru_cache(maxsize=64)  # many runs in passes have equal growth
+def _moved(target_graph: TargetGraph, growth: int) -> tuple[TargetOp, ...]:
+    """Operators with their indices moved by `growth`."""
+    return tuple([replace(spec, index=spec.index + growth, named=spec.tag) for spec in target_graph.operators])
 
 
-def with_operators(target_graph: TargetGraph, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> TargetGraph:
-    """The unit with these operators in place of [start, stop)."""
-    more = len(made) - (stop - start)
-    last = {(k, spec.y): start + at for at, (k, spec) in enumerate(made)}
+def with_operators(target_graph: TargetGraph, start: int, stop: int, new_operators: Made, storages: tuple[StorageSpec, ...]) -> TargetGraph:
+    """Target graph with these operators in place of [start, stop)."""
+    growth = len(new_operators) - (stop - start)
+    last = {(k, spec.y): start + index for index, (k, spec) in enumerate(new_operators)}
     read = {
-        k: [at for (of, y), at in last.items() if of == k and y.overlaps(target_graph.operators[k].y)] for k in range(start, stop)
+        k: [index for (of, y), index in last.items() if of == k and y.overlaps(target_graph.operators[k].y)] for k in range(start, stop)
     }  # by others
 
     def places(of: Iterable[int]) -> list[int]:
-        return sorted(at for k in of for at in ((k,) if k < start else (k + more,) if k >= stop else read[k]))
+        return sorted(index for k in of for index in ((k,) if k < start else (k + growth,) if k >= stop else read[k]))
 
-    new = [replace(spec, index=start + at, named=spec.tag) for at, (_, spec) in enumerate(made)]
-    operators = (*target_graph.operators[:start], *new, *_moved(target_graph, more)[stop:])
+    specs = [replace(spec, index=start + index, named=spec.tag) for index, (_, spec) in enumerate(new_operators)]
+    operators = (*target_graph.operators[:start], *specs, *_moved(target_graph, growth)[stop:])
     outside = ((k, sources) for k, sources in target_graph.producers.items() if not start <= k < stop)
     producers = {places([k])[0]: tuple(places(sources)) for k, sources in outside}
     makers: dict[int, list[TargetOp]] = {}  # by their storages
-    for (k, _), spec in zip(made, new, strict=True):
+    for (k, _), spec in zip(new_operators, specs, strict=True):
         before = [target_graph.operators[s] for s in target_graph.producers[k] if s < start]
         sources = before + [source for storage in sorted({read.storage for read in spec.reads}) for source in makers.get(storage, ())]
-        found = {s.index for s in sources if any(s.y.overlaps(read) for read in spec.reads)}
-        producers[spec.index] = tuple(sorted(found))
+        indices = {s.index for s in sources if any(s.y.overlaps(read) for read in spec.reads)}
+        producers[spec.index] = tuple(sorted(indices))
         makers.setdefault(spec.y.storage, []).append(spec)
     consumers: dict[int, list[int]] = {k: [] for k in range(len(operators))}
     for k in range(len(operators)):
         for source in producers[k]:
             consumers[source].append(k)
     escapes = frozenset(places(target_graph.escapes))
-    readers = {k: tuple(mine) for k, mine in consumers.items()}
+    readers = {k: tuple(reader_list) for k, reader_list in consumers.items()}
     return replace(target_graph, storages=storages, operators=operators, producers=producers, consumers=readers, escapes=escapes)

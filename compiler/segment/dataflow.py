@@ -1,7 +1,7 @@
-"""From what an operator computes to its stages: loop nest and operands in, moves through the memories out, and what a tiling makes of each.
+"""Dataflow of an operator in stages: from its loop nest and operands to moves through the memories, and the tiles of each stage.
 
-The compute description (`Nest`) says which loops index which operand and in which memory the unit that computes wants it.  The moves follow
-from the machine: the shortest way along its paths, from where an operand lies to where it is wanted, and from the results to their place.
+The compute description (`Nest`) says which loops index which operand and in which memory the computing unit reads it.  The moves follow
+from the machine: the shortest way along its paths, from the operand's memory to the unit's, and from there to the result's.
 Stages on the same tensor in the same buffer are a group; its first stage is tiled by the loops, the others keep its tile.
 
 Features of a stage, for one block (double: two tiles are live, one of them filled or drained):
@@ -10,10 +10,10 @@ Features of a stage, for one block (double: two tiles are live, one of them fill
 |-------------|-------------------------------------------------------------------------------------------|
 | type        | `ENGINE SOURCE->BUFFER` of a move, CUBE or VECTOR of a computation                         |
 | store_bit   | bits of an element in the buffer                                                          |
-| store_num   | elements that the stage keeps there at a time, both tiles where it is double-buffered      |
+| store_num   | elements that the stage keeps there at a time, both tiles if it is double-buffered         |
 | compute_bit | bits of an element as it is moved or added up                                             |
 | compute_num | elements moved, multiply-accumulates, or elements that VECTOR goes over, in all            |
-| emit_bit    | bits that one instruction on a whole tile moves or makes                                   |
+| emit_bit    | bits that one instruction on a full tile moves or computes                                 |
 | emit_num    | instructions in all                                                                       |
 """
 
@@ -43,7 +43,7 @@ LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of on
 
 
 class Stage(NamedTuple):
-    """One move or one computation.  `of`: the stage or the tensor that a move starts from; source == buffer: a computation."""
+    """Move or computation.  `of`: the stage or the tensor that a move starts from; source == buffer: a computation."""
 
     tensor: str
     of: str
@@ -63,41 +63,43 @@ class Stage(NamedTuple):
         return f"{self.engine} {self.source.name}->{self.buffer.name}" if moves else self.engine
 
 
-def nest_of(unit: TargetGraph, spec: TargetOp, rows: int | None = None, kept: frozenset[int] = frozenset(), inside: bool = False) -> Nest:
-    """The computation of `rows` output rows (default: all); kept: which reads the segment has in L1; inside: the result stays there."""
-    return spec.nest(unit.type_of(spec.y), unit.storages, spec.out_h if rows is None else rows, kept, inside)
+def nest_of(
+    target_graph: TargetGraph, spec: TargetOp, rows: int | None = None, in_l1: frozenset[int] = frozenset(), inside: bool = False
+) -> Nest:
+    """Loop nest of `rows` output rows (default: all); in_l1: which reads the segment has in L1; inside: the result stays there."""
+    return spec.nest(target_graph.type_of(spec.y), target_graph.storages, spec.out_h if rows is None else rows, in_l1, inside)
 
 
 @lru_cache(maxsize=256)
 def route(machine: Machine, start: Memory, stop: Memory) -> tuple[tuple[Memory, Memory, str], ...]:
-    """(source, destination, engine) of the fewest moves; of equally short ways the one whose paths the machine lists first.
+    """Shortest route as (source, destination, engine) moves; of equals the one whose paths the machine lists first.
 
-    Raises ValueError where no way leads there.
+    Raises ValueError if there is none.
     """
     ways: list[tuple[tuple[Memory, Memory, str], ...]] = [()]
     seen = {start}
     while ways:
         longer = []
         for way in ways:
-            at = way[-1][1] if way else start
-            if at == stop:
+            memory = way[-1][1] if way else start
+            if memory == stop:
                 return way
             for path in machine.paths:
-                to = Memory[path.destination]
-                if path.source == at.name and to not in seen:
-                    longer.append((*way, (at, to, str(path.engine))))
+                destination = Memory[path.destination]
+                if path.source == memory.name and destination not in seen:
+                    longer.append((*way, (memory, destination, str(path.engine))))
         seen |= {way[-1][1] for way in longer}
         ways = longer
     raise ValueError(f"machine {machine.name}: no way from {start.name} to {stop.name}")
 
 
 def _there(machine: Machine, wanted: Memory) -> Memory:
-    """Where a unit reads and makes what it wants in a memory: in L1, in place, where there is no such memory."""
+    """Memory in which a unit reads or writes: L1, in place, if the machine does not have the wanted one."""
     return wanted if wanted == Memory.DDR or machine.has(wanted) else Memory.L1
 
 
 def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
-    """The moves of every operand, the computations, and the moves of the result, in the order of the data."""
+    """Moves of every operand, computations, and moves of the result, in the order of the data."""
     stages = []
     for operand in nest.reads:
         of = operand.tensor
@@ -105,12 +107,12 @@ def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
             stages.append(Stage(operand.tensor, of, source, buffer, engine, operand.loops, operand.bits))
             of = stages[-1].name
     write = nest.write
-    at = _there(machine, write.wanted)
-    bits = 8 * SUM_BYTES if at == Memory.L0C else write.bits
+    memory = _there(machine, write.wanted)
+    bits = 8 * SUM_BYTES if memory == Memory.L0C else write.bits
     of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
-    stages += [Stage(write.tensor, of, at, at, nest.unit, write.loops, bits)] * nest.steps
-    of = stages[-1].name if stages else of  # what lies where it is wanted, and is only moved, has no stage yet
-    for source, buffer, engine in route(machine, at, write.lies):
+    stages += [Stage(write.tensor, of, memory, memory, nest.unit, write.loops, bits)] * nest.steps
+    of = stages[-1].name if stages else of  # a tensor that is only moved has no stage yet
+    for source, buffer, engine in route(machine, memory, write.lies):
         stages.append(Stage(write.tensor, of, source, buffer, engine, write.loops, write.bits))
         of = stages[-1].name
     return tuple(stages)
@@ -120,13 +122,13 @@ def groups(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, .
     """Stages by (buffer, tensor), the one that is tiled by its loops first."""
     out: dict[tuple[Memory, str], tuple[Stage, ...]] = {}
     for stage in stages:
-        at = (stage.buffer, stage.tensor)
-        out[at] = (*out.get(at, ()), stage)
+        key = (stage.buffer, stage.tensor)
+        out[key] = (*out.get(key, ()), stage)
     return out
 
 
 def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) -> tuple[str, bool]:
-    """The loop in which a stage makes a tile (`segment`: once for all blocks, `block`: once per block), and whether two are live."""
+    """Loop in which a stage has a new tile (`segment`: once for all blocks, `block`: once per block), and whether two are live."""
     if not isinstance(tiling, ConvTiling):
         if not tensor.startswith(("x", "y", "counts")):  # a constant
             return "segment" if tiling.constants == "resident" else "p.outer", False
@@ -136,7 +138,7 @@ def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) ->
 
 
 def cube_placed(tensor: str, buffer: str, weights: str, constants: str, partial: bool, order: str = "m") -> tuple[str, bool]:
-    """`placed` of a product.  partial: chunks of weights are pieces of k."""
+    """`placed` for a product.  partial: chunks of weights are parts of k."""
     resident = weights == "resident"
     if buffer in ("L0A", "L0B"):
         return "k.outer", True
@@ -154,7 +156,7 @@ def cube_placed(tensor: str, buffer: str, weights: str, constants: str, partial:
 
 
 class Tile(NamedTuple):
-    """What a tiling makes of a stage: elements of one tile, elements (or multiply-accumulates) and instructions in all."""
+    """Tile of a stage: its elements; elements (or multiply-accumulates) and instructions in all."""
 
     elements: int
     computed: int
@@ -162,22 +164,22 @@ class Tile(NamedTuple):
 
 
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
-    """A tile for every stage; places: `cube_places` of the stages."""
+    """Tile of every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
         assert nest.fractal is not None
         loops = tuple(nest.loops[name] for name in "gmnk")
         extents = (*loops, *nest.fractal[:4], nest.l0, nest.source_planes, nest.source_blocks, nest.cut, nest.needed)
-        found = cube_tiles(extents, sizes_of(tiling)).tolist()
-        return tuple([Tile(*found[at]) for at in places])
+        table = cube_tiles(extents, sizes_of(tiling)).tolist()
+        return tuple([Tile(*table[row]) for row in places])
     return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
 
 
 def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
-    """Where a product's stages have their tiles among `cube_tiles`."""
+    """Index of each stage of a product in `cube_tiles`."""
     return tuple([_CUBE_PLACES.get(stage.name, _RESULTS) for stage in stages])
 
 
-_CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
+_CUBE_PLACES = {name: index for index, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
 _RESULTS = len(_CUBE_PLACES)
 _CUBE_PLACES["bias.L1"] = _CUBE_PLACES["bias.UB"]
 
@@ -189,68 +191,68 @@ Extents = tuple[int, int, int, int, int, int, int, int, L0, int, int, Cut, Ints]
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
 
 
-def sizes_of(t: ConvTiling) -> Sizes:
-    """A tiling as kernels want it."""
-    stay = t.weights == "resident", t.order == "n", t.constants == "resident"
-    return *stay, t.chunk_n1, t.chunk_k1, t.tile_m, t.tile_n1, t.tile_k1
+def sizes_of(tiling: ConvTiling) -> Sizes:
+    """Sizes of a tiling, for kernels."""
+    stay = tiling.weights == "resident", tiling.order == "n", tiling.constants == "resident"
+    return *stay, tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1
 
 
 @njit(cache=True)
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
-    """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
+    """Tiles in the order of `_CUBE_PLACES`, int64 [7, 3] as `Tile` has them, and the common one of results and residuals on their way."""
     g, m, n, k, fractal_rows, c0, n0, weight_blocks, l0, source_planes, source_blocks, cut, needed = extents
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
     along_n, along_k, room = pieces(n, chunk_n), pieces(k, chunk_k), places(l0, weight_blocks, tile_m, tile_n1, tile_k1)
     if needed.size:
-        one = np.array((1, 0, 0))  # nobody asks for steps
+        one = np.array((1, 0, 0))  # steps are not used
         beside = panels_of(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
-        found = counts_of_panels(beside, fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
+        tiles = counts_of_panels(beside, fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
     else:
-        found = counts(fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, cut, room)
+        tiles = counts(fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, cut, room)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * n0 * c0, g * n * n0, source_planes * source_blocks * c0
     per_copy, piece = max(1, LOAD_PIECE_BLOCKS // source_blocks), WEIGHT_PIECE_BLOCKS * c0
     sums = (m + tile_m - 1) // tile_m * tile_m * chunk_n * n0 if chunk_k < k else tile_m * tile_n * n0
-    whole, streamed = (weights, weights, (weights + piece - 1) // piece), (chunk_n * n0 * chunk_k * c0, weights, g * chunks)
+    fixed, streamed = (weights, weights, (weights + piece - 1) // piece), (chunk_n * n0 * chunk_k * c0, weights, g * chunks)
     return np.array(
         (
             (source, source, (source_planes + per_copy - 1) // per_copy),
-            (tile_m * tile_k * c0, g * found.moved_a * c0, g * found.loads_a),
-            whole if resident else streamed,
-            (tile_n * n0 * tile_k * c0, g * found.moved_b * n0 * c0, g * found.loads_b),
+            (tile_m * tile_k * c0, g * tiles.moved_a * c0, g * tiles.loads_a),
+            fixed if resident else streamed,
+            (tile_n * n0 * tile_k * c0, g * tiles.moved_b * n0 * c0, g * tiles.loads_b),
             (bias, bias, 1) if once else (chunk_n * n0, bias, g * all_n),
-            (sums, g * found.rows * found.blocks * n0 * c0, g * found.products),
-            (tile_m * tile_n * n0, g * m * n * n0, g * found.results),
+            (sums, g * tiles.rows * tiles.blocks * n0 * c0, g * tiles.products),
+            (tile_m * tile_n * n0, g * m * n * n0, g * tiles.results),
         ),
         np.int64,
     )
 
 
-def _vector_tile(nest: Nest, stage: Stage, t: VectorTiling) -> Tile:
+def _vector_tile(nest: Nest, stage: Stage, tiling: VectorTiling) -> Tile:
     p, h, w = (nest.loops[name] for name in "phw")
     c0 = nest.lanes
-    planes, rows, columns = cut_in(p, t.tile_planes), cut_in(h, t.tile_rows), cut_in(w, t.tile_columns or w)
+    planes, rows, columns = cut_in(p, tiling.tile_planes), cut_in(h, tiling.tile_rows), cut_in(w, tiling.tile_columns or w)
     (tile_p, _), (tile_h, _), (tile_w, _) = planes[0], rows[0], columns[0]
     tiles_p = sum(count for _, count in planes)
     tiles_h = sum(count for _, count in rows) * sum(count for _, count in columns)
-    whole, tile = p * h * w * c0, tile_p * tile_h * tile_w * c0
+    elements, tile = p * h * w * c0, tile_p * tile_h * tile_w * c0
     if stage.loops == ("p",):
         if stage.tensor.startswith("x"):  # an input of one pixel comes with every tile
             return Tile(tile_p * c0, tiles_h * p * c0, tiles_p * tiles_h)
-        return Tile(p * c0, p * c0, 1) if t.constants == "resident" else Tile(tile_p * c0, p * c0, tiles_p)
+        return Tile(p * c0, p * c0, 1) if tiling.constants == "resident" else Tile(tile_p * c0, p * c0, tiles_p)
     if stage.loops == ("h", "w"):
         return Tile(tile_h * tile_w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
     if stage.source == stage.buffer:
-        # eight contiguous blocks after eight, and what is left
+        # repeats of eight contiguous blocks, and the remainder
         calls = [end_to_end(a * b * c, na * nb * nc)[1] for a, na in planes for b, nb in rows for c, nc in columns]
-        return Tile(tile, whole, sum(calls))
+        return Tile(tile, elements, sum(calls))
     if stage.tensor == "x0":  # with the halo of a window
         row = -(-nest.source_blocks // h) * c0
         return Tile(tile_p * tile_h * -(-row * tile_w // w), nest.source_elements, tiles_p * tiles_h)
-    return Tile(tile, whole, tiles_p * tiles_h)
+    return Tile(tile, elements, tiles_p * tiles_h)
 
 
 def live(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:

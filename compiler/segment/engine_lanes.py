@@ -1,4 +1,4 @@
-"""The two lanes of a core, whose work goes on side by side: the matrix unit with what feeds and empties it, and the vector unit."""
+"""Lanes of a core, which work side by side: the matrix unit with the engines that feed and empty it, and the vector unit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MATRIX, VECTOR = 0, 1
 
 
 def lane(spec: TargetOp) -> int:
-    """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
+    """Lane of an operator.  Every operator that uses L0 is a product of the matrix unit."""
     return MATRIX if spec.runs_on == "CUBE" else VECTOR
 
 
 def lanes(target_graph: TargetGraph, start: int, stop: int) -> NDArray[np.int64]:
-    """int64 [operators], of [start, stop)."""
+    """Lanes of operators [start, stop), int64 [operators]."""
     return np.array([lane(spec) for spec in target_graph.operators[start:stop]], np.int64)

@@ -1,8 +1,8 @@
-"""Segments whose depthwise convolutions are made by two engines: VECTOR makes the first channels, the matrix unit the others.
+"""Engine split: depthwise convolutions of a segment on two engines, the first channels on VECTOR, the others on the matrix unit.
 
-Either part is an operator of its own, with its tiling, tiles and buffers, that reads and makes some planes of the same tensors.  So a
-segment with such parts is a segment of a unit that has them, and nothing below needs to know.
-VECTOR has the first channels because it is the slower one, and what makes its input makes these first.
+Either part is an operator of its own, with its tiling, tiles and buffers, that reads and writes some planes of the same tensors.  So a
+segment with such parts is a segment of a target graph that has them, and lower levels need not know.
+VECTOR has the first channels because it is slower, and these are the first that its input has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from compiler.target.target_op import TargetOp
 
 
 class Divided(NamedTuple):
-    """unit: operators from `start` on are those of all engines.  order: the place in the segment of the operator that each of them is (a
-    part of); planes: how many of its planes VECTOR makes, where it is that part, else 0."""
+    """Segment on two engines.  target_graph: its operators from `start` on are the parts.  order: the original operator of each.
+
+    planes: how many planes a part on VECTOR has, else 0.
+    """
 
     target_graph: TargetGraph
     order: tuple[int, ...]
@@ -28,27 +30,27 @@ class Divided(NamedTuple):
 
     @property
     def main(self) -> tuple[int, ...]:
-        """Of every operator of the segment the place of itself, or of the part that the matrix unit makes."""
-        return tuple(at for at, planes in enumerate(self.planes) if not planes)
+        """Index of every original operator, or of its part on the matrix unit."""
+        return tuple(index for index, planes in enumerate(self.planes) if not planes)
 
     @property
     def shared(self) -> tuple[int, ...]:
-        """Places of the parts that VECTOR makes."""
-        return tuple(at for at, planes in enumerate(self.planes) if planes)
+        """Indices of the parts on VECTOR."""
+        return tuple(index for index, planes in enumerate(self.planes) if planes)
 
     def joined(self, plan: SegmentPlan) -> SegmentPlan:
-        """The plan that is that of the unit's operators."""
-        names, tilings = (tuple(each[at] for at in self.main) for each in (plan.operators, plan.tilings))
-        halo = tuple(plan.halo[at] for at in self.main) if plan.halo else ()
+        """Plan of the original operators for a plan of the parts."""
+        names, tilings = (tuple(column[index] for index in self.main) for column in (plan.operators, plan.tilings))
+        halo = tuple(plan.halo[index] for index in self.main) if plan.halo else ()
         shares = []
-        for at in self.shared:
-            tiling = plan.tilings[at]
+        for index in self.shared:
+            tiling = plan.tilings[index]
             assert isinstance(tiling, VectorTiling)
-            shares.append(VectorShare.model_construct(operator=plan.operators[at], planes=self.planes[at], tiling=tiling))
+            shares.append(VectorShare.model_construct(operator=plan.operators[index], planes=self.planes[index], tiling=tiling))
         return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "on_vector": tuple(shares)})
 
     def divided(self, plan: SegmentPlan) -> SegmentPlan:
-        """The plan of the unit's operators."""
+        """Plan of the parts."""
         shares = {share.operator: share.tiling for share in plan.on_vector}
         names = tuple(plan.operators[of] for of in self.order)
         tilings = tuple(
@@ -59,37 +61,37 @@ class Divided(NamedTuple):
 
 
 def planes_of(plan: SegmentPlan) -> tuple[int, ...]:
-    """Of every operator of a segment how many planes VECTOR makes beside the matrix unit; () for none."""
-    asked = {share.operator: share.planes for share in plan.on_vector}
-    return tuple([asked.get(name, 0) for name in plan.operators]) if asked else ()
+    """Planes on VECTOR of every operator of a segment; () for none."""
+    planes_by_name = {share.operator: share.planes for share in plan.on_vector}
+    return tuple([planes_by_name.get(name, 0) for name in plan.operators]) if planes_by_name else ()
 
 
 @lru_cache(maxsize=4096)
 def divided(target_graph: TargetGraph, start: int, planes: tuple[int, ...]) -> Divided | Infeasible:
-    """Operators from `start` on, of so many planes of which VECTOR makes the first ones; why not where it cannot."""
-    made, parts = list[tuple[int, TargetOp]](), []
-    for k, mine in enumerate(planes, start):
+    """Split operators from `start` on, with so many first planes on VECTOR; or the reason against it."""
+    operators, parts = list[tuple[int, TargetOp]](), []
+    for k, vector_planes in enumerate(planes, start):
         spec = target_graph.operators[k]
-        if mine:
+        if vector_planes:
             if not is_divisible(target_graph, k):
                 return Infeasible(spec.name, "on VECTOR; accepted: depthwise convolutions of float16 with more planes than one")
             assert isinstance(spec, ConvSpec)
-            if not 0 < mine < spec.y.planes:
-                return Infeasible(spec.name, f"{mine} planes on VECTOR; accepted: 1 to {spec.y.planes - 1}")
-            rest = spec.channel_part(mine, spec.y.planes, target_graph.type_of(spec.y))
-            assert rest is not None, "every plane is a group"
-            made.append((k, DepthwiseSpec.of(target_graph, spec, mine)))
-            parts.append(mine)
-            spec = rest
-        made.append((k, spec))
+            if not 0 < vector_planes < spec.y.planes:
+                return Infeasible(spec.name, f"{vector_planes} planes on VECTOR; accepted: 1 to {spec.y.planes - 1}")
+            cube_part = spec.channel_part(vector_planes, spec.y.planes, target_graph.type_of(spec.y))
+            assert cube_part is not None, "every plane is a group"
+            operators.append((k, DepthwiseSpec.of(target_graph, spec, vector_planes)))
+            parts.append(vector_planes)
+            spec = cube_part
+        operators.append((k, spec))
         parts.append(0)
     return Divided(
-        with_operators(target_graph, start, start + len(planes), made, target_graph.storages),
-        tuple(k - start for k, _ in made),
+        with_operators(target_graph, start, start + len(planes), operators, target_graph.storages),
+        tuple(k - start for k, _ in operators),
         tuple(parts),
     )
 
 
 def divisible(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Of every operator its planes where VECTOR can make some of them, else 0."""
+    """Planes of every operator that VECTOR can share, else 0."""
     return tuple([target_graph.operators[k].y.planes if is_divisible(target_graph, k) else 0 for k in range(start, stop)])

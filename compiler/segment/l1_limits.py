@@ -1,4 +1,4 @@
-"""In how much of L1 a segment fits."""
+"""L1 limits: the least part of L1 in which a segment fits."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from compiler.target.target_graph import TargetGraph
 
 
 def fits_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Held | None = None) -> bool:
-    """Whether every core's buffers fit the unit's L1 (and UB).  held: see `Segment.memory`."""
+    """Whether every core's buffers fit L1 (and UB) of the target graph's machine.  held: see `Segment.memory`."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         return False
     # cores that share rows have the same buffers
-    every = (segment.memory(segment.share(core), told=False, held=held) for core in range(len(segment.parts)))
-    return not any(isinstance(places, Infeasible) for places in every)
+    results = (segment.memory(segment.share(core), explain=False, held=held) for core in range(len(segment.parts)))
+    return not any(isinstance(places, Infeasible) for places in results)
 
 
 def least_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
-    """The least of `l1_grants` in which the segment fits; all of L1 also where it does not fit that.
+    """Least of `l1_grants` in which the segment fits; all of L1 also if it does not fit that.
 
-    As `fits_l1` says of each, but what a segment asks for is the same in all of them, and is worked out once; not what is held, whose
-    place is counted from the top of L1.
+    Equal to `fits_l1` for each, but the demand of a segment is the same in all of them, and computed once; except for persistent tensors,
+    whose addresses are counted from the top of L1.
     """
-    *smaller, whole = l1_grants(target_graph.machine)
+    *smaller, full_l1 = l1_grants(target_graph.machine)
     if plan.held:
-        return next((size for size in smaller if fits_l1(within_l1(target_graph, size), plan, start)), whole)
+        return next((size for size in smaller if fits_l1(within_l1(target_graph, size), plan, start)), full_l1)
     segment = Segment.of(target_graph, plan, start)
     if not smaller or isinstance(segment, Infeasible):
-        return whole
+        return full_l1
     wanted = [asked(segment.share(core).strips, segment.plan) for core in range(len(segment.parts))]
     for size in smaller:
         machine = within_l1(target_graph, size).machine
-        if all(each is not None and all(fits(room_blocks(machine, memory)) for memory, fits in each.items()) for each in wanted):
+        if all(demand is not None and all(fits(room_blocks(machine, memory)) for memory, fits in demand.items()) for demand in wanted):
             return size
-    return whole
+    return full_l1

@@ -1,4 +1,4 @@
-"""A run of operators as a segment sees it, whatever its blocks: who reads whom, what leaves it, what stays in L1, what is loaded."""
+"""Run of operators as a segment sees it, independent of its blocks: readers, outputs, residence in L1, loads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Load:
-    """Planes of a storage that a segment brings from DDR into the storage's L1 buffer, for every block."""
+    """Planes of a storage that a segment loads from DDR into the storage's L1 buffer, for every block."""
 
     storage: int
     plane: int
@@ -48,11 +48,11 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OperatorRun:
-    """Operators [start, stop); they and the storages that they keep in L1 go by their place.
+    """Operators [start, stop); they and the storages that they keep in L1 are named by their index.
 
     reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).
-    leaves: bool [operators], whose output the segment hands out.
-    inside: whose output it reads.  allocated: int64 [operators], the place of its output among `allocations`, -1 where it is not inside.
+    leaves: bool [operators], whose output the segment stores.
+    inside: whose output it reads.  allocated: int64 [operators], the index of its output among `allocations`, -1 if it is not inside.
     readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
     uses: int64 [.., 4], the same of the reads of a storage, from use_start on; made: int64 [..], its makers, from made_start on.
     """
@@ -73,31 +73,31 @@ class OperatorRun:
 
 
 def reads(target_graph: TargetGraph, reader: int, piece: TensorSlice) -> tuple[bool, bool, int]:
-    """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
+    """Whether operator `reader` reads (some of) a slice as its main input, and as another operand; how many rows of it serve all rows."""
     return _reads(target_graph.operators[reader], piece, target_graph.storages[piece.storage].h)
 
 
 @lru_cache(maxsize=1 << 16)
 def _reads(spec: TargetOp, piece: TensorSlice, height: int) -> tuple[bool, bool, int]:
-    # by the operator, not by the unit: units of parts (`segment.core_channels`) share most of theirs
-    first, *others = spec.reads
-    other = any(read.overlaps(piece) for read in others)
-    serves_all = other and (spec.right is not None or height < spec.out_h)
-    return first.overlaps(piece), other, height if serves_all else 0
+    # by the operator, not by the target graph: graphs of parts (`segment.core_channels`) share most of theirs
+    first, *operands = spec.reads
+    as_other = any(read.overlaps(piece) for read in operands)
+    serves_all = as_other and (spec.right is not None or height < spec.out_h)
+    return first.overlaps(piece), as_other, height if serves_all else 0
 
 
 def streamed_rights(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
-    """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), where it can."""
-    found = 0
+    """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), if it can."""
+    operators = 0
     for k, tiling in enumerate(tilings):
         if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(target_graph, start, k, held):
-            found |= 1 << k
-    return found
+            operators |= 1 << k
+    return operators
 
 
-def can_stream(target_graph: TargetGraph, start: int, k: int, held: int = 0) -> bool:
-    """Whether the right operand of operator k of a segment may come in chunks: one that is made in the segment, or held, lies in L1."""
-    spec = target_graph.operators[start + k]
+def can_stream(target_graph: TargetGraph, start: int, index: int, held: int = 0) -> bool:
+    """Whether the right operand of operator `index` may come in chunks: one computed in the segment, or persistent, lies in L1."""
+    spec = target_graph.operators[start + index]
     right = spec.right
     return (
         right is not None
@@ -108,7 +108,7 @@ def can_stream(target_graph: TargetGraph, start: int, k: int, held: int = 0) -> 
 
 @lru_cache(maxsize=1 << 16)
 def ring_storages(target_graph: TargetGraph, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
-    """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
+    """Storages in rings: those with a reader that caches its halo, and right operands, whose ring holds all of an image."""
     operators = target_graph.operators[start:stop]
     readers = (spec for k, spec in enumerate(operators) if halo >> k & 1)
     rights = (spec.right.storage for k, spec in enumerate(operators) if spec.right is not None and not streamed >> k & 1)
@@ -117,60 +117,65 @@ def ring_storages(target_graph: TargetGraph, start: int, stop: int, halo: int, s
 
 @lru_cache(maxsize=4096)
 def run_of(target_graph: TargetGraph, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
-    """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
+    """Analyse operators [start, stop).  A storage is kept in L1 if the segment writes and reads it, or if a convolution reads it.
 
-    streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: storages, as bits, that lie whole in L1
-    beyond the segment (`segment.persistent`), so that it neither loads nor stores any of them.  fed: operators, as bits, whose input is
-    kept nowhere (`segment.pool_fusion`); what the convolutions before read is read until then.
+    (CUBE is fed from L1 only.)
+    streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: persistent storages, as bits
+    (`segment.persistent`): the segment neither loads nor stores them.  fed: operators, as bits, whose input is
+    kept nowhere (`segment.pool_fusion`); the inputs of the convolutions before are read until then.
     """
     operators = target_graph.operators[start:stop]
     until = worked(target_graph, start, stop, fed)
     readers = [[c for c in target_graph.consumers[spec.index] if start <= c < stop] for spec in operators]
     leaves = [
-        spec.index in target_graph.escapes or len(mine) < len(target_graph.consumers[spec.index])
-        for spec, mine in zip(operators, readers, strict=True)
+        spec.index in target_graph.escapes or len(accesses) < len(target_graph.consumers[spec.index])
+        for spec, accesses in zip(operators, readers, strict=True)
     ]
-    inside = tuple(bool(mine) or bool(held >> spec.y.storage & 1) for spec, mine in zip(operators, readers, strict=True))
+    inside = tuple(bool(accesses) or bool(held >> spec.y.storage & 1) for spec, accesses in zip(operators, readers, strict=True))
+    # reads and writes of every storage, and the storages that must be in L1
     used: dict[int, list[tuple[int, TensorSlice]]] = {}
-    made: dict[int, list[tuple[int, TensorSlice]]] = {}
-    kept, rights = set[int](), set[int]()
+    makers_of: dict[int, list[tuple[int, TensorSlice]]] = {}
+    resident, rights = set[int](), set[int]()
     for k, spec in enumerate(operators):
-        whole = () if fed >> k & 1 else spec.reads[:1] if streamed >> k & 1 else spec.reads
-        for read in whole:
+        staged_reads = () if fed >> k & 1 else spec.reads[:1] if streamed >> k & 1 else spec.reads
+        for read in staged_reads:
             used.setdefault(read.storage, []).append((k, read))
         if spec.runs_on == "CUBE":
-            kept.add(spec.reads[0].storage)
+            resident.add(spec.reads[0].storage)
         if spec.right is not None and not streamed >> k & 1:
             rights.add(spec.right.storage)
         if inside[k] and until[k] == k:
-            made.setdefault(spec.y.storage, []).append((k, spec.y))
-            kept.add(spec.y.storage)
+            makers_of.setdefault(spec.y.storage, []).append((k, spec.y))
+            resident.add(spec.y.storage)
     stays, loads = {}, list[Load]()
-    kept.update(rights, (storage for storage in used if held >> storage & 1))
-    for storage in sorted(kept):
-        mine = made.get(storage, []), used.setdefault(storage, [])
+    resident.update(rights, (storage for storage in used if held >> storage & 1))
+    for storage in sorted(resident):
+        accesses = makers_of.get(storage, []), used.setdefault(storage, [])
         if held >> storage & 1:
-            stays[storage] = Allocation(storage, 0, target_graph.storages[storage].planes, 0, stop - start - 1, *_who(*mine))
+            stays[storage] = Allocation(storage, 0, target_graph.storages[storage].planes, 0, stop - start - 1, *_who(*accesses))
             continue
-        stays[storage], missing = _stay(storage, *mine)
+        stays[storage], missing = _stay(storage, *accesses)
+        # convolutions that feed a pool read their inputs until the pool is done
         if fed:
-            late = {until[k] for k, _ in mine[1]}
-            allocation, readers_late = stays[storage], sum(1 << k for k in late)
-            stays[storage] = allocation._replace(death=max([allocation.death, *late]), readers=allocation.readers | readers_late)
+            late_readers = {until[k] for k, _ in accesses[1]}
+            allocation, late_bits = stays[storage], sum(1 << k for k in late_readers)
+            stays[storage] = allocation._replace(death=max([allocation.death, *late_readers]), readers=allocation.readers | late_bits)
         stays[storage] = stays[storage]._replace(contiguous=storage in rights)
         loads += missing
     place = {storage: i for i, storage in enumerate(stays)}
     wanted = [[(k, *reads(target_graph, start + k, piece)) for k, piece in used[storage]] for storage in stays]
-    makers = [[k for k, _ in made.get(storage, [])] for storage in stays]
+    makers = [[k for k, _ in makers_of.get(storage, [])] for storage in stays]
     bounds = [spec.operator.bounds() for spec in operators]
     first = accumulate(map(len, bounds), initial=0)
     return OperatorRun(
-        np.array([spec.operator.reach(spec.in_h, at) for spec, at in zip(operators, first, strict=False)], np.int64),
+        np.array([spec.operator.reach(spec.in_h, offset) for spec, offset in zip(operators, first, strict=False)], np.int64),
         np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
         np.array(leaves, np.bool_),
         inside,
         np.array([place[spec.y.storage] if inside[k] and until[k] == k else -1 for k, spec in enumerate(operators)], np.int64),
-        *_listed([[(c - start, *reads(target_graph, c, spec.y)) for c in mine] for spec, mine in zip(operators, readers, strict=True)], 4),
+        *_listed(
+            [[(c - start, *reads(target_graph, c, spec.y)) for c in accesses] for spec, accesses in zip(operators, readers, strict=True)], 4
+        ),
         stays,
         *_listed(wanted, 4),
         *_listed(makers, 1),
@@ -179,44 +184,46 @@ def run_of(target_graph: TargetGraph, start: int, stop: int, streamed: int = 0, 
 
 
 def worked(target_graph: TargetGraph, start: int, stop: int, fed: int) -> tuple[int, ...]:
-    """Of every operator of [start, stop) the place of the one with whose records its own come: itself, or that which it feeds."""
-    found = list(range(stop - start))
+    """Operator of [start, stop) with whose records each one's records come: itself, or the one that it feeds."""
+    places = list(range(stop - start))
     for k in range(stop - start):
         if fed >> k & 1:
             for source in target_graph.producers[start + k]:
-                found[source - start] = k
-    return tuple(found)
+                places[source - start] = k
+    return tuple(places)
 
 
 def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
-    """(where each list begins, int64 [.., width] of all of them, [..] where the width is 1)."""
-    flat = np.array([row for some in rows for row in some], np.int64)
+    """Start of each list, and all of them, int64 [.., width], [..] for width 1."""
+    flat = np.array([row for group in rows for row in group], np.int64)
     return np.array([0, *accumulate(map(len, rows))], np.int64), flat.reshape(-1, width) if width > 1 else flat
 
 
-def _stay(storage: int, made: list[tuple[int, TensorSlice]], used: list[tuple[int, TensorSlice]]) -> tuple[Allocation, list[Load]]:
-    """What of a storage stays, and what of it has to be loaded."""
-    pieces = [piece for _, piece in made + used]
+def _stay(storage: int, writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlice]]) -> tuple[Allocation, list[Load]]:
+    """Resident part of a storage, and the loads of it."""
+    pieces = [piece for _, piece in writes + uses]
     plane = min(p.plane for p in pieces)
     planes = max(p.plane + p.planes for p in pieces) - plane
-    loads = _missing(storage, plane, planes, made, used)
-    birth = min([k for k, _ in made] + [load.step for load in loads])
-    return Allocation(storage, plane, planes, birth, max(k for k, _ in used), *_who(made, used)), loads
+    loads = _missing(storage, plane, planes, writes, uses)
+    birth = min([k for k, _ in writes] + [load.step for load in loads])
+    return Allocation(storage, plane, planes, birth, max(k for k, _ in uses), *_who(writes, uses)), loads
 
 
-def _who(made: list[tuple[int, TensorSlice]], used: list[tuple[int, TensorSlice]]) -> tuple[int, int]:
+def _who(writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlice]]) -> tuple[int, int]:
     """Makers and readers, as bits."""
-    makers, readers = (sum(1 << k for k in {k for k, _ in some}) for some in (made, used))
+    makers, readers = (sum(1 << k for k in {k for k, _ in accesses}) for accesses in (writes, uses))
     return makers, readers
 
 
-def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, TensorSlice]], used: list[tuple[int, TensorSlice]]) -> list[Load]:
-    """Runs of planes that are read but not made here; those with the same first reader are loaded together."""
+def _missing(
+    storage: int, plane: int, planes: int, writes: list[tuple[int, TensorSlice]], uses: list[tuple[int, TensorSlice]]
+) -> list[Load]:
+    """Planes that are read but not written here; those with the same first reader are loaded together."""
     step = [-1] * planes
-    for k, piece in reversed(used):
+    for k, piece in reversed(uses):
         for p in range(piece.plane, piece.plane + piece.planes):
             step[p - plane] = k
-    for _, piece in made:
+    for _, piece in writes:
         for p in range(piece.plane, piece.plane + piece.planes):
             step[p - plane] = -1
     out: list[Load] = []

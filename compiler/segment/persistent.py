@@ -1,7 +1,7 @@
-"""Tensors that are held: they lie whole in L1 from the first segment that makes them to the last that reads them, in place of DDR.
+"""Persistent tensors (`held`): they lie in L1 from the first segment that writes them to the last that reads them, instead of DDR.
 
-Whoever makes or reads one does so in place: its rows are a ring that holds all of them (`instructions.addressing`).  They lie at the top of
-L1, each at one address for its life; what is below the lowest of those that are alive is a segment's own.
+All segments access one in place: its rows are a ring that holds all of them (`instructions.addressing`).  They lie at the top of
+L1, each at one address for its life; the part below the lowest live one is a segment's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALIGN = L1_ALIGN_BLOCKS
 
 
 class Held(NamedTuple):
-    """Of a segment.  blocks: of the top of L1, which are not its own.  at: (storage, block of L1) of those that it makes or reads."""
+    """Persistent tensors of a segment.  blocks: of the top of L1, which are not its own.  at: (storage, block of L1) of its own."""
 
     blocks: int
     at: tuple[tuple[int, int], ...]
@@ -37,83 +37,83 @@ NOTHING = Held(0, ())
 
 
 def held_blocks(target_graph: TargetGraph, storage: int) -> int:
-    """Blocks of L1 that a tensor takes while it is held."""
-    found = target_graph.storages[storage]
-    return rounded(found.n * found.planes * found.h * found.row_blocks, L1_ALIGN_BLOCKS)
+    """Blocks of L1 of a persistent tensor."""
+    spec = target_graph.storages[storage]
+    return rounded(spec.n * spec.planes * spec.h * spec.row_blocks, L1_ALIGN_BLOCKS)
 
 
 def held_storages(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int | Infeasible:
-    """What a segment makes or reads of what is held, as bits; why not where it cannot."""
+    """Persistent storages that a segment accesses, as bits; or the reason against them."""
     if not plan.held:
         return 0
     where = f"segment {plan.label}"
-    for what, there in (("several cores", len(plan.cores) > 1), ("strips", plan.columns > 1)):
-        if there:
-            return Infeasible(where, f"{plan.held[0]!r} held, and {what}: one of the two is accepted")
+    for reason, conflict in (("several cores", len(plan.cores) > 1), ("strips", plan.columns > 1)):
+        if conflict:
+            return Infeasible(where, f"{plan.held[0]!r} held, and {reason}: one of the two is accepted")
     number, touched = storage_numbers(target_graph), _touched(target_graph, start, start + len(plan.operators))
     for name in plan.held:
         if number.get(name) not in touched or name not in hidden(target_graph):
-            what = "the segment neither makes nor reads it" if name in hidden(target_graph) else "no tensor that the NPU alone sees"
-            return Infeasible(where, f"{name!r} held: {what}")
+            reason = "the segment neither makes nor reads it" if name in hidden(target_graph) else "no tensor that the NPU alone sees"
+            return Infeasible(where, f"{name!r} held: {reason}")
     return sum([1 << number[name] for name in plan.held])
 
 
 @lru_cache(maxsize=1024)
 def storage_numbers(target_graph: TargetGraph) -> dict[str, int]:
-    """Of storages by their names."""
-    return {storage.name: at for at, storage in enumerate(target_graph.storages)}
+    """Numbers of storages by name."""
+    return {storage.name: number for number, storage in enumerate(target_graph.storages)}
 
 
 @lru_cache(maxsize=1 << 14)
 def _touched(target_graph: TargetGraph, start: int, stop: int) -> frozenset[int]:
-    """Storages that operators [start, stop) make or read."""
+    """Storages that operators [start, stop) access."""
     return frozenset(piece.storage for spec in target_graph.operators[start:stop] for piece in (*spec.reads, spec.y))
 
 
 @lru_cache(maxsize=4096)
 def alone(target_graph: TargetGraph, storages: int) -> Held:
-    """Of a segment without others: what it makes or reads, at the top of L1."""
+    """Layout for a segment without others: its persistent tensors, at the top of L1."""
     if not storages:
         return NOTHING
-    at, have = [], room_blocks(target_graph.machine, Memory.L1)
+    addresses, have = [], room_blocks(target_graph.machine, Memory.L1)
     top = have
     for storage in range(storages.bit_length()):
         if storages >> storage & 1:
             top = (top - held_blocks(target_graph, storage)) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
-            at.append((storage, top))
-    return Held(have - top, tuple(at))
+            addresses.append((storage, top))
+    return Held(have - top, tuple(addresses))
 
 
 def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
-    """Storages that one core holds in segments (first, last), in the order in which they take places, and int64 [n, 3] for `hold`."""
-    asked = [BufferRequest(Buffer("tensor", storage), held_blocks(target_graph, storage), *life) for storage, life in lives.items()]
-    asked.sort(key=size_order)
-    return [request.buffer.of for request in asked], np.array([request[1:4] for request in asked], np.int64).reshape(-1, 3)
+    """Persistent storages of one core with lives (first, last) in the order of allocation, and int64 [n, 3] for `hold`."""
+    requests = [BufferRequest(Buffer("tensor", storage), held_blocks(target_graph, storage), *life) for storage, life in lives.items()]
+    requests.sort(key=size_order)
+    return [request.buffer.of for request in requests], np.array([request[1:4] for request in requests], np.int64).reshape(-1, 3)
 
 
 @njit(cache=True)
 def hold(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside: Ints) -> None:
-    """Places of held tensors from the top of L1 down, which has `room` blocks, whether they fit or not.
+    """Allocate persistent tensors from the top of L1 down, which has `room` blocks, whether they fit or not.
 
-    spans: int64 [n, 3] of (blocks, first segment, last segment), in the order in which they take places; taken: which of them are held.
-    Fills places, int64 [n], their first blocks, and beside, int64 [segments], blocks of L1 that are no segment's own: all up to the lowest.
+    spans: int64 [n, 3] of (blocks, first segment, last segment), in the order of allocation; taken: which of them are persistent.
+    Fills places, int64 [n], their first blocks, and beside, int64 [segments], blocks of L1 from the lowest one up.
     """
     beside[:] = 0
-    held = np.flatnonzero(taken)
-    below = np.empty(held.shape[0], np.int64)
-    first_fit(spans[held], np.zeros((0, 0), np.bool_), True, below)
-    for i in range(held.shape[0]):
-        size, birth, death = spans[held[i]]
-        places[held[i]] = at = (room - below[i] - size) // _ALIGN * _ALIGN
+    chosen = np.flatnonzero(taken)
+    below = np.empty(chosen.shape[0], np.int64)
+    first_fit(spans[chosen], np.zeros((0, 0), np.bool_), True, below)
+    for i in range(chosen.shape[0]):
+        size, birth, death = spans[chosen[i]]
+        places[chosen[i]] = address = (room - below[i] - size) // _ALIGN * _ALIGN
         for segment in range(birth, death + 1):
-            beside[segment] = max(beside[segment], room - at)
+            beside[segment] = max(beside[segment], room - address)
 
 
 def placed(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
-    """Where the segments of a program, each with its first operator, have what is held; None of each where nothing is.
+    """Layouts of persistent tensors for the segments of a program, each with its first operator; None for a segment without any.
 
-    Infeasible where a segment has in DDR what another one holds, or holds what is its own, where they run on several cores, or where it
-    is more than L1.
+    Infeasible if a segment has a tensor in DDR that another one holds, or holds a tensor without a border, if they run on several cores, or
+    if L1 is too small.
     """
     if not any(plan.held for plan, _ in segments):
         return [None] * len(segments)
@@ -122,38 +122,39 @@ def placed(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]
         for name in plan.held:
             lives[name] = (lives.get(name, (index, 0))[0], index)
     for index, (plan, start) in enumerate(segments):
-        if isinstance(why := held_storages(target_graph, plan, start), Infeasible):
-            return Infeasible(f"segment {index}, {why.where.removeprefix('segment ')}", why.what)
+        if isinstance(refusal := held_storages(target_graph, plan, start), Infeasible):
+            return Infeasible(f"segment {index}, {refusal.where.removeprefix('segment ')}", refusal.what)
         borders = border_names(target_graph, start, start + len(plan.operators))
         for name in sorted(name for name in borders if name in lives and name not in plan.held):
-            what = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"
-            return Infeasible(f"segment {index}, {plan.label}", what)
+            reason = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"
+            return Infeasible(f"segment {index}, {plan.label}", reason)
         for name in plan.held:
             if name not in borders:
-                what = f"{name!r} held: no border of the segment cuts it; accepted: tensors that others make or read as well"
-                return Infeasible(f"segment {index}, {plan.label}", what)
-            if plan.cores != (other := segments[lives[name][0]][0].cores):
-                what = f"{name!r} held by {_cores(other)}, read on {_cores(plan.cores)}; expected the same of all segments"
-                return Infeasible(f"segment {index}, {plan.label}", what)
+                reason = f"{name!r} held: no border of the segment cuts it; accepted: tensors that others make or read as well"
+                return Infeasible(f"segment {index}, {plan.label}", reason)
+            if plan.cores != (other_cores := segments[lives[name][0]][0].cores):
+                reason = f"{name!r} held by {_cores(other_cores)}, read on {_cores(plan.cores)}; expected the same of all segments"
+                return Infeasible(f"segment {index}, {plan.label}", reason)
+    # addresses, core by core
     number, have = storage_numbers(target_graph), room_blocks(target_graph.machine, Memory.L1)
     by_core: dict[int, dict[int, tuple[int, int]]] = {}
     for name, life in lives.items():
         by_core.setdefault(segments[life[0]][0].cores[0], {})[number[name]] = life
     first, beside = dict[int, int](), dict[int, list[int]]()
-    for core, mine in by_core.items():
-        storages, spans = lives_in_order(target_graph, mine)
+    for core, core_lives in by_core.items():
+        storages, spans = lives_in_order(target_graph, core_lives)
         places, blocks = np.empty(len(storages), np.int64), np.empty(len(segments), np.int64)
         hold(spans, np.ones(len(storages), np.bool_), have, places, blocks)
         beside[core] = blocks.tolist()
         first |= zip(storages, places.tolist(), strict=True)
-    found: list[Held | None] = []
+    layouts: list[Held | None] = []
     for index, (plan, _) in enumerate(segments):
         size = max([beside[core][index] for core in plan.cores if core in beside], default=0)
         if size > have:
-            what = f"{size * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
-            return Infeasible(f"segment {index}, {plan.label}", what)
-        found.append(Held(size, tuple([(number[name], first[number[name]]) for name in plan.held])) if size else None)
-    return found
+            reason = f"{size * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
+            return Infeasible(f"segment {index}, {plan.label}", reason)
+        layouts.append(Held(size, tuple([(number[name], first[number[name]]) for name in plan.held])) if size else None)
+    return layouts
 
 
 def _cores(numbers: Sequence[int]) -> str:

@@ -1,10 +1,10 @@
-"""Pools that are fed: convolutions write what a tile of a pool reads into its slot of UB, tile after tile, and it lies nowhere else.
+"""Pool fusion (`fed`): convolutions write the input of a pool's tile directly into its slot of UB, tile after tile.
 
-Else it goes from FIXPIPE to L1, and comes back by MTE1, which feeds the matrix unit as well.  A tile is some rows of all planes.  Of its
-rows the convolutions make those that no tile before it read; the others VECTOR copies from the slot before.  So within a block no row is
-made twice; the halo between two blocks is.
+Without it that input goes from FIXPIPE to L1, and comes back by MTE1, which feeds the matrix unit as well.  A tile is some rows of all
+planes.  The convolutions compute those of its rows that no tile before it read; VECTOR copies the others from the slot before.  So within
+a block no row is computed twice; the halo between two blocks is.
 
-The records of the convolutions come with those of the pool, so what they read lives until then.
+The records of the convolutions come with those of the pool, so their inputs live until then.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from simulator.npu.parts import Memory
 
 
 @lru_cache(maxsize=1 << 14)
-def refusal(target_graph: TargetGraph, start: int, k: int) -> str:
-    """Why operator k cannot be fed in a segment that begins with operator `start`, or ''."""
-    pool, sources = target_graph.operators[k], target_graph.producers[k]
+def refusal(target_graph: TargetGraph, start: int, kernel: int) -> str:
+    """Reason why operator `kernel` cannot be fed in a segment that begins with operator `start`, or ''."""
+    pool, sources = target_graph.operators[kernel], target_graph.producers[kernel]
     if not isinstance(pool, PoolSpec) or not pool.can_be_fed:
         return "accepted: pools by the largest value, or whose windows do not overlap, that slide over whole rows"
     planes = [*range(pool.reads[0].plane, pool.reads[0].plane + pool.reads[0].planes)]
-    made = list[int]()
+    produced_planes = list[int]()
     for c in sources:
         spec = target_graph.operators[c]
         if c < start or not isinstance(spec, ConvSpec) or spec.right is not None or spec.expansion is not None:
             return "accepted: pools of convolutions of the segment whose weights lie in DDR as in L1"
-        if target_graph.consumers[c] != (k,) or c in target_graph.escapes:
+        if target_graph.consumers[c] != (kernel,) or c in target_graph.escapes:
             return f"{spec.name!r} is read by others too; accepted: convolutions that it alone reads"
-        made += range(spec.y.plane, spec.y.plane + spec.y.planes)
-    if sorted(made) != planes:
+        produced_planes += range(spec.y.plane, spec.y.plane + spec.y.planes)
+    if sorted(produced_planes) != planes:
         return "accepted: pools of whole results of convolutions"
     return "" if _has_paths(target_graph.machine) else "accepted: on machines whose matrix unit has one way to L1 and UB"
 
@@ -48,25 +48,25 @@ def _has_paths(machine: Machine) -> bool:
     return by_ub is not None and (by_l1 is None or not writes_l1(machine) or by_l1.engine == by_ub.engine)
 
 
-def unlike(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], k: int) -> str:
-    """What of the tilings of a segment keeps its operator k, which can be fed, from it, or ''."""
-    pool, tiling = target_graph.operators[start + k], tilings[k]
+def unlike(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], index: int) -> str:
+    """Reason in the tilings of a segment why its operator `index`, which can be fed, is not, or ''."""
+    pool, tiling = target_graph.operators[start + index], tilings[index]
     if not isinstance(tiling, VectorTiling) or tiling.tile_planes < pool.y.planes or tiling.tile_columns:
         return "a tile of it is accepted of all planes, and of whole rows"
-    for c in target_graph.producers[start + k]:
-        spec, mine = target_graph.operators[c], tilings[c - start]
-        assert isinstance(mine, ConvTiling)
-        if mine.weights == "streamed" or mine.constants == "streamed":
+    for c in target_graph.producers[start + index]:
+        spec, conv_tiling = target_graph.operators[c], tilings[c - start]
+        assert isinstance(conv_tiling, ConvTiling)
+        if conv_tiling.weights == "streamed" or conv_tiling.constants == "streamed":
             return f"{spec.name!r} has weights or a bias that are streamed; accepted: resident ones"
     return ""
 
 
 def fed_of(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
-    """Operators, as bits by their place, that are fed; or why one cannot be.
+    """Operators that are fed, as bits by their index; or the reason against one.
 
     divided: whether the segment has parts of its channels, or strips.  held: storages, as bits.
     """
-    found = 0
+    operators = 0
     for k, tiling in enumerate(tilings):
         if isinstance(tiling, VectorTiling) and tiling.fed:
             why = refusal(target_graph, start, start + k) or unlike(target_graph, start, tilings, k)
@@ -74,5 +74,5 @@ def fed_of(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], div
                 why = why or "accepted: where channels are not shared, rows are whole, and what it reads is not held"
             if why:
                 return Infeasible(target_graph.operators[start + k].name, f"fed: {why}")
-            found |= 1 << k
-    return found
+            operators |= 1 << k
+    return operators

@@ -1,8 +1,8 @@
-"""The same operators in another order: another unit over the same memory.
+"""Reordering: the same operators in another order, as another target graph over the same memory.
 
-Storages, weights and their addresses stay where they are, so segments of differently permuted units meet in DDR as those of one unit do,
-and variants of a container need not agree.  What changes is which operators are neighbours, and which number each of them has; records keep
-the number of the unit that was permuted (`OperatorSpec.tag`).
+Storages, weights and their addresses stay, so segments of differently ordered graphs meet in DDR as those of one graph do,
+and variants of a container need not agree.  Only the neighbours and the number of each operator change; records keep
+the number of the original graph (`OperatorSpec.tag`).
 """
 
 from __future__ import annotations
@@ -16,36 +16,39 @@ from compiler.target.target_graph import TargetGraph
 
 
 def permuted_to(target_graph: TargetGraph, names: Sequence[str]) -> TargetGraph | Infeasible:
-    """The unit with its operators in the order of their names; why not where these are others, or none after what it reads."""
-    known = _numbers(target_graph)
-    order = [known.get(name, -1) for name in names]
+    """Target graph with its operators in the order of their names; or the reason against it.
+
+    Names must be those of all operators, each behind its producers.
+    """
+    numbers = _numbers(target_graph)
+    order = [numbers.get(name, -1) for name in names]
     if order == list(range(len(target_graph.operators))):
         return target_graph
-    made = set[int]()
-    for at, (name, k) in enumerate(zip(names, order, strict=True)):
+    done = set[int]()
+    for position, (name, k) in enumerate(zip(names, order, strict=True)):
         if k < 0:
-            return Infeasible(f"operator {at}", f"{name!r} is none of the model's {len(known)}")
-        if k in made:
-            return Infeasible(f"operator {at}", f"{name!r} is there already; expected every operator once")
-        late = [target_graph.operators[source].name for source in target_graph.producers[k] if source not in made]
+            return Infeasible(f"operator {position}", f"{name!r} is none of the model's {len(numbers)}")
+        if k in done:
+            return Infeasible(f"operator {position}", f"{name!r} is there already; expected every operator once")
+        late = [target_graph.operators[source].name for source in target_graph.producers[k] if source not in done]
         if late:
-            return Infeasible(f"operator {at}", f"{name!r} reads what {late[0]!r} makes; expected it behind that")
-        made.add(k)
-    if len(made) < len(known):
-        missing = next(spec.name for k, spec in enumerate(target_graph.operators) if k not in made)
+            return Infeasible(f"operator {position}", f"{name!r} reads what {late[0]!r} makes; expected it behind that")
+        done.add(k)
+    if len(done) < len(numbers):
+        missing = next(spec.name for k, spec in enumerate(target_graph.operators) if k not in done)
         return Infeasible(f"operator {len(names)}", f"is missing; expected {missing!r} somewhere")
     return permuted(target_graph, tuple(order))
 
 
 @lru_cache(maxsize=256)
 def _numbers(target_graph: TargetGraph) -> dict[str, int]:
-    """Of operators by their names."""
+    """Numbers of operators by name."""
     return {spec.name: k for k, spec in enumerate(target_graph.operators)}
 
 
 @lru_cache(maxsize=256)
 def permuted(target_graph: TargetGraph, order: tuple[int, ...]) -> TargetGraph:
-    """A unit whose k-th operator is operator order[k] of this one.  The order has to be a topological one."""
+    """Target graph whose k-th operator is operator order[k] of this one.  The order must be a topological one."""
     place = {old: new for new, old in enumerate(order)}
 
     def numbers(operators: Iterable[int]) -> tuple[int, ...]:

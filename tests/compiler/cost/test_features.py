@@ -46,7 +46,7 @@ def test_sums_over_operators(operators: int) -> None:
     expected = 0
     for k, tiling in enumerate(plan.tilings):
         inside = k < operators - 1
-        nest = nest_of(u, u.operators[k], kept=frozenset({0} if k else ()), inside=inside)
+        nest = nest_of(u, u.operators[k], in_l1=frozenset({0} if k else ()), inside=inside)
         expected += sum(f.emit_num for f in features_of(nest, stages_of(EDGE, nest), tiling))
     found = sum(value for name, value in zip(FEATURES, raw.tolist(), strict=True) if name.endswith("_emit_num"))
     assert found == expected

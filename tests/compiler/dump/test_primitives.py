@@ -92,7 +92,7 @@ def test_resident_weights_are_no_chunks() -> None:
 def test_a_pooling_as_text() -> None:
     u = target_graph(EDGE, (1, 32, 20, 20), max_pool("y", "x", 2, 2))
     t = VectorTiling(tile_planes=2, tile_rows=3)
-    assert to_text(EDGE, nest_of(u, u.operators[0], kept=frozenset({0})), t) == POOL
+    assert to_text(EDGE, nest_of(u, u.operators[0], in_l1=frozenset({0})), t) == POOL
     assert parse(POOL) == t
 
 
