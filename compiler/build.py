@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.model import LoweredModel
 from compiler.ops.conv import ConvSpec
 from compiler.ops.lower_graph import Packed
-from compiler.package.onnx_out import PackedPiece, write_packed
+from compiler.package.onnx_out import PackedSubgraph, write_packed
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.blocks import needed
@@ -282,6 +282,8 @@ def containers_of(opened: LoweredModel, measured: Mapping[str, MeasuredModel]) -
 
 def package(opened: LoweredModel, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
-    packed = [PackedPiece(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.written.pieces, containers, strict=True)]
+    packed = [
+        PackedSubgraph(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.written.pieces, containers, strict=True)
+    ]
     write_packed(packed, opened.written, out, style, opened.source.model.name)
     return sum(each.size_bytes for each in packed)

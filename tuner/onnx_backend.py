@@ -26,7 +26,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from compiler.build import build_variants, default_plan
 from compiler.frontend import load_model, lower
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition.offload_cost import Always
+from compiler.frontend.partition.offload_cost import AlwaysOffload
 from compiler.ir.graph import Graph
 from compiler.ops.lower_graph import pack_unit
 from compiler.package import onnx_bytes
@@ -60,7 +60,7 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
     if whole:
         return InferenceSession(container(lower(prepared)))
-    graphs, part = lower_partition(prepared, Always(loaded, dtype))
+    graphs, part = lower_partition(prepared, AlwaysOffload(loaded, dtype))
     return InferenceSession(onnx_bytes(part, [container(graph) for graph in graphs]))
 
 

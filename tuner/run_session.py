@@ -13,7 +13,7 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import simulator
-from compiler.diagnostics.float_range import beyond_lines
+from compiler.diagnostics.float_range import out_of_range_lines
 from compiler.model import LoweredModel
 from compiler.space.gene import Genome
 from compiler.space.operator_order import ordered
@@ -126,7 +126,7 @@ def session(
             around.say(
                 f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
             )
-            beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
+            beyond = out_of_range_lines(opened.weights_beyond, opened.source.dtype)
             proposes = known.line if known.said else proposer_line(config, prior)
             for line in (*work_lines(opened), *beyond, *start.lines(), proposes):
                 around.say(line)

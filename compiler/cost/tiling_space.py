@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed_form
 from compiler.cost.closed_form import Cost, cost_of
-from compiler.ir.im2col import WHOLE, Cut, instructions
+from compiler.ir.im2col import WHOLE, Cut, count_instructions
 from compiler.ops.conv import ConvSpec
 from compiler.ops.tile_counts import (
     Pair,
@@ -177,7 +177,7 @@ def n_side(s: Shape, c: Cost, n: int) -> tuple[int, int]:
 @njit(cache=True)
 def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int, int]:
     """Tiles, steps of MMAD, and instructions that bring the left operand's tiles."""
-    return (s.k1 + k - 1) // k, closed_form.steps_along(c, closed_form.K, whole(s.k1), k), instructions(s.cut, 0, s.k1, s.k1, k)
+    return (s.k1 + k - 1) // k, closed_form.steps_along(c, closed_form.K, whole(s.k1), k), count_instructions(s.cut, 0, s.k1, s.k1, k)
 
 
 @njit(cache=True)

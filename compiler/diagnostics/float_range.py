@@ -18,10 +18,10 @@ from compiler.ir.operators import Conv, LayerNorm, Vector
 from simulator.npu.float_range import Beyond, holds
 from simulator.npu.parts import DataType
 
-MOST_LINES = 12
+MAX_LINES = 12
 
 
-def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
+def find_weights_out_of_range(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
     """Weights out of range, in the graphs' order, by their names in the model, else by the operator."""
     violations: list[Beyond] = []
     weights_of_node: dict[str, list[LargeConstant]] = {}
@@ -36,10 +36,10 @@ def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) ->
     return tuple(violations)
 
 
-def beyond_lines(weights: Sequence[Beyond], dtype: DataType) -> list[str]:
-    """Lines of a report: one per weight for the first `MOST_LINES`, one for the rest."""
-    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in weights[:MOST_LINES]]
-    return lines + ([f"weights that {dtype.name} does not hold: {len(weights) - MOST_LINES} more"] if len(weights) > MOST_LINES else [])
+def out_of_range_lines(weights: Sequence[Beyond], dtype: DataType) -> list[str]:
+    """Lines of a report: one per weight for the first `MAX_LINES`, one for the rest."""
+    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in weights[:MAX_LINES]]
+    return lines + ([f"weights that {dtype.name} does not hold: {len(weights) - MAX_LINES} more"] if len(weights) > MAX_LINES else [])
 
 
 def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
@@ -63,7 +63,7 @@ def _given(part: Partition) -> dict[str, list[LargeConstant]]:
     """Name of a node, or of its first output -> its float weights."""
     graph = part.model.graph
     tensors = {
-        each.name: LargeConstant(each, part.data.get(each.name)) for each in graph.initializer if each.data_type == TensorProto.FLOAT
+        proto.name: LargeConstant(proto, part.data.get(proto.name)) for proto in graph.initializer if proto.data_type == TensorProto.FLOAT
     }
     return {node.name or node.output[0]: [tensors[name] for name in node.input if name in tensors] for node in graph.node}
 

@@ -18,7 +18,7 @@ from compiler.ir.operators import Operator, QuantisedAffine, QuantisedConv
 from compiler.ir.quantised import linear
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.tables import every_integer
+from compiler.ir.quantised.tables import all_stored_integers
 from simulator.npu.machine import Machine
 
 _WEIGHTS = 127  # that are tried
@@ -61,7 +61,7 @@ def _parts(op: QuantisedAffine) -> list[Any]:
 
 def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
     """What multiply-adds per channel are, as a convolution; None where a channel has none."""
-    every = every_integer(x_q)
+    every = all_stored_integers(x_q)
     (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
     steps = every.astype(np.int64) - zero
     wanted = affine.apply(np.broadcast_to(every, (len(affine.scale), len(every))), y_q.dtype)

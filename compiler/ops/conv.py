@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.im2col import Parts, beyond, parts_of
+from compiler.ir.im2col import Parts, split_kernel, unencodable_window
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
@@ -98,7 +98,7 @@ class ConvSpec(TargetOp):
     @classmethod
     def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, beside: int) -> dict[str, Any]:
         """As `lowered`.  values: weights as the machine multiplies them, of type dtype.  beside: what stands where there are none."""
-        if why := beyond(op):
+        if why := unencodable_window(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
         fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
@@ -194,7 +194,7 @@ class ConvSpec(TargetOp):
 
     @cached_property
     def parts(self) -> Parts:
-        return parts_of(self.window[:2], self.window[4:6], self.pixels_per_block)
+        return split_kernel(self.window[:2], self.window[4:6], self.pixels_per_block)
 
     @property
     def products(self) -> int:

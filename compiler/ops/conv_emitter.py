@@ -465,7 +465,7 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
 
     Kernel rows that see nothing but padding above the image have an instruction of their own where a field cannot hold how far above they
     lie.  Where only the tile's first pixels see nothing else, these are zeroed and the others' instruction is a block of k of theirs: what
-    is left of the padding above them fits (`ir.im2col.MOST_APART`).
+    is left of the padding above them fits (`ir.im2col.MAX_PADDED_STRIDE`).
     """
     row = first // j.out_w
     above = j.pad_top - row * j.sh  # rows between the image and the window of the tile's first pixel

@@ -18,11 +18,11 @@ from compiler.instructions.repeats import end_to_end
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedAffine, QuantisedPair
 from compiler.ir.quantised import linear
-from compiler.ir.quantised.affine import fitted, gated
+from compiler.ir.quantised.affine import fit_affine, fit_gated_affine
 from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.rounding import saturated, to_int32
-from compiler.ir.quantised.tables import every_integer, line
+from compiler.ir.quantised.rounding import saturate, to_int32
+from compiler.ir.quantised.tables import all_stored_integers, fit_line
 from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, run_of_planes, streamed
 from compiler.ops.integer_elementwise_emitter import (
@@ -145,7 +145,7 @@ class _Writer:
         return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, self.of_channels, y)
 
     def clamped(self, v: int, q: Quantisation, ends: tuple[int, int] | None = None) -> TypedSteps:
-        """As `ir.quantised.rounding.clamped`.  ends: nearer ones than those of the type, counted from the zero point."""
+        """As `ir.quantised.rounding.round_to_integers`.  ends: nearer ones than those of the type, counted from the zero point."""
         _, zero = q.single("y")
         least, greatest = (limit - zero for limit in q.limits) if ends is None else ends
         self.flat(Op.VMAXS, v, v, least)
@@ -161,7 +161,7 @@ def _quantised(op: Quantise, w: _Writer) -> TypedSteps:
         every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         every = every[np.isfinite(every)]
         scale, _ = op.y_q.single(op.name)
-        found = fitted(every, linear.quantize(every, op.y_q), np.asarray(1 / scale))
+        found = fit_affine(every, linear.quantize(every, op.y_q), np.asarray(1 / scale))
         if found is not None:
             w.flat(Op.VMADD, v, v, s1=w.all_lanes(found.scale), s2=w.all_lanes(found.shift))
             return w.integers(v)
@@ -203,7 +203,7 @@ def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> TypedSteps:
         s1 = w.constant(np.roll(entries, len(entries) // 2) if w.takes[0] == DataType.int8 else entries)
         w.rows.append((FLAT, int(Op.VLUT), int(w.gives), at, at, s1, -1, 0, 1, 1))
         return w.done(at)
-    straight = line(op.entries, op.x_q, op.y_q)
+    straight = fit_line(op.entries, op.x_q, op.y_q)
     if straight is None:
         raise UnsupportedError(f"operator {op.name!r}: a table; machine {machine.name} has no look-up (vector.lookup_cycles)")
     v = w.floats(0)
@@ -236,10 +236,10 @@ def _product(op: QuantisedPair, w: _Writer) -> TypedSteps:
     a, b = w.floats(0), w.floats(1)
     w.flat(Op.VADDS, b, b, -zb)
     y = min(a, b)
-    every_a, every_b = every_integer(op.a_q), every_integer(op.b_q).astype(np.int64) - zb
+    every_a, every_b = all_stored_integers(op.a_q), all_stored_integers(op.b_q).astype(np.int64) - zb
     products = np.multiply.outer(every_b, every_a.astype(np.int64) - za)
-    wanted = saturated(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
-    if b >= PIXELS and (gate := gated(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
+    wanted = saturate(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
+    if b >= PIXELS and (gate := fit_gated_affine(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
         shift = w.buffer(PIXEL_BLOCKS, pixel=True)
         w.flat(Op.VMULS, b, b, float(gate.scale))
         w.flat(Op.VMADD, shift, b, s1=w.all_lanes(-za), s2=w.all_lanes(gate.shift))
@@ -249,7 +249,7 @@ def _product(op: QuantisedPair, w: _Writer) -> TypedSteps:
         w.flat(Op.VADDS, a, a, -za)
     w.flat(Op.VMUL, y, a, s1=b)
     every, first = np.unique(products, return_index=True)
-    found = fitted(every.astype(np.float32), wanted.reshape(-1)[first], np.asarray(scale))
+    found = fit_affine(every.astype(np.float32), wanted.reshape(-1)[first], np.asarray(scale))
     if found is not None:
         w.flat(Op.VMADD, y, y, s1=w.all_lanes(found.scale), s2=w.all_lanes(found.shift))
     else:

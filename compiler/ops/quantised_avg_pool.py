@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.instructions.conversion import HALF, WIDE
 from compiler.instructions.repeats import cheapest, end_to_end
 from compiler.ir.operators import QuantisedAverage
-from compiler.ir.quantised.affine import fitted
+from compiler.ir.quantised.affine import fit_affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.pooling import means_of_sums
 from compiler.ops.base import Lowering, VectorTiles, VectorWork
@@ -50,7 +50,7 @@ def _of_class(x_q: tuple[float, int, str], y_q: tuple[float, int, str], taps: in
         return None
     low, high = of_x.limits
     sums = np.arange(taps * low, taps * high + 1).astype(np.float32) - np.float32(centre)
-    found = fitted(sums, wanted, np.asarray(x_q[0] / (number * y_q[0])))
+    found = fit_affine(sums, wanted, np.asarray(x_q[0] / (number * y_q[0])))
     return None if found is None else _Means(float_bits(float(found.scale)), float_bits(float(found.shift)))
 
 

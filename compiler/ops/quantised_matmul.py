@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.ir.operators import QuantisedMatMul
-from compiler.ir.quantised.products import MOST
+from compiler.ir.quantised.products import MAX_SUM
 from compiler.ops.base import Lowering
 from compiler.ops.matmul import MatMulSpec
 from compiler.ops.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised, sums_alone
@@ -40,9 +40,9 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
             )
         u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
         summed = found["k1"] * found["fractal"].lanes
-        if summed * _MOST_OF_A_PRODUCT > MOST:
+        if summed * _MOST_OF_A_PRODUCT > MAX_SUM:
             raise UnsupportedError(
-                f"operator {op.name!r}: sums of {summed:,} products; {MOST // _MOST_OF_A_PRODUCT:,} at most are supported"
+                f"operator {op.name!r}: sums of {summed:,} products; {MAX_SUM // _MOST_OF_A_PRODUCT:,} at most are supported"
             )
         lanes = summed - into.channels(op.a) // op.heads if op.transposed else 0  # without a channel
         (beside,) = (

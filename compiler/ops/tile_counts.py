@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.ir.im2col import Cut, instructions
+from compiler.ir.im2col import Cut, count_instructions
 from compiler.target.capabilities import L0
 from compiler.target.zero_blocks import Panels, loads
 from simulator.npu.cycles import steps
@@ -137,7 +137,7 @@ def counts(
             if not count_k:
                 continue
             count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
-            copies = instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
+            copies = count_instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
             one, to_a, left, to_b, right = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
             start = stop
             products += count * one

@@ -34,7 +34,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from compiler.ir.operators import Conv, QuantisedConv
-from compiler.ir.quantised.parameters import ALONE
+from compiler.ir.quantised.parameters import RAW_SUMS
 from compiler.ops.conv import ConvSpec
 from compiler.ops.quantised_conv import QuantisedConvSpec
 from compiler.ops.softmax import SoftmaxSpec
@@ -472,7 +472,7 @@ def _part_of_product(product: ConvSpec, run: TensorSlice, sums: TensorSlice, at:
         changes["y"] = sums
     if isinstance(operator, QuantisedConv):
         if not last:
-            changes |= {"operator": replace(operator, y_q=ALONE), "bias_at": -1, "scale_at": 0}
+            changes |= {"operator": replace(operator, y_q=RAW_SUMS), "bias_at": -1, "scale_at": 0}
         return replace(product, **changes)
     assert isinstance(operator, Conv)
     if at > 0:

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.ir.im2col import Cut, instructions
+from compiler.ir.im2col import Cut, count_instructions
 from simulator.npu.cycles import steps
 
 Ints = NDArray[np.int64]
@@ -139,7 +139,7 @@ def panels_of(
             for k in range(chunk_k, end_k, tile_k1):
                 k_stop = min(k + tile_k1, end_k)
                 if needed[chunk_n:end_n, k:k_stop].any():
-                    apart, of_apart = apart + instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_apart + k_stop - k
+                    apart, of_apart = apart + count_instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_apart + k_stop - k
             for n in range(chunk_n, end_n, tile_n1):
                 n_stop, so_far, in_row = min(n + tile_n1, end_n), (count, blocks), 0
                 for k in range(chunk_k, end_k, tile_k1):
@@ -153,7 +153,7 @@ def panels_of(
                         at += wide
                     if count == none:
                         continue
-                    copies = instructions(cut, k, k_stop, k_stop - k, k_stop - k)
+                    copies = count_instructions(cut, k, k_stop, k_stop - k, k_stop - k)
                     in_row += 1
                     tiles, of_tiles = tiles + copies, of_tiles + k_stop - k
                     if k != last:

@@ -20,14 +20,14 @@ from onnx import ModelProto
 
 from compiler.autoplan import quick_plans
 from compiler.build import containers_of, default_by_level, measure, package
-from compiler.diagnostics.float_range import beyond_lines
+from compiler.diagnostics.float_range import out_of_range_lines
 from compiler.frontend import load_model
-from compiler.frontend.frames import frames_in
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.frames import frame_count
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.handlers.to_graph import has_shape
 from compiler.frontend.lower import SUPPORTED
 from compiler.frontend.onnx_io.attributes import label
-from compiler.frontend.partition.support_check import trial
+from compiler.frontend.partition.support_check import check_support
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.compiled import Compiled
@@ -62,7 +62,7 @@ def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]
     body: a file with the model.  wrong: names of tensors that are, in the compiled one.
     """
     model = onnx.load(body)
-    frames = frames_in(model)
+    frames = frame_count(model)
     pieces = body_of(model)
     inside = {name for piece in pieces for k in piece.nodes for name in model.graph.node[k].output}
     model = load_model(model, where=str(body))
@@ -88,11 +88,11 @@ class _Search:
 
     def tensors(self, inside: set[str]) -> list[str]:
         """Those of some that the host can be given, in the order of the graph; of a group of nodes, what it makes as a whole."""
-        whole = grouped(self.model)
+        whole = fuse_groups(self.model)
         self.makers |= {name: label(node) for node in whole.model.graph.node for name in node.output}
         made = [(members, name) for node, members in zip(whole.model.graph.node, whole.members, strict=True) for name in node.output]
         made = [(members, name) for members, name in made if name in inside and name in self.types]
-        refused = trial(self._until([name for _, name in made], self.model.graph.node), SUPPORTED, None).refused.keys()
+        refused = check_support(self._until([name for _, name in made], self.model.graph.node), SUPPORTED, None).refused.keys()
         return [name for members, name in made if members.isdisjoint(refused)]
 
     def _until(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
@@ -116,5 +116,5 @@ class _Search:
                 compared = values_of(session, self.feeds, expected, self.level).compared
         except TilefarmError:  # a part may be what this compiler, or onnxruntime, does not take
             return None
-        weights = tuple(beyond_lines(opened.weights_beyond, self.source.dtype))
+        weights = tuple(out_of_range_lines(opened.weights_beyond, self.source.dtype))
         return next((FirstWrong(self.makers[name], name, one, weights) for name, one in compared.items() if not one.ok), None)

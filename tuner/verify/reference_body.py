@@ -17,8 +17,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.frames import frames_in, of_one_frame, with_ports_of_one
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.frames import frame_count, restore_nodes, restore_ports
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from simulator.exact_onnxruntime import exact_session
 from simulator.npu.errors import BadInputError
 from simulator.npu.float_range import Beyond, holds
@@ -74,8 +74,8 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     weights = {tensor.name for tensor in model.graph.initializer}
     nodes: list[NodeProto] = []
     pieces = []
-    frames = frames_in(model)
-    of_one = of_one_frame if frames > 1 else list
+    frames = frame_count(model)
+    of_one = restore_nodes if frames > 1 else list
     for node in model.graph.node:
         if node.domain != DOMAIN:
             nodes += of_one([node])
@@ -93,7 +93,7 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     refill(model.graph.node, nodes)  # without the containers: up to hundreds of megabytes
     refill(model.functions, [f for f in model.functions if f.domain != DOMAIN])
     if frames > 1:
-        with_ports_of_one(model, frames)
+        restore_ports(model, frames)
     return tuple(pieces)
 
 
@@ -224,7 +224,7 @@ def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
 def _beside_integers(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> set[str]:
     """Floats of pieces that are made of integers or become some: the NPU has them in its data type, wherever they lie."""
     inside = {k for piece in pieces for k in piece.nodes}
-    groups = grouped(model)
+    groups = fuse_groups(model)
     found: set[str] = set()
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         if members <= inside and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
@@ -298,7 +298,7 @@ def answer(folder: Path) -> None:
     with np.load(folder / "feeds.npz", allow_pickle=False) as arrays:
         feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(asked["feeds"])}
     model = onnx.load(asked["model"])
-    frames = frames_in(model)
+    frames = frame_count(model)
     pieces = body_of(model)
     # onnxruntime would round float16 behind every operator, which is what is to be found out; of double the NPU has as much as of float32
     widen(model, (TensorProto.FLOAT16, TensorProto.DOUBLE))

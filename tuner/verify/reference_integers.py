@@ -17,9 +17,9 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.onnx_io.fold import VIEWS
-from compiler.frontend.onnx_io.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
+from compiler.frontend.onnx_io.scales import MOVES, SCALE_POSITIONS, ZERO_POINT_POSITIONS, ScalePositions, column_tensor_names
 from simulator.exact_onnxruntime import exact_model, tensors
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import INTEGERS_ON_NPU
@@ -32,11 +32,11 @@ _INTEGERS = (*INTEGERS_ON_NPU, TensorProto.INT32)
 
 
 def is_quantised(model: ModelProto) -> bool:
-    return any(_scaled(node) is not None or ("", node.op_type) in SHIFTED for node in model.graph.node)
+    return any(_scaled(node) is not None or ("", node.op_type) in ZERO_POINT_POSITIONS for node in model.graph.node)
 
 
-def _scaled(node: NodeProto) -> Scaled | None:
-    return SCALED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+def _scaled(node: NodeProto) -> ScalePositions | None:
+    return SCALE_POSITIONS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
 def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]:
@@ -71,7 +71,7 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
     wide = set(wide)
     clean = {item.name for item in model.graph.input}
     steps: dict[str, float] = {}
-    whole = grouped(model)
+    whole = fuse_groups(model)
     constants = {item.name: item for item in whole.model.graph.initializer}  # tables of groups as well
     outside: set[str] = set(clean)
     for node, members in zip(whole.model.graph.node, whole.members, strict=True):
@@ -96,7 +96,7 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
         elif view or (node.op_type in MOVES and not node.domain):
             if node.input[0] in steps:
                 steps[node.output[0]] = steps[node.input[0]]
-        elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (columns_read(node) and node.output[0] in wide)):
+        elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (column_tensor_names(node) and node.output[0] in wide)):
             known = False
         if known:  # floats of a piece are rounded to its own type
             clean.update(name for name in node.output if given is None or name in wide or types.get(name) in _INTEGERS)
@@ -113,7 +113,7 @@ class IntegersTold(NamedTuple):
 
 def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
     """What onnxruntime has of a quantised model.  floats: the float model that it was made of, if there is one."""
-    inside, whole, fused = set(inside), grouped(model), exact_model(model)
+    inside, whole, fused = set(inside), fuse_groups(model), exact_model(model)
     constants = {item.name for item in whole.model.graph.initializer}
     nodes = [
         node for node, members in zip(whole.model.graph.node, whole.members, strict=True) if members <= inside and on_integers(node, types)

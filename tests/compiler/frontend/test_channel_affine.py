@@ -11,7 +11,7 @@ from compiler.frontend import load_model
 from compiler.frontend.lower import lower
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import QuantisedAffine, QuantisedConv
-from compiler.ir.quantised.affine import Affine, fitted
+from compiler.ir.quantised.affine import Affine, fit_affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import integers_of_type
 from compiler.ops.affine_to_matmul import product
@@ -98,11 +98,11 @@ def test_a_chain_is_one_operator_and_no_value_differs(seed: int) -> None:
 def test_what_no_multiply_add_gives_has_none() -> None:
     x = integers_of_type(np.dtype(np.int8))
     line = np.clip(np.rint(x * 0.5), -128, 127).astype(np.int8)
-    found = fitted(x, line, np.asarray(0.5))
+    found = fit_affine(x, line, np.asarray(0.5))
     assert found is not None
     np.testing.assert_array_equal(found.apply(x, line.dtype), line)
-    assert fitted(x, np.abs(line), np.asarray(0.5)) is None
-    assert fitted(x, np.where(x == 7, line + 1, line).astype(np.int8), np.asarray(0.5)) is None
+    assert fit_affine(x, np.abs(line), np.asarray(0.5)) is None
+    assert fit_affine(x, np.where(x == 7, line + 1, line).astype(np.int8), np.asarray(0.5)) is None
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -58,7 +58,7 @@ SCALES = st.one_of(
 def test_both_spellings_are_tflites(sums: list[int], scale: float) -> None:
     x, s = np.array(sums, np.int32), np.array([scale], np.float32)
     expected = [tflite(each, scale) for each in sums]
-    assert fixed_point.times(x.astype(np.int64), *fixed_point.multiplier(s)).tolist() == expected
+    assert fixed_point.multiply_by_multiplier(x.astype(np.int64), *fixed_point.quantize_multiplier(s)).tolist() == expected
     assert multiplied(x, s).tolist() == expected
 
 

@@ -71,7 +71,7 @@ def _floats(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return (RNG.standard_normal(shape) / 4).astype(np.float32)
 
 
-HALVES = taps.weighted([[(i // 2, 0.5), ((i + 1) // 2, 0.5)] for i in range(11)])
+HALVES = taps.merge_taps([[(i // 2, 0.5), ((i + 1) // 2, 0.5)] for i in range(11)])
 EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "dense": ((2, 20, 9, 8), Conv("y", "x", "y", _floats(40, 20, 3, 3), _floats(40), (1, 2), pads=(1, 1, 1, 1), activation="relu")),
     "depthwise": ((1, 40, 9, 8), Conv("y", "x", "y", _floats(40, 1, 3, 3), _floats(40), pads=(1, 1, 1, 1), groups=40)),
@@ -96,7 +96,7 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "norm": ((1, 20, 4, 5), LayerNorm("y", "x", "y", _floats(20), _floats(20), 1e-3)),
     "reflow": ((1, 20, 6, 8), Reflow("y", "x", "y", (6, 8), (5, 10), 1)),
     "reflow into zeros": ((2, 20, 6, 8), Reflow("y", "x", "y", (6, 8), (30, 5), 40)),
-    "resample": ((1, 20, 6, 8), Resample("y", "x", "y", HALVES, taps.places([None, *range(7)]))),
+    "resample": ((1, 20, 6, 8), Resample("y", "x", "y", HALVES, taps.select_places([None, *range(7)]))),
     "depth to space": ((2, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
 }  # fmt: skip
 Q, OTHER = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9)))
@@ -124,7 +124,7 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "depth to space of bytes": ((1, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
     "slice and padding of bytes": (
         (1, 40, 6, 8),
-        Resample("y", "x", "y", taps.places([None, 1, 3, 5]), taps.places([*range(8), None]), 7.0),
+        Resample("y", "x", "y", taps.select_places([None, 1, 3, 5]), taps.select_places([*range(8), None]), 7.0),
     ),
     "product of bytes": ((1, 76, 3, 13), QuantisedMatMul("y", "x", "x", "y", 2, True, Q, Q, BY_HEADS)),
     "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),

@@ -11,7 +11,7 @@ from onnx import ModelProto
 from compiler.frontend import load_model, lower
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Operator
-from compiler.ir.operators.quantised_products import Added
+from compiler.ir.operators.quantised_products import Residual
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
@@ -128,7 +128,7 @@ def test_a_sum_of_integers_behind_its_product_is_not_in_passes() -> None:
     machine = with_integers(EDGE)
     plain = case_of(graph((1, 64, 5, 5), [first, second], x_q=x), machine).target_graph
     assert pass_counts(plain, 0, 2)
-    summed = case_of(graph((1, 64, 5, 5), [first, replace(second, added=Added("x", x, s, last=True))], x_q=x), machine).target_graph
+    summed = case_of(graph((1, 64, 5, 5), [first, replace(second, added=Residual("x", x, s, last=True))], x_q=x), machine).target_graph
     assert pass_counts(summed, 0, 2) == ()
 
 

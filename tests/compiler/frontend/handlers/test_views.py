@@ -19,7 +19,7 @@ from compiler.frontend.handlers.views import Atom, C, P, View
 from compiler.frontend.lower import SUPPORTED, lower_partition
 from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.frontend.onnx_io.load import prepare
-from compiler.frontend.partition.offload_cost import Always
+from compiler.frontend.partition.offload_cost import AlwaysOffload
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, QuantisedConv
 from compiler.ops.lower_graph import pack_unit
@@ -60,7 +60,9 @@ def agree(model: ModelProto, seed: int, integers: bool = False) -> Counter[str]:
     """Hold every piece of a model to the values between them; how many pieces there are, of the whole model or a part."""
     values = all_values(model, seed)
     try:
-        graphs, part = lower_partition(prepare(model), Always(EDGE, DataType.float16), able=lambda g: pack_unit(g, EDGE, DataType.float16))
+        graphs, part = lower_partition(
+            prepare(model), AlwaysOffload(EDGE, DataType.float16), able=lambda g: pack_unit(g, EDGE, DataType.float16)
+        )
     except UnsupportedError:
         return Counter(refused=1)
     for graph in graphs:
@@ -72,7 +74,7 @@ def agree(model: ModelProto, seed: int, integers: bool = False) -> Counter[str]:
             # what is between integers is floats, whose ties are rounded either way
             atol = 1e-4 * max(1, largest) if not integers else 8 if got.dtype.kind in "iu" else 0.04 * largest + 1e-4
             np.testing.assert_allclose(got.astype(np.float64), want, rtol=1e-3, atol=atol, err_msg=name)
-    return Counter(whole=1) if part.whole else Counter(pieces=len(graphs))
+    return Counter(whole=1) if part.is_whole_model else Counter(pieces=len(graphs))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -157,7 +157,7 @@ def test_operators_of_onnxruntime(case: str, opset: int) -> None:
     assert {node.domain for node in done.graph.node} == {""}
     np.testing.assert_allclose(reference_outputs(done, feeds)["y"], reference_outputs(model, feeds)["y"], rtol=1e-4, atol=1e-5)
     _, part = lower_partition(done, OFFLOAD)
-    assert part.whole, [node.why for node in part.host]
+    assert part.is_whole_model, [node.why for node in part.host]
 
 
 def test_what_is_more_than_a_body_stays_and_has_a_shape() -> None:
