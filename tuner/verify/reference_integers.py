@@ -48,8 +48,8 @@ def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]
         if not node.output or node.output[0] in found:
             continue
         if scaled is not None:
-            zero = "" if scaled.made is None else [*node.input, "", ""][scaled.made + 1]
-            found[node.output[0]] = TensorProto.FLOAT if scaled.made is None else zeros.get(zero, TensorProto.UINT8)
+            zero = "" if scaled.result is None else [*node.input, "", ""][scaled.result + 1]
+            found[node.output[0]] = TensorProto.FLOAT if scaled.result is None else zeros.get(zero, TensorProto.UINT8)
         elif node.op_type in MOVES and node.input[0] in found:
             found[node.output[0]] = found[node.input[0]]
     return found
@@ -90,8 +90,8 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
             )
         scaled = _scaled(node)
         if scaled is not None:
-            scale = constants.get([*node.input, ""][1 if scaled.made is None else scaled.made])
-            one = 1.0 if scaled.made is not None or scale is None else float(numpy_helper.to_array(scale).max(initial=0.0))
+            scale = constants.get([*node.input, ""][1 if scaled.result is None else scaled.result])
+            one = 1.0 if scaled.result is not None or scale is None else float(numpy_helper.to_array(scale).max(initial=0.0))
             steps[node.output[0]] = one
         elif view or (node.op_type in MOVES and not node.domain):
             if node.input[0] in steps:
