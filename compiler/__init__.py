@@ -6,7 +6,7 @@ compiled.save("out.onnx")
 
 from typing import TYPE_CHECKING
 
-from simulator.npu.lazily import lazily
+from simulator.npu.lazily import lazy_attributes
 
 if TYPE_CHECKING:
     from compiler.api import CompiledModel, compile, load
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["CompiledModel", "Plan", "compile", "load"]
 
 if not TYPE_CHECKING:  # else any name would do
-    __getattr__ = lazily(
+    __getattr__ = lazy_attributes(
         __name__,
         {"CompiledModel": "compiler.api", "Plan": "compiler.plan.plan", "compile": "compiler.api", "load": "compiler.api"},
     )

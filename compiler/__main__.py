@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.command import new_app, run
+from simulator.command import new_app, run_command
 from simulator.terminal import print_line
 
 app = new_app()
@@ -37,4 +37,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(run(app, "python -m compiler", sys.argv[1:]))
+    sys.exit(run_command(app, "python -m compiler", sys.argv[1:]))

@@ -19,9 +19,9 @@ from compiler.cost.features import expected_cycles
 from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
-from compiler.planner.persistent_choice import Measure, held_by_measure, held_by_prediction
-from compiler.planner.segmentation import Predict, Progress, by_estimate, nobody, segmentations
-from compiler.planner.tweaks import CHANGES, four_alive, where_it_fits, with_share
+from compiler.planner.persistent_choice import Measure, choose_by_measure, choose_by_prediction
+from compiler.planner.segmentation import Predict, Progress, cheapest_segmentations, estimate_predictor, ignore_progress
+from compiler.planner.tweaks import CHANGES, apply_if_fits, four_alive, move_share
 from compiler.segment.engine_split import divisible
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, pins_of
@@ -36,7 +36,7 @@ _BEGUN = 16  # operators, of which a first segment of one block has fewer made i
 
 
 def quick_plans(
-    opened: LoweredModel, predict: Callable[[TargetGraph], Predict] = by_estimate, progress: Progress = nobody
+    opened: LoweredModel, predict: Callable[[TargetGraph], Predict] = estimate_predictor, progress: Progress = ignore_progress
 ) -> dict[str, Plan]:
     """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
 
@@ -50,7 +50,11 @@ def quick_plans(
 
 
 def quick_genomes(
-    compiler: Compiler, target_graph: TargetGraph, predict: Predict, levels: Sequence[str] | None = None, progress: Progress = nobody
+    compiler: Compiler,
+    target_graph: TargetGraph,
+    predict: Predict,
+    levels: Sequence[str] | None = None,
+    progress: Progress = ignore_progress,
 ) -> dict[str, tuple[Genome, ...]]:
     """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
     that may be faster at another level.
@@ -64,7 +68,7 @@ def quick_genomes(
         groups.setdefault(target_graph.machine.granted(level), []).append(level)
     genomes = {}
     for levels in groups.values():
-        for level, genome in zip(levels, segmentations(target_graph, levels, predict, progress), strict=True):
+        for level, genome in zip(levels, cheapest_segmentations(target_graph, levels, predict, progress), strict=True):
             genomes[level] = _corrected(compiler, target_graph, genome, level, progress)
     return genomes
 
@@ -131,7 +135,7 @@ def _changed(target_graph: TargetGraph, program: _Timed, alike: Alike, measured:
             places = dict[Hashable, list[int]]()
             for index in range(first, len(program.genome), 2):
                 places.setdefault(alike(program.genome[index]), []).append(index)
-            new = {index: where_it_fits(target_graph, program.genome[index], change) for index, *_ in places.values()}
+            new = {index: apply_if_fits(target_graph, program.genome[index], change) for index, *_ in places.values()}
             one = _with(program, {index: gene for index, gene in new.items() if gene != program.genome[index]}, measured)
             won = [same for same in places.values() if one.genome[same[0]] != program.genome[same[0]]]
             same_changes = {
@@ -242,7 +246,7 @@ def _held(target_graph: TargetGraph, genome: Genome, level: str, measured: Measu
         cycles: list[float] = expected_cycles(np.stack(raws), target_graph.machine.contention[level]).tolist()
         return cycles
 
-    persistent, passing = held_by_measure(target_graph, genome, expected, measured), held_by_prediction(target_graph, genome, expected)
+    persistent, passing = choose_by_measure(target_graph, genome, expected, measured), choose_by_prediction(target_graph, genome, expected)
     if all(split.passes == gene.passes for split, gene in zip(passing, genome, strict=True)):
         return (persistent,)
     took, then = measured(persistent), measured(passing)
@@ -261,7 +265,7 @@ def _shared(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _T
         for eighths in (2, 1, -1):
             faster = np.ones(len(genes), np.bool_)
             while faster.any():
-                changed = tuple([where_it_fits(target_graph, gene, partial(with_share, place, eighths)) for gene in genes])
+                changed = tuple([apply_if_fits(target_graph, gene, partial(move_share, place, eighths)) for gene in genes])
                 now = measured(changed) if changed != genes else None
                 if now is None:
                     break

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from compiler.model import LoweredModel
 from compiler.ops.conv import ConvSpec
 from compiler.ops.lower_graph import Packed
-from compiler.package.onnx_out import PackedPiece, write_packed
+from compiler.package.onnx_out import PackedSubgraph, write_packed
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
-from compiler.segment.blocks import needed
-from compiler.segment.reorder import permuted_to
+from compiler.segment.blocks import rows_needed
+from compiler.segment.reorder import permute_to
 from compiler.space.initial import layer_by_layer
 from compiler.target.level_limits import at_level
 from compiler.target.target_graph import TargetGraph
@@ -34,11 +34,11 @@ from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Vari
 from simulator.npu.container_file import MAX_NAME, encode_chunks
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.grant import Grant, most
+from simulator.npu.grant import Grant, combined_needs
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.onnx_names import Style
-from simulator.sequence import in_all
+from simulator.sequence import sum_timings
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels
 
 
@@ -49,7 +49,7 @@ def default_plan(target_graph: TargetGraph, level: str | None = None) -> Plan:
     """
     plan = layer_by_layer(target_graph if level is None else at_level(target_graph, level))
     if isinstance(plan, Infeasible):
-        less = level is not None and target_graph.machine.granted(level) != target_graph.machine.whole
+        less = level is not None and target_graph.machine.granted(level) != target_graph.machine.full_grant
         raise InfeasibleError(f"{target_graph.machine.name}: {f'no plan fits level {level}: ' if less else ''}{plan}")
     return plan if plan.machine == target_graph.machine_digest else plan.model_copy(update={"machine": target_graph.machine_digest})
 
@@ -86,7 +86,7 @@ def check_plan(target_graph: TargetGraph, plan: Plan, where: str) -> TargetGraph
         if theirs != ours:
             shown = target_graph.machine.name if kind == "machine" else target_graph.graph.name if kind == "model" else ""
             raise BadInputError(f"{where}: made for {kind} {theirs}, this is {' '.join(filter(None, (shown, ours)))}")
-    permuted = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
+    permuted = permute_to(target_graph, [name for segment in plan.segments for name in segment.operators])
     if isinstance(permuted, Infeasible):
         raise BadInputError(f"{where}: {permuted}")
     return permuted
@@ -139,7 +139,7 @@ def measure_plans(
             fits = [fitting_level for fitting_level in levels if program.needs.fits(machine.granted(fitting_level))]
             by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, fits))
         if level not in by_digest[plan.digest].timings:
-            lacks = by_digest[plan.digest].program.needs.beyond(machine.granted(level))
+            lacks = by_digest[plan.digest].program.needs.shortage(machine.granted(level))
             raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}; accepted: another plan for that level")
     return {level: by_digest[plans[level].digest] for level in levels}
 
@@ -192,7 +192,7 @@ def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -
         level: first.setdefault(tuple(program.digest for program in piece_programs), level) for level, piece_programs in programs.items()
     }
     variants = {level: tuple(prepare(program, machine) for program in programs[level]) for level in first.values()}
-    needs = {level: most(tuple(program.needs for program in programs[level])) for level in first.values()}
+    needs = {level: combined_needs(tuple(program.needs for program in programs[level])) for level in first.values()}
     return controller_table(variants, made_for, machine, needs)
 
 
@@ -200,7 +200,7 @@ def operators(target_graph: TargetGraph) -> tuple[OperatorEntry, ...]:
     """Operators that the TAGs of records name, with the work of each where no row is computed twice, or without a reader."""
     images = target_graph.storages[0].n
     entries = []
-    for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True):
+    for spec, rows in zip(target_graph.operators, rows_needed(target_graph), strict=True):
         macs = spec.macs * rows.size // spec.out_h * images
         accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * spec.fractal.columns * images if isinstance(spec, ConvSpec) else 0
         entries.append(OperatorEntry(spec.name[:MAX_NAME], macs, accumulators))
@@ -260,7 +260,7 @@ def measure(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str,
             plans[level],
             tuple(measured[level] for measured in by_piece),
             {
-                other_level: in_all([measured[level].timings[other_level] for measured in by_piece])
+                other_level: sum_timings([measured[level].timings[other_level] for measured in by_piece])
                 for other_level in levels
                 if all(other_level in measured[level].timings for measured in by_piece)
             },
@@ -288,7 +288,7 @@ def containers_of(opened: LoweredModel, measured: Mapping[str, MeasuredModel]) -
 def package(opened: LoweredModel, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
     packed = [
-        PackedPiece(piece, container, tuple(encode_chunks(container)))
+        PackedSubgraph(piece, container, tuple(encode_chunks(container)))
         for piece, container in zip(opened.written.pieces, containers, strict=True)
     ]
     write_packed(packed, opened.written, out, style, opened.source.model.name)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from compiler.diagnostics.float_range import weights_beyond
-from compiler.diagnostics.grouped_convs import GroupStructure, grouped
-from compiler.frontend.frames import check_frames, framed
+from compiler.diagnostics.float_range import find_weights_out_of_range
+from compiler.diagnostics.grouped_convs import GroupStructure, find_group_structure
+from compiler.frontend.frames import add_frames, check_frames
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.onnx_io.load import load
 from compiler.frontend.partition.offload_cost import Offload
@@ -26,7 +26,7 @@ from compiler.target.capabilities import check_machine, no_floats
 from compiler.target.level_limits import at_level
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
-from simulator.npu.float_range import Beyond
+from simulator.npu.float_range import OutOfRange
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -71,7 +71,7 @@ class LoweredModel:
     part: Partition
     packed: tuple[Packed, ...]
     written: Partition
-    weights_beyond: tuple[Beyond, ...]
+    weights_beyond: tuple[OutOfRange, ...]
 
     @property
     def model(self) -> ModelProto:
@@ -105,7 +105,7 @@ class LoweredModel:
     @cached_property
     def grouped(self) -> GroupStructure | None:
         """Multiplications beside the weights of convolutions in groups."""
-        return grouped(self.target_graphs)
+        return find_group_structure(self.target_graphs)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def lower_model(source: ModelSpec, given: bytes | ModelProto | None = None, name
             raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
         part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
         graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
-    written, beyond = framed(part, source.frames), weights_beyond(part, graphs, source.dtype)
+    written, beyond = add_frames(part, source.frames), find_weights_out_of_range(part, graphs, source.dtype)
     return LoweredModel(name or source.model.stem, source, part, tuple(packed), written, beyond)
 
 

@@ -11,28 +11,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.codegen.lower_segment import DraftShare, Records, drafted, lower_draft, new_scratch
-from compiler.codegen.shared_memory import disagreement
+from compiler.codegen.lower_segment import DraftShare, Records, draft_segment, lower_draft, new_scratch
+from compiler.codegen.shared_memory import find_disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.segment_accesses import Footprint, Ints
-from compiler.schedule.shared_memory_allocator import SharedPlaces, settle, shared_places
+from compiler.schedule.shared_memory_allocator import SharedPlaces, allocate_residents, resolve_addresses
 from compiler.schedule.stream_writer import Schedule
 from compiler.schedule.synchronize import Synchroniser
 from compiler.segment.l1_limits import fits_l1, least_l1
-from compiler.segment.memory_plan import named
-from compiler.segment.persistent import Held, placed
-from compiler.segment.reorder import permuted_to
+from compiler.segment.memory_plan import segment_label
+from compiler.segment.persistent import PersistentLayout, place_program
+from compiler.segment.reorder import permute_to
 from compiler.target.level_limits import l1_grants, within_l1
 from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.grant import Grant
 from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
-from simulator.npu.shared_traffic import NOTHING, SharedTraffic, shared_traffic
+from simulator.npu.shared_traffic import NO_TRAFFIC, SharedTraffic, shared_traffic
 
 _DRAFTS = 1 << 11
 _TOGETHER = 1 << 12  # records that several shares have between them while they are lowered side by side: as much as caches hold
-_Key = tuple[TargetGraph, int, bool, str, int, int, Held | None]
+_Key = tuple[TargetGraph, int, bool, str, int, int, PersistentLayout | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class LoweredShare:
     staged: Ints
     kept: Code | None
     l1_end: int = 0
-    shared: SharedTraffic = NOTHING
+    shared: SharedTraffic = NO_TRAFFIC
 
     @property
     def code(self) -> Code:
@@ -96,11 +96,13 @@ class _Share(NamedTuple):
     flip: bool
     place: int
     core: int
-    held: Held | None
+    held: PersistentLayout | None
     key: _Key
 
     @classmethod
-    def of(cls, target_graph: TargetGraph, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: Held | None) -> _Share:
+    def of(
+        cls, target_graph: TargetGraph, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: PersistentLayout | None
+    ) -> _Share:
         return cls(target_graph, plan, start, flip, place, core, held, (target_graph, start, flip, plan.key, place, len(plan.cores), held))
 
 
@@ -113,14 +115,16 @@ class Compiler:
     def __init__(self, target_graph: TargetGraph, cache_bytes: int = 512 << 20, records: bool = True) -> None:
         self.target_graph, self.records = target_graph, records
         self.synchroniser = Synchroniser(target_graph)
-        self._grants = any(target_graph.machine.granted(level) != target_graph.machine.whole for level in target_graph.machine.contention)
+        self._grants = any(
+            target_graph.machine.granted(level) != target_graph.machine.full_grant for level in target_graph.machine.contention
+        )
         self._least: dict[tuple[TargetGraph, int, str, int], int] = {}
         self._scratch = new_scratch(_TOGETHER)
         self._cache = OrderedDict[_Key, LoweredShare | Infeasible]()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
         self._drafts = OrderedDict[
-            tuple[TargetGraph, int, str, int, int, Held | None], DraftShare
+            tuple[TargetGraph, int, str, int, int, PersistentLayout | None], DraftShare
         ]()  # of segments that were lowered with one flip
 
     def segment(self, plan: SegmentPlan, start: int) -> LoweredShare | Infeasible:
@@ -152,7 +156,7 @@ class Compiler:
         draft = self._drafts.pop(key, None)  # of the same share with the other flip
         if draft is not None:
             return draft
-        new_draft = drafted(share.target_graph, share.plan, share.start, share.place, share.held)
+        new_draft = draft_segment(share.target_graph, share.plan, share.start, share.place, share.held)
         if isinstance(new_draft, DraftShare):
             self._drafts[key] = new_draft
             if len(self._drafts) > _DRAFTS:
@@ -175,7 +179,7 @@ class Compiler:
         l1_end = on_chip_ends(records.code)[0] if self._grants else 0
         overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
         footprint, order = self.synchroniser.footprints.listed(records.code, plan.lookahead, overtake, plan.urgent)
-        shared = NOTHING if self.target_graph.machine.shared is None else shared_traffic([records.code])
+        shared = NO_TRAFFIC if self.target_graph.machine.shared is None else shared_traffic([records.code])
         return LoweredShare(
             footprint, records.peak_bytes, records.staged, records.code.take(order, 0) if self.records else None, l1_end, shared
         )
@@ -191,7 +195,7 @@ class Compiler:
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
         places = places_of(parts)
         for stream in streams:
-            settle(stream, places)
+            resolve_addresses(stream, places)
         machine = self.target_graph.machine
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.target_graph.memory)
@@ -203,11 +207,11 @@ class Compiler:
 
     def parts(self, plan: Plan) -> list[ScheduledShare] | Infeasible:
         """Segments of a plan, lowered, share by share; the first one that does not fit otherwise.  Any topological order is accepted."""
-        target_graph = permuted_to(self.target_graph, [name for segment in plan.segments for name in segment.operators])
+        target_graph = permute_to(self.target_graph, [name for segment in plan.segments for name in segment.operators])
         if isinstance(target_graph, Infeasible):
             return target_graph
         segments = with_starts(plan)
-        conflict = disagreement(target_graph, segments)
+        conflict = find_disagreement(target_graph, segments)
         return conflict if conflict is not None else self._fitting(_joined(self.by_segment(target_graph, segments)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[ScheduledShare] | Infeasible:
@@ -239,15 +243,17 @@ class Compiler:
 
     def within(
         self, target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]
-    ) -> tuple[TargetGraph, Sequence[Held | None] | Infeasible]:
+    ) -> tuple[TargetGraph, Sequence[PersistentLayout | None] | Infeasible]:
         """Target graph within the smallest L1 that a level grants and that holds each segment, and the tensors held beside each."""
         if not self._grants:
-            return target_graph, placed(target_graph, segments)
-        least = max((self._least_l1(target_graph, *segment) for segment in segments), default=target_graph.machine.whole.l1_bytes)
+            return target_graph, place_program(target_graph, segments)
+        least = max((self._least_l1(target_graph, *segment) for segment in segments), default=target_graph.machine.full_grant.l1_bytes)
         for size in [size for size in l1_grants(target_graph.machine) if size >= least]:
             less = within_l1(target_graph, size)
-            holding = placed(less, segments)
-            if size == target_graph.machine.whole.l1_bytes or (not isinstance(holding, Infeasible) and _all_fit(less, segments, holding)):
+            holding = place_program(less, segments)
+            if size == target_graph.machine.full_grant.l1_bytes or (
+                not isinstance(holding, Infeasible) and _all_fit(less, segments, holding)
+            ):
                 return less, holding
         raise AssertionError("the last grant is all of L1")
 
@@ -262,7 +268,7 @@ class Compiler:
     def _least_l1(self, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
         """As `segment.l1_limits.least_l1`, remembered."""
         if not self._grants:
-            return target_graph.machine.whole.l1_bytes
+            return target_graph.machine.full_grant.l1_bytes
         key = (target_graph, start, plan.key, len(plan.cores))
         if key not in self._least:
             self._least[key] = least_l1(target_graph, plan, start)
@@ -278,7 +284,10 @@ class Compiler:
         return parts
 
     def _foreseen(
-        self, target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]], holding: Sequence[Held | None]
+        self,
+        target_graph: TargetGraph,
+        segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]],
+        holding: Sequence[PersistentLayout | None],
     ) -> tuple[list[list[_Share] | Infeasible], dict[_Key, LoweredShare | Infeasible]]:
         """The shares of a program's segments, each with its cores, if all fit and have work, and those of them that are lowered now.
 
@@ -289,7 +298,7 @@ class Compiler:
         by_segment, missing, ends = list[list[_Share] | Infeasible](), list[_Share](), self._ends()
         for (plan, start, cores), held in zip(segments, holding, strict=True):
             if max(cores) >= len(ends):
-                by_segment.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(ends) - 1}"))
+                by_segment.append(Infeasible(segment_label(plan), f"core {max(cores)}: the machine has cores 0..{len(ends) - 1}"))
                 continue
             segment_shares = [
                 _Share.of(target_graph, plan, start, ends[core] == plan.same_end, place, core, held) for place, core in enumerate(cores)
@@ -327,7 +336,7 @@ class Compiler:
         return parts
 
 
-def _all_fit(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[Held | None]) -> bool:
+def _all_fit(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[PersistentLayout | None]) -> bool:
     """Whether every segment fits beside what is held meanwhile; known of those beside which nothing is."""
     pairs = zip(segments, holding, strict=True)
     return all(held is None or fits_l1(target_graph, plan, start, held) for (plan, start), held in pairs)
@@ -341,7 +350,7 @@ def needs_of(parts: Sequence[ScheduledShare]) -> Grant:
 
 def places_of(parts: Sequence[ScheduledShare]) -> SharedPlaces:
     """Addresses of tensors in the shared memory."""
-    return shared_places([(part.segment, part.lowered.staged) for part in parts if len(part.lowered.staged)])
+    return allocate_residents([(part.segment, part.lowered.staged) for part in parts if len(part.lowered.staged)])
 
 
 def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:

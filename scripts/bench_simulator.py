@@ -34,7 +34,7 @@ from compiler.build import compile_plan, default_plan  # noqa: E402
 from compiler.model import ModelSpec, lower_model  # noqa: E402
 from simulator.npu import isa  # noqa: E402
 from simulator.npu.isa import WORDS, Op  # noqa: E402
-from simulator.npu.level import ALONE, SHARE_UNIT, Level  # noqa: E402
+from simulator.npu.level import NO_CONTENTION, SHARE_UNIT, Level  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType, Engine, Memory  # noqa: E402
@@ -180,7 +180,7 @@ def main(
 ) -> None:
     """Instructions and cycles that the timing simulator does per second."""
     edge = load_machine("edge")
-    simulate(tiled_program(edge, 1000), edge, ALONE)  # compile
+    simulate(tiled_program(edge, 1000), edge, NO_CONTENTION)  # compile
     sizes = [size for size in SIZES if size <= max_instructions]
     rows = [measure(edge.model_copy(update={"cores": cores}), size, repeats) for cores in CORES for size in sizes]
     flat = {"over_sizes": flatness(rows, of="size", at="cores"), "over_cores": flatness(rows, of="cores", at="size")}

@@ -47,8 +47,8 @@ from compiler.frontend import load_model, lower  # noqa: E402
 from compiler.ops.lower_graph import make_unit  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible, Plan  # noqa: E402
-from compiler.planner.persistent_choice import held_by_prediction  # noqa: E402
-from compiler.planner.segmentation import SegmentationSearch, by_estimate  # noqa: E402
+from compiler.planner.persistent_choice import choose_by_prediction  # noqa: E402
+from compiler.planner.segmentation import SegmentationSearch, estimate_predictor  # noqa: E402
 from compiler.space.decode import decode_all  # noqa: E402
 from compiler.space.gene import Gene  # noqa: E402
 from compiler.target.target_graph import TargetGraph  # noqa: E402
@@ -150,14 +150,14 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
 
 def planned(target_graph: TargetGraph) -> Plan | None:
     """The plan that is best by prediction, with tensors held where that is better; None where there is none."""
-    predict = by_estimate(target_graph)
+    predict = estimate_predictor(target_graph)
     try:
         found = SegmentationSearch(target_graph, ["none"], predict).cheapest(0)
     except InfeasibleError:
         return None
     if found is None:
         return None
-    genome = held_by_prediction(target_graph, found[0], lambda raws: predict(np.stack(raws), ["none"])[:, 0].tolist())
+    genome = choose_by_prediction(target_graph, found[0], lambda raws: predict(np.stack(raws), ["none"])[:, 0].tolist())
     plan = decode_all(target_graph, genome)
     return None if isinstance(plan, Infeasible) else plan
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.gemm import array_machine, program, record  # noqa: E402
 from simulator.npu.dram import DRAMS  # noqa: E402
 from simulator.npu.isa import Op  # noqa: E402
-from simulator.npu.level import ALONE  # noqa: E402
+from simulator.npu.level import NO_CONTENTION  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.parts import Engine, Memory  # noqa: E402
 from simulator.npu.program import Code  # noqa: E402
@@ -73,7 +73,7 @@ def _transfer(engine: Engine, length: int, count: int, stride: int) -> Code:
 
 def percent(machine: Machine, *transfers: Code) -> float:
     """Useful bytes per cycle, in percent of the pins."""
-    timing = simulate(program(machine, list(transfers)), machine, ALONE)
+    timing = simulate(program(machine, list(transfers)), machine, NO_CONTENTION)
     return 100 * (timing.ddr_read_bytes + timing.ddr_write_bytes) / timing.cycles / float(machine.ddr.bytes_per_cycle)
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.gemm import ATOM, array_machine, mmads, tile_by_tile  # noqa: E402
-from simulator.npu.level import ALONE  # noqa: E402
+from simulator.npu.level import NO_CONTENTION  # noqa: E402
 from simulator.timing import simulate  # noqa: E402
 
 # side of the array, bytes of DDR per core cycle, then (m, k, n) -> the cycles that ONNXim reports
@@ -37,8 +37,8 @@ def compare() -> list[dict[str, Any]]:
         machine = array_machine(side, side, "weight-stationary", pipelined=True, ddr_bytes_per_cycle=ddr)
         tile = max(side, ATOM)
         for (m, k, n), onnxim in products.items():
-            alone = simulate(mmads(machine, m, k, n, (m, tile, tile)), machine, ALONE).cycles
-            whole = simulate(tile_by_tile(machine, m, k, n), machine, ALONE).cycles
+            alone = simulate(mmads(machine, m, k, n, (m, tile, tile)), machine, NO_CONTENTION).cycles
+            whole = simulate(tile_by_tile(machine, m, k, n), machine, NO_CONTENTION).cycles
             rows.append({"array": side, "m": m, "k": k, "n": n, "onnxim": onnxim, "array_cycles": alone, "program_cycles": whole})
     return rows
 

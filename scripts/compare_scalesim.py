@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.gemm import ATOM, array_machine, mmads  # noqa: E402
-from simulator.npu.level import ALONE  # noqa: E402
+from simulator.npu.level import NO_CONTENTION  # noqa: E402
 from simulator.timing import simulate  # noqa: E402
 
 PACKAGES = ("scalesim==3.0.0", "numpy<2.3")  # it uses what numpy 2.3 took away
@@ -109,7 +109,7 @@ def compare(python: Path) -> list[dict[str, Any]]:
                 # the tiles that the docstring of simulator/npu/cycles.py names: as many MMADs as may be without cutting one of the array's
                 a, b = max(rows, ATOM), max(columns, ATOM)
                 program = mmads(machine, m, k, n, (a, k, b) if short == "os" else (m, a, b))
-                ours = simulate(program, machine, ALONE).cycles
+                ours = simulate(program, machine, NO_CONTENTION).cycles
                 found.append(
                     {"array": f"{rows} x {columns}", "dataflow": dataflow, "m": m, "k": k, "n": n, "scalesim": theirs, "here": ours}
                 )

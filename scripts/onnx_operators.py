@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner, _normalize_tensor
 
-from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS
+from compiler.ir.im2col import MAX_COLUMNS, MAX_PADDED_STRIDE, MAX_PIXELS
 from simulator.npu import isa
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import Op
@@ -50,11 +50,11 @@ Floats are computed in float32, integers of 8 bits as they are; scales and zero 
 _LIMITS = (
     "Sizes that an instruction's fields do not hold, where the memories hold what they need:",
     "a convolution's kernel and dilations: of any size, as several instructions for a tile; padding below and to the right as well",
-    f"its padding above: of any size; beyond {isa.MAX_WINDOW} rows with strides beyond {MOST_APART}, a copy of the image in padded rows",
+    f"its padding above: of any size; beyond {isa.MAX_WINDOW} rows with strides beyond {MAX_PADDED_STRIDE}, a copy of the image in padded rows",
     f"its padding on the left: of any size; beyond {isa.MAX_WINDOW} columns, a copy of the image in padded columns",
     f"its strides: up to {isa.MAX_WINDOW}; of any size along one axis where image and kernel have nothing but that one (a signal's samples "
     f"become rows as long as the stride), and where {isa.MAX_WINDOW} gives one result; any other convolution stays with the host",
-    f"its result: up to {MOST_COLUMNS:,} columns and {MOST_PIXELS:,} pixels; a larger one stays with the host",
+    f"its result: up to {MAX_COLUMNS:,} columns and {MAX_PIXELS:,} pixels; a larger one stays with the host",
     "windows of poolings, their strides and padding: of any size",
 )
 # not run, and why

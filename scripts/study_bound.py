@@ -32,7 +32,7 @@ from compiler.ir.operators import Conv, Operator, Pool, Shape
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.planner.tweaks import CHANGES, where_it_fits
+from compiler.planner.tweaks import CHANGES, apply_if_fits
 from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.engine_split import divisible
 from compiler.space.decode import decode, decode_all
@@ -121,7 +121,7 @@ def neighbours(target_graph: TargetGraph, gene: Gene) -> list[Gene]:
         "on_vector": [_with(none, at, mine) for at, planes in enumerate(divisible(target_graph, start, stop)) for mine in range(planes)],
     }  # fmt: skip
     found = [gene._replace(**{field: value}) for field, each in values.items() for value in each]
-    found += [where_it_fits(target_graph, gene, change) for change in CHANGES]
+    found += [apply_if_fits(target_graph, gene, change) for change in CHANGES]
     return [other for other in dict.fromkeys(found) if other != gene]
 
 

@@ -23,13 +23,13 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner
 from scripts.studies import Candidates, Json, Networks, Row, Table, finish, goal, groups, model_named, named, short, spent_s, write_rows
-from simulator.background_load import GENERATORS, generate
+from simulator.background_load import GENERATORS, generate_trace
 from simulator.compiled import read_compiled
 from simulator.contended_runs import load_of
 from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
 from simulator.grant_trace import GrantedRule, GrantTrace, level_grants
 from simulator.response import Response, measure_response, prepared_variants, share_grid
-from simulator.runtime import Runtime, Served
+from simulator.runtime import Runtime, ServedRun
 from simulator.thresholds import choose_thresholds
 
 OTHER_SEEDS = 1000  # the settings are chosen on traces from here on
@@ -64,9 +64,9 @@ class Trial:
 
     kind: str
     seed: int
-    serve: Callable[[GrantedRule], Served]
-    static: dict[str, Served]
-    oracle: Served
+    serve: Callable[[GrantedRule], ServedRun]
+    static: dict[str, ServedRun]
+    oracle: ServedRun
 
     @property
     def best(self) -> str:
@@ -95,11 +95,11 @@ class Network:
 
     def trial(self, kind: str, seed: int, inferences: int) -> Trial:
         load = load_of(self.compiled, self.response, inferences)
-        trace, until = generate(kind, seed, load), load.inferences * load.inference_cycles
+        trace, until = generate_trace(kind, seed, load), load.inferences * load.inference_cycles
         machine = self.runtime.machine
-        grants = level_grants(trace, machine) or GrantTrace((0,), (machine.whole,))
+        grants = level_grants(trace, machine) or GrantTrace((0,), (machine.full_grant,))
 
-        def serve(rule: SwitchingRule[Any] | GrantedRule | Oracle) -> Served:
+        def serve(rule: SwitchingRule[Any] | GrantedRule | Oracle) -> ServedRun:
             return self.runtime.serve(rule, trace, until_cycle=until, grants=grants)
 
         fitting = [v for v, needs in enumerate(self.needs) if all(needs.fits(granted) for granted in grants.grants)]

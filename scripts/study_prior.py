@@ -54,7 +54,7 @@ from scripts.studies import (
     named,
     short,
 )  # fmt: skip
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from tuner.config import load_config
 from tuner.cost_model.offline_training import model_of_runs
 from tuner.cost_model.training_rows import read_logged
@@ -101,7 +101,7 @@ def begun(out: Path, earlier: Mapping[str, str], measurements: int, settings: Se
         found["prior"] = run.with_suffix(".model")
         if not found["prior"].is_file():
             kept = model_of_runs(read_logged([str(run)]), load_config(None, settings).model, 0).kept
-            write_whole(LocalPath(found["prior"]), [kept.model.encoded(kept.kind)])
+            write_atomically(LocalPath(found["prior"]), [kept.model.encoded(kept.kind)])
     return found
 
 

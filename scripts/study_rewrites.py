@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import default_plan
-from compiler.frontend.lower import rewritten, translated
+from compiler.frontend.lower import apply_rewrites, translate_model
 from compiler.ir.graph import Graph
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
@@ -70,13 +70,13 @@ def outcome(graph: Graph, machine: Machine) -> Outcome:
 
 def rows(pair: Pair) -> Iterator[Row]:
     """A row per rule that fired, and of all rules, which they are compared with."""
-    graph, machine = translated(load_network(model_named(pair.name)), "0" * 32), pair.target_graph.machine
-    lowered, report = rewritten(graph)
+    graph, machine = translate_model(load_network(model_named(pair.name)), "0" * 32), pair.target_graph.machine
+    lowered, report = apply_rewrites(graph)
     base = outcome(lowered, machine)
     for rule in (rule.name for rule in LAST_RULES if report.fired.get(rule.name)):
         row: Row = {"rule": rule, "fired": report.fired[rule]}
         try:
-            yield row | base.saved(outcome(rewritten(graph, {rule})[0], machine))
+            yield row | base.saved(outcome(apply_rewrites(graph, {rule})[0], machine))
         except TilefarmError as error:
             yield row | {"note": f"without it: {error}"}
     note = f"{base.copies} copies inserted, VCOPY {base.copy_cycles:,} cycles"

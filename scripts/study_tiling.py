@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.cost.context import condition_of
-from compiler.cost.features import FEATURES, scaled
+from compiler.cost.features import FEATURES, scale_features
 from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, exhaustive, operators_of, saved
 from scripts.studies import (
     Arm,
@@ -151,7 +151,7 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
     levels, params, known = operators[0][1].levels, load_config(None).model, load_machine(machine)
     conditions = {level: condition_of(known, DataType.float16, level) for level in levels}
     models: dict[bool, TrainedModel] = {
-        stages: train(BoostedTrees, TrainingRows.at_levels(_hidden(scaled(raw), stages), cycles, groups, conditions), seed, params)
+        stages: train(BoostedTrees, TrainingRows.at_levels(_hidden(scale_features(raw), stages), cycles, groups, conditions), seed, params)
         for stages in (True, False)
     }
     lines = [
@@ -162,7 +162,7 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
     rows = []
     for shape, operator in operators[trained:]:
         optimum, listed = exhaustive(operator, cap), operator.shortlist()
-        features = scaled(operator.features(listed))
+        features = scale_features(operator.features(listed))
         row: Row = {"shape": str(shape), "ways": len(operator.bounds), "measured": optimum.measured}
         for at, level in enumerate(levels):
             # the short list's first place at this level is the analytic estimate's own pick

@@ -8,7 +8,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING
 
-from simulator.npu.lazily import lazily
+from simulator.npu.lazily import lazy_attributes
 
 if TYPE_CHECKING:
     from simulator.session import InferenceSession, SessionOptions
@@ -46,4 +46,4 @@ if "numba" in sys.modules:
     sys.meta_path[0].find_spec("numba", None)
 
 if not TYPE_CHECKING:  # else any name would do
-    __getattr__ = lazily(__name__, dict.fromkeys(("InferenceSession", "SessionOptions"), "simulator.session"))
+    __getattr__ = lazy_attributes(__name__, dict.fromkeys(("InferenceSession", "SessionOptions"), "simulator.session"))

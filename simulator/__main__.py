@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.command import new_app, run
+from simulator.command import new_app, run_command
 from simulator.terminal import print_line
 
 app = new_app()
@@ -21,7 +21,7 @@ def main(
         str | None, typer.Option(metavar="L", help="Contention level; all are timed, the first one runs, unless given.")
     ] = None,
     given: Annotated[Path | None, typer.Option("--input", metavar="X.npz", help="Run it too, with these arrays by input name.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Write the outputs of that run.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Write the outputs of that run_command.")] = None,
 ) -> None:
     """Time a compiled file on the simulated NPU; with --input, run it and print its outputs."""
     import numpy as np
@@ -56,4 +56,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(run(app, "python -m simulator", sys.argv[1:]))
+    sys.exit(run_command(app, "python -m simulator", sys.argv[1:]))

@@ -168,7 +168,7 @@ def _adversary(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float
 GENERATORS: Mapping[str, Draw] = {"step": _staircase, "periodic": _wave, "bursty": _bursts, "adversarial": _adversary}
 
 
-def generate(kind: str, seed: int, load: PortLoad) -> ContentionTrace:
+def generate_trace(kind: str, seed: int, load: PortLoad) -> ContentionTrace:
     """A trace of one of `GENERATORS`; the same arguments give the same trace.  Raises `BadInputError`."""
     if kind not in GENERATORS:
         raise BadInputError(f"contention trace {kind!r}: accepted: {', '.join(GENERATORS)}")

@@ -20,7 +20,7 @@ from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
 from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import shared_traffic
-from simulator.timeline import Timeline, covered, union
+from simulator.timeline import Timeline, covered_length, merge_intervals
 from simulator.timing_state import ENGINES, Ints
 
 Intervals = tuple[Ints, Ints]  # starts and ends, ascending, disjoint
@@ -132,10 +132,10 @@ def breakdown(run: Timeline, segments: Sequence[SegmentEntry] = (), operators: S
     latest_end = np.maximum.accumulate(end)
     previous_end = np.concatenate(([0], latest_end[:-1])).astype(np.int64)
     busy_cycles = {
-        name: np.stack([covered(*i, latest_end) - covered(*i, previous_end) for i in core_intervals]).max(axis=0)
+        name: np.stack([covered_length(*i, latest_end) - covered_length(*i, previous_end) for i in core_intervals]).max(axis=0)
         for name, core_intervals in _resources(run).items()
     }
-    alone_cycles = _alone(run, rows_of)
+    alone_cycles = _lone_cycles(run, rows_of)
     steps = isa.tag_of(run.block, run.operator)  # unique in a segment
     segment_times = []
     for i, (name, rows) in enumerate(zip(names.tolist(), rows_of, strict=True)):
@@ -178,19 +178,19 @@ def breakdown(run: Timeline, segments: Sequence[SegmentEntry] = (), operators: S
 
 def _resources(run: Timeline) -> dict[str, list[Intervals]]:
     """Busy intervals of each resource; one list per core, a single one for DDR."""
-    resources: dict[str, list[Intervals]] = {"DDR": [union(run.start[run.transfer], run.end[run.transfer])]}
+    resources: dict[str, list[Intervals]] = {"DDR": [merge_intervals(run.start[run.transfer], run.end[run.transfer])]}
     for engine in list(Engine)[: Engine.SCALAR]:
         queues = [run.queues[core * ENGINES + engine] for core in range(run.cores)]
         rows_per_core = [queue[run.work[queue] & ~run.transfer[queue]] for queue in queues]
         resources[engine.name] = [(run.start[core_rows], run.end[core_rows]) for core_rows in rows_per_core]
     dispatch = [run.dispatch[a:b] for a, b in zip(run.stream_start[:-1], run.stream_start[1:], strict=True)]
-    resources["issue"] = [union(d - run.machine.issue_cycles, d) for d in dispatch]
+    resources["issue"] = [merge_intervals(d - run.machine.issue_cycles, d) for d in dispatch]
     return resources
 
 
-def _alone(run: Timeline, rows_of: Sequence[Ints]) -> Ints:
+def _lone_cycles(run: Timeline, rows_of: Sequence[Ints]) -> Ints:
     """Cycles in which a segment works and no other one does."""
-    busy = [union(run.start[rows], run.end[rows]) for rows in rows_of]
+    busy = [merge_intervals(run.start[rows], run.end[rows]) for rows in rows_of]
     border = np.unique(np.concatenate([edge for pair in busy for edge in pair])) if busy else np.zeros(0, np.int64)
     # between two borders a segment works all the time or not at all
     change = np.zeros(len(border), np.int64)
@@ -198,12 +198,12 @@ def _alone(run: Timeline, rows_of: Sequence[Ints]) -> Ints:
         np.add.at(change, np.searchsorted(border, start), 1)
         np.add.at(change, np.searchsorted(border, end), -1)
     single = np.cumsum(change)[:-1] == 1
-    lone = union(border[:-1][single], border[1:][single])
+    lone = merge_intervals(border[:-1][single], border[1:][single])
     return np.array([_common(lone, intervals) for intervals in busy], np.int64)
 
 
 def _common(first: Intervals, second: Intervals) -> int:
-    return int((covered(*first, second[1]) - covered(*first, second[0])).sum())
+    return int((covered_length(*first, second[1]) - covered_length(*first, second[0])).sum())
 
 
 def _products(run: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tuple[int, int | None, float | None, float | None]:

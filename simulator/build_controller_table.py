@@ -8,11 +8,11 @@ from dataclasses import replace
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.controller import ThresholdRule
 from simulator.npu.controller_table import ControllerTable, GrantedRow, LevelRow
-from simulator.npu.grant import Grant, most
+from simulator.npu.grant import Grant, combined_needs
 from simulator.npu.machine import Machine
 from simulator.response import Response, measure_rows, share_grid
 from simulator.sequence import simulate_all
-from simulator.thresholds import ByHand, Thresholds, choose_thresholds
+from simulator.thresholds import ManualThresholds, Thresholds, choose_thresholds
 from simulator.timing import Prepared
 
 
@@ -59,7 +59,7 @@ def controller_table(
 def _granted(response: Response, needs: tuple[Grant, ...], machine: Machine) -> Iterator[GrantedRow]:
     """A rule for each proper, non-empty set of variants that fit some level."""
     sets = {tuple(v for v, need in enumerate(needs) if need.fits(machine.granted(level))) for level in machine.contention}
-    rows = {fitting: most(tuple(needs[v] for v in fitting)) for fitting in sets if 0 < len(fitting) < len(needs)}
+    rows = {fitting: combined_needs(tuple(needs[v] for v in fitting)) for fitting in sets if 0 < len(fitting) < len(needs)}
     for fitting in sorted(rows, key=lambda fitting: rows[fitting], reverse=True):
         yield _row(rows[fitting], fitting, choose_thresholds(response.among(fitting)).rule)
 
@@ -69,14 +69,14 @@ def _row(granted: Grant, fitting: Sequence[int], rule: ThresholdRule) -> Granted
     return GrantedRow(**granted._asdict(), ladder=tuple(fitting[v] for v in rule.ladder), t_min=rule.t_min, t_max=rule.t_max)
 
 
-def thresholds_of(compiled: Compiled, response: Response, by_hand: ByHand) -> Thresholds:
+def thresholds_of(compiled: Compiled, response: Response, by_hand: ManualThresholds) -> Thresholds:
     """Thresholds of a compiled file's variants, or of some of them.  Raises `BadInputError`."""
     names = response.variants
     cycles = [[variant_cycles for variant in names if (variant_cycles := compiled.cycles(variant)[name]) is not None] for name in names]
     return by_hand.thresholds(response, [(min(at_level), sum(at_level)) for at_level in cycles])
 
 
-def with_rule(compiled: Compiled, table: ControllerTable, by_hand: ByHand) -> tuple[Compiled, Thresholds]:
+def with_rule(compiled: Compiled, table: ControllerTable, by_hand: ManualThresholds) -> tuple[Compiled, Thresholds]:
     """The file with other thresholds in its table, also for grants of levels.  table: its own.  Raises `BadInputError`."""
     response = Response.of(table.grid, table.variants)
     thresholds = thresholds_of(compiled, response, by_hand)

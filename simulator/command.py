@@ -21,7 +21,7 @@ from simulator.terminal import say
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED, TERMINATED = 130, 143
-WHERE = {  # errors of an operating system that are nobody's bug -> what helps
+OS_ERROR_HINTS = {  # errors of an operating system that are nobody's bug -> what helps
     errno.ENAMETOOLONG: "the name is too long for a file system",
     errno.EROFS: "is on a file system that is only read; give another folder, or set TMPDIR, XDG_CACHE_HOME",
     errno.ENOSPC: "no space is left on its disk",
@@ -37,7 +37,7 @@ def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:
     return typer.Typer(add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
 
-def run(
+def run_command(
     app: typer.Typer,
     name: str,
     arguments: Sequence[str],
@@ -76,8 +76,8 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback
-        if isinstance(error, OSError) and error.errno in WHERE:  # any look at a path may be the first that finds it so
-            return _said(name, f"{error.filename or 'a file'}: {WHERE[error.errno]}", BAD_INPUT)
+        if isinstance(error, OSError) and error.errno in OS_ERROR_HINTS:  # any look at a path may be the first that finds it so
+            return _said(name, f"{error.filename or 'a file'}: {OS_ERROR_HINTS[error.errno]}", BAD_INPUT)
         if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):  # of tempfile
             return _said(name, f"{error.strerror}; set TMPDIR to a folder that can be written", BAD_INPUT)
         usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries

@@ -18,14 +18,14 @@ from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Vari
 from simulator.npu.container_file import decode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
-from simulator.npu.grant import Grant, most
+from simulator.npu.grant import Grant, combined_needs
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.objective import Pace
 from simulator.onnx_container import find_containers, read_file
-from simulator.timeline import Timeline, in_sequence, timeline
+from simulator.timeline import Timeline, join_timelines, timeline
 from simulator.timing import Prepared, prepare
 
 
@@ -142,7 +142,7 @@ class Compiled:
 
     def needs(self, level: str) -> Grant:
         """The needs of the level's programs, which run one after the other."""
-        return most(tuple(stream.needs for stream in self.programs(level)))
+        return combined_needs(tuple(stream.needs for stream in self.programs(level)))
 
     def prepared(self, level: str) -> tuple[Prepared, ...]:
         """The level's programs, ready to be timed."""
@@ -173,7 +173,7 @@ class Compiled:
         runs = [timeline(stream, self.machine, self.level(level)) for stream in self.programs(level)]
         tables = [(v.segments, p.container.operators) for v, p in zip(self.variants(level), self.pieces, strict=True)]
         numbered = [(int(run.segment.max(initial=-1)) + 1, int(run.operator.max(initial=-1)) + 1) for run in runs]
-        return in_sequence(runs, [(len(s) or n, len(o) or m) for (s, o), (n, m) in zip(tables, numbered, strict=True)])
+        return join_timelines(runs, [(len(s) or n, len(o) or m) for (s, o), (n, m) in zip(tables, numbered, strict=True)])
 
 
 def _sum(cycles: Sequence[int | None]) -> int | None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from simulator.background_load import PortLoad, generate, read_trace
+from simulator.background_load import PortLoad, generate_trace, read_trace
 from simulator.build_controller_table import thresholds_of
 from simulator.bundle.c_rule import CThresholdRule
 from simulator.compiled import Compiled
@@ -25,8 +25,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response, measure_response, prepared_variants, share_grid
-from simulator.runtime import Runtime, Served
-from simulator.thresholds import ByHand, Thresholds
+from simulator.runtime import Runtime, ServedRun
+from simulator.thresholds import ManualThresholds, Thresholds
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Contention:
     controller: str = "estimator"
     inferences: int = 1000
     level: str | None = None
-    by_hand: ByHand | None = None
+    by_hand: ManualThresholds | None = None
     switch_cycles: int | None = None
     grants: Path | None = None
 
@@ -69,7 +69,7 @@ class ContendedRuns:
         trace = self.contention.trace
         if isinstance(trace, Path):
             return read_trace(trace)
-        return generate(*trace, load_of(self.compiled, self.response, self.contention.inferences))
+        return generate_trace(*trace, load_of(self.compiled, self.response, self.contention.inferences))
 
     def _granted_rule(self, needs: Sequence[Grant]) -> GrantedRule:
         """The rule under grants.  Raises `BadInputError` where some grant fits no variant."""
@@ -90,20 +90,20 @@ class ContendedRuns:
         return CThresholdRule(thresholds.rule) if self.contention.controller == "c" else thresholds.rule
 
     def _thresholds(self, response: Response) -> Thresholds:
-        return thresholds_of(self.compiled, response, self.contention.by_hand or ByHand())
+        return thresholds_of(self.compiled, response, self.contention.by_hand or ManualThresholds())
 
-    def serve(self, rule: SwitchingRule[Any] | GrantedRule | Oracle) -> Served:
+    def serve(self, rule: SwitchingRule[Any] | GrantedRule | Oracle) -> ServedRun:
         return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences, grants=self.grants)
 
     @cached_property
-    def static(self) -> dict[str, Served]:
+    def static(self) -> dict[str, ServedRun]:
         """Runs of single variants that fit every grant."""
         needs, granted = self.runtime.needs, () if self.grants is None else self.grants.grants
         fits = [needs is None or all(needs[v].fits(grant) for grant in granted) for v in range(len(self.runtime.names))]
         return {name: self.serve(StaticRule(v)) for v, name in enumerate(self.runtime.names) if fits[v]}
 
     @cached_property
-    def oracle(self) -> Served:
+    def oracle(self) -> ServedRun:
         return self.serve(Oracle())
 
     @cached_property
@@ -118,7 +118,7 @@ class ContendedRuns:
             return None
         return self.best if self.contention.level is None else self.compiled.same_as(self.contention.level) or self.contention.level
 
-    def chosen(self) -> Served:
+    def chosen(self) -> ServedRun:
         """The run of the chosen controller."""
         if self.contention.controller == "static":
             if self.level not in self.static:

@@ -18,7 +18,7 @@ from simulator.npu import isa
 from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op
 from simulator.npu.parts import DMAS, Engine
-from simulator.timeline import Cause, Mask, Timeline, last_work_before, set_of_wait
+from simulator.timeline import Cause, Mask, Timeline, matching_sets, preceding_work
 from simulator.timing_state import ENGINES, Ints
 
 WORK = -1  # instead of a `Cause`
@@ -44,7 +44,7 @@ class Chain(NamedTuple):
     end: Ints
 
 
-class Spent(NamedTuple):
+class ChainCycles(NamedTuple):
     """Cycles of the chain's links of one operator (-1: of none), engine and cause."""
 
     operator: int
@@ -53,14 +53,14 @@ class Spent(NamedTuple):
     cycles: int
 
 
-def spent(run: Timeline, chain: Chain) -> list[Spent]:
+def chain_cycles(run: Timeline, chain: Chain) -> list[ChainCycles]:
     """Cycles of the chain by operator, engine and cause, the most first; their sum is the run."""
     operator = np.where(chain.row >= 0, run.operator[chain.row], -1) if len(run.code) else np.full(len(chain.row), -1)
     kinds, inverse = np.unique(np.column_stack([operator, chain.engine, chain.cause]), axis=0, return_inverse=True)
     cycles = np.bincount(inverse.reshape(-1), chain.end - chain.start, len(kinds)).astype(np.int64)
     order = np.argsort(-cycles, kind="stable")
     rows = zip(kinds[order].tolist(), cycles[order].tolist(), strict=True)
-    return [Spent(operator, Engine(engine), cause, count) for (operator, engine, cause), count in rows]
+    return [ChainCycles(operator, Engine(engine), cause, count) for (operator, engine, cause), count in rows]
 
 
 def critical_chain(timeline: Timeline) -> Chain:
@@ -95,13 +95,13 @@ def _before(run: Timeline) -> _Before:
         first = np.concatenate(([True], latest[1:] > latest[:-1])) if len(rows) else latest
         row[rows[1:]] = rows[np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))[:-1]]
         cycle[rows[1:]] = latest[:-1]
-    work = last_work_before(run)
+    work = preceding_work(run)
     for engine in DMAS:
         if (ports := run.machine.dma_ports(engine)) > 1:
             for core in range(run.cores):
                 rows = run.queues[core * ENGINES + engine]
                 _over_ports(rows, run.transfer[rows], run.work[rows], run.start[rows], ended[rows], ports, row, cycle, work)
-    return _Before(row, cycle, work, set_of_wait(run))
+    return _Before(row, cycle, work, matching_sets(run))
 
 
 @njit(cache=True)

@@ -83,7 +83,7 @@ def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
     return optimised_model
 
 
-def tensors(model: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
+def read_tensors(model: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
     """Values of tensors of an `exact_model` by name, outputs or others."""
     names = list(dict.fromkeys(wanted))
     if not names:  # which onnxruntime takes for all

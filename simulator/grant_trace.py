@@ -84,11 +84,13 @@ def level_grants(load: ContentionTrace, machine: Machine) -> GrantTrace | None:
     None where every level grants the whole machine.
     """
     levels = [(level.share_units, machine.granted(name)) for name, level in machine.contention.items()]
-    if all(granted == machine.whole for _, granted in levels):
+    if all(granted == machine.full_grant for _, granted in levels):
         return None
     steps: list[tuple[int, Grant]] = []
     for cycle, share in zip(load.cycles, load.share_units, strict=True):
-        granted = Grant(*map(min, zip(machine.whole, *(granted for level_share, granted in levels if level_share >= share), strict=True)))
+        granted = Grant(
+            *map(min, zip(machine.full_grant, *(granted for level_share, granted in levels if level_share >= share), strict=True))
+        )
         if not steps or steps[-1][1] != granted:
             steps.append((cycle, granted))
     return GrantTrace(tuple(cycle for cycle, _ in steps), tuple(granted for _, granted in steps))
@@ -111,7 +113,7 @@ def _cycle(where: str, text: str, earlier_cycles: Sequence[int]) -> int:
 
 def _grant(where: str, texts: Sequence[str], machine: Machine) -> Grant:
     sizes = []
-    for name, text, have in zip(Grant._fields, texts, machine.whole, strict=True):
+    for name, text, have in zip(Grant._fields, texts, machine.full_grant, strict=True):
         value = _whole(text) if text else have
         if value is None or value > have or (value < 1 and have):
             raise BadInputError(f"{where}: {name} {reprlib.repr(text)}; accepted: nothing for all, or 1 to {have}, what the machine has")
@@ -140,7 +142,7 @@ class GrantedRule:
         variants = tuple(v for v, needs in enumerate(self.needs) if needs.fits(granted))
         if not variants:
             least = min(self.needs)
-            raise BadInputError(f"no variant fits what is granted: the one with the least L1 {least.beyond(granted)}")
+            raise BadInputError(f"no variant fits what is granted: the one with the least L1 {least.shortage(granted)}")
         return variants
 
     def rule(self, fitting: tuple[int, ...]) -> SwitchingRule[Any]:

@@ -54,7 +54,7 @@ _LANES, _SUM_BLOCKS = isa.LANES, isa.SUM_BLOCKS
 OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.S0, isa.S1, isa.TAG, isa.BLOCK
 ENGINE, _VECTOR = isa.ENGINE, int(Engine.VECTOR)
 F_N1, F_SUMS, F_SCALE = isa.F_N1, isa.F_SUMS, isa.F_SCALE
-FLAGGED = (int(Op.SET), int(Op.WAIT))
+FLAG_OPS = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
 _MMAD_IM2COL, F_SIDE = int(Op.MMAD_IM2COL), isa.F_SIDE
 _DDR, _L1, _UB, _SHARED = np.int64(Memory.DDR), np.int64(Memory.L1), np.int64(Memory.UB), np.int64(Memory.SHARED)
@@ -94,7 +94,7 @@ class Walk(NamedTuple):
     snapshot: Int32s
     writer: Int32s
     reader: Int32s
-    found: Int64s
+    findings: Int64s
     total: Int64s
     depth: int
     count_limit: int
@@ -104,16 +104,16 @@ class Walk(NamedTuple):
 def _report(walk: Walk, kind: int, record: int, memory: int, block: int, other_record: int) -> None:
     """Add one block to the findings; a finding is a hull of blocks of one record, memory and other record."""
     n = walk.total[0]
-    for j in range(min(n, walk.found.shape[0]) - 1, max(-1, n - 1 - _LOOK_BACK), -1):
-        row = walk.found[j]
+    for j in range(min(n, walk.findings.shape[0]) - 1, max(-1, n - 1 - _LOOK_BACK), -1):
+        row = walk.findings[j]
         if row[1] != record:
             break
         if row[0] == kind and row[2] == memory and row[5] == other_record:
             row[3] = min(row[3], block)
             row[4] = max(row[4], block + 1)
             return
-    if n < walk.found.shape[0]:
-        row = walk.found[n]
+    if n < walk.findings.shape[0]:
+        row = walk.findings[n]
         row[0], row[1], row[2], row[3], row[4], row[5] = kind, record, memory, block, block + 1, other_record
     walk.total[0] = n + 1
 
@@ -406,7 +406,7 @@ def _set(walk: Walk, record: int, queue: int) -> None:
 
 
 @njit(cache=True)
-def walk(walk: Walk) -> None:
+def walk_program(walk: Walk) -> None:
     """Run every queue as far as it goes; a queue with entries left at the end is deadlocked.
 
     The scalar unit hands out a core's stream in order and waits where a queue holds `depth` entries, as in `timing`.

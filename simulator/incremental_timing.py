@@ -17,8 +17,8 @@ from simulator.npu.errors import DeadlockError
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS
-from simulator.timing_converge import Alike, Before, nothing_alike
-from simulator.timing_kernel import run
+from simulator.timing_converge import CommonSuffix, PreviousRun, no_previous_run
+from simulator.timing_kernel import run_event_loop
 from simulator.timing_snapshot import CONTROL, COUNT, FROM, INTERVAL, UNIT, row_length
 from simulator.timing_state import ENGINES, Ints
 from simulator.timing_tables import constants, level_load
@@ -59,7 +59,7 @@ class Times(NamedTuple):
     load_store_cycles: int
 
 
-class ResumingRuns:
+class IncrementalRuns:
     """Runs at one level, of programs on `cores` cores.
 
     resuming: False leaves no snapshots.
@@ -78,12 +78,12 @@ class ResumingRuns:
         room = min(SNAPSHOTS, _BYTES // (8 * row)) if resuming else 0
         self._snapshots = np.empty((room, row if room else 0), np.int64)
         self._count = 0
-        self._none, self._nothing = nothing_alike(cores)
-        self._alike: Alike | None = None  # with what the next program ends
+        self._none, self._nothing = no_previous_run(cores)
+        self._alike: CommonSuffix | None = None  # with what the next program ends
         self._flags, self._slots = np.empty(0, np.int64), 0  # room for flags of the last run; how many it had
         self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run and its cycles; whether it was of the last program
 
-    def differs(self, words: Ints, rows: Ints, suffix: Alike | None) -> None:
+    def set_common_parts(self, words: Ints, rows: Ints, suffix: CommonSuffix | None) -> None:
         """Announce what the next program shares with the last one; may be called again before it runs.
 
         words: the common prefix of queue q ends at entry words[q].  rows: that of stream c ends at row rows[c], where the end of a stream
@@ -110,7 +110,7 @@ class ResumingRuns:
         state, p = self._state, program
         run_arrays = *self._load, self._port.copy(), *previous, self._snapshots, control
         arrays = state.time, state.flag[: p.slots], *state[2:], p.word, p.engine, p.queues, p.streams, *run_arrays
-        cycles = int(run(*arrays))
+        cycles = int(run_event_loop(*arrays))
         self._left = self._count = int(control[COUNT])
         self._cycles, self._slots, self._ran = cycles, p.slots, cycles >= 0
         if cycles < 0:
@@ -119,7 +119,7 @@ class ResumingRuns:
         unit = state.unit.reshape(self._cores, columns.UNITS, columns.COLUMNS)
         return Times(cycles, unit[:, :ENGINES, columns.MOVED].copy(), int(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].sum()))
 
-    def _before(self, program: Entries) -> tuple[Alike, Before]:
+    def _before(self, program: Entries) -> tuple[CommonSuffix, PreviousRun]:
         """The common suffix and the previous run for the next one, and room for its own times, flags and snapshots.
 
         Longer arrays lose the previous run; a full table of snapshots keeps every second one.
@@ -130,7 +130,7 @@ class ResumingRuns:
             slots = max(2 * program.slots, len(state.flag))
             self._state = state._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
             self._count, suffix = 0, None
-        later_snapshots = self._snapshots[self._count : self._left].copy() if suffix is not None else self._nothing.left
+        later_snapshots = self._snapshots[self._count : self._left].copy() if suffix is not None else self._nothing.snapshots
         if 2 * self._count > len(self._snapshots):
             thinned_snapshots = self._snapshots[: self._count : 2].copy()
             self._snapshots[: len(thinned_snapshots)] = thinned_snapshots
@@ -144,7 +144,7 @@ class ResumingRuns:
         self._flags[low : self._slots] = state.flag[low : self._slots]
         if suffix is None or not len(later_snapshots):
             return self._none, self._nothing._replace(flag=self._flags, source=program.source, first=first, low=low, begin=begin)
-        return suffix, Before(self._flags, program.source, first, low, begin, state.unit.copy(), later_snapshots, self._cycles)
+        return suffix, PreviousRun(self._flags, program.source, first, low, begin, state.unit.copy(), later_snapshots, self._cycles)
 
     def _settled(self, program: Entries) -> int:
         """The last row of marks whose earlier entries have all taken effect at the last snapshot."""

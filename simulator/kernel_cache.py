@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.own_folders import forget_old, private_folder, unwritable, user_cache
+from simulator.npu.own_folders import private_folder, remove_old, user_cache, write_error
 from simulator.terminal import say
 
 _VARIABLE = "NUMBA_CACHE_DIR"
@@ -86,7 +86,7 @@ def own_folder() -> Path:
     sources = kernel_sources(Path(__file__).resolve().parents[1])
     folder = _writable(base, f"{_PREFIX}{sources_digest(sources)}")
     if not folder.exists():
-        forget_old(folder.parent.glob(f"{_PREFIX}*"))
+        remove_old(folder.parent.glob(f"{_PREFIX}*"))
     with suppress(OSError):
         _share(folder, Path(__file__).absolute().parents[1], sorted({path.parent for path, text in sources.items() if _has_kernel(text)}))
     os.environ[_VARIABLE] = str(folder)
@@ -97,7 +97,7 @@ def own_folder() -> Path:
 
 def _writable(base: Path | None, name: str) -> Path:
     """The folder of this name in `base`, or in a private one among temporary files."""
-    why = "no home folder, and no XDG_CACHE_HOME" if base is None else unwritable(base)
+    why = "no home folder, and no XDG_CACHE_HOME" if base is None else write_error(base)
     if base is not None and not why:
         return base / name
     where = "" if base is None else f"{base}: "

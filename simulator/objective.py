@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 from simulator.npu.errors import BadInputError
 
 Objective = Literal["latency", "throughput"]
-FRAMES, MOST = 2, 256  # of a run, where throughput counts and nobody says how many; and the most
+DEFAULT_FRAMES, MAX_FRAMES = 2, 256  # of a run, where throughput counts and nobody says how many; and the most
 
 
 def frames_of(objective: Objective, frames: int | None = None) -> int:
@@ -16,9 +16,9 @@ def frames_of(objective: Objective, frames: int | None = None) -> int:
         raise BadInputError(f"objective {objective!r}: expected one of {', '.join(get_args(Objective))}")
     if frames is not None and objective == "latency":
         raise BadInputError(f"frames {frames}: goes with objective throughput; by latency a run takes one frame")
-    if frames is not None and not 1 <= frames <= MOST:
-        raise BadInputError(f"frames {frames}: expected 1 to {MOST}")
-    return 1 if objective == "latency" else frames or FRAMES
+    if frames is not None and not 1 <= frames <= MAX_FRAMES:
+        raise BadInputError(f"frames {frames}: expected 1 to {MAX_FRAMES}")
+    return 1 if objective == "latency" else frames or DEFAULT_FRAMES
 
 
 class Pace(NamedTuple):

@@ -129,7 +129,7 @@ def ddr_use(run: Timeline) -> DdrUse:
     return DdrUse(Steps(cycles, bandwidth[0]), Steps(cycles, bandwidth[1]), Steps(cycles, drawn))
 
 
-def thinned(steps: Steps, limit: int) -> Steps:
+def limit_points(steps: Steps, limit: int) -> Steps:
     """At most `limit` points: each the highest value of an equal stretch of points, so that peaks stay."""
     n = len(steps.cycle)
     if n <= limit:

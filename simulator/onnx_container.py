@@ -63,7 +63,7 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
         raise BadInputError(f"{path}: cannot be read: {error}") from None
 
 
-def is_alone(view: memoryview, where: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
+def is_only_node(view: memoryview, where: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
     """Whether a container with these ports is a file's whole graph: its only node, with the graph's inputs and outputs in this order."""
     graphs = list(_submessages(view, _MODEL_GRAPH, where))
     nodes = [node for graph in graphs for node in _submessages(graph, _GRAPH_NODE, where)]

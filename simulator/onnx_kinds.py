@@ -28,7 +28,7 @@ def kind_name(elem_type: int) -> str:
         return f"of data type {elem_type}"
 
 
-def widen(model: ModelProto, kinds: Collection[int]) -> bool:
+def widen_model(model: ModelProto, kinds: Collection[int]) -> bool:
     """Convert tensors of these kinds to float32, in place; returns whether there were any."""
     was_changed = _widen_graph(model.graph, kinds)
     for function in model.functions:
@@ -36,7 +36,7 @@ def widen(model: ModelProto, kinds: Collection[int]) -> bool:
     return was_changed
 
 
-def widened(tensor: TensorProto, kinds: Collection[int]) -> TensorProto:
+def widen_tensor(tensor: TensorProto, kinds: Collection[int]) -> TensorProto:
     """A tensor as float32 where it is of one of the kinds; else the tensor itself."""
     if tensor.data_type not in kinds:
         return tensor
@@ -51,7 +51,7 @@ def _widen_graph(graph: GraphProto, kinds: Collection[int]) -> bool:
             was_changed = True
     for tensor in graph.initializer:
         if tensor.data_type in kinds:
-            tensor.CopyFrom(widened(tensor, kinds))
+            tensor.CopyFrom(widen_tensor(tensor, kinds))
             was_changed = True
     return was_changed
 
@@ -64,7 +64,7 @@ def _widen_nodes(nodes: Iterable[NodeProto], kinds: Collection[int]) -> bool:
                 item.i = TensorProto.FLOAT
                 was_changed = True
             if item.HasField("t") and item.t.data_type in kinds:
-                item.t.CopyFrom(widened(item.t, kinds))
+                item.t.CopyFrom(widen_tensor(item.t, kinds))
                 was_changed = True
             if item.HasField("g"):
                 was_changed |= _widen_graph(item.g, kinds)

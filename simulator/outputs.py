@@ -22,10 +22,10 @@ def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> 
         raise BadInputError(f"{option} {out}: folder {folder} does not exist")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise BadInputError(f"{option} {out}: folder {folder} is not writable")
-    check_apart(out, inputs, option)
+    check_distinct(out, inputs, option)
 
 
-def check_apart(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
+def check_distinct(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
     """Check that a file or folder is no input, also through links, and no file that an input consists of.  Raises `BadInputError`."""
     for path in inputs if os.path.exists(out) else ():  # unlike Path.exists it has no trouble with a name that no file can have
         for part in _parts(path, out.is_file()):

@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.fixed_point import multiplied
+from simulator.npu.fixed_point import scale_fixed_point
 from simulator.npu.fused import fma
 from simulator.npu.parts import BLOCK_BYTES, BYTES, FRACTALS, DataType, Memory
 
@@ -198,7 +198,7 @@ def mmad_im2col(memories: list[Bytes], record: Words) -> int:
     operands[_L0A], operands[_L0B] = np.empty(k * mpad * BLOCK_BYTES, np.uint8), np.ascontiguousarray(weights).reshape(-1)
     image, product = [*record], [*record]
     for index, word in zip(range(isa.I_KH, isa.I_OW, 2), (isa.W_KERNEL, isa.W_STRIDE, isa.W_DILATION, isa.W_PADDING), strict=True):
-        image[index], image[index + 1] = isa.pair(record[word])
+        image[index], image[index + 1] = isa.unpack_pair(record[word])
     image[D] = product[S0] = product[S1] = 0
     im2col(operands, image)
     product[M_MPAD], product[M_K], product[M_N1], product[M_ACC], product[M_RIGHT] = mpad, k, n1, record[isa.W_ACC], record[isa.W_RIGHT]
@@ -275,7 +275,7 @@ def _scaled(side: Bytes, record: Words, value: NDArray[Any], fixed_point: bool) 
         return value
     if fixed_point and record[DTYPE] in BYTES:
         scale = np.ndarray((value.shape[0], 1, value.shape[2]), _FLOAT, side, record[F_SCALE] * BLOCK_BYTES)
-        return (multiplied(value, scale) + record[F_ZERO]).clip(record[F_LOW], record[F_HIGH])
+        return (scale_fixed_point(value, scale) + record[F_ZERO]).clip(record[F_LOW], record[F_HIGH])
     value = value.astype(_FLOAT)
     if record[F_SCALE] >= 0:
         n1, _, n0 = value.shape

@@ -20,14 +20,14 @@ from simulator.grant_trace import GrantedRule, GrantTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
-from simulator.sequence import in_all
+from simulator.sequence import sum_timings
 from simulator.timing import Prepared, Timing, simulate_trace
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedRun:
     """Inferences of one run, in order.
 
     start, latency: int64 [n] cycles; the latency includes the cost of the switch before it, so start[i] + latency[i] = start[i + 1].
@@ -69,7 +69,7 @@ class Served:
         np.add.at(spent, self.variant, self.latency)
         return dict(zip(self.variants, spent.tolist(), strict=True))
 
-    def regret(self, best: Served) -> float:
+    def regret(self, best: ServedRun) -> float:
         """Mean slowdown of an inference against another run, e.g. the oracle's, under the same trace, as a fraction."""
         return self.mean_cycles / best.mean_cycles - 1
 
@@ -102,7 +102,7 @@ class Runtime:
 
     def steady(self, variant: int, share_units: int) -> Timing:
         """Timing of an inference at a constant share."""
-        return in_all([self._program_steady(variant, k, share_units) for k in range(len(self._prepared[variant]))])
+        return sum_timings([self._program_steady(variant, k, share_units) for k in range(len(self._prepared[variant]))])
 
     def inference(self, variant: int, trace: ContentionTrace, start: int) -> Timing:
         """Timing of an inference that starts at cycle `start` of a trace."""
@@ -110,7 +110,7 @@ class Runtime:
         for k in range(len(self._prepared[variant])):
             timings.append(self._program(variant, k, trace, start))
             start += timings[-1].cycles
-        return in_all(timings)
+        return sum_timings(timings)
 
     def _program_steady(self, variant: int, index: int, share_units: int) -> Timing:
         key = variant, index, share_units
@@ -136,7 +136,7 @@ class Runtime:
         inferences: int | None = None,
         until_cycle: int | None = None,
         grants: GrantTrace | None = None,
-    ) -> Served:
+    ) -> ServedRun:
         """Run inferences back to back: so many, or as many as start before a cycle (then every controller meets the same load).
 
         grants: over time; without, the whole machine is granted.  Raises `BadInputError` unless exactly one of `inferences` and
@@ -153,12 +153,12 @@ class Runtime:
         now = 0
         while len(starts) < inferences if inferences is not None else now < (until_cycle or 0):
             previous = variants[-1] if variants else None
-            granted = self.machine.whole if grants is None else grants.at(now)
+            granted = self.machine.full_grant if grants is None else grants.at(now)
             # a grant is acknowledged before the inference; the rule then chooses among the variants that fit
             if isinstance(rule, GrantedRule):
                 state = rule.granted(state, granted)
             variant = self._foreseen(trace, now, previous, self._fitting(granted)) if state is None else state.variant
-            if self.needs is not None and (lacks := self.needs[variant].beyond(granted)):
+            if self.needs is not None and (lacks := self.needs[variant].shortage(granted)):
                 raise BadInputError(f"variant {self.names[variant]} does not fit what is granted at cycle {now}: {lacks}")
             begin = now + self._cost(previous, variant)
             timing = self.inference(variant, trace, begin)
@@ -175,7 +175,7 @@ class Runtime:
             if end == now:
                 raise BadInputError(f"variant {self.names[variant]} takes no time; accepted: programs with instructions")
             now = end
-        return Served(self.names, *(np.array(column, np.int64) for column in (starts, latencies, variants, computes, load_stores)))
+        return ServedRun(self.names, *(np.array(column, np.int64) for column in (starts, latencies, variants, computes, load_stores)))
 
     def _cost(self, previous: int | None, variant: int) -> int:
         return 0 if previous in (None, variant) else self.switch_cycles

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import hazards
-from simulator.hazards import COLUMNS, FLAGGED, NOBODY, UNWRITTEN, WRITTEN, Walk
+from simulator.hazards import COLUMNS, FLAG_OPS, NOBODY, UNWRITTEN, WRITTEN, Walk
 from simulator.host_layout import read_blocks
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -45,14 +45,14 @@ class Finding:
     engine: Engine | None
     memory: Memory | None
     blocks: tuple[int, int] | None
-    other: tuple[int, int] | None
+    counterpart: tuple[int, int] | None
     text: str
 
     def __str__(self) -> str:
         return self.text
 
 
-def check(program: Program, machine: Machine) -> tuple[Finding, ...]:
+def sanitize_program(program: Program, machine: Machine) -> tuple[Finding, ...]:
     """All findings (at most `FINDINGS_LIMIT`), in the order of one legal run; () for a right program.
 
     Raises `ProgramError` for records that are illegal in themselves (opcode, path, parameters, flag ids).
@@ -60,9 +60,9 @@ def check(program: Program, machine: Machine) -> tuple[Finding, ...]:
     balance = program.verify_records(machine)
     code = np.ascontiguousarray(np.concatenate(program.streams))
     keys, walk = _prepare(program, machine, code)
-    hazards.walk(walk)
+    hazards.walk_program(walk)
     namer = _Namer(program, code, walk)
-    findings = [namer.finding(row, keys) for row in walk.found[: min(int(walk.total[0]), FINDINGS_LIMIT)]]
+    findings = [namer.finding(row, keys) for row in walk.findings[: min(int(walk.total[0]), FINDINGS_LIMIT)]]
     stuck = np.flatnonzero(walk.head < walk.queue_start[1:])
     findings += [namer.deadlock(int(walk.by_queue[walk.head[q]]), bool(walk.head[q] < walk.tail[q])) for q in stuck]
     if not stuck.size:
@@ -83,7 +83,7 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
 
     # flags: a number per (source, target, id), and the WAITs of each in order
     flag = np.full(n, -1, np.int32)
-    rows = np.flatnonzero(np.isin(code[:, isa.OP], FLAGGED))
+    rows = np.flatnonzero(np.isin(code[:, isa.OP], FLAG_OPS))
     local = np.stack((core[rows], code[rows, isa.ENGINE]), 1)
     remote = code[rows][:, [isa.FLAG_CORE, isa.FLAG_ENGINE]]
     setting = (code[rows, isa.OP] == Op.SET)[:, None]
@@ -120,7 +120,7 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
         in_order=np.array([e not in DMAS or machine.dma_ports(Engine(e)) == 1 for e in used % len(Engine)], np.bool_),
         head=ints(queue_start[:-1]).copy(), tail=ints(queue_start[:-1]).copy(), sets=np.zeros(len(keys), np.int32),
         waited=np.zeros(len(keys), np.int32), snapshot=np.zeros((len(waits), queues), np.int32), writer=writer,
-        reader=np.full(len(writer), NOBODY, np.int32), found=np.zeros((FINDINGS_LIMIT, 6), np.int64), total=np.zeros(1, np.int64),
+        reader=np.full(len(writer), NOBODY, np.int32), findings=np.zeros((FINDINGS_LIMIT, 6), np.int64), total=np.zeros(1, np.int64),
         depth=machine.queue_depth, count_limit=machine.flags.count_limit,
     )  # fmt: skip
     return ints(keys), walk

@@ -12,7 +12,7 @@ from simulator.npu.machine import Machine
 from simulator.timing import Prepared, Timing, program_bound, simulate
 
 
-def in_all(timings: Sequence[Timing]) -> Timing:
+def sum_timings(timings: Sequence[Timing]) -> Timing:
     """The sum of timings, without recorded instructions; a single one is returned as it is."""
     first, *later_timings = timings
     if not later_timings:
@@ -31,7 +31,7 @@ def in_all(timings: Sequence[Timing]) -> Timing:
 
 def simulate_all(programs: Sequence[Prepared], machine: Machine, level: Level) -> Timing:
     """`timing.simulate` of programs one after the other."""
-    return in_all([simulate(p, machine, level) for p in programs])
+    return sum_timings([simulate(p, machine, level) for p in programs])
 
 
 def bound_of_all(programs: Sequence[Prepared], machine: Machine, level: Level) -> int:

@@ -14,14 +14,14 @@ import numpy as np
 from simulator.ddr import ContentionTrace
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
-from simulator.runtime import Served
+from simulator.runtime import ServedRun
 from simulator.timing_state import Ints
 from simulator.trace_events import CLOSING, event, meta, nanoseconds, opening
 
 _PROCESS, _LANE = 1, 1
 
 
-def served_trace(served: Served, load: ContentionTrace, machine: Machine, about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+def served_trace(served: ServedRun, load: ContentionTrace, machine: Machine, about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
     """The file in pieces.  load: of the served inferences; about: metadata of the file (JSON values)."""
     facts = {"machine": machine.name, "clock_hz": machine.clock_hz, "cycles": served.cycles, "switches": served.switches}
     yield opening(facts | dict(about or {}))
@@ -32,7 +32,7 @@ def served_trace(served: Served, load: ContentionTrace, machine: Machine, about:
     yield CLOSING
 
 
-def _inferences(served: Served, machine: Machine) -> Iterator[str]:
+def _inferences(served: ServedRun, machine: Machine) -> Iterator[str]:
     begin = nanoseconds(served.start, machine.clock_hz)
     stop = nanoseconds(served.start + served.latency, machine.clock_hz)
     columns = (begin, stop - begin, served.start, served.latency, served.variant, served.compute_cycles, served.load_store_cycles)
@@ -56,7 +56,7 @@ def _inferences(served: Served, machine: Machine) -> Iterator[str]:
         )
 
 
-def _switches(served: Served, machine: Machine) -> Iterator[str]:
+def _switches(served: ServedRun, machine: Machine) -> Iterator[str]:
     after = np.flatnonzero(np.diff(served.variant)) + 1
     for i, switch_ns in zip(after.tolist(), nanoseconds(served.start[after], machine.clock_hz).tolist(), strict=True):
         before, now = (served.variants[v] for v in served.variant[i - 1 : i + 1])
@@ -64,7 +64,7 @@ def _switches(served: Served, machine: Machine) -> Iterator[str]:
         yield event(ph="i", s="p", cat="switch", pid=_PROCESS, tid=_LANE, ts=switch_ns / 1000, name=f"{before} to {now}", args=args)
 
 
-def _share(served: Served, load: ContentionTrace, machine: Machine) -> Iterator[str]:
+def _share(served: ServedRun, load: ContentionTrace, machine: Machine) -> Iterator[str]:
     """Steps of the load until the last inference ends."""
     cycle: Ints = np.array(load.cycles, np.int64)
     met = cycle < served.cycles

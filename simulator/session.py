@@ -27,7 +27,7 @@ from simulator.npu.container_file import MAGIC, decode
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import DdrBuffer
-from simulator.onnx_container import is_alone, model_facts, read_file, tensor_kinds
+from simulator.onnx_container import is_only_node, model_facts, read_file, tensor_kinds
 from simulator.profile import Profile
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class InferenceSession:
             self.compiled = compiled_of(view, where, None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).parent)
             first = self.compiled.pieces[:1]
             ports = [[buffer.name for p in first for buffer in p.container.memory.of_kind(kind)] for kind in ("input", "output")]
-            self.host = None if first and is_alone(view, where, *ports) else _host_nodes(view, where, self.compiled)
+            self.host = None if first and is_only_node(view, where, *ports) else _host_nodes(view, where, self.compiled)
             self._facts, kinds = model_facts(view, where), tensor_kinds(view, where)
         # what the NPU takes and gives is float32 where the model does not say another kind
         self._dtypes = {name: _OTHER_FLOATS[kind] for name, kind in kinds.items() if kind in _OTHER_FLOATS}

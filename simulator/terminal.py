@@ -18,17 +18,17 @@ _IN_LINE = re.compile(f"[\n{_OBEYED}]")
 _SHORT = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
-def shown(name: str) -> str:
+def escape_line(name: str) -> str:
     """A readable name: control characters as Python's escapes."""
     return _IN_LINE.sub(_escaped, name)
 
 
-def shown_text(text: str) -> str:
+def escape_text(text: str) -> str:
     """`shown` of several lines, which keep their ends."""
     return _IN_TEXT.sub(_escaped, text)
 
 
-def shown_json(text: str) -> str:
+def escape_json(text: str) -> str:
     """JSON text with control characters of its strings as JSON's own escapes, so that a reader gets every name unchanged."""
     import json  # `--help` does without
 
@@ -37,17 +37,17 @@ def shown_json(text: str) -> str:
 
 def print_line(text: str = "") -> None:
     """One line to stdout."""
-    print(shown(text))
+    print(escape_line(text))
 
 
 def print_text(text: str) -> None:
     """Several lines to stdout, each with its end."""
-    print(shown_text(text), end="")
+    print(escape_text(text), end="")
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
     """Print one line for a person, at once: to stderr, since stdout is for programs."""
-    print(shown(text), file=stream or sys.stderr, flush=True)
+    print(escape_line(text), file=stream or sys.stderr, flush=True)
 
 
 def _escaped(match: re.Match[str]) -> str:

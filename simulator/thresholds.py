@@ -29,7 +29,7 @@ HYSTERESIS = 0.05
 
 
 @dataclass(frozen=True)
-class Merged:
+class Replacement:
     """A variant outside the ladder, and its substitute."""
 
     variant: str
@@ -65,7 +65,7 @@ class Oscillation:
         )
 
 
-class ByHand(NamedTuple):
+class ManualThresholds(NamedTuple):
     """Settings by a person.  t_min, t_max: both, for all borders, or neither to derive them from the variants.
 
     slice_cycles: see `ThresholdRule`.
@@ -79,7 +79,7 @@ class ByHand(NamedTuple):
         """Thresholds of these settings; see `one_pair`.  Raises `BadInputError`."""
         if self.t_min is None or self.t_max is None:
             return choose_thresholds(response, slice_cycles=self.slice_cycles)
-        return one_pair(response, costs, self.t_min, self.t_max, self.slice_cycles)
+        return repeat_pair(response, costs, self.t_min, self.t_max, self.slice_cycles)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Thresholds:
 
     rule: ThresholdRule
     borders: tuple[Border, ...]
-    merged: tuple[Merged, ...]
+    merged: tuple[Replacement, ...]
     oscillations: tuple[Oscillation, ...]
 
 
@@ -121,7 +121,7 @@ def _in_units(threshold: int) -> int:
     return min(max(1, threshold), MAX_THRESHOLD)
 
 
-def one_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
+def repeat_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
     """The state machine with one pair of thresholds set by hand; costs[v]: of the level that variant v was made for, as a table has them.
 
     Raises `BadInputError` unless 0 < t_min < t_max, both within what 1/65536 can tell.
@@ -162,16 +162,16 @@ def _log_cycles(response: Response) -> Floats:
     return np.log(np.maximum(response.cycles, 1))
 
 
-def _heavier_each(response: Response) -> tuple[list[int], list[Merged]]:
+def _heavier_each(response: Response) -> tuple[list[int], list[Replacement]]:
     """Variants by rho, each heavier than the one before at every share; of two that are not, the faster one on average stays."""
     speed = _log_cycles(response).mean(axis=1)
     ladder: list[int] = []
-    merged: list[Merged] = []
+    merged: list[Replacement] = []
     for v in sorted(range(len(response.variants)), key=lambda v: (float(np.log(response.balance[v] + 1e-9).mean()), v)):
         while ladder and not (response.balance[v] > response.balance[ladder[-1]]).all():
             worse, better = (ladder.pop(), v) if speed[v] < speed[ladder[-1]] else (v, ladder[-1])
             merged.append(
-                Merged(response.variants[worse], response.variants[better], "not heavier at every share, and slower on the whole")
+                Replacement(response.variants[worse], response.variants[better], "not heavier at every share, and slower on the whole")
             )
             if better != v:
                 break
@@ -180,7 +180,7 @@ def _heavier_each(response: Response) -> tuple[list[int], list[Merged]]:
     return ladder, merged
 
 
-def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, int]], list[Merged]]:
+def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, int]], list[Replacement]]:
     """(variant, start, stop): the grid in consecutive parts, lighter variants at lighter load, with the least mean log cycles.
 
     A variant without a part is nowhere worth a switch: it is merged.  (Shortest path over [variant, point of the grid].)
@@ -207,7 +207,9 @@ def _parts(response: Response, order: list[int]) -> tuple[list[tuple[int, int, i
         # the neighbour on the ladder: the last one before it, or the first one
         preceding = [part[0] for part in parts if order.index(part[0]) < order.index(variant)]
         into = preceding[-1] if preceding else parts[0][0]
-        merged.append(Merged(response.variants[variant], response.variants[into], "at no share of the grid faster than its neighbours"))
+        merged.append(
+            Replacement(response.variants[variant], response.variants[into], "at no share of the grid faster than its neighbours")
+        )
     return parts, merged
 
 

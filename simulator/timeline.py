@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.cycles import alone_cycles, port_units, price
+from simulator.npu.cycles import port_units, price, uncontended_cycles
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine import Machine
@@ -68,7 +68,7 @@ class Timeline:
     bus: Ints
     useful: Ints
     stream_start: Ints  # [cores + 1]: first row of every core
-    parts: tuple[Placed, ...] = ()  # of several programs that ran one after the other
+    parts: tuple[PlacedRun, ...] = ()  # of several programs that ran one after the other
 
     @property
     def cores(self) -> int:
@@ -146,7 +146,7 @@ def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedRun:
     """One of several programs: its run from cycle 0 on, its begin in the whole, and the numbers of its rows there."""
 
     run: Timeline
@@ -154,7 +154,7 @@ class Placed:
     rows: Ints
 
 
-def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> Timeline:
+def join_timelines(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> Timeline:
     """Programs one after the other as one run, each with empty engines at its start.
 
     counts: (segments, operators) of each, numbered from 0; in the whole those of later programs follow those of earlier ones.  All have the
@@ -171,7 +171,7 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
     parts = []
     for k, run in enumerate(runs):
         row_shift = stream_start[:-1] + earlier_rows[k] - run.stream_start[:-1]
-        parts.append(Placed(run, int(begins[k]), np.arange(len(run.code)) + np.repeat(row_shift, lengths[k])))
+        parts.append(PlacedRun(run, int(begins[k]), np.arange(len(run.code)) + np.repeat(row_shift, lengths[k])))
     order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
     codes, segments, operators = [], 0, 0
     for run, (more_segments, more_operators) in zip(runs, counts, strict=True):
@@ -225,7 +225,7 @@ class Stalls:
 
 
 def _stalls(run: Timeline) -> Stalls:
-    setter, work_before = set_of_wait(run), last_work_before(run)
+    setter, work_before = matching_sets(run), preceding_work(run)
     parts: list[list[Ints]] = []
     for core in range(run.cores):
         scalar = _scalar_stalls(run, core)
@@ -315,10 +315,10 @@ def _held_up(begin: Ints, stop: Ints, scalar: tuple[Ints, Ints, Ints]) -> tuple[
     if not len(row):
         return np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     last = np.maximum(np.searchsorted(start, stop, "left") - 1, 0)
-    return covered(start, end, stop) - covered(start, end, begin), row[last]
+    return covered_length(start, end, stop) - covered_length(start, end, begin), row[last]
 
 
-def covered(start: Ints, end: Ints, cycle: Ints) -> Ints:
+def covered_length(start: Ints, end: Ints, cycle: Ints) -> Ints:
     """Length of [0, cycle) that disjoint ascending intervals cover."""
     if not len(start):
         return np.zeros(len(cycle), np.int64)
@@ -329,7 +329,7 @@ def covered(start: Ints, end: Ints, cycle: Ints) -> Ints:
     return length
 
 
-def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+def merge_intervals(start: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Union of intervals: starts and ends, ascending, disjoint."""
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])
@@ -338,7 +338,7 @@ def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
     return start[first], np.maximum.reduceat(end, first) if len(first) else end
 
 
-def set_of_wait(run: Timeline) -> Ints:
+def matching_sets(run: Timeline) -> Ints:
     """int64 [n]: for a WAIT the row of its SET (the i-th of a flag belongs to the i-th), else -1.  The program must be verified."""
     queue = run.core * ENGINES + run.engine
     other_queue = run.code[:, isa.FLAG_CORE].astype(np.int64) * ENGINES + run.code[:, isa.FLAG_ENGINE]
@@ -353,7 +353,7 @@ def set_of_wait(run: Timeline) -> Ints:
     return setters
 
 
-def last_work_before(run: Timeline) -> Ints:
+def preceding_work(run: Timeline) -> Ints:
     """int64 [n]: the latest-ending work row of the same queue before this row; -1 where there is none."""
     work_rows = np.full(len(run.code), -1, np.int64)
     for rows in run.queues:
@@ -365,6 +365,6 @@ def last_work_before(run: Timeline) -> Ints:
     return work_rows
 
 
-def data_alone(run: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
+def uncontended_data_cycles(run: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
     """Data cycles of DDR transfers without contention among them, at a share of the port."""
-    return alone_cycles(run.code[rows], run.bus[rows], run.machine, port_units(run.machine, share_units))
+    return uncontended_cycles(run.code[rows], run.bus[rows], run.machine, port_units(run.machine, share_units))

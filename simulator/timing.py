@@ -47,12 +47,12 @@ from simulator.npu import isa
 from simulator.npu.cycles import cap_units, port_units, price
 from simulator.npu.errors import BadInputError, DeadlockError, ProgramError
 from simulator.npu.isa import Op
-from simulator.npu.level import ALONE, Level
+from simulator.npu.level import NO_CONTENTION, Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code, Program
-from simulator.timing_converge import nothing_alike
-from simulator.timing_kernel import run
+from simulator.timing_converge import no_previous_run
+from simulator.timing_kernel import run_event_loop
 from simulator.timing_snapshot import no_snapshots
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 from simulator.timing_tables import BackgroundLoad, constants, level_load, path_table
@@ -304,8 +304,10 @@ def _run(prepared: Prepared, state: State, load: BackgroundLoad, record: bool) -
     port = prepared.constants.copy()
     port[columns.RECORD] = record
     port[columns.STEPS] = len(load.rates)
-    no_history = *nothing_alike(prepared.cores), *no_snapshots()
-    cycles = int(run(*state, prepared.word, prepared.engine, prepared.queues, prepared.streams, load.rates, load.steps, port, *no_history))
+    no_history = *no_previous_run(prepared.cores), *no_snapshots()
+    cycles = int(
+        run_event_loop(*state, prepared.word, prepared.engine, prepared.queues, prepared.streams, load.rates, load.steps, port, *no_history)
+    )
     if cycles < 0:
         raise DeadlockError(_deadlock(prepared, state))
     unit = state.unit.reshape(prepared.cores, columns.UNITS, columns.COLUMNS)
@@ -438,7 +440,7 @@ def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints) -> i
     return total
 
 
-def program_bound(program: Program | Prepared, machine: Machine, level: Level = ALONE) -> int:
+def program_bound(program: Program | Prepared, machine: Machine, level: Level = NO_CONTENTION) -> int:
     """A lower bound of the cycles at this level: launch, then the busiest engine, or the bus.
 
     Engine: its fixed cycles, a DMA's also start-up and bus units / min(path, cap, port) rounded up per transfer, over its ports (neither

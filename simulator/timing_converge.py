@@ -29,7 +29,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simulator.timing_snapshot import DDR, NOW, UNIT, seen, seen_room
+from simulator.timing_snapshot import DDR, NOW, UNIT, visible_entries, visible_room
 from simulator.timing_state import (
     ACTIVE,
     BEGAN,
@@ -78,7 +78,7 @@ from simulator.timing_state import (
 )  # fmt: skip
 
 
-class Alike(NamedTuple):
+class CommonSuffix(NamedTuple):
     """The common suffix of two programs (see the table at the top of this file)."""
 
     queues: Ints
@@ -86,7 +86,7 @@ class Alike(NamedTuple):
     slots: int
 
 
-class Before(NamedTuple):
+class PreviousRun(NamedTuple):
     """The previous run, for the next one.  unit: its final state; cycles: its length."""
 
     flag: Ints
@@ -95,18 +95,18 @@ class Before(NamedTuple):
     low: int
     begin: Ints
     unit: Ints
-    left: Ints
+    snapshots: Ints
     cycles: int
 
 
-def nothing_alike(cores: int) -> tuple[Alike, Before]:
+def no_previous_run(cores: int) -> tuple[CommonSuffix, PreviousRun]:
     """An empty suffix and an empty previous run."""
-    none, no_suffix = np.zeros(0, np.int64), Alike(np.zeros((cores * ENGINES, 2), np.int64), np.zeros((cores, 2), np.int64), 0)
-    return no_suffix, Before(none, np.zeros(0, np.int32), 0, 0, none, none, np.zeros((0, 0), np.int64), 0)
+    none, no_suffix = np.zeros(0, np.int64), CommonSuffix(np.zeros((cores * ENGINES, 2), np.int64), np.zeros((cores, 2), np.int64), 0)
+    return no_suffix, PreviousRun(none, np.zeros(0, np.int32), 0, 0, none, none, np.zeros((0, 0), np.int64), 0)
 
 
 @njit(cache=True)
-def _backwards(word: Ints, stop: int, first: int, old_word: Ints, old_stop: int, old_first: int, slots: int) -> int:
+def _count_equal(word: Ints, stop: int, first: int, old_word: Ints, old_stop: int, old_first: int, slots: int) -> int:
     """Number of equal entries in front of `stop` and of `old_stop`, flags shifted by `slots`."""
     count = 0
     while stop - count > first and old_stop - count > old_first:
@@ -120,19 +120,19 @@ def _backwards(word: Ints, stop: int, first: int, old_word: Ints, old_stop: int,
 
 
 @njit(cache=True)
-def alike(
+def find_common_suffix(
     word: Ints, queues: Ints, engine: NDArray[np.uint8], streams: Ints, old_word: Ints, old_queues: Ints, old_engine: NDArray[np.uint8],
     old_streams: Ints, slots: int, common_entries: Ints, common_rows: Ints,
-) -> Alike:  # fmt: skip
+) -> CommonSuffix:  # fmt: skip
     """The common suffix of a program and the previous one; arrays as in `incremental_timing.Entries`, `old_` for those of the previous one.
 
     old_queues, old_streams: from where they are still available, and their ends.  common_entries, common_rows: int64 [queues] and [cores],
     sizes of the suffix that the caller guarantees.
     """
-    suffix = Alike(np.empty_like(queues), np.empty_like(streams), slots)
+    suffix = CommonSuffix(np.empty_like(queues), np.empty_like(streams), slots)
     for q in range(queues.shape[0]):
         stop, old_stop = queues[q, 1], old_queues[q, 1]
-        count = common_entries[q] + _backwards(
+        count = common_entries[q] + _count_equal(
             word, stop - common_entries[q], queues[q, 0], old_word, old_stop - common_entries[q], old_queues[q, 0], slots
         )
         suffix.queues[q, 0], suffix.queues[q, 1] = stop - count, stop - old_stop
@@ -147,20 +147,20 @@ def alike(
 
 
 @njit(cache=True)
-def _seen(new: int, old: int, bound: int) -> bool:
+def _differs_visibly(new: int, old: int, bound: int) -> bool:
     """Whether two cycles differ where later cycles can see it: one of them is later than `bound`."""
     return new != old and (new > bound or old > bound)
 
 
 @njit(cache=True)
-def _next_leaves(unit: Ints, time: Ints, u: int) -> int:
+def _leave_bound(unit: Ints, time: Ints, u: int) -> int:
     """A lower bound of the cycle in which the next entry of queue u leaves."""
     head: Any = unit[u + HEAD]
     return time[head] if head < unit[u + TAIL] else unit[(u // CORE) * CORE + SCALAR + ISSUED]
 
 
 @njit(cache=True)
-def _streams_meet(row: Ints, shift: int, unit: Ints, suffix: Alike) -> bool:
+def _streams_converge(row: Ints, shift: int, unit: Ints, suffix: CommonSuffix) -> bool:
     """Whether scalar units are in their previous state."""
     for core in range(suffix.rows.shape[0]):
         u = core * CORE + SCALAR
@@ -175,7 +175,7 @@ def _streams_meet(row: Ints, shift: int, unit: Ints, suffix: Alike) -> bool:
 
 
 @njit(cache=True)
-def _flags_meet(
+def _flags_converge(
     shift: int, u: int, start: int, settled: int, last: int, issued: int, time: Ints, flag: Ints, unit: Ints, word: Ints, slots: int,
     old_flag: Ints, remote: int,
 ) -> bool:  # fmt: skip
@@ -186,7 +186,7 @@ def _flags_meet(
     """
     for i in range(unit[u + HEAD], unit[u + TAIL]):
         slot = word[i] >> KIND_BITS
-        if word[i] & KIND_MASK == WAIT and flag[slot] >= 0 and _seen(flag[slot], old_flag[slot - slots] + shift, time[i]):
+        if word[i] & KIND_MASK == WAIT and flag[slot] >= 0 and _differs_visibly(flag[slot], old_flag[slot - slots] + shift, time[i]):
             return False
     # what waits for the others is not handed out yet
     i = settled
@@ -204,9 +204,9 @@ def _flags_meet(
 
 
 @njit(cache=True)
-def _queue_meets(
+def _queue_converges(
     row: Ints, times_offset: int, shift: int, u: int, start: int, entry_shift: int, issued: int, time: Ints, flag: Ints, unit: Ints,
-    port: Ints, word: Ints, slots: int, previous: Before,
+    port: Ints, word: Ints, slots: int, previous: PreviousRun,
 ) -> bool:  # fmt: skip
     """Whether queue u and its entries are in their previous state.  times_offset: of its visible times in a row."""
     o, e, depth, remote = UNIT + u, u // COLUMNS % (CORE // COLUMNS), port[QUEUE_DEPTH], port[REMOTE_CYCLES]
@@ -222,21 +222,23 @@ def _queue_meets(
     if settled < start or (entry_shift != 0 and min(tail, tail - entry_shift) < first + depth):
         return False
     # their times, where they can still delay an entry
-    begin, _ = seen(unit, 0, u, e, depth)
+    begin, _ = visible_entries(unit, 0, u, e, depth)
     for i in range(begin, tail):
         old_time = row[times_offset + i - begin] + shift
-        if time[i] != old_time and (i >= settled or _seen(time[i], old_time, issued)):  # places of those that are over are free by then
+        if time[i] != old_time and (
+            i >= settled or _differs_visibly(time[i], old_time, issued)
+        ):  # places of those that are over are free by then
             return False
-    bound = _next_leaves(unit, time, u)
+    bound = _leave_bound(unit, time, u)
     front, done = row[o + FRONT] + shift, row[o + DONE] + shift
-    if _seen(unit[u + FRONT], front, bound) or _seen(unit[u + DONE], done, bound - unit[u + LAG]):
+    if _differs_visibly(unit[u + FRONT], front, bound) or _differs_visibly(unit[u + DONE], done, bound - unit[u + LAG]):
         return False
     last = max(max(unit[u + FRONT], front), max(unit[u + DONE], done) + unit[u + LAG])
-    return _flags_meet(shift, u, start, settled, last, issued, time, flag, unit, word, slots, previous.flag, remote)
+    return _flags_converge(shift, u, start, settled, last, issued, time, flag, unit, word, slots, previous.flag, remote)
 
 
 @njit(cache=True)
-def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: Alike) -> bool:
+def _ports_converge(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: CommonSuffix) -> bool:
     """Whether DMA ports are in their previous state."""
     o, ring = UNIT + unit.shape[0], port[RING]
     ended = o + dma.shape[0]
@@ -253,8 +255,8 @@ def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: 
         if dma[s + BEGAN] != (-1 if began < 0 else began + shift) or (began >= 0 and dma[s + SINCE] != row[o + s + SINCE] + shift):
             return False
         # the past of a port matters only as far as the next transfer can see it
-        bound = _next_leaves(unit, time, u)
-        if entry == FAR and _seen(dma[s + FREE], row[o + s + FREE] + shift, bound):
+        bound = _leave_bound(unit, time, u)
+        if entry == FAR and _differs_visibly(dma[s + FREE], row[o + s + FREE] + shift, bound):
             return False
         if unit[u + DATA] < unit[u + HEAD]:
             bound = min(bound, time[unit[u + DATA]])
@@ -264,18 +266,28 @@ def _ports_meet(row: Ints, shift: int, time: Ints, unit: Ints, dma: Ints, ends: 
         for i in range(1, ring + 1):
             new = ends[base + 1 + (count - i & ring - 1)] if i <= count else -1
             old = row[ended + base + 1 + (old_count - i & ring - 1)] + shift if i <= old_count else -1
-            if _seen(new, old, bound):
+            if _differs_visibly(new, old, bound):
                 return False
     return True
 
 
 @njit(cache=True)
 def converges(
-    row: Ints, now: int, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, suffix: Alike, previous: Before
+    row: Ints,
+    now: int,
+    time: Ints,
+    flag: Ints,
+    unit: Ints,
+    dma: Ints,
+    ends: Ints,
+    port: Ints,
+    word: Ints,
+    suffix: CommonSuffix,
+    previous: PreviousRun,
 ) -> bool:
     """Whether a run, with an empty worklist, is in the state of the snapshot `row` of the previous run."""
     shift = now - row[NOW]
-    if port[ACTIVE] != row[DDR + ACTIVE] or port[ACTIVE + 1] != row[DDR + ACTIVE + 1] or not _streams_meet(row, shift, unit, suffix):
+    if port[ACTIVE] != row[DDR + ACTIVE] or port[ACTIVE + 1] != row[DDR + ACTIVE + 1] or not _streams_converge(row, shift, unit, suffix):
         return False
     # no entry is dispatched before this cycle
     issued: Any = np.int64(FAR)
@@ -284,22 +296,23 @@ def converges(
     times_offset = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
     for q in range(suffix.queues.shape[0]):
         u, start, entry_shift = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 0], suffix.queues[q, 1]
-        offset = times_offset + q * seen_room(port[QUEUE_DEPTH])
-        if not _queue_meets(row, offset, shift, u, start, entry_shift, issued, time, flag, unit, port, word, suffix.slots, previous):
+        offset = times_offset + q * visible_room(port[QUEUE_DEPTH])
+        if not _queue_converges(row, offset, shift, u, start, entry_shift, issued, time, flag, unit, port, word, suffix.slots, previous):
             return False
-    return _ports_meet(row, shift, time, unit, dma, ends, port, suffix)
+    return _ports_converge(row, shift, time, unit, dma, ends, port, suffix)
 
 
 @njit(cache=True)
 def adopt(
-    index: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: Alike, previous: Before, snapshots: Ints,
+    index: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, suffix: CommonSuffix, previous: PreviousRun,
+    snapshots: Ints,
     count: int,
 ) -> int:  # fmt: skip
     """Take the rest of the run from snapshot `index` of the previous one on, and append its later snapshots, shifted, to the `count` here.
 
     Returns the number of snapshots.
     """
-    old_snapshots = previous.left
+    old_snapshots = previous.snapshots
     row = old_snapshots[index]
     shift = now - row[NOW]
     increment = np.zeros(old_snapshots.shape[1], np.int64)  # what each item of a later snapshot has more
@@ -309,7 +322,7 @@ def adopt(
     times_offset = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
     # cycles grow by the shift of the clock, entries by that of their queue, counters by what the runs differ so far
     for q in range(suffix.queues.shape[0]):
-        u, entry_shift, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 1], seen_room(port[QUEUE_DEPTH])
+        u, entry_shift, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 1], visible_room(port[QUEUE_DEPTH])
         o = UNIT + u
         increment[o + HEAD] = increment[o + TAIL] = increment[o + DATA] = increment[o + STOP] = entry_shift
         increment[o + FRONT] = increment[o + DONE] = shift

@@ -135,7 +135,7 @@ def start_data(unit: Pointer, port: Pointer, dma: Pointer, u: int, dma_port: int
 
 
 @inlined
-def held_until(port: Pointer, dma: Pointer, dma_port: int, word: int) -> int:
+def release_cycle(port: Pointer, dma: Pointer, dma_port: int, word: int) -> int:
     """The first cycle in which the path's own rate lets a port's running transfer end; 0 where the path does not limit it."""
     rate = port[_path(port, dma[dma_port + OWNER], word) + 1]
     return dma[dma_port + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0

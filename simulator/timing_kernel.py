@@ -20,10 +20,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.pointer import Pointer, pointer
-from simulator.timing_converge import Alike, Before, adopt, converges
-from simulator.timing_dma import advance_dma, complete, held_until, start_data
+from simulator.timing_converge import CommonSuffix, PreviousRun, adopt, converges
+from simulator.timing_dma import advance_dma, complete, release_cycle, start_data
 from simulator.timing_queues import advance, dispatch, engine_of, inlined, wake
-from simulator.timing_snapshot import COUNT, FROM, INTERVAL, NOW, UNIT, resume, save
+from simulator.timing_snapshot import COUNT, FROM, INTERVAL, NOW, UNIT, resume_snapshot, save_snapshot
 from simulator.timing_state import (
     ACTIVE,
     BEGAN,
@@ -91,7 +91,7 @@ def _drain(
 
 
 @njit(cache=True, error_model="numpy")
-def run(
+def run_event_loop(
     time_array: Ints,
     flag_array: Ints,
     unit_array: Ints,
@@ -105,8 +105,8 @@ def run(
     rates: Ints,
     load_array: Ints,
     port_array: Ints,
-    suffix: Alike,
-    previous: Before,
+    suffix: CommonSuffix,
+    previous: PreviousRun,
     snapshots: Ints,
     control: Ints,
 ) -> int:
@@ -121,7 +121,9 @@ def run(
     if control[FROM] >= 0:
         row = snapshots[control[FROM]]
         history = previous.flag, previous.source, previous.first, previous.low, previous.begin
-        now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams, *history)
+        now = resume_snapshot(
+            row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams, *history
+        )
     else:
         flag_array[:] = -1
         unit_array[:] = 0
@@ -136,23 +138,23 @@ def run(
     while True:
         _drain(unit, port, time, flag, dma, ends, load, record, word, engine, now)
         # converge: candidates are snapshots at this position of core 0; positions grow from one to the next
-        if candidate < previous.left.shape[0]:
+        if candidate < previous.snapshots.shape[0]:
             pc = unit[SCALAR + PC] - suffix.rows[0, 1]
-            while candidate < previous.left.shape[0] and previous.left[candidate, UNIT + SCALAR + PC] < pc:
+            while candidate < previous.snapshots.shape[0] and previous.snapshots[candidate, UNIT + SCALAR + PC] < pc:
                 candidate += 1
             k = candidate
-            while k < previous.left.shape[0] and previous.left[k, UNIT + SCALAR + PC] == pc:
+            while k < previous.snapshots.shape[0] and previous.snapshots[k, UNIT + SCALAR + PC] == pc:
                 state = flag_array, unit_array, dma_array, ends_array, port_array
-                if converges(previous.left[k], now, time_array, *state, word_array, suffix, previous):
+                if converges(previous.snapshots[k], now, time_array, *state, word_array, suffix, previous):
                     control[COUNT] = adopt(k, now, *state, suffix, previous, snapshots, control[COUNT])
-                    return previous.cycles + now - previous.left[k, NOW]
+                    return previous.cycles + now - previous.snapshots[k, NOW]
                 k += 1
         # a snapshot every INTERVAL steps, while there is room
         pause -= 1
         if pause == 0:
             pause = control[INTERVAL]
             if control[COUNT] < snapshots.shape[0]:
-                control[COUNT] += save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
+                control[COUNT] += save_snapshot(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
         # rates until the next step: they depend on the load and on the number of active transfers only
         cell = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
         read_rate, write_rate = rate[cell], rate[cell + 1]
@@ -180,7 +182,7 @@ def run(
         for dma_port in range(0, dma_ports, PORT_COLUMNS):
             k = 0 if dma_port < load_ports else 1
             if dma[dma_port + FINISH] <= port[SERVED + k]:
-                release = held_until(port, dma, dma_port, word[dma[dma_port + ENTRY]])
+                release = release_cycle(port, dma, dma_port, word[dma[dma_port + ENTRY]])
                 if release > now:
                     port[ACTIVE + k] -= 1
                     dma[dma_port + FINISH], dma[dma_port + BEGIN] = FAR, release

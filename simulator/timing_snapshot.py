@@ -55,17 +55,17 @@ def no_snapshots() -> tuple[Ints, Ints]:
 
 def row_length(items: int, queues: int, depth: int) -> int:
     """Length of a row.  items: of `unit`, `dma` and `ends` together; depth: entries of a queue."""
-    return UNIT + items + queues * seen_room(depth)
+    return UNIT + items + queues * visible_room(depth)
 
 
 @njit(cache=True)
-def seen_room(depth: int) -> int:
+def visible_room(depth: int) -> int:
     """Times per queue in a row: entries in the queue, and as many issued ones of a DMA."""
     return 2 * depth
 
 
 @njit(cache=True)
-def seen(unit: Ints, offset: int, u: int, engine: int, depth: int) -> tuple[int, int]:
+def visible_entries(unit: Ints, offset: int, u: int, engine: int, depth: int) -> tuple[int, int]:
     """(first, stop): entries of queue u whose times later cycles read.  unit: state of `timing_state`, at `offset` of an array.
 
     These are the dispatched ones, those before them whose places the next ones take, and the issued ones of a DMA.
@@ -78,13 +78,13 @@ def seen(unit: Ints, offset: int, u: int, engine: int, depth: int) -> tuple[int,
 
 
 @njit(cache=True)
-def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, now: int) -> bool:
+def save_snapshot(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, now: int) -> bool:
     """Write a snapshot; the worklist must be empty.  Returns False where the row is too short."""
     depth = port[QUEUE_DEPTH]
-    offset, room = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0], seen_room(depth)
+    offset, room = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0], visible_room(depth)
     for core in range(unit.shape[0] // CORE):
         for e in range(ENGINES):
-            begin, end = seen(unit, 0, core * CORE + e * COLUMNS, e, depth)
+            begin, end = visible_entries(unit, 0, core * CORE + e * COLUMNS, e, depth)
             if end - begin > room:
                 return False
             row[offset : offset + end - begin] = time[begin:end]
@@ -99,7 +99,7 @@ def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, n
 
 
 @njit(cache=True)
-def resume(
+def resume_snapshot(
     row: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, queues: Ints, streams: Ints,
     old_flag: Ints, source: NDArray[np.int32], first: int, low: int, begins: Ints,
 ) -> int:  # fmt: skip
@@ -123,9 +123,9 @@ def resume(
             u, stop = core * CORE + e * COLUMNS, queues[core * ENGINES + e, 1]
             unit[u + STOP] = stop
             head = unit[u + HEAD]
-            begin, end = seen(unit, 0, u, e, port[QUEUE_DEPTH])
+            begin, end = visible_entries(unit, 0, u, e, port[QUEUE_DEPTH])
             time[begin:end] = row[offset : offset + end - begin]
-            offset += seen_room(port[QUEUE_DEPTH])
+            offset += visible_room(port[QUEUE_DEPTH])
             # a SET that was issued early has taken effect although its instruction comes later
             for i in range(begins[core * ENGINES + e], unit[u + DATA] if e in (MTE2, MTE3) else head):
                 if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:

@@ -29,7 +29,7 @@ def level_load(machine: Machine, share_units: int, latency_cycles: int, cores: i
 
 
 @lru_cache(maxsize=64)
-def ring(machine: Machine) -> int:
+def ring_size(machine: Machine) -> int:
     """Remembered transfer ends per DMA port, a power of two: at least the transfers in flight or the banks, whichever is less."""
     dram = machine.ddr.timings
     return 0 if dram is None else 1 << (min(machine.ddr.outstanding, dram.banks) - 1).bit_length()
@@ -61,7 +61,7 @@ def constants(machine: Machine) -> Ints:
     port[columns.LAUNCH] = machine.launch_cycles
     port[columns.MATRIX_LATENCY] = latency_cycles(machine)
     port[columns.BANK_WAIT] = bank_wait_cycles(machine)
-    port[columns.RING] = ring(machine)
+    port[columns.RING] = ring_size(machine)
     port[columns.PORTS : columns.PATHS] = [machine.dma_ports(engine) for engine in DMAS]
     port[columns.PATHS :] = path_table(machine).reshape(-1)
     port.flags.writeable = False

@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 from simulator.critical_path import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine_parts import MOST_PORTS
+from simulator.npu.machine_parts import MAX_PORTS
 from simulator.npu.parts import BLOCK_BYTES, DMAS, SUM_BYTES, DataType, Engine, Memory
-from simulator.occupancy import Steps, bytes_in_use, ddr_use, shared_in_use, thinned
-from simulator.timeline import Cause, Mask, Stalls, Timeline, data_alone
+from simulator.occupancy import Steps, bytes_in_use, ddr_use, limit_points, shared_in_use
+from simulator.timeline import Cause, Mask, Stalls, Timeline, uncontended_data_cycles
 from simulator.timing_state import Ints
 from simulator.trace_events import CLOSING, meta, nanoseconds, opening
 
 Columns = dict[str, Ints]
 _CHUNK = 1 << 13  # events formatted at a time
 _LANES = 100  # thread ids of a core: some viewers want them different over all processes
-MOST_POINTS = 20_000  # of a counter
+MAX_POINTS = 20_000  # of a counter
 
 _COPY_BLOCKS = (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2)
 
@@ -92,14 +92,14 @@ class _Names:
         return [self.operators[i] for i in self.t.operator[rows].tolist()]
 
     def work(self, rows: Ints) -> list[str]:
-        return [f"{a}: {b}" for a, b in zip(self.where(rows), self.what(rows), strict=True)]
+        return [f"{a}: {b}" for a, b in zip(self.places(rows), self.activities(rows), strict=True)]
 
-    def where(self, rows: Ints) -> list[str]:
+    def places(self, rows: Ints) -> list[str]:
         """Operators, with the block where the segment has several."""
         labels = zip(self.operator(rows), self.block[rows].tolist(), self.many[rows].tolist(), strict=True)
         return [f"{name} block {block}" if many else name for name, block, many in labels]
 
-    def what(self, rows: Ints) -> list[str]:
+    def activities(self, rows: Ints) -> list[str]:
         """Activities: COPY DDR>L1, MMAD, ..."""
         code = self.t.code[rows]
         key = (code[:, isa.OP].astype(np.int64) * 8 + code[:, isa.SRC]) * 8 + code[:, isa.DST]
@@ -143,7 +143,7 @@ def _names(run: Timeline, level: str) -> Iterator[str]:
 
 def _lane(core: int, engine: int, waits: int, port: int = 0) -> int:
     """Thread id of a lane; DMA ports after the first have theirs above the 14 that every core has."""
-    lane = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MOST_PORTS + port
+    lane = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MAX_PORTS + port
     return (core + 1) * _LANES + lane
 
 
@@ -209,7 +209,7 @@ def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": address(isa.C_LENGTH)}
         # lost cycles of DDR transfers: to the background load, then to other DMAs
         if run.transfer[rows].any():
-            lone_cycles, level_cycles = data_alone(run, rows), data_alone(run, rows, run.level.share_units)
+            lone_cycles, level_cycles = uncontended_data_cycles(run, rows), uncontended_data_cycles(run, rows, run.level.share_units)
             numbers |= {
                 "alone_cycles": lone_cycles,
                 "lost_to_background_cycles": level_cycles - lone_cycles,
@@ -266,7 +266,7 @@ def _issue(run: Timeline, names: _Names, core: int) -> Iterator[str]:
     new = np.flatnonzero(np.concatenate(([True], (step[1:] != step[:-1]).any(axis=1) | (start[1:] != end[:-1]))))
     last = np.concatenate((new[1:], [len(end)])) - 1
     rows = new + first
-    texts = {"name": [f"{name}: issue" for name in names.where(rows)]}
+    texts = {"name": [f"{name}: issue" for name in names.places(rows)]}
     numbers = {
         "segment": run.segment[rows],
         "block": names.block[rows],
@@ -388,7 +388,7 @@ def _asynchronous(run: Timeline, core: int, rows: Ints, head: str, name: str, ar
 
 
 def _counter(run: Timeline, pid: int, name: str, steps: Steps, unit: str, scale: float) -> Iterator[bytes]:
-    steps = thinned(steps, MOST_POINTS)
+    steps = limit_points(steps, MAX_POINTS)
     if not len(steps.cycle):
         return
     us, ns = (column.tolist() for column in np.divmod(nanoseconds(steps.cycle, run.machine.clock_hz), 1000))

@@ -10,14 +10,14 @@ from onnx import ModelProto
 
 from compiler.frontend import load_model, lower
 from compiler.ops.lower_graph import pack_unit
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.target.target_graph import TargetGraph
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.timing import prepare, program_bound, simulate
 from tests.lane_sums import check_lane_sums, summed_lanes
 from tests.models import Floats, random_feeds, reference_outputs
@@ -85,7 +85,7 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
 
 def needed_macs(target_graph: TargetGraph) -> int:
     """Multiply-accumulates of the model, without rows that nothing reads (a stride may step over them)."""
-    each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True))
+    each = (spec.macs * rows.size // spec.out_h for spec, rows in zip(target_graph.operators, rows_needed(target_graph), strict=True))
     return sum(each) * target_graph.storages[0].n
 
 
@@ -93,7 +93,7 @@ def check_program(case: Case, program: Program, tolerance: float | None = None) 
     """Assert all that must hold of a program; returns the error of every output, which is none where outputs are integers."""
     machine = case.target_graph.machine
     program.verify(machine)
-    findings = check(program, machine)
+    findings = sanitize_program(program, machine)
     assert not findings, "; ".join(str(f) for f in findings[:3])
     check_times(program, machine)
     outputs, counters = run_program(case, program)

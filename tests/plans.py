@@ -21,8 +21,8 @@ from compiler.plan.plan import (
     Tiling,
     VectorTiling,
 )
-from compiler.segment.blocks import Blocks, cut
-from compiler.segment.core_channels import channel_parts, largest
+from compiler.segment.blocks import Blocks, cut_blocks
+from compiler.segment.core_channels import channel_parts, largest_part
 from compiler.segment.operator_run import can_stream
 from compiler.segment.strips import widest
 from compiler.space.decode import plan_of
@@ -90,13 +90,13 @@ def random_segment(target_graph: TargetGraph, start: int, stop: int, rng: np.ran
     parts = channel_parts(target_graph, start, stop, len(cores)) if rng.integers(3) else None
     split: Split = "rows" if parts is None or isinstance(parts, Infeasible) else "channels"
     if isinstance(parts, tuple):
-        target_graph = largest(parts, start, stop)
+        target_graph = largest_part(parts, start, stop)
     dealt = 1 if split == "channels" else len(cores)
     columns = int(rng.integers(2, 6)) if strips and rng.integers(3) == 0 else 1
     strip = widest(target_graph, start, stop, columns)
     target_graph, columns = (target_graph, 1) if isinstance(strip, Infeasible) else (strip, columns)
     streamed = sum(1 << k for k in range(stop - start) if can_stream(target_graph, start, k) and rng.integers(2))
-    layout = cut(target_graph, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt, streamed)
+    layout = cut_blocks(target_graph, start, stop, blocks, sum(1 << k for k, h in enumerate(halo) if h == "cache"), dealt, streamed)
     tilings = [random_tiling(target_graph, layout, k, rng) for k in range(stop - start)]
     if any(tiling is None for tiling in tilings):
         return None

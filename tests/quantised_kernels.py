@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.ir.quantised import elementwise, linear, pooling, products, tables
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.products import SlidingWindow
-from simulator.exact_onnxruntime import exact_model, tensors
+from simulator.exact_onnxruntime import exact_model, read_tensors
 
 Array = NDArray[Any]
 Rng = np.random.Generator
@@ -66,7 +66,7 @@ class Batch:
 
     def run(self) -> list[Array]:
         """By the kernels as they are written here."""
-        return list(tensors(exact_model(self.model(), group=False), self.feeds, [item.name for item in self.outputs]).values())
+        return list(read_tensors(exact_model(self.model(), group=False), self.feeds, [item.name for item in self.outputs]).values())
 
     def differing(self) -> list[str]:
         """A line for each node with another value than expected."""
@@ -196,7 +196,7 @@ def product_case(batch: Batch, rng: Rng) -> None:
     sums = products.matmul_sums(a, a_q, b, b_q)
     batch.node("MatMulInteger", [left, right, *zeros], sums)
     bias = rng.normal(0, 1, n).astype(np.float32) if rng.random() < 0.5 else None
-    made = linear.scaled(sums, linear.output_scale(a_q, b_q, None), bias)
+    made = linear.scale_sums(sums, linear.output_scale(a_q, b_q, None), bias)
     batch.node("MatMulIntegerToFloat", [left, right, *scales, *zeros, *([] if bias is None else [batch.constant(bias)])], made, MS)
     if not lead:
         gemm_case(batch, rng, a, a_q, b, b_q)
@@ -212,7 +212,7 @@ def gemm_case(batch: Batch, rng: Rng, a: Array, a_q: Quantisation, b: Array, b_q
     inputs += [*batch.parameters(b_q), "" if bias is None else batch.constant(bias)]
     attributes = {"transA": int(flip_a), "transB": int(flip_b), "alpha": alpha}
     batch.node("QGemm", [*inputs, *batch.parameters(y_q)], products.gemm(a, a_q, b, b_q, y_q, bias, alpha), MS, **attributes)
-    made = linear.scaled(products.gemm_sums(a, a_q, b, b_q, bias), linear.output_scale(a_q, b_q, None, alpha))
+    made = linear.scale_sums(products.gemm_sums(a, a_q, b, b_q, bias), linear.output_scale(a_q, b_q, None, alpha))
     batch.node("QGemm", inputs, made, MS, **attributes)
 
 
@@ -220,7 +220,7 @@ def outer_case(batch: Batch, rng: Rng) -> None:
     """Products of every two integers, by scales that make many of them halves."""
     dtype, weight_type = pair(rng)
     a_q, b_q = single(rng, dtype, near(rng, 0.01)), single(rng, weight_type, near(rng, 0.01))
-    a, b = tables.every_integer(a_q)[:, None], tables.every_integer(b_q)[None, :: int(rng.integers(5, 20))]
+    a, b = tables.all_stored_integers(a_q)[:, None], tables.all_stored_integers(b_q)[None, :: int(rng.integers(5, 20))]
     if rng.random() < 0.5:
         scales = np.array([near(rng, 0.01) for _ in range(b.size)])
         b_q = Quantisation.of(scales, b_q.zero_point, weight_type, b.shape, 1)
@@ -235,9 +235,9 @@ def outer_case(batch: Batch, rng: Rng) -> None:
 def dynamic_case(batch: Batch, rng: Rng) -> None:
     m, k, n = sizes(rng, 1, 30, 3)
     x = np.asarray(rng.normal(rng.choice([-5, 0, 0, 5]), 1, (m, k)), np.float32)
-    q, b = linear.measured(x), some(rng, np.int8, (k, n))
+    q, b = linear.dynamic_quantisation(x), some(rng, np.int8, (k, n))
     b_q = single(rng, np.int8, near(rng, 0.01))
-    made = linear.scaled(products.matmul_sums(linear.quantize(x, q), q, b, b_q), linear.output_scale(q, b_q, None))
+    made = linear.scale_sums(products.matmul_sums(linear.quantize(x, q), q, b, b_q), linear.output_scale(q, b_q, None))
     batch.node("DynamicQuantizeMatMul", [batch.fed(x), batch.constant(b), *batch.parameters(b_q)], made, MS)
 
 
@@ -246,7 +246,7 @@ def elementwise_case(batch: Batch, rng: Rng) -> None:
     dtype, base = kind(rng), 10 ** rng.uniform(-4, 0)
     a_q, b_q, y_q = (single(rng, dtype, near(rng, base)) for _ in range(3))
     if rng.random() < 0.4:
-        every = tables.every_integer(a_q)
+        every = tables.all_stored_integers(a_q)
         a, b = every[:: int(rng.integers(3, 20)), None], every[None]
         shapes = (a.shape[0], 256)
         a, b = ((np.broadcast_to(a, shapes), np.broadcast_to(b, shapes)), (a, np.broadcast_to(b, shapes)), (np.broadcast_to(b, shapes), a))[
@@ -283,7 +283,7 @@ def pool_case(batch: Batch, rng: Rng) -> None:
 def table_case(batch: Batch, rng: Rng) -> None:
     dtype = kind(rng)
     x_q, y_q = single(rng, dtype, near(rng, 10 ** rng.uniform(-3, 0))), single(rng, dtype, near(rng, 10 ** rng.uniform(-3, -1.5)))
-    every = tables.every_integer(x_q)
+    every = tables.all_stored_integers(x_q)
     inputs = [batch.fed(every), *batch.parameters(x_q)]
     batch.node("QLinearSigmoid", [*inputs, *batch.parameters(y_q)], tables.sigmoid(every, x_q, y_q), MS)
     real = np.asarray(rng.uniform(-20, 20, 999), np.float32)

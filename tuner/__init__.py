@@ -8,7 +8,7 @@ result = tuner.Search("model.onnx", machine="edge", candidates=64).run()      # 
 
 from typing import TYPE_CHECKING
 
-from simulator.npu.lazily import lazily
+from simulator.npu.lazily import lazy_attributes
 
 if TYPE_CHECKING:
     from tuner.api import tune
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["RunView", "Search", "SearchResult", "Snapshot", "Summary", "TuneRequest", "best_so_far", "load_network", "open_view", "tune"]
 
 if not TYPE_CHECKING:  # else any name would do
-    __getattr__ = lazily(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "RunView": "tuner.report.view",

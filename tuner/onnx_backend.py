@@ -26,7 +26,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from compiler.build import build_variants, default_plan
 from compiler.frontend import load_model, lower
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition.offload_cost import Always
+from compiler.frontend.partition.offload_cost import AlwaysOffload
 from compiler.ir.graph import Graph
 from compiler.ops.lower_graph import pack_unit
 from compiler.package import onnx_bytes
@@ -35,7 +35,7 @@ from simulator.npu.container_file import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
-from simulator.onnx_kinds import FLOATS, widen
+from simulator.onnx_kinds import FLOATS, widen_model
 from simulator.session import InferenceSession
 
 MACHINE = "edge"
@@ -60,14 +60,14 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
     if whole:
         return InferenceSession(container(lower(prepared)))
-    graphs, part = lower_partition(prepared, Always(loaded, dtype))
+    graphs, part = lower_partition(prepared, AlwaysOffload(loaded, dtype))
     return InferenceSession(onnx_bytes(part, [container(graph) for graph in graphs]))
 
 
 def as_floats(model: ModelProto) -> ModelProto:
     """A copy whose tensors of other kinds of float are float32: it is computed in the NPU's data type anyway."""
     copy = deepcopy(model)
-    widen(copy, _OTHERS)
+    widen_model(copy, _OTHERS)
     return copy
 
 

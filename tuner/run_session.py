@@ -13,12 +13,12 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import simulator
-from compiler.diagnostics.float_range import beyond_lines
+from compiler.diagnostics.float_range import out_of_range_lines
 from compiler.model import LoweredModel
 from compiler.space.gene import Genome
 from compiler.space.operator_order import ordered
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from tuner.config import TuneConfig
 from tuner.farm.actions import DEATHS_ALONE
 from tuner.farm.champion_cache import KnownChampions, read_known
@@ -120,7 +120,7 @@ def session(
         write_source(folder.path, opened.source, opened.digest, request.style)
         if prior is not None:
             prior.copy(folder.models)
-        write_whole(folder.path / SETTINGS, [config.to_yaml().encode()])
+        write_atomically(folder.path / SETTINGS, [config.to_yaml().encode()])
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, around.mirror(request.mirror), world, around.say))
         if not request.quiet:
@@ -128,7 +128,7 @@ def session(
             around.say(
                 f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
             )
-            beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
+            beyond = out_of_range_lines(opened.weights_beyond, opened.source.dtype)
             proposes = champions.line if champions.said else proposer_line(config, prior)
             for line in (*work_lines(opened), *beyond, *start.lines(), proposes):
                 around.say(line)

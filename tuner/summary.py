@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from simulator.npu.float_range import Beyond, most
+from simulator.npu.float_range import OutOfRange, largest_value
 from simulator.npu.level import Level
 from simulator.npu.parts import DataType
 from simulator.objective import Pace
@@ -70,8 +70,8 @@ class TensorSummary(_Part):
     held: float
 
     @classmethod
-    def of(cls, beyond: Beyond, dtype: DataType) -> TensorSummary:
-        return cls(tensor=beyond.tensor, largest=beyond.largest, held=most(dtype))
+    def of(cls, beyond: OutOfRange, dtype: DataType) -> TensorSummary:
+        return cls(tensor=beyond.tensor, largest=beyond.largest, held=largest_value(dtype))
 
 
 class GroupedSummary(_Part):

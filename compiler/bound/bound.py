@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.bound.dependences import needs_of
-from compiler.bound.engine_balance import Floats, weightings, worth
-from compiler.bound.engine_work import Shared, way_from, work_of
+from compiler.bound.engine_balance import Floats, weightings, work_worth
+from compiler.bound.engine_work import Shared, fastest_path_from, work_of
 from compiler.bound.phases import Phases, phases_of
-from compiler.bound.prefetch import Behind, behind, finished_before
-from compiler.bound.traffic import Excess, FusedGraph, excess, fused_of, once
+from compiler.bound.prefetch import UnfinishedWeights, finished_before, unfinished_weights
+from compiler.bound.traffic import Excess, FusedGraph, find_excess, fused_of, least_traffic
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
@@ -52,7 +52,7 @@ class Bound:
         self.target_graph = target_graph
         self.needs = needs_of(target_graph)
         self.work = work_of(target_graph, self.needs)
-        self.once = once(target_graph, self.needs, self.work.weights)
+        self.once = least_traffic(target_graph, self.needs, self.work.weights)
         self.phases = phases_of(target_graph, self.needs, self.work.matrix[:, 0] + self.work.vector)
         self._windows: dict[int, tuple[Excess, ...]] = {}
 
@@ -63,7 +63,7 @@ class Bound:
     def windows(self, capacity: int) -> tuple[Excess, ...]:
         """Windows that move bytes more than once with so many bytes on chip."""
         if capacity not in self._windows:
-            self._windows[capacity] = excess(self._fused, capacity)
+            self._windows[capacity] = find_excess(self._fused, capacity)
         return self._windows[capacity]
 
     def _engines(self, level: str) -> int:
@@ -71,7 +71,7 @@ class Bound:
         machine, work = self.target_graph.machine, self.work
         cores = machine.granted(level).cores
         begins, ends = first_data_cycles(machine, level), last_data_cycles(machine, level)
-        stores = float(work.back.sum()) / way_from(machine, Memory.UB, Engine.MTE3).bytes_per_cycle
+        stores = float(work.back.sum()) / fastest_path_from(machine, Memory.UB, Engine.MTE3).bytes_per_cycle
         stores += self.once.outputs / float(machine.dma_bytes_per_cycle(Engine.MTE3))
         busiest = self._busiest / cores
         return max(begins + ceil(busiest - _SLACK) + ends if busiest else 0, begins + ceil(stores / cores - _SLACK))
@@ -111,15 +111,15 @@ class Bound:
         free = Shared(nothing[:, None], nothing[:, None])
         engines = [(work.loads, free, Phases.one(count)), (work.fixpipe, free, self.phases), (work.cube, work.spread, self.phases)]
         return [
-            (worth(product, work.vector, w, phases), worth(spread, nothing, w, phases))
+            (work_worth(product, work.vector, w, phases), work_worth(spread, nothing, w, phases))
             for product, spread, phases in engines
             for w in weightings(product, work.vector, phases)
         ]
 
     @cached_property
-    def _behind(self) -> tuple[Behind, ...]:
+    def _behind(self) -> tuple[UnfinishedWeights, ...]:
         shares, weights = finished_before(self.target_graph, self.needs), self.work.weights.astype(np.float64)
-        return tuple(behind(operator_worth, spread, weights, shares) for operator_worth, spread in self._worth)
+        return tuple(unfinished_weights(operator_worth, spread, weights, shares) for operator_worth, spread in self._worth)
 
 
 _SLACK = 1e-6  # of sums of fractions
@@ -141,7 +141,7 @@ def weight_bytes(target_graph: TargetGraph, level: str) -> int:
 
 
 def _sizes(target_graph: TargetGraph, level: str) -> dict[str, int]:
-    return target_graph.machine.buffers_bytes.there | {"L1": target_graph.machine.granted(level).l1_bytes}
+    return target_graph.machine.buffers_bytes.present_sizes | {"L1": target_graph.machine.granted(level).l1_bytes}
 
 
 def first_data_cycles(machine: Machine, level: str) -> int:

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def dealt(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, float]:
+def balance_engines(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, float]:
     """Least work of the busier of two engines, and the weight of the first in the split that attains it.
 
     cycles, on_vector: of every product on the one and on the other.  vector: work that only the second can do.  The fractional split is
@@ -38,7 +38,7 @@ def dealt(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, floa
     return float(second[position - 1] + part * second_cycles), second_cycles / (first_cycles + second_cycles)
 
 
-def worth(product: Shared, vector: Floats, weights: Floats, phases: Phases) -> Floats:
+def work_worth(product: Shared, vector: Floats, weights: Floats, phases: Phases) -> Floats:
     """Worth of every operator's work, float64 [n], each cell in the phase where that is least.
 
     product: of one engine of the matrix unit, or VECTOR.  vector: float64 [n], work that only VECTOR does for the operator.
@@ -64,4 +64,4 @@ def weightings(product: Shared, vector: Floats, phases: Phases) -> Iterator[Floa
 
 def _best(product: Shared, vector: Floats, mask: NDArray[np.bool_]) -> float:
     """Weight of the first engine in the best split of some operators."""
-    return dealt(product.cycles[mask].ravel(), product.on_vector[mask].ravel(), float(vector[mask].sum()))[1]
+    return balance_engines(product.cycles[mask].ravel(), product.on_vector[mask].ravel(), float(vector[mask].sum()))[1]

@@ -308,8 +308,12 @@ def _matrix(machine: Machine, tables: CostTables, dtype: DataType, product: Mult
     left_bytes = product.times * product.rows * product.left * BLOCK_BYTES * loaded.left
     right_bytes = product.times * product.pairs * fractal.weight_blocks * BLOCK_BYTES if loaded.right else 0
     out = product.times * product.rows * n1 * fractal.columns * SUM_BYTES
-    into_a, into_b, out_of_c = way_to(machine, Memory.L0A), way_to(machine, Memory.L0B), way_from(machine, Memory.L0C, Engine.FIXPIPE)
-    a, b, c = (machine.buffers_bytes.there.get(name, 0) for name in ("L0A", "L0B", "L0C"))
+    into_a, into_b, out_of_c = (
+        fastest_path_to(machine, Memory.L0A),
+        fastest_path_to(machine, Memory.L0B),
+        fastest_path_from(machine, Memory.L0C, Engine.FIXPIPE),
+    )
+    a, b, c = (machine.buffers_bytes.present_sizes.get(name, 0) for name in ("L0A", "L0B", "L0C"))
     starts = 0.0
     if a and b:
         rooms = a // BLOCK_BYTES, b // (fractal.weight_blocks * BLOCK_BYTES), c // (fractal.columns * SUM_BYTES)
@@ -344,12 +348,12 @@ class FastestPath(NamedTuple):
         return size_bytes / self.bytes_per_cycle + (size_bytes / each_bytes * self.startup_cycles if each_bytes else 0)
 
 
-def way_to(machine: Machine, memory: Memory) -> FastestPath:
+def fastest_path_to(machine: Machine, memory: Memory) -> FastestPath:
     """Fastest path of MTE1 into a memory."""
     return _fastest([path for path in machine.paths if path.destination == memory.name], Engine.MTE1)
 
 
-def way_from(machine: Machine, memory: Memory, engine: Engine) -> FastestPath:
+def fastest_path_from(machine: Machine, memory: Memory, engine: Engine) -> FastestPath:
     return _fastest([path for path in machine.paths if path.source == memory.name], engine)
 
 

@@ -18,7 +18,7 @@ from compiler.ir.operators.matmul import HeadedProduct
 from compiler.target.target_graph import TargetGraph
 
 Ops = frozenset[int]
-NOTHING: Ops = frozenset()
+NO_OPERATORS: Ops = frozenset()
 LEAST_PART = 0.002  # least share of all work for a phase
 
 
@@ -72,7 +72,7 @@ def before_first(target_graph: TargetGraph, needs: Needs) -> list[Ops]:
                     continue
                 k, same = leaf.maker, touch.box.same(leaf.needed)
                 all_channels = np.array_equal(touch.box.channels, leaf.needed.channels)
-                of_all |= complete[k] if same else NOTHING
+                of_all |= complete[k] if same else NO_OPERATORS
                 across = complete[k] if same and touch.every else pixel[k] if all_channels else value[k]
                 of_pixel |= across
                 if operand == 0 and mixes(spec.operator):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.bound.dependences import Needs
-from compiler.bound.phases import NOTHING, Ops, mixes
+from compiler.bound.phases import NO_OPERATORS, Ops, mixes
 from compiler.ir.operators import Convolution, Operator, QuantisedSoftmax, Softmax
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.target.target_graph import TargetGraph
@@ -22,7 +22,7 @@ from compiler.target.target_graph import TargetGraph
 Floats = NDArray[np.float64]
 
 
-class Behind(NamedTuple):
+class UnfinishedWeights(NamedTuple):
     """Curve of unfinished weights.
 
     work, weights_left: float64 [p]; while no more than work[i] is done, at least weights_left[i] bytes are not finished.
@@ -43,9 +43,9 @@ class _Channels:
     """Sets of operators that are finished when a channel of a leaf is complete: int64 [c] of each leaf, numbers of sets."""
 
     def __init__(self) -> None:
-        self.sets: list[Ops] = [NOTHING]
+        self.sets: list[Ops] = [NO_OPERATORS]
         self.of: dict[str, NDArray[np.int64]] = {}
-        self._numbers: dict[Ops, int] = {NOTHING: 0}
+        self._numbers: dict[Ops, int] = {NO_OPERATORS: 0}
 
     def number(self, ops: Ops) -> int:
         if ops not in self._numbers:
@@ -56,7 +56,7 @@ class _Channels:
     def joined(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Union of sets per row: int64 [r] for rows of numbers [r, several]."""
         unique_rows, row = np.unique(rows, axis=0, return_inverse=True)
-        numbers = [self.number(NOTHING.union(*(self.sets[i] for i in set(numbers_of_row)))) for numbers_of_row in unique_rows.tolist()]
+        numbers = [self.number(NO_OPERATORS.union(*(self.sets[i] for i in set(numbers_of_row)))) for numbers_of_row in unique_rows.tolist()]
         return np.array(numbers, np.int64)[row.reshape(-1)]
 
 
@@ -72,7 +72,7 @@ def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[Chann
         read: list[NDArray[np.int64]] = []  # of each operand, [c]: sets of its channels, -1 without a reader
         wholly: list[Ops] = []  # of each operand: finished when all of it is complete
         for operand, name in enumerate(op.operands):
-            numbers, of_all = np.full(shapes[name][1], -1, np.int64), NOTHING
+            numbers, of_all = np.full(shapes[name][1], -1, np.int64), NO_OPERATORS
             for part, of_leaf, positions in needs.parts[name]:
                 if (touch := touches.get((part, k, operand))) is None:
                     continue
@@ -81,10 +81,10 @@ def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[Chann
                 leaf = makers.get(part)
                 if leaf is not None and leaf.needed is not None and touch.box.same_pixels(leaf.needed):
                     numbers[positions[wanted]] = channels.of[part][of_leaf[wanted]]
-                    of_all |= complete[leaf.maker] if touch.box.same(leaf.needed) else NOTHING
+                    of_all |= complete[leaf.maker] if touch.box.same(leaf.needed) else NO_OPERATORS
             read.append(numbers)
             wholly.append(of_all)
-        complete.append(NOTHING.union(*wholly) | {k})
+        complete.append(NO_OPERATORS.union(*wholly) | {k})
         channels.of[op.y] = _made_of(op, channels, [np.maximum(numbers, 0) for numbers in read], wholly[0], shapes[op.y][1])
         kinds, counts = np.unique(read[0][read[0] >= 0], return_counts=True)
         shares.append(tuple(ChannelShare(n / counts.sum(), channels.sets[i]) for i, n in zip(kinds.tolist(), counts.tolist(), strict=True)))
@@ -105,7 +105,7 @@ def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], w
     return channels.joined(np.stack([first, *same], 1)) if same else first
 
 
-def behind(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[ChannelShare, ...]]) -> Behind:
+def unfinished_weights(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[ChannelShare, ...]]) -> UnfinishedWeights:
     """Curve of unfinished weights.  work: cycles of every operator.  weights: bytes.  shares: as `finished_before` has them.
 
     spread: cycles before which none of an operator's weights is finished, in proportion for a part of them.
@@ -134,4 +134,4 @@ def behind(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple
         after = np.minimum(last + 1, len(cost) - 1)
         more = gain[last] + (gain[after] - gain[last]) * (spare - cost[last]) / np.maximum(cost[after] - cost[last], 1e-9)
         best_gain[allowed] = np.maximum(best_gain[allowed], weights[members].sum() + more)
-    return Behind(totals, np.maximum(0.0, weights.sum() - best_gain))
+    return UnfinishedWeights(totals, np.maximum(0.0, weights.sum() - best_gain))

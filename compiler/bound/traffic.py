@@ -20,7 +20,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES
 
 
-class Once(NamedTuple):
+class LeastTraffic(NamedTuple):
     """Bytes that move from and to DDR at least once: of the model's inputs and constants, of weights, of its outputs."""
 
     inputs: int
@@ -36,11 +36,11 @@ class Excess(NamedTuple):
     bytes: int
 
 
-def once(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]) -> Once:
+def least_traffic(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]) -> LeastTraffic:
     outputs = sum(leaf.touched_bytes for leaf in needs.made if leaf.outside)
     constants = target_graph.graph.constants
     inputs = sum(leaf.touched_bytes if leaf.name in constants else _in_blocks(leaf) for leaf in needs.given)
-    return Once(inputs, int(weights.sum()), outputs)
+    return LeastTraffic(inputs, int(weights.sum()), outputs)
 
 
 def _in_blocks(leaf: Leaf) -> int:
@@ -78,7 +78,7 @@ def fused_of(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]
     return FusedGraph(held, twice, weights.tolist(), makers, ends)
 
 
-def excess(fused: FusedGraph, capacity: int) -> tuple[Excess, ...]:
+def find_excess(fused: FusedGraph, capacity: int) -> tuple[Excess, ...]:
     """Disjoint windows with the most bytes in total: those of each beyond `capacity` bytes on chip."""
     count = len(fused.held)
     best: list[tuple[int, tuple[Excess, ...]]] = [(0, ())]

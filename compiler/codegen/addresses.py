@@ -11,7 +11,7 @@ from compiler.instructions.addressing import Allocations
 from compiler.instructions.builders import Ints
 from compiler.plan.plan import Window
 from compiler.segment.allocator import Buffer
-from compiler.segment.blocks import Blocks, span
+from compiler.segment.blocks import Blocks, row_span
 from compiler.segment.memory_plan import slot_counts
 from compiler.target.storage import TensorSlice
 from compiler.target.target_graph import TargetGraph
@@ -36,7 +36,7 @@ def _unplaced(
     buffers = list[tuple[Buffer, Buffer]]()
     for index, allocation in enumerate(allocations):
         count, storage = slots[allocation.storage], target_graph.storages[allocation.storage]
-        first, last = span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
+        first, last = row_span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
         ring = allocation.high(count, images) if allocation.cached or allocation.held else 0
         table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first, target_graph.together
         buffers += [(Buffer("tensor", allocation.storage), Buffer("tensor", allocation.storage, slot)) for slot in range(max_slots)]
@@ -52,12 +52,12 @@ def _in_ddr(target_graph: TargetGraph) -> Ints:
     return np.array(rows, np.int64)
 
 
-def places_kept(blocks: Blocks) -> dict[int, int]:
+def resident_positions(blocks: Blocks) -> dict[int, int]:
     """Storage -> its position among the resident ones."""
     return {storage: position for position, storage in enumerate(blocks.allocations)}
 
 
-def operand(blocks: Blocks, positions: Mapping[int, int], tensor: TensorSlice) -> tuple[int, int, int]:
+def locate_tensor(blocks: Blocks, positions: Mapping[int, int], tensor: TensorSlice) -> tuple[int, int, int]:
     """(storage, plane, allocation) of a tensor: in L1 if all of it is resident.  positions: `places_kept`."""
     storage, plane, planes = tensor
     index = positions.get(storage, -1)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.codegen.addresses import operand, places_kept
+from compiler.codegen.addresses import locate_tensor, resident_positions
 from compiler.instructions.addressing import Allocations
 from compiler.instructions.builders import Ints
 from compiler.instructions.node_context import BY_ITSELF, FED, MADE_BY_READER, OperatorJobs, Work
@@ -66,15 +66,15 @@ def _fixed(target_graph: TargetGraph, index: int) -> _Fixed:
 
 @lru_cache(maxsize=4096)
 def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
-    specs, positions = target_graph.operators[blocks.start : blocks.stop], places_kept(blocks)
+    specs, positions = target_graph.operators[blocks.start : blocks.stop], resident_positions(blocks)
     fixed_tables = [_fixed(target_graph, spec.index) for spec in specs]
     reads, writes, lists, used = [], [], [], 0
     for k, (spec, fixed) in enumerate(zip(specs, fixed_tables, strict=True)):
         streamed = blocks.streamed >> k & 1  # chunks come from DDR, whatever else is in L1
         for i, (piece, row) in enumerate(fixed.reads):
-            location = (piece.storage, piece.plane, -1) if streamed and i == 1 else operand(blocks, positions, piece)
+            location = (piece.storage, piece.plane, -1) if streamed and i == 1 else locate_tensor(blocks, positions, piece)
             reads.append(location + row)
-        destination = operand(blocks, positions, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
+        destination = locate_tensor(blocks, positions, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
         writes.append(destination + fixed.writes)
         begins = []
         for length in (*fixed.lengths, *(0,) * _LISTS)[:_LISTS]:
@@ -85,7 +85,7 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
     for load in blocks.loads:
         storage, location = (
             target_graph.storages[load.storage],
-            operand(blocks, positions, TensorSlice(load.storage, load.plane, load.planes)),
+            locate_tensor(blocks, positions, TensorSlice(load.storage, load.plane, load.planes)),
         )
         loads.append(
             (*location, storage.first, storage.row_blocks, load.planes, target_graph.operators[blocks.start + load.step].tag, storage.dtype)

@@ -28,10 +28,10 @@ I_KH, I_OW, I_MPAD, I_K = isa.I_KH, isa.I_OW, isa.I_MPAD, isa.I_K
 W_KERNEL, W_N1, W_ACC, W_RIGHT, W_RSTRIDE = isa.W_KERNEL, isa.W_N1, isa.W_ACC, isa.W_RIGHT, isa.W_RSTRIDE
 M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC, isa.M_RIGHT
 C_COUNT, C_SSTRIDE = isa.C_COUNT, isa.C_SSTRIDE
-_paired = njit(cache=True, inline="always")(isa.paired)
+_paired = njit(cache=True, inline="always")(isa.pack_pair)
 
 
-def in_place(code: Code, machine: Machine) -> Code:
+def legalize_records(code: Code, machine: Machine) -> Code:
     """Rewrite records for the memories of a machine; the argument itself if it has all."""
     if not machine.has(Memory.L0A):
         code = _without_l0(code, machine)

@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 
 from compiler.codegen.addresses import allocations_of
 from compiler.codegen.block_tables import block_tables
-from compiler.codegen.legalize_buffers import in_place
+from compiler.codegen.legalize_buffers import legalize_records
 from compiler.codegen.node_kernel import write_nodes
 from compiler.codegen.op_jobs import jobs_of
-from compiler.codegen.shared_memory import Staged, staged, with_staged
-from compiler.codegen.weight_prefetch import bring_ahead
+from compiler.codegen.shared_memory import Staged, add_staging, stage_data
+from compiler.codegen.weight_prefetch import prefetch_weights
 from compiler.instructions.builders import Ints
 from compiler.instructions.node_context import Work
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.schedule.sliding_window import edges, load_cycles, node_cycles, sequence, slide
+from compiler.schedule.sliding_window import load_cycles, node_cycles, node_sequence, schedule_nodes, window_edges
 from compiler.segment.allocator import Buffer
 from compiler.segment.blocks import Blocks
 from compiler.segment.engine_lanes import MATRIX, lanes
-from compiler.segment.memory_plan import Places, mirrored, named
-from compiler.segment.persistent import Held, held_blocks
+from compiler.segment.memory_plan import Places, mirrored, segment_label
+from compiler.segment.persistent import PersistentLayout, held_blocks
 from compiler.segment.segment import CoreShare, Segment, StripBlocks
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import price, record_cycles
@@ -77,17 +77,19 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
         iterations = range(number * strip_iterations + core_iterations.start, number * strip_iterations + core_iterations.stop)
         code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
         if code is None:
-            return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
+            return Infeasible(segment_label(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
-    code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), staging)
+    code = add_staging(codes[0] if len(codes) == 1 else np.concatenate(codes), staging)
     if plan.ahead_kib:
-        bring_ahead(code, target_graph.machine, target_graph.memory.constant_blocks, plan.ahead_kib)
-    code = in_place(code, target_graph.machine)
+        prefetch_weights(code, target_graph.machine, target_graph.memory.constant_blocks, plan.ahead_kib)
+    code = legalize_records(code, target_graph.machine)
     _outlive(code, segment, places)
     return Records(code, places.peak_bytes, staging.ranges)
 
 
-def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> DraftShare | Infeasible:
+def draft_segment(
+    target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int = 0, held: PersistentLayout | None = None
+) -> DraftShare | Infeasible:
     """Draft one core's share of the segment whose first operator is `start`, without orders.
 
     core: whose share, by its place among the plan's.  held: see `Segment.memory`.
@@ -95,7 +97,7 @@ def drafted(target_graph: TargetGraph, plan: SegmentPlan, start: int, core: int 
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         return segment
-    staging = staged(segment, target_graph, core)
+    staging = stage_data(segment, target_graph, core)
     if isinstance(staging, Infeasible):
         return staging
     share = segment.share(core)
@@ -130,7 +132,7 @@ def _written(
     plan, (target_graph, blocks) = segment.plan, strip
     work = _work(target_graph, plan, blocks, places)
     order = orders[number] if number < len(orders) else None
-    nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order
+    nodes = node_sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)
     before = begun.copy()
     used = write_nodes(out, nodes, work, rows, begun)
@@ -163,7 +165,7 @@ def _slid(
     window = None if plan.window == "all" else plan.window
     lane_of = lanes(target_graph, blocks.start, blocks.stop)
     lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # with what feeds it
-    table = slide(cycles, edges(target_graph, blocks, slots), lane_of, window, *loads)
+    table = schedule_nodes(cycles, window_edges(target_graph, blocks, slots), lane_of, window, *loads)
     nodes: Ints = table.nodes + (0, iterations.start)
     used = write_nodes(out, nodes, work, rows, begun)
     assert used == len(code), "the same records in another order"

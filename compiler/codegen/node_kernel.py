@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit, typeof, types
 
 from compiler.instructions.addressing import place_of
-from compiler.instructions.builders import DDR, MTE2, MTE3, Ints, TilePlace, block_at, copy, copy_rows, general, together
+from compiler.instructions.builders import DDR, MTE2, MTE3, Ints, TilePlace, block_at, compile_once, copy, copy_rows, joined_rows
 from compiler.instructions.node_context import MADE_BY_READER, PARITIES, Node, Work
 from compiler.ops.registry import EMITTERS, JOBS
 from compiler.segment.dataflow import LOAD_PIECE_BLOCKS
@@ -17,7 +17,7 @@ from simulator.npu.isa import BLOCK
 from simulator.npu.program import Code
 
 
-@general
+@compile_once
 @njit(cache=True)
 def _copies(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, length: int, planes: int
@@ -25,7 +25,7 @@ def _copies(
     """A strided copy in pieces of a few planes, so that readers can start before all of it has arrived."""
     done = 0
     while done < length:
-        run, rows = together(source, done, target, done, length - done)
+        run, rows = joined_rows(source, done, target, done, length - done)
         step = max(1, LOAD_PIECE_BLOCKS // (run * rows))
         for p in range(0, planes, step):
             if cursor >= out.shape[0]:
@@ -36,7 +36,7 @@ def _copies(
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def _fetch(out: Code, cursor: int, dtype: int, tag: int, memory: int, source: int, target: int, blocks: int, piece: int) -> int:
     """Contiguous constants from DDR, in pieces."""
@@ -47,7 +47,7 @@ def _fetch(out: Code, cursor: int, dtype: int, tag: int, memory: int, source: in
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def _load(out: Code, cursor: int, work: Work, load: int, block: int, image: int, iteration: int, member: int) -> int:
     storage, plane, allocation, column, width, planes, tag, dtype = work.loads[load]
@@ -59,7 +59,7 @@ def _load(out: Code, cursor: int, work: Work, load: int, block: int, image: int,
     return _copies(out, cursor, dtype, tag, MTE2, source, target, (last - first) * width, planes)
 
 
-@general
+@compile_once
 @njit(cache=True)
 def _store(out: Code, cursor: int, work: Work, operator: int, block: int, image: int, iteration: int, member: int) -> int:
     """Store to DDR of a result that also stays in L1 for the segment."""

@@ -20,8 +20,8 @@ from compiler.instructions.builders import DDR, MTE2, SHARED, Ints, copy
 from compiler.ops.conv import product_of
 from compiler.ops.conv_emitter import WEIGHT_PIECE_BLOCKS
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment.border_tensors import border_names, hidden
-from compiler.segment.memory_plan import named
+from compiler.segment.border_tensors import border_names, scratch_tensors
+from compiler.segment.memory_plan import segment_label
 from compiler.segment.segment import CoreShare, Segment
 from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
@@ -46,27 +46,29 @@ class Staged(NamedTuple):
 _NOTHING = Staged(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
 
 
-def staged(segment: Segment, target_graph: TargetGraph, core: int) -> Staged | Infeasible:
+def stage_data(segment: Segment, target_graph: TargetGraph, core: int) -> Staged | Infeasible:
     """Data in shared memory of one core's share of a segment.  core: its position among the plan's cores."""
     plan, start = segment.plan, segment.outline.start
     if not (plan.shared or plan.staged):
         return _NOTHING
     if target_graph.machine.shared is None:
-        return Infeasible(named(plan), f"{(*plan.shared, *plan.staged)[0]!r} in shared memory: {target_graph.machine.name} has none")
+        return Infeasible(
+            segment_label(plan), f"{(*plan.shared, *plan.staged)[0]!r} in shared memory: {target_graph.machine.name} has none"
+        )
     ranges = []
     storages = {storage.name: storage for storage in target_graph.storages}
     for name in plan.shared:
         storage = storages.get(name)
-        if storage is None or name not in hidden(target_graph):
+        if storage is None or name not in scratch_tensors(target_graph):
             reason = "no tensor of the model" if storage is None else "the host reads or writes it, or it is a constant"
-            return Infeasible(named(plan), f"{name!r} in shared memory: {reason}")
+            return Infeasible(segment_label(plan), f"{name!r} in shared memory: {reason}")
         ranges.append((storage.address, storage.n * storage.image_blocks))
     brought = []
     for name in plan.staged:  # ranges are of the whole operator, `brought` of the core's own channels
         k = start + plan.operators.index(name)
         product = product_of(target_graph.operators[k])
         if product is None or not product.stored_weight_blocks:
-            return Infeasible(named(plan), f"weights of {name!r} in shared memory: it has none")
+            return Infeasible(segment_label(plan), f"weights of {name!r} in shared memory: it has none")
         ranges.append((product.weights_at, product.stored_weight_blocks))
         part = core if len(segment.parts) > 1 else 0
         local = product_of(segment.parts[part].operators[k])
@@ -91,17 +93,19 @@ def _makes(share: CoreShare, operator: int) -> bool:
     )
 
 
-def disagreement(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
+def find_disagreement(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
     """The refusal of a plan with a tensor that one segment has in shared memory and another in DDR; None if there is none."""
     shared = {name for plan, _ in segments for name in plan.shared}
     if shared:
         for plan, start in segments:
             for name in sorted(border_names(target_graph, start, start + len(plan.operators)) & shared - set(plan.shared)):
-                return Infeasible(named(plan), f"{name!r} is in DDR here and in shared memory elsewhere; expected the same of all segments")
+                return Infeasible(
+                    segment_label(plan), f"{name!r} is in DDR here and in shared memory elsewhere; expected the same of all segments"
+                )
     return None
 
 
-def with_staged(code: Code, staging: Staged) -> Code:
+def add_staging(code: Code, staging: Staged) -> Code:
     """The records with accesses to shared memory, and with loads of staged weights in front of their first reader."""
     if not len(staging.ranges):
         return code

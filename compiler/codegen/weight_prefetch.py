@@ -21,7 +21,7 @@ from simulator.npu.program import Code
 _ENGINE, _SRC, _DST, _S0 = isa.ENGINE, isa.SRC, isa.DST, isa.S0
 
 
-def bring_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> None:
+def prefetch_weights(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> None:
     """In place: the first loads of constants, `size_kib` of them at most, before everything else, which keeps its order.
 
     None into UB, whose few places the segment before works in: it would wait for that, and all loads behind it too.  None into a place in

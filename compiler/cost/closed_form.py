@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.ir.im2col import Cut
 from compiler.ops.tile_counts import Along, all_steps
 from compiler.target.capabilities import room_blocks, writes_l1
-from compiler.target.zero_blocks import Ints, Panels, panels_of
+from compiler.target.zero_blocks import Ints, Panels, count_panels
 from simulator.npu.cycles import cost_tables, latency_cycles
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
@@ -84,7 +84,7 @@ def _per(size_bytes: float, rate: int) -> float:
 
 
 @njit(cache=True)
-def moves(size_bytes: float, rate: int, count: float, startup: int) -> float:
+def path_cycles(size_bytes: float, rate: int, count: float, startup: int) -> float:
     """Cycles of so many bytes on a path, in so many instructions: operands to UB (MTE1), results back to L1 (MTE3)."""
     return _per(size_bytes, rate) + count * startup
 
@@ -100,11 +100,11 @@ def steps_along(cost: Cost, axis: int, along: Along, tile: int) -> int:
 @njit(cache=True)
 def panels_between(cost: Cost, needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut) -> Panels:
     """Panels of a product with zeros beside its groups (`target.zero_blocks`)."""
-    return panels_of(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, cost.lanes, cost.axes[K], cost.columns, cost.axes[N])
+    return count_panels(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, cost.lanes, cost.axes[K], cost.columns, cost.axes[N])
 
 
 @njit(cache=True)
-def cube(cost: Cost, products: int, steps: int) -> int:
+def cube_cycles(cost: Cost, products: int, steps: int) -> int:
     """Cycles of CUBE."""
     return products * cost.cube_startup + steps * cost.step_cycles
 
@@ -128,18 +128,18 @@ def out_cycles(cost: Cost, results: int) -> float:
 
 
 @njit(cache=True)
-def mte1(cost: Cost, left_cycles: float, loads_a: int, right_cycles: float, loads_b: int) -> float:
+def mte1_cycles(cost: Cost, left_cycles: float, loads_a: int, right_cycles: float, loads_b: int) -> float:
     """Cycles of MTE1 for L0.  left_cycles, right_cycles: of the moves themselves."""
     return (left_cycles + loads_a * cost.a_startup) + (right_cycles + loads_b * cost.b_startup)
 
 
 @njit(cache=True)
-def fixpipe(cost: Cost, out: float, results: int) -> float:
+def fixpipe_cycles(cost: Cost, out: float, results: int) -> float:
     """Cycles of FIXPIPE.  out: of the moves themselves."""
     return out + results * cost.out_startup
 
 
 @njit(cache=True)
-def serial(busiest: float, read_cycles: float) -> tuple[float, float, float]:
+def serial_cycles(busiest: float, read_cycles: float) -> tuple[float, float, float]:
     """An operator's part of `SERIAL`, in that order."""
     return max(busiest, read_cycles), max(busiest, read_cycles * 2), max(busiest, read_cycles * 4)

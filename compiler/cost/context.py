@@ -54,6 +54,6 @@ def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.fl
     return np.array(columns, np.float32)
 
 
-def under(features: NDArray[np.float32], condition: NDArray[np.float32]) -> NDArray[np.float32]:
+def join_condition(features: NDArray[np.float32], condition: NDArray[np.float32]) -> NDArray[np.float32]:
     """Features [n, F] with the condition beside each row, [n, F + len(CONDITIONS)]."""
     return np.hstack([features, np.broadcast_to(condition, (len(features), len(condition)))])

@@ -14,7 +14,7 @@ from compiler.ops.conv import product_of
 from compiler.ops.cost_class import CostClass
 from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_all
 from compiler.plan.plan import ConvTiling
-from compiler.target.zero_blocks import Ints, multiplied
+from compiler.target.zero_blocks import Ints, mark_multiplied
 from simulator.npu.cycles import price
 from simulator.npu.isa import ENGINE, WORDS
 from simulator.npu.parts import Engine
@@ -24,7 +24,7 @@ from simulator.npu.tiles import COLUMNS
 _FIRST = 256  # records for which there is room at first
 
 
-class Expanding(NamedTuple):
+class ExpansionCost(NamedTuple):
     """Cycles of VECTOR and MTE3, and records of both."""
 
     vector: float = 0.0
@@ -32,10 +32,10 @@ class Expanding(NamedTuple):
     records: float = 0.0
 
 
-_NOTHING = Expanding()
+_NOTHING = ExpansionCost()
 
 
-def expanding(kind: CostClass, tiling: ConvTiling) -> Expanding:
+def price_expansion(kind: CostClass, tiling: ConvTiling) -> ExpansionCost:
     """Cost of expanding all of an operator's weights once."""
     spec = product_of(kind.spec)
     if spec is None or spec.expansion is None:
@@ -47,20 +47,20 @@ def expanding(kind: CostClass, tiling: ConvTiling) -> Expanding:
 
 
 @lru_cache(maxsize=1 << 12)
-def _expanding(kind: CostClass, resident: bool, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int) -> Expanding:
+def _expanding(kind: CostClass, resident: bool, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int) -> ExpansionCost:
     spec = product_of(kind.spec)
     assert spec is not None
     assert spec.expansion is not None
     tiling = tiling_of("resident" if resident else "streamed", chunk_n1, chunk_k1, 0, tile_n1, tile_k1, 0)
     job, runs = spec.expansion_job(tiling), np.array(spec.expansion.runs, np.int64)
-    needed, used, room = multiplied(spec.needed, chunk_k1, tile_k1), -1, _FIRST
+    needed, used, room = mark_multiplied(spec.needed, chunk_k1, tile_k1), -1, _FIRST
     while used < 0:
         out = np.empty((room, WORDS), np.int32)
         used, room = _records(out, job, runs, needed, resident, chunk_n1, chunk_k1, spec.groups, spec.k1, spec.n1), 4 * room
     code = out[:used]
     busy, engine = price(code, kind.target_graph.machine).busy, code[:, ENGINE]
     vector, mte3 = engine == Engine.VECTOR, engine == Engine.MTE3
-    return Expanding(float(busy[vector].sum()), float(busy[mte3].sum()), float(vector.sum() + mte3.sum()))
+    return ExpansionCost(float(busy[vector].sum()), float(busy[mte3].sum()), float(vector.sum() + mte3.sum()))
 
 
 @njit(cache=True)

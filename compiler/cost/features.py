@@ -22,17 +22,17 @@ from compiler.cost.context import LATENCY, SHARE
 from compiler.cost.ddr_traffic import ddr_rates, loaded_blocks, shared_rates, stored_blocks
 from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, product_features
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
-from compiler.ops.base import Heights, VectorTiles, on_vector
+from compiler.ops.base import Heights, VectorTiles, as_vector_op
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import CostClass, kind_of
-from compiler.ops.tile_counts import cut_in
+from compiler.ops.cost_class import CostClass, cost_class_of
+from compiler.ops.tile_counts import nonempty_pieces
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
 from compiler.segment.memory_plan import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
 from simulator.npu.cycles import cost_tables
-from simulator.npu.level import ALONE, Level
+from simulator.npu.level import NO_CONTENTION, Level
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
 Each = NDArray[np.float64] | np.float64  # [n], or one for all
@@ -191,7 +191,7 @@ def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, .
         heights = tuple(blocks.heights[k].items())
         shares = tuple([in_shared[read.storage] for read in spec.reads])
         standing = blocks.inside[k], strip.residence(k), shares, spec.name in staged, target_graph.strips
-        standings.append(_OpContext(kind_of(target_graph, spec), heights, *standing))
+        standings.append(_OpContext(cost_class_of(target_graph, spec), heights, *standing))
         stored[in_shared[spec.y.storage]] += stored_blocks(target_graph, blocks, k)
     loaded = [(loaded_blocks(target_graph, blocks, load), in_shared[load.storage]) for load in blocks.loads]
     return _SegmentBytes(tuple(standings), (stored[0], stored[1]), tuple(loaded))
@@ -237,10 +237,10 @@ def _product(
 def _tiles(spec: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
     """Tiles of an image as (planes, rows, columns, how many): full ones, and smaller ones at the end of each axis."""
     across = tiling.tile_columns or spec.out_w
-    deep, wide = cut_in(spec.y.planes, on_vector(spec).planes_of_tile(tiling)), cut_in(spec.out_w, across)
+    deep, wide = nonempty_pieces(spec.y.planes, as_vector_op(spec).planes_of_tile(tiling)), nonempty_pieces(spec.out_w, across)
     high: dict[int, int] = {}
     for rows, count in heights:
-        for size, times in cut_in(rows, tiling.tile_rows if across >= spec.out_w else 1):
+        for size, times in nonempty_pieces(rows, tiling.tile_rows if across >= spec.out_w else 1):
             high[size] = high.get(size, 0) + count * times
     return [(p, h, w, a * b * c) for p, a in deep for h, b in high.items() for w, c in wide]
 
@@ -257,21 +257,23 @@ def _vector(standing: _OpContext, tiling: VectorTiling, images: int, read_rate: 
     across = -(-spec.out_w // (tiling.tile_columns or spec.out_w))
     tile_shapes = _tiles(spec, tiling, rows)
     tiles = float(sum([count for *_, count in tile_shapes]) * images)
-    work = on_vector(spec).work(VectorTiles(tiling, rows, tile_shapes, images, size, tiles, across, target_graph.type_of(spec.y), cycles))
+    work = as_vector_op(spec).work(
+        VectorTiles(tiling, rows, tile_shapes, images, size, tiles, across, target_graph.type_of(spec.y), cycles)
+    )
     calls, reads = work.calls, work.reads
     vector = work.repeats + calls * cost.vector_startup
     near = [blocks for blocks, (in_l1, _) in zip(reads, standing.reads, strict=True) if in_l1]
     far = zip(reads, standing.reads, standing.shared, strict=True)
     shared = sum([blocks for blocks, (in_l1, _), in_shared in far if in_shared and not in_l1], 0.0) * BLOCK_BYTES
     load = (sum(reads) - sum(near)) * BLOCK_BYTES - shared
-    mte1 = closed_form.moves(sum(near, 0.0) * BLOCK_BYTES, cost.in_rate, len(near) * tiles, cost.in_startup)
-    mte3 = closed_form.moves(size * BLOCK_BYTES, cost.back_rate, tiles, cost.back_startup) if standing.inside else 0.0
-    serial = closed_form.serial(max(vector, mte1, mte3), load / read_rate)
+    mte1 = closed_form.path_cycles(sum(near, 0.0) * BLOCK_BYTES, cost.in_rate, len(near) * tiles, cost.in_startup)
+    mte3 = closed_form.path_cycles(size * BLOCK_BYTES, cost.back_rate, tiles, cost.back_startup) if standing.inside else 0.0
+    serial = closed_form.serial_cycles(max(vector, mte1, mte3), load / read_rate)
     instructions = calls + tiles * (len(near) + 1)
     return mte1, vector, mte3, load, shared, instructions, tiles, high / spec.out_h, *serial
 
 
-def expected_cycles(raw: NDArray[np.float64], level: Level = ALONE) -> NDArray[np.float64]:
+def expected_cycles(raw: NDArray[np.float64], level: Level = NO_CONTENTION) -> NDArray[np.float64]:
     """Estimated cycles of one raw vector, or [n] of [n, F], at a contention level, before any measurement.
 
     The geometric mean of two cases: operators overlap as far as engines and DDR allow, and operators run one after the other.  The real
@@ -306,7 +308,7 @@ def _serial(raw: NDArray[np.float64], slower: Each) -> NDArray[np.float64]:
     return np.asarray(low + (high - low) * (slower - ratios[i - 1]) / (ratios[i] - ratios[i - 1]))
 
 
-def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
+def scale_features(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[np.float32]:
     """Scaled features, float32 [F] of one raw vector or [n, F] of several: extensive ones as log2(1 + x), intensive ones per operator."""
     x = np.array(raw, np.float64)
     operators = np.maximum(1.0, x[..., _AT["operators"]])
@@ -321,7 +323,7 @@ def scaled(raw: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> NDArray[
     return out.astype(np.float32)
 
 
-class SeenOperator(NamedTuple):
+class ModelInput(NamedTuple):
     """Input of the cost model of one level.  columns: float32 [n, more than F].  expected: float64 [n], the estimate that it corrects."""
 
     columns: NDArray[np.float32]
@@ -331,7 +333,7 @@ class SeenOperator(NamedTuple):
 _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
-def seen(features: NDArray[np.float32]) -> SeenOperator:
+def model_input(features: NDArray[np.float32]) -> ModelInput:
     """Cost model's input from `scaled` features float32 [n, F + C], each row followed by its condition (`cost.context`).
 
     Cycles of engines are added as shares of the estimate: trees split one column at a time, so from cycles alone they learn the size of a
@@ -344,9 +346,9 @@ def seen(features: NDArray[np.float32]) -> SeenOperator:
     fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
     parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + _moving(raw, share)), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
     waits = np.log2(1.0 + _waits(raw, latency) / expected)
-    return SeenOperator(np.column_stack([features, parts.astype(np.float32), waits.astype(np.float32)]), expected)
+    return ModelInput(np.column_stack([features, parts.astype(np.float32), waits.astype(np.float32)]), expected)
 
 
-def estimated(features: NDArray[np.float32]) -> NDArray[np.float64]:
+def estimate_cycles(features: NDArray[np.float32]) -> NDArray[np.float64]:
     """Estimate alone, float64 [n], of the same features."""
-    return seen(features).expected
+    return model_input(features).expected

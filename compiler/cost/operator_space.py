@@ -25,7 +25,7 @@ from compiler.cost.tiling_space import engine_cycles, estimate, legal_points, sh
 from compiler.ops.conv import ConvSpec, product_of
 from compiler.plan.plan import SegmentPlan
 from compiler.segment.allocator import fits
-from compiler.segment.blocks import cut
+from compiler.segment.blocks import cut_blocks
 from compiler.segment.memory_plan import tensor_requests, weight_requests
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
@@ -66,14 +66,14 @@ def operator_space(target_graph: TargetGraph, index: int, block_counts: Sequence
     l1 = room_blocks(machine, Memory.L1)
     parts: list[tuple[NDArray[np.int64], ...]] = []
     for blocks in block_counts:
-        resident_layout = cut(target_graph, index, index + 1, blocks)
+        resident_layout = cut_blocks(target_graph, index, index + 1, blocks)
         sizes = resident_layout.heights[0]
         rows = max(sizes)
         stored = stored_blocks(target_graph, resident_layout, 0)
         # chunks of weights, then all legal tiles of each, with the slots that fit L1
         for resident, chunk in _chunks(target_graph, spec, rows):
             right = spec.right_blocks
-            layout = resident_layout if resident or not right else cut(target_graph, index, index + 1, blocks, streamed=1)
+            layout = resident_layout if resident or not right else cut_blocks(target_graph, index, index + 1, blocks, streamed=1)
             loaded = sum(loaded_blocks(target_graph, layout, load) for load in layout.loads)
             read = loaded + (stored if spec.residual is not None and spec.residual.storage not in layout.allocations else 0)
             shape = shape_of(machine, target_graph.type_of(spec.reads[0]), spec, rows, False, chunk)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from compiler.cost import closed_form
 from compiler.cost.closed_form import SERIAL, Cost, cost_of
 from compiler.cost.ddr_traffic import StoredWeights, fetched_blocks, stored_weights, weight_loads
-from compiler.cost.expansion_cost import Expanding, expanding
+from compiler.cost.expansion_cost import ExpansionCost, price_expansion
 from compiler.ir.im2col import Cut
 from compiler.ops.base import Heights
 from compiler.ops.conv import product_of
 from compiler.ops.cost_class import CostClass
-from compiler.ops.tile_counts import counts, counts_of_panels, pieces, places, whole
+from compiler.ops.tile_counts import count_panel_product, count_product, l0_slot_counts, single_piece, split_axis
 from compiler.plan.plan import ConvTiling
 from compiler.segment.dataflow import Sizes, sizes_of
 from compiler.target.capabilities import L0
@@ -90,27 +90,27 @@ def product_features(kind: CostClass, tiling: ConvTiling, heights: Heights, stan
         cost_of(kind.target_graph.machine, int(kind.target_graph.type_of(kind.spec.reads[0])), standing.inside),
     )
     product = _product(kind)
-    features: NDArray[np.float64] = _add_up(cost, product, sizes_of(tiling), high, standing, expanding(kind, tiling))
+    features: NDArray[np.float64] = _add_up(cost, product, sizes_of(tiling), high, standing, price_expansion(kind, tiling))
     return features
 
 
 @njit(cache=True)
 def _add_up(
-    cost: Cost, product: _Product, sizes: Sizes, heights: NDArray[np.int64], standing: ProductStanding, expanded: Expanding
+    cost: Cost, product: _Product, sizes: Sizes, heights: NDArray[np.int64], standing: ProductStanding, expanded: ExpansionCost
 ) -> NDArray[np.float64]:
     inside, residual_in, right_in, staged, cores, strips, groups_of_images, together, read_rate = standing
     images = groups_of_images * together
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
-    along_n = pieces(product.n1, product.n1 if resident else chunk_n1)
-    along_k = pieces(product.k1, product.k1 if resident else chunk_k1)
+    along_n = split_axis(product.n1, product.n1 if resident else chunk_n1)
+    along_k = split_axis(product.k1, product.k1 if resident else chunk_k1)
     beside = closed_form.panels_between(cost, product.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, product.cut)
-    room = places(product.l0, cost.weight_blocks, tile_m, tile_n1, tile_k1)
+    room = l0_slot_counts(product.l0, cost.weight_blocks, tile_m, tile_n1, tile_k1)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
         if product.needed.size:
-            one = counts_of_panels(beside, cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
+            one = count_panel_product(beside, cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
         else:
-            one = counts(cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, product.cut, room)
+            one = count_product(cost.rows, high * product.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, product.cut, room)
         blocks += count
         rows += count * high
         pixels += count * high * product.out_w
@@ -118,7 +118,7 @@ def _add_up(
         results += count * one.results
         loads_a, moved_a = loads_a + count * one.loads_a, moved_a + count * one.moved_a
         loads_b, moved_b = loads_b + count * one.loads_b, moved_b + count * one.moved_b
-        steps_m += count * closed_form.steps_along(cost, closed_form.M, whole(one.rows), tile_m)
+        steps_m += count * closed_form.steps_along(cost, closed_form.M, single_piece(one.rows), tile_m)
     times = product.groups * images
     if product.needed.size:
         steps, multiplied = steps_m * beside.steps, beside.blocks
@@ -130,14 +130,14 @@ def _add_up(
         )
         multiplied = product.n1 * product.k1
     products *= product.times
-    cube = float(closed_form.cube(cost, products, steps * product.times)) * times
+    cube = float(closed_form.cube_cycles(cost, products, steps * product.times)) * times
     ideal = float(pixels) * cost.lanes * cost.columns * multiplied / cost.macs_per_cycle * times
-    mte1 = closed_form.mte1(cost, closed_form.a_cycles(cost, moved_a), loads_a, closed_form.b_cycles(cost, moved_b), loads_b) * times
-    fixpipe = closed_form.fixpipe(cost, closed_form.out_cycles(cost, pixels * product.n1), results) * times
+    mte1 = closed_form.mte1_cycles(cost, closed_form.a_cycles(cost, moved_a), loads_a, closed_form.b_cycles(cost, moved_b), loads_b) * times
+    fixpipe = closed_form.fixpipe_cycles(cost, closed_form.out_cycles(cost, pixels * product.n1), results) * times
     result = float(pixels) * product.planes * BLOCK_BYTES * images
     added = float(pixels) * product.residual * BLOCK_BYTES * images
-    mte1 += closed_form.moves(added, cost.in_rate, results * times, cost.in_startup) if residual_in == _L1 else 0.0
-    mte3 = closed_form.moves(result, cost.back_rate, results * times, cost.back_startup) if inside and not cost.direct else 0.0
+    mte1 += closed_form.path_cycles(added, cost.in_rate, results * times, cost.in_startup) if residual_in == _L1 else 0.0
+    mte3 = closed_form.path_cycles(result, cost.back_rate, results * times, cost.back_startup) if inside and not cost.direct else 0.0
     every_block = float(blocks * groups_of_images)
     # resident data is loaded by each core that has a block, in its first strip; every strip counts a share of that, so that they add up
     loads = min(float(cores), every_block) / strips
@@ -154,7 +154,7 @@ def _add_up(
         staged_reads = once_each * weight_loads(product.weights, resident, chunks_n, loads, every_block)
         shared, weights = shared + staged_reads, weights - staged_reads + once_each / strips
     drain = closed_form.out_cycles(cost, tile_m * tile_n1) * blocks * groups_of_images
-    serial, half, quarter = closed_form.serial(max(cube, mte1, fixpipe, vector, mte3), (weights + residual + right) / read_rate)
+    serial, half, quarter = closed_form.serial_cycles(max(cube, mte1, fixpipe, vector, mte3), (weights + residual + right) / read_rate)
     # FIXPIPE, and MTE3 behind it unless it writes L1
     ways = 1 + (not cost.direct) + (residual_in == _L1)
     instructions = float(products + loads_a + loads_b + results * ways) * times + expanded.records * times_expanded

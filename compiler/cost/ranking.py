@@ -18,9 +18,9 @@ from compiler.cost.closed_form import Cost, cost_of
 from compiler.cost.tiling_space import (
     Layer,
     Shape,
-    axes,
     block_cycles,
     block_cycles_of_panels,
+    chunk_work,
     cycles_out,
     estimate,
     fill_cycles,
@@ -30,13 +30,13 @@ from compiler.cost.tiling_space import (
     layer_of,
     layer_shape,
     legal_points,
+    loop_orders,
     m_side,
     n_side,
-    orders,
-    work,
+    tile_axes,
 )
 from compiler.ops.conv import ConvSpec
-from compiler.ops.tile_counts import partial_blocks, places
+from compiler.ops.tile_counts import l0_slot_counts, partial_blocks
 from compiler.plan.plan import ConvTiling
 from compiler.target.capabilities import room_blocks, writes_l1
 from compiler.target.target_graph import TargetGraph
@@ -48,8 +48,8 @@ CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of str
 LAST_BUDGETS = (8, 4, 2, 1)  # if nothing else fits, in `Fractal.weight_blocks`; the last one is a fractal's columns by one block of k
 _CHUNKS_N1 = (32, 16, 8, 4)  # n1 of chunks along k to try, beside the most that fit
 _ANY = 1 << 40, 1 << 40  # tiles that stay in a bound
-KEPT = 64  # size of a ranking, best estimates first
-FEW = 4  # points of every chunk in a ranking, whatever others have
+RANKING_SIZE = 64  # size of a ranking, best estimates first
+CHUNK_POINTS = 4  # points of every chunk in a ranking, whatever others have
 
 
 @njit(cache=True)
@@ -62,7 +62,7 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
     if shape.needed.size:
         points, _ = _of_panels(shape, cost)
         return points[_least(points[:, 0], limit)]
-    ms, ns, ks = axes(shape, cost)
+    ms, ns, ks = tile_axes(shape, cost)
     all_n, all_k = [n_side(shape, cost, n) for n in ns], [k_side(shape, cost, k) for k in ks]
     fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
     for j in range(ks.shape[0]):
@@ -71,12 +71,12 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
     room_a, room_b = np.empty(ks.shape[0], np.int64), np.empty((ns.shape[0], ks.shape[0]), np.int64)
     for i, n in enumerate(ns):
         for j, k in enumerate(ks):
-            room_b[i, j] = places(shape.l0, cost.weight_blocks, 1, n, k)[1]
+            room_b[i, j] = l0_slot_counts(shape.l0, cost.weight_blocks, 1, n, k)[1]
     table, order, used = np.empty((limit, 7), np.int64), np.empty((limit, 2), np.int64), 0  # order: (cycles, row), the best first
     for m in ms[::-1]:
         along_m, largest = m_side(shape, cost, m), 0
         for j, k in enumerate(ks):
-            room_a[j] = places(shape.l0, cost.weight_blocks, m, 1, k)[0]
+            room_a[j] = l0_slot_counts(shape.l0, cost.weight_blocks, m, 1, k)[0]
         for i in range(ns.shape[0] - 1, -1, -1):
             n = ns[i]
             if not is_legal(shape, cost, m, n, ks[0]):
@@ -93,7 +93,7 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
                     continue
             for j in range(largest, -1, -1):
                 k = ks[j]
-                for n_outer in range(orders(along_m[0], all_n[i][0]) - 1, -1, -1):
+                for n_outer in range(loop_orders(along_m[0], all_n[i][0]) - 1, -1, -1):
                     cycles = block_cycles(
                         shape, cost, along_m, all_n[i], all_k[j], weights, 0, fix, drain, n_outer, (room_a[j], room_b[i, j])
                     )
@@ -138,7 +138,7 @@ def _least(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 @njit(cache=True)
 def _of_panels(shape: Shape, cost: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Points of a shape with zeros beside its groups, int64 [p, 7] as `_ranked` has them, and the work of CUBE and MTE1 on each."""
-    ms, ns, ks = axes(shape, cost)
+    ms, ns, ks = tile_axes(shape, cost)
     panels = [closed_form.panels_between(cost, shape.needed, shape.n1, shape.k1, n, k, shape.cut) for n in ns for k in ks]
     table, worked, used = np.empty((2 * len(ms) * len(panels), 7), np.int64), np.empty(2 * len(ms) * len(panels), np.int64), 0
     for m in ms:
@@ -146,7 +146,7 @@ def _of_panels(shape: Shape, cost: Cost) -> tuple[NDArray[np.int64], NDArray[np.
             for j, k in enumerate(ks):
                 if not is_legal(shape, cost, m, n, k):
                     break  # nor is a larger one
-                for n_outer in range(orders((shape.pixels + m - 1) // m, (shape.n1 + n - 1) // n)):
+                for n_outer in range(loop_orders((shape.pixels + m - 1) // m, (shape.n1 + n - 1) // n)):
                     cycles, work = block_cycles_of_panels(shape, cost, m, n, k, panels[i * len(ks) + j], n_outer)
                     worked[used], table[used, 0], table[used, 1], table[used, 2] = work, cycles, shape.n1, shape.k1
                     table[used, 3], table[used, 4], table[used, 5], table[used, 6] = m, n, k, n_outer
@@ -164,7 +164,7 @@ def _least_work(shape: Shape, cost: Cost) -> NDArray[np.int64]:
             if (worked[j], points[j, 0]) < (worked[i], points[i, 0]):
                 i = j
         return points[i]
-    ms, ns, ks = axes(shape, cost)
+    ms, ns, ks = tile_axes(shape, cost)
     all_n, all_k = [n_side(shape, cost, n) for n in ns], [k_side(shape, cost, k) for k in ks]
     weights = int(closed_form.b_cycles(cost, shape.n1 * shape.k1))
     out, least = np.zeros(7, np.int64), (np.int64(1) << 62, np.int64(0))
@@ -174,9 +174,9 @@ def _least_work(shape: Shape, cost: Cost) -> NDArray[np.int64]:
             for k, along_k in zip(ks, all_k):  # noqa: B905
                 if not is_legal(shape, cost, m, n, k):
                     break  # nor is a larger one
-                room = places(shape.l0, cost.weight_blocks, m, n, k)
-                for n_outer in range(orders(along_m[0], along_n[0])):
-                    cube, moves = work(cost, along_m, along_n, along_k, weights, n_outer, room)
+                room = l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k)
+                for n_outer in range(loop_orders(along_m[0], along_n[0])):
+                    cube, moves = chunk_work(cost, along_m, along_n, along_k, weights, n_outer, room)
                     if cube + moves > least[0]:
                         continue
                     fix, drain = cycles_out(shape, cost, along_m[0], along_m[3], along_n[0], n)
@@ -206,7 +206,7 @@ def _points(shape: Shape, cost: Cost, chunks: NDArray[np.int64], limit: int) -> 
             place[count + k] = k
             for column in range(7):
                 points[count + k, column] = best[k, column]
-        if len(best) > FEW:
+        if len(best) > CHUNK_POINTS:
             least, row = _least_work(chunk, cost), 0
             while row < len(best) and not (
                 best[row, 3] == least[3] and best[row, 4] == least[4] and best[row, 5] == least[5] and best[row, 6] == least[6]
@@ -229,7 +229,7 @@ def _rank(shape: Shape, cost: Cost, chunks: NDArray[np.int64], limit: int) -> ND
     """
     points, place = _points(shape, cost, chunks[np.argsort(-chunks[:, 0] * chunks[:, 1], kind="stable")], limit)
     order = np.argsort(points[:, 0], kind="stable")
-    few = place[order] < FEW
+    few = place[order] < CHUNK_POINTS
     return points[order[few | (np.cumsum(~few) <= limit - few.sum())][:limit]]
 
 
@@ -319,14 +319,16 @@ def conv_tiling(
 
     Streamed weights come in chunks of at most `budget` blocks.
     """
-    ranked = _ranking(target_graph, spec, rows, to_l1, resident, budget, KEPT if choice else 1)
+    ranked = _ranking(target_graph, spec, rows, to_l1, resident, budget, RANKING_SIZE if choice else 1)
     if not len(ranked):
         return None
     point = ranked[min(choice, len(ranked) - 1)].tolist()
     return tiling_of("resident" if resident else "streamed", *point[1:])
 
 
-def narrower(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int) -> ConvTiling | None:
+def narrow_tiling(
+    target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int
+) -> ConvTiling | None:
     """Best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, with the same weights; None without one."""
     resident, direct = tiling.weights == "resident", to_l1 and writes_l1(target_graph.machine)
     chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
@@ -347,20 +349,20 @@ def _narrower(
     return tuple(points[int(np.argmin(estimate(machine, shape, points)))].tolist()) if len(points) else None
 
 
-def conv_place(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int:
+def tiling_rank(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, budget: int) -> int:
     """Rank for which `conv_tiling` returns this tiling; 0 without one."""
     point = (tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1, int(tiling.order == "n"))
-    ranked = _ranking(target_graph, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
+    ranked = _ranking(target_graph, spec, rows, to_l1, tiling.weights == "resident", budget, RANKING_SIZE)
     places = np.flatnonzero((ranked[:, 1:] == point).all(1))
     return int(places[0]) if len(places) else 0
 
 
-def least_behind(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool) -> int:
+def least_tail_rank(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool) -> int:
     """Rank of the tiling of resident weights with the least work after their last load: the smallest last tile along n.
 
     Of equals the best by estimate.  With tiles of pixels as the outer loop, all of n remains.
     """
-    _, _, _, m, n, _, n_outer = _ranking(target_graph, spec, rows, to_l1, True, 0, KEPT).T
+    _, _, _, m, n, _, n_outer = _ranking(target_graph, spec, rows, to_l1, True, 0, RANKING_SIZE).T
     last = (spec.n1 - 1) % n + 1
     return int(np.argmin(np.where((n_outer > 0) | (m >= rows * spec.out_w), last, spec.n1)))
 
@@ -373,4 +375,6 @@ def _ranking(
     dtype, layer, budget = int(target_graph.type_of(spec.reads[0])), layer_of(spec), 0 if resident else budget
     if target_graph.together == 1:
         return _ranked(target_graph.machine, dtype, layer, rows, direct, resident, budget, limit)
-    return _ranked(target_graph.machine, dtype, layer, rows, direct, resident, budget, KEPT, 1 if resident else target_graph.together)
+    return _ranked(
+        target_graph.machine, dtype, layer, rows, direct, resident, budget, RANKING_SIZE, 1 if resident else target_graph.together
+    )

@@ -24,10 +24,10 @@ from compiler.segment.dataflow import (
     Extents,
     Sizes,
     Stage,
-    cube_placed,
     cube_places,
+    cube_tile_loop,
     cube_tiles,
-    live,
+    live_elements,
     nest_of,
     sizes_of,
     stages_of,
@@ -80,7 +80,7 @@ def stage_features(
         out[column] += tile.computed * stage.bits * times
         out[column + 1] += tile.emitted * times
         column += _MEANS
-        out[column] += live(stage, tile, nest, tiling) * stage.bits
+        out[column] += live_elements(stage, tile, nest, tiling) * stage.bits
         out[column + 1] += tile.elements * stage.bits
     return out
 
@@ -108,7 +108,7 @@ def _cube_table(
     """Table of a product's stages, int64 [stages, 4]: `cube_places`, bits, index in `_STAGES`, and how many tiles are live."""
     stages, places = _stages(kind, on_chip, inside)
     partial = weights == "streamed" and pieces_of_k
-    doubles = [cube_placed(stage.tensor, stage.buffer.name, weights, constants, partial)[1] for stage in stages]
+    doubles = [cube_tile_loop(stage.tensor, stage.buffer.name, weights, constants, partial)[1] for stage in stages]
     rows = zip(cube_places(stages), [stage.bits for stage in stages], places, [1 + double for double in doubles], strict=True)
     return np.array(list(rows), np.int64)
 

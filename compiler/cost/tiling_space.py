@@ -16,23 +16,23 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed_form
 from compiler.cost.closed_form import Cost, cost_of
-from compiler.ir.im2col import WHOLE, Cut, instructions
+from compiler.ir.im2col import WHOLE, Cut, count_instructions
 from compiler.ops.conv import ConvSpec
 from compiler.ops.tile_counts import (
     Pair,
-    counts,
-    counts_of_panels,
+    count_chunk,
+    count_panel_product,
+    count_product,
     l0_blocks,
-    of_chunk,
-    padded,
+    l0_slot_counts,
+    padded_rows,
     partial_blocks,
-    pieces,
-    places,
-    staying,
-    whole,
+    single_piece,
+    split_axis,
+    tiles_stay,
 )
-from compiler.target.capabilities import ALONE, L0, room_blocks, writes_l1
-from compiler.target.zero_blocks import EVERYWHERE, Ints, Panels, loads
+from compiler.target.capabilities import L0, SINGLE_TILE, room_blocks, writes_l1
+from compiler.target.zero_blocks import EVERYWHERE, Ints, Panels, count_loads
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
@@ -63,7 +63,7 @@ class Shape(NamedTuple):
     ub_blocks: int = 0
     cut: Cut = WHOLE
     needed: Ints = EVERYWHERE
-    l0: L0 = ALONE
+    l0: L0 = SINGLE_TILE
 
 
 class Layer(NamedTuple):
@@ -164,10 +164,10 @@ def largest_k(cost: Cost, tile_m: int, tile_n: int) -> int:
 @njit(cache=True)
 def m_side(shape: Shape, cost: Cost, tile: int) -> tuple[int, int, int, int]:
     """Figures along m: tiles, steps of MMAD, cycles of the left operand to L0A, and rows of the largest tile."""
-    tiles, rows = (shape.pixels + tile - 1) // tile, padded(cost.rows, shape.pixels, tile)
+    tiles, rows = (shape.pixels + tile - 1) // tile, padded_rows(cost.rows, shape.pixels, tile)
     return (
         tiles,
-        closed_form.steps_along(cost, closed_form.M, whole(rows), tile),
+        closed_form.steps_along(cost, closed_form.M, single_piece(rows), tile),
         int(closed_form.a_cycles(cost, rows * shape.k1)),
         min(tile, rows),
     )
@@ -176,7 +176,7 @@ def m_side(shape: Shape, cost: Cost, tile: int) -> tuple[int, int, int, int]:
 @njit(cache=True)
 def n_side(shape: Shape, cost: Cost, tile: int) -> tuple[int, int]:
     """Figures along n: tiles, and steps of MMAD."""
-    return (shape.n1 + tile - 1) // tile, closed_form.steps_along(cost, closed_form.N, whole(shape.n1), tile)
+    return (shape.n1 + tile - 1) // tile, closed_form.steps_along(cost, closed_form.N, single_piece(shape.n1), tile)
 
 
 @njit(cache=True)
@@ -184,13 +184,13 @@ def k_side(shape: Shape, cost: Cost, tile: int) -> tuple[int, int, int]:
     """Figures along k: tiles, steps of MMAD, and instructions for the left operand's tiles."""
     return (
         (shape.k1 + tile - 1) // tile,
-        closed_form.steps_along(cost, closed_form.K, whole(shape.k1), tile),
-        instructions(shape.cut, 0, shape.k1, shape.k1, tile),
+        closed_form.steps_along(cost, closed_form.K, single_piece(shape.k1), tile),
+        count_instructions(shape.cut, 0, shape.k1, shape.k1, tile),
     )
 
 
 @njit(cache=True)
-def orders(tiles_m: int, tiles_n: int) -> int:
+def loop_orders(tiles_m: int, tiles_n: int) -> int:
     """Number of different orders of the loops over tiles: one if one of the loops has a single tile."""
     return 2 if tiles_m > 1 and tiles_n > 1 else 1
 
@@ -204,22 +204,22 @@ def fill_cycles(cost: Cost, rows: int, tile_n: int, tile_k: int) -> int:
 @njit(cache=True)
 def cycles_out(shape: Shape, cost: Cost, tiles_m: int, rows: int, tiles_n: int, tile_n: int) -> tuple[int, int]:
     """Cycles of FIXPIPE per chunk, and of one tile."""
-    fix = closed_form.fixpipe(cost, int(closed_form.out_cycles(cost, shape.pixels * shape.n1)), tiles_m * tiles_n) // shape.chunks_k
+    fix = closed_form.fixpipe_cycles(cost, int(closed_form.out_cycles(cost, shape.pixels * shape.n1)), tiles_m * tiles_n) // shape.chunks_k
     return fix, int(closed_form.out_cycles(cost, rows * tile_n))
 
 
 @njit(cache=True)
-def work(
+def chunk_work(
     cost: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int, n_outer: int,
     room: Pair,
 ) -> tuple[int, int]:  # fmt: skip
     """Busy cycles of CUBE and MTE1 on one chunk; weights: cycles of its right operand to L0B.  room: `places`."""
     (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k, copies_k) = along_m, along_n, along_k
-    products, loads_a, repeats_a, loads_b, repeats_b = of_chunk(
-        tiles_m, tiles_n, tiles_k, copies_k, n_outer, staying(tiles_m, tiles_n, tiles_k, n_outer, room)
+    products, loads_a, repeats_a, loads_b, repeats_b = count_chunk(
+        tiles_m, tiles_n, tiles_k, copies_k, n_outer, tiles_stay(tiles_m, tiles_n, tiles_k, n_outer, room)
     )
-    cube = closed_form.cube(cost, products, steps_m * steps_k * steps_n)
-    return cube, closed_form.mte1(cost, repeats_a * pixels, loads_a, repeats_b * weights, loads_b)
+    cube = closed_form.cube_cycles(cost, products, steps_m * steps_k * steps_n)
+    return cube, closed_form.mte1_cycles(cost, repeats_a * pixels, loads_a, repeats_b * weights, loads_b)
 
 
 @njit(cache=True)
@@ -237,7 +237,7 @@ def block_cycles(
     room: Pair,
 ) -> int:
     """Estimate of a point; weights, room: see `work`.  No division: it is the ranking's inner loop."""
-    cube, moves = work(cost, along_m, along_n, along_k, weights, n_outer, room)
+    cube, moves = chunk_work(cost, along_m, along_n, along_k, weights, n_outer, room)
     return side_by_side(shape, cost, cube, moves, along_m[0] * along_n[0] * along_k[0], fill, fix, drain)
 
 
@@ -261,10 +261,10 @@ def work_of_panels(
     """Busy cycles of CUBE and MTE1 for groups with zeros beside them, and products: one chunk's share."""
     tiles_m, steps_m, pixels, _ = along_m
     chunks, products = shape.chunks_n * shape.chunks_k, tiles_m * panels.panels
-    loads_a, of_a, loads_b, of_b = loads(panels, tiles_m, n_outer, stay)
+    loads_a, of_a, loads_b, of_b = count_loads(panels, tiles_m, n_outer, stay)
     a = pixels * of_a // shape.k1
-    moves = closed_form.mte1(cost, a, loads_a, int(closed_form.b_cycles(cost, of_b)), loads_b)
-    return closed_form.cube(cost, products, steps_m * panels.steps) // chunks, int(moves) // chunks, products // chunks
+    moves = closed_form.mte1_cycles(cost, a, loads_a, int(closed_form.b_cycles(cost, of_b)), loads_b)
+    return closed_form.cube_cycles(cost, products, steps_m * panels.steps) // chunks, int(moves) // chunks, products // chunks
 
 
 @njit(cache=True)
@@ -273,8 +273,12 @@ def block_cycles_of_panels(
 ) -> tuple[int, int]:
     """Estimate of a point for groups with zeros beside them, and cycles of CUBE and MTE1 together on a chunk."""
     along_m, tiles_n = m_side(shape, cost, tile_m), n_side(shape, cost, tile_n)[0]
-    stay = staying(
-        along_m[0], tiles_n, (shape.k1 + tile_k - 1) // tile_k, n_outer, places(shape.l0, cost.weight_blocks, tile_m, tile_n, tile_k)
+    stay = tiles_stay(
+        along_m[0],
+        tiles_n,
+        (shape.k1 + tile_k - 1) // tile_k,
+        n_outer,
+        l0_slot_counts(shape.l0, cost.weight_blocks, tile_m, tile_n, tile_k),
     )
     cube, moves, products = work_of_panels(shape, cost, along_m, panels, n_outer, stay)
     fix, drain = cycles_out(shape, cost, along_m[0], along_m[3], tiles_n, tile_n)
@@ -289,7 +293,7 @@ def _points(shape: Shape, cost: Cost, ms: NDArray[np.int64], ns: NDArray[np.int6
         for n in ns:
             for k in ks:
                 if is_legal(shape, cost, m, n, k):
-                    for n_outer in range(orders((shape.pixels + m - 1) // m, (shape.n1 + n - 1) // n)):
+                    for n_outer in range(loop_orders((shape.pixels + m - 1) // m, (shape.n1 + n - 1) // n)):
                         out[count, 0], out[count, 1], out[count, 2], out[count, 3] = m, n, k, n_outer
                         count += 1
     return out[:count].copy()
@@ -318,40 +322,40 @@ def _estimate(shape: Shape, cost: Cost, points: NDArray[np.int64]) -> NDArray[np
             fix,
             drain,
             n_outer,
-            places(shape.l0, cost.weight_blocks, m, n, k),
+            l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k),
         )
     return out
 
 
 @njit(cache=True)
 def _engines(shape: Shape, cost: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> NDArray[np.int64]:
-    out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), pieces(n1, shape.n1), pieces(k1, shape.k1)
+    out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), split_axis(n1, shape.n1), split_axis(k1, shape.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
-        room = places(shape.l0, cost.weight_blocks, m, n, k)
+        room = l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k)
         if shape.needed.size:
             panels = closed_form.panels_between(cost, shape.needed, shape.n1, shape.k1, n, k, shape.cut)
-            tiles, steps = counts_of_panels(panels, cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, room), panels.steps
+            tiles, steps = count_panel_product(panels, cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, room), panels.steps
         else:
-            tiles = counts(cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, shape.cut, room)
+            tiles = count_product(cost.rows, shape.pixels, along_n, along_k, m, n, k, n_outer, shape.cut, room)
             steps = closed_form.steps_along(cost, closed_form.N, along_n, n) * closed_form.steps_along(cost, closed_form.K, along_k, k)
-        steps *= closed_form.steps_along(cost, closed_form.M, whole(tiles.rows), m)
-        cube = closed_form.cube(cost, tiles.products, steps)
+        steps *= closed_form.steps_along(cost, closed_form.M, single_piece(tiles.rows), m)
+        cube = closed_form.cube_cycles(cost, tiles.products, steps)
         a, b, moved = (
             closed_form.a_cycles(cost, tiles.moved_a),
             closed_form.b_cycles(cost, tiles.moved_b),
             closed_form.out_cycles(cost, shape.pixels * n1),
         )
         moves, fix = (
-            closed_form.mte1(cost, int(a), tiles.loads_a, int(b), tiles.loads_b),
-            closed_form.fixpipe(cost, int(moved), tiles.results),
+            closed_form.mte1_cycles(cost, int(a), tiles.loads_a, int(b), tiles.loads_b),
+            closed_form.fixpipe_cycles(cost, int(moved), tiles.results),
         )
         out[i, 0], out[i, 1], out[i, 2] = shape.groups * cube, shape.groups * moves, shape.groups * fix
     return out
 
 
 @njit(cache=True)
-def axes(shape: Shape, cost: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def tile_axes(shape: Shape, cost: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Tile sizes to try along m (pixels), n1 and k1."""
     ms = _sizes((shape.pixels + ROWS - 1) // ROWS, cost.half_a // ROWS, ROWS)
     step = shape.n1_step
@@ -362,7 +366,7 @@ def axes(shape: Shape, cost: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]
 def legal_points(machine: Machine, shape: Shape) -> NDArray[np.int64]:
     """Legal points, int64 [p, 4] of (tile_m, tile_n1, tile_k1, n_outer); n_outer 0 if the order makes no difference."""
     cost = cost_of(machine, shape.dtype, shape.to_l1)
-    points: NDArray[np.int64] = _points(shape, cost, *axes(shape, cost))
+    points: NDArray[np.int64] = _points(shape, cost, *tile_axes(shape, cost))
     return points
 
 

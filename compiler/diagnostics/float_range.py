@@ -15,15 +15,15 @@ from compiler.frontend.onnx_io.large_constants import LargeConstant
 from compiler.frontend.partition.partition import Partition
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Conv, LayerNorm, Vector
-from simulator.npu.float_range import Beyond, holds
+from simulator.npu.float_range import OutOfRange, holds
 from simulator.npu.parts import DataType
 
-MOST_LINES = 12
+MAX_LINES = 12
 
 
-def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
+def find_weights_out_of_range(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[OutOfRange, ...]:
     """Weights out of range, in the graphs' order, by their names in the model, else by the operator."""
-    violations: list[Beyond] = []
+    violations: list[OutOfRange] = []
     weights_of_node: dict[str, list[LargeConstant]] = {}
     for graph in graphs:
         for operator, name, values in _weights(graph):
@@ -32,14 +32,14 @@ def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) ->
                 continue
             weights_of_node = weights_of_node or _given(part)
             names = [constant.tensor.name for constant in weights_of_node.get(operator, ()) if not holds(dtype, _largest(constant.array()))]
-            violations.append(Beyond(names[0] if names else name, largest))
+            violations.append(OutOfRange(names[0] if names else name, largest))
     return tuple(violations)
 
 
-def beyond_lines(weights: Sequence[Beyond], dtype: DataType) -> list[str]:
+def out_of_range_lines(weights: Sequence[OutOfRange], dtype: DataType) -> list[str]:
     """Lines of a report: one per weight for the first `MOST_LINES`, one for the rest."""
-    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in weights[:MOST_LINES]]
-    return lines + ([f"weights that {dtype.name} does not hold: {len(weights) - MOST_LINES} more"] if len(weights) > MOST_LINES else [])
+    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in weights[:MAX_LINES]]
+    return lines + ([f"weights that {dtype.name} does not hold: {len(weights) - MAX_LINES} more"] if len(weights) > MAX_LINES else [])
 
 
 def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:

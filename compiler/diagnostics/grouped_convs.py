@@ -35,7 +35,7 @@ def weights_multiplied(spec: ConvSpec) -> int | None:
     return spec.groups * blocks * spec.fractal.columns * spec.fractal.lanes
 
 
-def grouped(target_graphs: Iterable[TargetGraph]) -> GroupStructure | None:
+def find_group_structure(target_graphs: Iterable[TargetGraph]) -> GroupStructure | None:
     """Group structure of a model's subgraphs; None without such convolutions."""
     structure = GroupStructure(0, 0, 0)
     for target_graph in target_graphs:

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Port
-from compiler.ir.operators.base import Shape, sized
+from compiler.ir.operators.base import Shape, shape_text
 
 
 def graph_lines(graph: Graph, fingerprints: bool = True) -> list[str]:
@@ -27,17 +27,17 @@ def graph_lines(graph: Graph, fingerprints: bool = True) -> list[str]:
         name = op.y if op.name == op.y else f"{op.name} {op.y}"
         head = f"{type(op).__name__.lower()}({', '.join(op.inputs)})"
         kind = f" {graph.types[op.y]}" if op.y in graph.types else ""
-        lines.append(f"  {name}: {sized(graph.shapes[op.y])}{kind} = {head} {' '.join(op.attributes(spell))}".rstrip())
+        lines.append(f"  {name}: {shape_text(graph.shapes[op.y])}{kind} = {head} {' '.join(op.attributes(spell))}".rstrip())
     return lines + [f"  output {_port(port, graph.shapes[port.tensor])}" for port in graph.outputs]
 
 
 def _port(port: Port, shape: Shape) -> str:
     same = tuple(port.onnx_shape) == shape and port.onnx_name == port.tensor
     named = "" if same else f" as {port.onnx_name} [{', '.join(map(str, port.onnx_shape))}]"
-    return f"{port.tensor}: {sized(shape)}{named}"
+    return f"{port.tensor}: {shape_text(shape)}{named}"
 
 
 def _values(array: NDArray[Any], fingerprints: bool) -> str:
     if not fingerprints:
-        return sized(array.shape)
-    return f"{sized(array.shape)}#{hashlib.sha256(array.tobytes()).hexdigest()[:6]}"
+        return shape_text(array.shape)
+    return f"{shape_text(array.shape)}#{hashlib.sha256(array.tobytes()).hexdigest()[:6]}"

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from compiler.ops.conv import ConvSpec
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling, VectorTiling
-from compiler.segment.dataflow import nest_of, placed, stages_of
+from compiler.segment.dataflow import nest_of, stages_of, tile_loop
 from compiler.segment.segment import Segment
 from compiler.target.loop_nest import Nest
 from compiler.target.target_graph import TargetGraph
@@ -106,7 +106,7 @@ def _lines(loops: _Line, declared: Iterable[_Line], extents: dict[str, int], til
     places = {}
     for name in stages:
         tensor, _, buffer = name.partition(".")
-        places[name] = placed(tensor, buffer, tiling, extents)
+        places[name] = tile_loop(tensor, buffer, tiling, extents)
     for name, (at, _) in places.items():
         yield _Line("compute_at", (name, at))
     for name, (_, double) in places.items():

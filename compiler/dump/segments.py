@@ -15,8 +15,8 @@ from compiler.schedule.shared_memory_allocator import SharedPlaces
 from compiler.segment.allocator import Buffer, BufferRequest
 from compiler.segment.blocks import BlockAllocation, Ints
 from compiler.segment.memory_plan import Places
-from compiler.segment.persistent import Held, held_blocks
-from compiler.segment.reorder import permuted_to
+from compiler.segment.persistent import PersistentLayout, held_blocks
+from compiler.segment.reorder import permute_to
 from compiler.segment.segment import Segment, StripBlocks
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
@@ -29,7 +29,7 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
 
     Raises `InfeasibleError` where the plan has other operators than the compiler's unit.
     """
-    target_graph = permuted_to(compiler.target_graph, [name for segment in plan.segments for name in segment.operators])
+    target_graph = permute_to(compiler.target_graph, [name for segment in plan.segments for name in segment.operators])
     if isinstance(target_graph, Infeasible):
         raise InfeasibleError(str(target_graph))
     yield f"segments of plan {plan.digest}: {target_graph.machine.name}, {target_graph.dtype.name}"
@@ -62,7 +62,7 @@ def _shared(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
     )
 
 
-def _segment(segment: Segment, index: int, shares: list[ScheduledShare], held: Held | None) -> Iterator[str]:
+def _segment(segment: Segment, index: int, shares: list[ScheduledShare], held: PersistentLayout | None) -> Iterator[str]:
     """shares: those that have something to do.  held: where the program has what lies whole in L1."""
     several = len(segment.parts) > 1
     for part in range(len(segment.parts)):
@@ -127,7 +127,7 @@ def _share(segment: Segment, part: ScheduledShare) -> str:
     return f"  core {part.core}: iterations {mine.start}:{mine.stop}{each}, {records}, addresses from the {end}"
 
 
-def _places(segment: Segment, part: ScheduledShare, held: Held | None) -> list[str]:
+def _places(segment: Segment, part: ScheduledShare, held: PersistentLayout | None) -> list[str]:
     """Buffers and peaks, which cores that run the same rows share."""
     share = segment.share(part.place)
     places = segment.memory(share, part.flip, held=held)

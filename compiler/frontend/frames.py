@@ -43,7 +43,7 @@ def check_frames(model: ModelProto, frames: int) -> None:
             raise BadInputError(f"frames {frames}: tensor {tensor.name!r} has more than {MAX_VALUES} values in all of them")
 
 
-def framed(part: Partition, frames: int) -> Partition:
+def add_frames(part: Partition, frames: int) -> Partition:
     """Partition with `frames` frames.  part: of one frame.
 
     Raises `BadInputError` where a tensor has no axis for frames, or an output depends on no input.
@@ -51,12 +51,12 @@ def framed(part: Partition, frames: int) -> Partition:
     return part if frames == 1 else _Framing(part, frames).partition()
 
 
-def frames_in(model: ModelProto) -> int:
+def frame_count(model: ModelProto) -> int:
     """Number of frames per run of a written model."""
     return next((int(entry.value) for entry in model.metadata_props if entry.key == FRAMES_KEY), 1)
 
 
-def of_one_frame(nodes: Iterable[NodeProto]) -> list[NodeProto]:
+def restore_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto]:
     """Original nodes of a model with frames."""
     frame_nodes = []
     for node in nodes:
@@ -71,7 +71,7 @@ def of_one_frame(nodes: Iterable[NodeProto]) -> list[NodeProto]:
     return frame_nodes
 
 
-def with_ports_of_one(model: ModelProto, frames: int) -> None:
+def restore_ports(model: ModelProto, frames: int) -> None:
     """Restore input and output shapes of one frame, in place, in a model with the nodes of one frame."""
     weights = {tensor.name for tensor in model.graph.initializer}
     for tensor in (*model.graph.input, *model.graph.output):

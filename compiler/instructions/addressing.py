@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from compiler.instructions.builders import DDR, FAR, L1, Ints, TilePlace, general, inlined
+from compiler.instructions.builders import DDR, FAR, L1, Ints, TilePlace, compile_once, inlined
 
 
 class Allocations(NamedTuple):
@@ -28,7 +28,7 @@ class Allocations(NamedTuple):
     rows: Ints
 
 
-@general
+@compile_once
 @inlined
 def place_of(
     allocations: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int,

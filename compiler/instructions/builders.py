@@ -31,7 +31,7 @@ I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = range(isa.I_SH, isa.I_PL + 1)
 I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST = range(isa.I_OW, isa.I_FIRST + 1)
 
 
-def general(kernel: Any) -> Any:
+def compile_once(kernel: Any) -> Any:
     """Compile a kernel once for all callers: numba would compile it again for every combination of constant arguments."""
     resolve = kernel.get_call_template
 
@@ -108,28 +108,28 @@ class TilePlace(NamedTuple):
     gap: int
 
 
-@general
+@compile_once
 @njit(cache=True)
 def dense(memory: int, base: int, plane: int) -> TilePlace:
     """A place whose planes are contiguous."""
     return TilePlace(memory, base, plane, FAR, 0, FAR, 0)
 
 
-@general
+@compile_once
 @njit(cache=True)
-def behind(place: TilePlace, blocks: int) -> TilePlace:
+def advance(place: TilePlace, blocks: int) -> TilePlace:
     """The place that lies `blocks` blocks behind."""
     return TilePlace(place.memory, place.base + blocks, place.plane, place.wrap, place.back, place.width, place.gap)
 
 
-@general
+@compile_once
 @njit(cache=True)
 def before_wrap(place: TilePlace, offset: int, length: int) -> int:
     """How many of `length` blocks from `offset` on come before a ring's end."""
     return min(length, place.wrap - offset) if offset < place.wrap else length
 
 
-@general
+@compile_once
 @njit(cache=True)
 def side_by_side(place: TilePlace, offset: int, length: int) -> int:
     """How many of `length` blocks from `offset` on lie side by side."""
@@ -137,7 +137,7 @@ def side_by_side(place: TilePlace, offset: int, length: int) -> int:
     return min(run, place.width - offset % place.width) if place.gap else run
 
 
-@general
+@compile_once
 @njit(cache=True)
 def block_at(place: TilePlace, plane: int, offset: int) -> int:
     """The block `offset` blocks behind the first row's first one, in a plane."""
@@ -145,7 +145,7 @@ def block_at(place: TilePlace, plane: int, offset: int) -> int:
     return block - place.back if offset >= place.wrap else block
 
 
-@general
+@compile_once
 @njit(cache=True)
 def move(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, source_offset: int, target: TilePlace, target_offset: int,
@@ -157,7 +157,7 @@ def move(
     """
     done = 0
     while done < length:
-        run, rows = together(source, source_offset + done, target, target_offset + done, length - done)
+        run, rows = joined_rows(source, source_offset + done, target, target_offset + done, length - done)
         from_ = block_at(source, 0 if source.memory == UB else plane, source_offset + done)
         to = block_at(target, 0 if target.memory == UB else plane, target_offset + done)
         cursor = copy_rows(out, cursor, dtype, tag, engine, source, target, from_, to, run, rows, planes)
@@ -165,9 +165,9 @@ def move(
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
-def together(source: TilePlace, source_offset: int, target: TilePlace, target_offset: int, length: int) -> tuple[int, int]:
+def joined_rows(source: TilePlace, source_offset: int, target: TilePlace, target_offset: int, length: int) -> tuple[int, int]:
     """(run, rows): the next COPY moves `rows` rows of `run` blocks, of `length` from the offsets on; with gaps, rows of one width."""
     run = side_by_side(source, source_offset, side_by_side(target, target_offset, length))
     if not source.gap and not target.gap:
@@ -177,7 +177,7 @@ def together(source: TilePlace, source_offset: int, target: TilePlace, target_of
     return run, blocks // width if run == width else 1
 
 
-@general
+@compile_once
 @njit(cache=True)
 def copy_rows(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, from_: int, to: int, run: int,
@@ -298,7 +298,7 @@ def vector(
     return cursor + 1
 
 
-@general
+@compile_once
 @njit(cache=True)
 def flat(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, s2: int, step1: int, step2: int, blocks: int,
@@ -323,7 +323,7 @@ def flat(
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def multiply_add(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, scale: int, shift: int, planes: int, size: int
@@ -345,7 +345,7 @@ def multiply_add(
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def strided(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, s0: int, s1: int, columns: int, rows: int, dcol: int, drow: int,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from compiler.instructions.builders import general, vector
-from compiler.instructions.repeats import START, apart, end_to_end
+from compiler.instructions.builders import compile_once, vector
+from compiler.instructions.repeats import START, repeats_across, repeats_along
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.program import Code
 
@@ -15,9 +15,9 @@ WIDE = 4  # blocks of float32 for a block of bytes
 HALF = 2  # of float16
 
 
-@general
+@compile_once
 @njit(cache=True)
-def paced(
+def stride_blocks(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, blocks: int, dbs: int, dstep: int, sbs: int,
     sstep: int, imm: int,
 ) -> int:  # fmt: skip
@@ -35,15 +35,15 @@ def paced(
 
 
 @njit(cache=True)
-def side_by_side(size: int, runs: int) -> bool:
+def converts_across(size: int, runs: int) -> bool:
     """Whether `converted` takes eight blocks of all runs at a time."""
-    (across, of_all), (along, of_runs) = apart(size, runs, 1), end_to_end(size, runs)
+    (across, of_all), (along, of_runs) = repeats_across(size, runs, 1), repeats_along(size, runs)
     return across + of_all * START < along + of_runs * START
 
 
-@general
+@compile_once
 @njit(cache=True)
-def converted(
+def convert_runs(
     out: Code, cursor: int, dtype: int, tag: int, target: int, dstep: int, d_run: int, source: int, sstep: int, s_run: int, size: int,
     runs: int, imm: int,
 ) -> int:  # fmt: skip
@@ -52,10 +52,12 @@ def converted(
     d_run, s_run: blocks from run to run.  Eight blocks of all runs are an instruction, or a run is one.
     """
     if runs == 1 or (d_run == size * dstep and s_run == size * sstep):
-        return paced(out, cursor, _VCONVERT, dtype, tag, target, source, runs * size, 1, dstep, 1, sstep, imm)
-    if not side_by_side(size, runs):
+        return stride_blocks(out, cursor, _VCONVERT, dtype, tag, target, source, runs * size, 1, dstep, 1, sstep, imm)
+    if not converts_across(size, runs):
         for run in range(runs):
-            cursor = paced(out, cursor, _VCONVERT, dtype, tag, target + run * d_run, source + run * s_run, size, 1, dstep, 1, sstep, imm)
+            cursor = stride_blocks(
+                out, cursor, _VCONVERT, dtype, tag, target + run * d_run, source + run * s_run, size, 1, dstep, 1, sstep, imm
+            )
         return cursor
     for block in range(0, size, REPEAT_BLOCKS):
         width = min(REPEAT_BLOCKS, size - block)

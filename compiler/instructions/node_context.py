@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from compiler.instructions.addressing import Allocations, place_of
-from compiler.instructions.builders import Ints, TilePlace, general, inlined
+from compiler.instructions.builders import Ints, TilePlace, compile_once, inlined
 
 # parities of the double buffers, carried from one operator to the next: of products, of weights that are expanded, and of tiles on VECTOR
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
@@ -78,9 +78,9 @@ class Node(NamedTuple):
     member: int
 
 
-@general
+@compile_once
 @inlined
-def operand(work: Work, node: Node, index: int, row: int) -> TilePlace:
+def locate_operand(work: Work, node: Node, index: int, row: int) -> TilePlace:
     """Place of operand `index` of an operator, from a row on."""
     storage, plane, allocation, column, width, one_pixel = work.jobs.reads[work.jobs.read_start[node.k] + index]
     return place_of(
@@ -89,24 +89,24 @@ def operand(work: Work, node: Node, index: int, row: int) -> TilePlace:
     )  # fmt: skip
 
 
-@general
+@compile_once
 @inlined
-def operands(work: Work, node: Node) -> int:
+def count_operands(work: Work, node: Node) -> int:
     """Count of operands."""
     return work.jobs.read_start[node.k + 1] - work.jobs.read_start[node.k]
 
 
-@general
+@compile_once
 @inlined
-def result(work: Work, node: Node, row: int) -> TilePlace:
+def locate_result(work: Work, node: Node, row: int) -> TilePlace:
     """First destination of an operator's result, from a row on."""
     storage, plane, allocation, column, width, _, _, _ = work.jobs.writes[node.k]
     return place_of(work.allocations, storage, plane, allocation, column, width, row, node.t, node.image, node.iteration, node.member)
 
 
-@general
+@compile_once
 @inlined
-def table(work: Work, node: Node, index: int, width: int) -> Ints:
+def read_table(work: Work, node: Node, index: int, width: int) -> Ints:
     """Table `index` beside an operator's job."""
     first, length = work.jobs.lists[node.k, index]
     return work.jobs.numbers[first : first + length].reshape(length // width, width)

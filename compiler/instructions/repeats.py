@@ -19,7 +19,7 @@ START = 6  # repeats that starting a VECTOR instruction is worth, about, on any 
 
 
 @njit(cache=True)
-def pixelwise(planes: int, pixels: int) -> bool:
+def pools_pixelwise(planes: int, pixels: int) -> bool:
     """Whether pixels of a plane are pooled eight at a time, and the last eight then, as few planes fill no instruction."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     by_pixels = planes * (START + pixels // REPEAT_BLOCKS - 1) + groups * (2 * START + REPEAT_BLOCKS + pixels % REPEAT_BLOCKS)
@@ -27,10 +27,10 @@ def pixelwise(planes: int, pixels: int) -> bool:
 
 
 @njit(cache=True)
-def work(planes: int, pixels: int) -> tuple[int, int]:
+def pool_repeats(planes: int, pixels: int) -> tuple[int, int]:
     """(repeats, instructions) of one window."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
-    if pixelwise(planes, pixels):
+    if pools_pixelwise(planes, pixels):
         full, remainder = pixels // REPEAT_BLOCKS, pixels % REPEAT_BLOCKS
         return planes * (full - 1) + groups * (REPEAT_BLOCKS + remainder), planes + groups * (1 + (remainder > 0))
     return groups * pixels, groups
@@ -46,30 +46,30 @@ class Way(NamedTuple):
 
 
 @njit(cache=True)
-def apart(blocks: int, repeats: int, outer: int) -> tuple[int, int]:
+def repeats_across(blocks: int, repeats: int, outer: int) -> tuple[int, int]:
     """(repeats, instructions) of blocks along one axis and repeats along another, `outer` times."""
     groups = outer * -(-blocks // REPEAT_BLOCKS)
     return groups * repeats, groups * -(-repeats // MAX_REPEATS)
 
 
 @njit(cache=True)
-def end_to_end(length: int, outer: int) -> tuple[int, int]:
+def repeats_along(length: int, outer: int) -> tuple[int, int]:
     """(repeats, instructions) of one axis, eight blocks at a time and then the remainder, `outer` times."""
     full, partial = length // REPEAT_BLOCKS, length % REPEAT_BLOCKS > 0
     return outer * (full + partial), outer * (-(-full // MAX_REPEATS) + partial)
 
 
 @njit(cache=True)
-def cheapest(inner: int, middle: int, outer: int) -> Way:
+def cheapest_way(inner: int, middle: int, outer: int) -> Way:
     """The fastest way over inner x middle x outer blocks, start of instructions included."""
     sizes = (inner, middle, outer)
     best = Way(0, 0, 0, 0)
     for blocks in range(3):
         for repeats in range(3):
             if blocks == repeats:
-                work, instructions = end_to_end(sizes[blocks], inner * middle * outer // max(1, sizes[blocks]))
+                work, instructions = repeats_along(sizes[blocks], inner * middle * outer // max(1, sizes[blocks]))
             else:
-                work, instructions = apart(sizes[blocks], sizes[repeats], sizes[3 - blocks - repeats])
+                work, instructions = repeats_across(sizes[blocks], sizes[repeats], sizes[3 - blocks - repeats])
             if best.instructions == 0 or work + START * instructions < best.work + START * best.instructions:
                 best = Way(blocks, repeats, work, instructions)
     return best

@@ -48,7 +48,7 @@ def store_tile(
 
 
 @njit(cache=True)
-def tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int, int, int]:
+def count_tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int, int, int]:
     """(tiles, those of a row, rows of a tile) of a block's pixels."""
     across = (width + tile_columns - 1) // tile_columns
     high = min(tile_rows, rows) if across == 1 else 1
@@ -56,7 +56,7 @@ def tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int
 
 
 @njit(cache=True)
-def with_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, pixels: int, size: int, planes: int) -> int:
+def combine_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, pixels: int, size: int, planes: int) -> int:
     """target [planes][size] op= pixels [size], in every plane."""
     if size < 8 < planes:  # few pixels: planes fill an instruction better
         return strided(out, cursor, op, dtype, tag, target, target, pixels, planes, size, size, 1, size, 1, 0, 1, 0)
@@ -64,7 +64,7 @@ def with_pixels(out: Code, cursor: int, dtype: int, tag: int, op: int, target: i
 
 
 @njit(cache=True)
-def over_planes(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, source: int, size: int, planes: int) -> int:
+def reduce_planes(out: Code, cursor: int, dtype: int, tag: int, op: int, target: int, source: int, size: int, planes: int) -> int:
     """target [size] = op over planes of source [planes][size]."""
     if planes == 1:
         return flat(out, cursor, _VCOPY, dtype, tag, target, source, -1, -1, 0, 0, size, 0)

@@ -6,8 +6,8 @@ from typing import Any
 
 from numba import njit
 
-from compiler.instructions.builders import general, vector
-from compiler.instructions.repeats import START, cheapest
+from compiler.instructions.builders import compile_once, vector
+from compiler.instructions.repeats import START, cheapest_way
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 from simulator.npu.program import Code
 
@@ -29,7 +29,7 @@ def _joined(strides: Axes, i: int, first: bool) -> Axes:
     return (stride, strides[2], 0) if i == 0 else (strides[0], stride, 0)
 
 
-@general
+@compile_once
 @njit(cache=True)
 def grid(
     out: Code, cursor: int, op: int, dtype: int, tag: int, shape: Axes, target: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes,
@@ -44,7 +44,7 @@ def grid(
     return grid_of_three(out, cursor, op, dtype, tag, shape, target, ds, s0, s0s, s1, s1s, -1, s0s, imm)
 
 
-@general
+@compile_once
 @njit(cache=True)
 def grid_of_three(
     out: Code, cursor: int, op: int, dtype: int, tag: int, shape: Axes, target: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes,
@@ -56,7 +56,7 @@ def grid_of_three(
             first = shape[i] > 1
             shape = (shape[0] * shape[1], shape[2], 1) if i == 0 else (shape[0], shape[1] * shape[2], 1)
             ds, s0s, s1s, s2s = _joined(ds, i, first), _joined(s0s, i, first), _joined(s1s, i, first), _joined(s2s, i, first)
-    way = cheapest(shape[0], shape[1], shape[2])
+    way = cheapest_way(shape[0], shape[1], shape[2])
     b, r = way.blocks, way.repeats
     across = b != r
     u: Any = 3 - b - r if across else (b + 1) % 3
@@ -90,7 +90,7 @@ def grid_of_three(
 
 
 @njit(cache=True)
-def most(inner: int, middle: int, outer: int) -> int:
+def max_instructions(inner: int, middle: int, outer: int) -> int:
     """Upper bound of instructions over inner x middle x outer blocks, or a part of them: each takes at least the time of its start."""
-    way = cheapest(inner, middle, outer)
+    way = cheapest_way(inner, middle, outer)
     return way.work // START + way.instructions + 1

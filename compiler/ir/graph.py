@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.operators import Dequantise, Floats, Operator, Quantise, Shape
-from compiler.ir.quantised.parameters import Quantisation, integers_of
+from compiler.ir.quantised.parameters import Quantisation, check_quantisation
 from simulator.npu.parts import DataType
 
 
@@ -84,7 +84,7 @@ class Graph:
                 raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")
             try:
                 output_type = op.output_type([self.types.get(name) for name in op.inputs])
-                integers_of(self.types.get(op.y), output_type)
+                check_quantisation(self.types.get(op.y), output_type)
             except ValueError as error:
                 raise ValueError(f"{op.name}: {error}") from None
             defined_tensors.add(op.y)

@@ -21,9 +21,9 @@ from simulator.npu.tiles import ROWS
 
 # Limit of strides with top padding above MAX_WINDOW: pixels that see only padding are zeroed by fractals, and one field has to hold the
 # rows of the remaining pixels, fewer than a fractal has
-MOST_APART = MAX_WINDOW // (ROWS - 1)
-MOST_COLUMNS = 1 << 20  # of a result: IM2COL's field
-MOST_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
+MAX_PADDED_STRIDE = MAX_WINDOW // (ROWS - 1)
+MAX_COLUMNS = 1 << 20  # of a result: IM2COL's field
+MAX_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
 _FAR = 1 << 40
 
 Cut = tuple[int, int]  # period and length
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
     cut: Cut
 
 
-def parts_of(kernel: Sequence[int], dilation: Sequence[int], per_block: int) -> Parts:
+def split_kernel(kernel: Sequence[int], dilation: Sequence[int], per_block: int) -> Parts:
     """Parts of a kernel.  per_block: taps in a block of k, several for a four-lane image (where `Convolution.takes_fours` is true)."""
     (high, wide), (down, across) = kernel, dilation
     limit = MAX_WINDOW // per_block * per_block  # a part begins with a block
@@ -51,7 +51,7 @@ def parts_of(kernel: Sequence[int], dilation: Sequence[int], per_block: int) -> 
     return Parts(high, wide, WHOLE)
 
 
-def beyond(conv: Convolution) -> str:
+def unencodable_window(conv: Convolution) -> str:
     """Reason why instructions cannot encode a window, with the limit; '' where they can."""
     pad_top, pad_left = conv.pads[:2]
     kernel, limit_text = conv.weights.shape[2:], f"at most {MAX_WINDOW} is supported"
@@ -61,8 +61,8 @@ def beyond(conv: Convolution) -> str:
         return f"dilations {list(conv.dilation)} of a kernel {list(kernel)}; {limit_text} where it has one place"
     if pad_left > MAX_WINDOW:
         return f"{pad_left} columns of padding in front; {limit_text}"
-    if pad_top > MAX_WINDOW and conv.stride[0] > MOST_APART:
-        return f"{pad_top} rows of padding in front with stride {conv.stride[0]}; {limit_text}, or a stride of at most {MOST_APART}"
+    if pad_top > MAX_WINDOW and conv.stride[0] > MAX_PADDED_STRIDE:
+        return f"{pad_top} rows of padding in front with stride {conv.stride[0]}; {limit_text}, or a stride of at most {MAX_PADDED_STRIDE}"
     return ""
 
 
@@ -75,7 +75,7 @@ def _instructions(cut: Cut, start: int, stop: int) -> int:
 
 
 @njit(cache=True)
-def instructions(cut: Cut, start: int, stop: int, chunk: int, tile: int) -> int:
+def count_instructions(cut: Cut, start: int, stop: int, chunk: int, tile: int) -> int:
     """Number of IM2COL for blocks [start, stop) of k: chunks of `chunk` blocks, each in tiles of `tile` blocks."""
     full_chunks, remaining_blocks = (stop - start) // chunk, (stop - start) % chunk
     if cut[1] >= stop:

@@ -26,8 +26,8 @@ from compiler.ir.graph import Graph
 from compiler.ir.group_order import order_by_groups
 from compiler.ir.lanes import CHANNEL_BLOCK, Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.ir.operators import Concat, Conv, Convolution, Operator, Shape, Shuffle, Values, Vector
-from compiler.ir.operators.quantised_products import kept
-from compiler.ir.parts import covering, runs
+from compiler.ir.operators.quantised_products import quantised_identity_conv
+from compiler.ir.parts import find_runs, split_channels
 from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.parts import DataType
 
@@ -205,9 +205,11 @@ def _parts(graph: Graph, names: _Names) -> Parts:
     for op in graph.operators:
         if isinstance(op, Shuffle):
             readers.setdefault(op.x, []).append(op)
-    runs_of_tensor = {x: runs(shuffles, graph.shapes[x][1]) for x, shuffles in readers.items()}
+    runs_of_tensor = {x: find_runs(shuffles, graph.shapes[x][1]) for x, shuffles in readers.items()}
     return {
-        x: tuple((name or names.fresh(f"{x}.rest"), stop - first) for name, (first, stop) in covering(tensor_runs, graph.shapes[x][1]))
+        x: tuple(
+            (name or names.fresh(f"{x}.rest"), stop - first) for name, (first, stop) in split_channels(tensor_runs, graph.shapes[x][1])
+        )
         for x, tensor_runs in runs_of_tensor.items()
         if tensor_runs
     }
@@ -323,7 +325,7 @@ def identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | Non
     """Convolution that copies channels `order` of x (all by default) to y.  q: quantisation of x; None for floats."""
     channels = range(shape[1]) if order is None else order
     if q is not None:
-        return kept(name, x, y, q, channels, shape[1])
+        return quantised_identity_conv(name, x, y, q, channels, shape[1])
     weights = np.eye(shape[1], dtype=np.float32)[list(channels)][:, :, None, None]
     return Conv(name, x, y, weights, np.zeros(len(weights), np.float32))
 

@@ -9,7 +9,7 @@ from compiler.ir.operators import Shuffle
 Run = tuple[int, int]  # first channel, one past the last
 
 
-def runs(shuffles: Iterable[Shuffle], channels: int) -> dict[str, Run]:
+def find_runs(shuffles: Iterable[Shuffle], channels: int) -> dict[str, Run]:
     """Output -> run, for the shuffles of one tensor that select neighbouring channels and overlap no earlier run."""
     run_of_output: dict[str, Run] = {}
     for op in shuffles:
@@ -20,7 +20,7 @@ def runs(shuffles: Iterable[Shuffle], channels: int) -> dict[str, Run]:
     return run_of_output
 
 
-def covering(named_runs: dict[str, Run], channels: int) -> list[tuple[str | None, Run]]:
+def split_channels(named_runs: dict[str, Run], channels: int) -> list[tuple[str | None, Run]]:
     """All channels as runs in order: named runs, and gaps between them with the name None."""
     parts: list[tuple[str | None, Run]] = []
     channel = 0

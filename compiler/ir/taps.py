@@ -63,7 +63,7 @@ class Taps:
         return len(self.taps)
 
     def is_identity(self, size: int) -> bool:
-        return self == places(range(size))
+        return self == select_places(range(size))
 
     @property
     def has_empty(self) -> bool:
@@ -122,12 +122,12 @@ def _runs_of(level: Sequence[tuple[int, int, float]], period: int) -> list[tuple
     return out
 
 
-def places(sources: Iterable[int | None]) -> Taps:
+def select_places(sources: Iterable[int | None]) -> Taps:
     """Taps with one source place of weight 1 each, or none."""
     return Taps(tuple(() if source is None else ((source, 1.0),) for source in sources))
 
 
-def weighted(rows: Iterable[Iterable[Tap]]) -> Taps:
+def merge_taps(rows: Iterable[Iterable[Tap]]) -> Taps:
     """Taps with equal sources merged and zero weights removed; a place whose weights are all zero keeps its first tap."""
     out = []
     for row in rows:

@@ -18,7 +18,7 @@ from compiler.ir.operators import Operator, QuantisedAffine, QuantisedConv
 from compiler.ir.quantised import linear
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.tables import every_integer
+from compiler.ir.quantised.tables import all_stored_integers
 from simulator.npu.machine import Machine
 
 _WEIGHTS = 127  # that are tried
@@ -50,7 +50,7 @@ def _parts(op: QuantisedAffine) -> list[Any]:
     x, x_q = op.x, op.x_q
     for i, (affine, y_q) in enumerate(op.steps):
         name, y = (op.name, op.y) if i == last else (f"{op.name}/{i}", f"{op.y}/{i}")
-        operator = product(name, x, y, affine, x_q, y_q) if i else None
+        operator = as_convolution(name, x, y, affine, x_q, y_q) if i else None
         if operator is None and operators and isinstance(operators[-1], QuantisedAffine):
             previous = operators.pop()
             operator = replace(previous, name=name, y=y, steps=(*previous.steps, (affine, y_q)))
@@ -59,9 +59,9 @@ def _parts(op: QuantisedAffine) -> list[Any]:
     return operators
 
 
-def product(name: str, x_name: str, y_name: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
+def as_convolution(name: str, x_name: str, y_name: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
     """The convolution that is equal to a multiply-add per channel; None if a channel has none."""
-    every = every_integer(x_q)
+    every = all_stored_integers(x_q)
     (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
     steps = every.astype(np.int64) - zero
     wanted = affine.apply(np.broadcast_to(every, (len(affine.scale), len(every))), y_q.dtype)

@@ -20,7 +20,7 @@ from compiler.target.constants import Constants
 from compiler.target.loop_nest import Nest, Operand
 from compiler.target.storage import StorageSpec, TensorSlice
 from compiler.target.target_graph import TargetGraph
-from compiler.target.target_op import EmitInputs, TargetOp, UbBuffers, rounded
+from compiler.target.target_op import EmitInputs, TargetOp, UbBuffers, round_up
 from compiler.target.weights import pack_lanes
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
@@ -166,11 +166,11 @@ class OnVector(TargetOp):
         assert isinstance(tiling, VectorTiling)
         resident = tiling.constants == "resident"
         planes, columns = self.planes_of_tile(tiling), min(tiling.tile_columns or self.out_w, self.out_w)
-        slot = UbBuffers("out", 2, rounded(self.tile_blocks(planes, tiling.tile_rows, columns, dtype), 8))
+        slot = UbBuffers("out", 2, round_up(self.tile_blocks(planes, tiling.tile_rows, columns, dtype), 8))
         if size := self.pixel_constant_blocks(tiling.tile_rows, columns):
-            return slot, UbBuffers("constants", 1, rounded(size, 8))
+            return slot, UbBuffers("constants", 1, round_up(size, 8))
         size = self.constant_blocks(self.y.planes if resident else planes)
-        return (slot, UbBuffers("constants", 1, rounded(size, 8), resident)) if size else (slot,)
+        return (slot, UbBuffers("constants", 1, round_up(size, 8), resident)) if size else (slot,)
 
     # tilings
 
@@ -254,17 +254,17 @@ class OnVector(TargetOp):
         return {"dtype": int(inputs.dtype), "tag": self.tag, "planes": self.y.planes, **tile}
 
 
-def first_of(slots: tuple[int, ...]) -> int:
+def first_or_zero(slots: tuple[int, ...]) -> int:
     """The address of optional constants; 0 without any."""
     return slots[0] if slots else 0
 
 
-def streamed(inputs: EmitInputs) -> bool:
+def streams_constants(inputs: EmitInputs) -> bool:
     """Whether constants come with tiles."""
     return inputs.tiling.constants == "streamed"
 
 
-def on_vector(spec: TargetOp) -> OnVector:
+def as_vector_op(spec: TargetOp) -> OnVector:
     """Cast to an operator of VECTOR."""
     assert isinstance(spec, OnVector), spec.name
     return spec
@@ -276,7 +276,7 @@ UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by 
 @lru_cache(maxsize=1 << 14)
 def vector_tiling(target_graph: TargetGraph, spec: TargetOp, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
     """As many whole planes as fit a slot, else rows of one plane, else columns of one row; two slots and the constants fit UB if any do."""
-    vector_op, ub, dtype = on_vector(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
+    vector_op, ub, dtype = as_vector_op(spec), room_blocks(target_graph.machine, Memory.UB), target_graph.type_of(spec.y)
     max_slot = _slot_blocks(ub - vector_op.set_aside(1))
     tiling = vector_op.columns_tiling(min(slot_blocks, max_slot), max_slot, dtype)
     return tiling or vector_op.slot_tiling(rows, max(REPEAT_BLOCKS, min(slot_blocks, _slot_blocks(ub - vector_op.set_aside(rows)))), dtype)

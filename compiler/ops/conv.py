@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.im2col import Parts, beyond, parts_of
+from compiler.ir.im2col import Parts, split_kernel, unencodable_window
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
@@ -21,13 +21,13 @@ from compiler.ops.tile_counts import l0_blocks
 from compiler.ops.weight_expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.target import weights
-from compiler.target.capabilities import ALONE, L0, l0_of, least_ub_blocks, tile_slot, writes_l1
+from compiler.target.capabilities import L0, SINGLE_TILE, l0_of, least_ub_blocks, tile_slot, writes_l1
 from compiler.target.constants import Bytes
 from compiler.target.loop_nest import Nest, Operand
 from compiler.target.storage import StorageSpec, TensorSlice
-from compiler.target.target_op import EmitInputs, Fetch, Strip, TargetOp, UbBuffers, rounded
-from compiler.target.weight_expansion import Expansion, overlay, pack_masks, pack_overlaid
-from compiler.target.zero_blocks import EVERYWHERE, everywhere, multiplied
+from compiler.target.target_op import EmitInputs, Fetch, Strip, TargetOp, UbBuffers, round_up
+from compiler.target.weight_expansion import Expansion, overlay_columns, pack_masks, pack_overlaid
+from compiler.target.zero_blocks import EVERYWHERE, mark_multiplied, no_zero_blocks
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.machine import Machine
@@ -84,7 +84,7 @@ class ConvSpec(TargetOp):
     bias_at: int
     run_of_k1: int = field(default=0, kw_only=True)
     expansion: Expansion | None = field(default=None, kw_only=True)
-    needed: NDArray[np.int64] = field(default_factory=everywhere, kw_only=True)
+    needed: NDArray[np.int64] = field(default_factory=no_zero_blocks, kw_only=True)
 
     @classmethod
     def lower(cls, index: int, op: Any, into: Lowering) -> Self:
@@ -98,7 +98,7 @@ class ConvSpec(TargetOp):
     @classmethod
     def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, fill: int) -> dict[str, Any]:
         """Fields as of `lowered`.  values: weights as the machine multiplies them, of type dtype.  fill: value of missing weights."""
-        if why := beyond(op):
+        if why := unencodable_window(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
         fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
@@ -109,8 +109,8 @@ class ConvSpec(TargetOp):
             n = -(-(max(y.lanes) + 1) // fractal.columns) * fractal.columns  # FIXPIPE fills the upper half of the last plane up
         k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
-        pattern = None if fill else overlay(op, x, y, n, groups, fractal)
-        expansion = None if pattern is None else placed_expansion(pattern.expansion, groups, into.machine)
+        pattern = None if fill else overlay_columns(op, x, y, n, groups, fractal)
+        expansion = None if pattern is None else fit_expansion(pattern.expansion, groups, into.machine)
 
         def pack(out: Bytes) -> None:
             if expansion is not None and pattern is not None:
@@ -194,7 +194,7 @@ class ConvSpec(TargetOp):
 
     @cached_property
     def parts(self) -> Parts:
-        return parts_of(self.window[:2], self.window[4:6], self.pixels_per_block)
+        return split_kernel(self.window[:2], self.window[4:6], self.pixels_per_block)
 
     @property
     def products(self) -> int:
@@ -204,7 +204,7 @@ class ConvSpec(TargetOp):
     @property
     def staying(self) -> L0:
         """L0 memories in which its tiles may stay: none if zero points need products of their own, whose tiles take slots too."""
-        return self.l0 if self.products == 1 else ALONE
+        return self.l0 if self.products == 1 else SINGLE_TILE
 
     @property
     def activation(self) -> str:
@@ -308,7 +308,7 @@ class ConvSpec(TargetOp):
     def _multiplied(self, tile_k1: int) -> int:
         """A group's blocks of weights that are multiplied with tiles of so many along k."""
         if tile_k1 not in self._blocks_multiplied:
-            self._blocks_multiplied[tile_k1] = int(multiplied(self.needed, self.k1, tile_k1).sum())
+            self._blocks_multiplied[tile_k1] = int(mark_multiplied(self.needed, self.k1, tile_k1).sum())
         return self._blocks_multiplied[tile_k1]
 
     @cached_property
@@ -319,12 +319,12 @@ class ConvSpec(TargetOp):
         assert isinstance(tiling, ConvTiling)
         buffers = []
         if self.bias_blocks and tiling.constants == "resident":
-            buffers.append(UbBuffers("constants", 1, rounded(self.bias_blocks, 8), True))
+            buffers.append(UbBuffers("constants", 1, round_up(self.bias_blocks, 8), True))
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
-            buffers.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
+            buffers.append(UbBuffers("constants", 2, round_up(self.column_blocks * columns, 8)))
         columns = min(tiling.tile_n1, self.n1) * self.fractal.columns
-        out, residual = (rounded(-(-columns // lanes) * tiling.tile_m, 8) for lanes in (dtype.lanes, self.residual_lanes))
+        out, residual = (round_up(-(-columns // lanes) * tiling.tile_m, 8) for lanes in (dtype.lanes, self.residual_lanes))
         buffers += [UbBuffers("out", 2, out)] if through_ub else []
         buffers += [UbBuffers("residual", 2, residual)] if self.residual is not None else []
         return (*buffers, *self._expanding(tiling))
@@ -336,11 +336,11 @@ class ConvSpec(TargetOp):
             return ()
         resident = tiling.weights == "resident"
         arriving, expanded = self._slots(resident, tiling.chunk_n1, tiling.chunk_k1)
-        buffers = [UbBuffers("arriving", 2, rounded(arriving, 8)), UbBuffers("expanded", 2, expanded)]
+        buffers = [UbBuffers("arriving", 2, round_up(arriving, 8)), UbBuffers("expanded", 2, expanded)]
         if resident:
             return tuple(buffers)
         overlaid_blocks = e.mask_blocks + (self.stored_weight_blocks if e.kept else 0)
-        return UbBuffers("overlaid", 1, rounded(overlaid_blocks, 8), True), *buffers[int(e.kept) :]
+        return UbBuffers("overlaid", 1, round_up(overlaid_blocks, 8), True), *buffers[int(e.kept) :]
 
     def _slots(self, resident: bool, chunk_n1: int, chunk_k1: int) -> tuple[int, int]:
         """Blocks of a slot of overlaid weights (behind masks if all weights are expanded at once), and of a slot of expanded ones."""
@@ -415,7 +415,7 @@ class ConvSpec(TargetOp):
     def of_operator(self, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int) -> dict[str, int]:
         """Fields of `ConvJob` that depend on the operator.  inside: whether its result stays on chip.  dtype, read, residual: data types of
         the result, of the main input and of the residual (0 without one).  pitch: blocks of a row of the main input."""
-        window, parts, to = self.window, self.parts, way_out(machine, inside)
+        window, parts, to = self.window, self.parts, first_destination(machine, inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
         assert path is not None
         right, right_planes, right_pixels = self._right_operand()
@@ -527,18 +527,18 @@ class ConvSpec(TargetOp):
         columns, weights = self._fetches
         resident, e, fetches = tiling.weights == "resident", self.expansion, list[Fetch]()
         if columns and tiling.constants == "resident":
-            fetches += fetched(columns, inputs.constants[0])
+            fetches += move_fetches(columns, inputs.constants[0])
         if e is not None:  # what is expanded at once is loaded by whoever does that
             job = self.expansion_job(tiling, inputs.overlaid, inputs.arriving)
             fetches.append(Fetch(Memory.UB, e.masks_at, job.masks_at, e.mask_blocks))
             if job.kept:
                 fetches.append(Fetch(Memory.UB, self.weights_at, job.overlaid_0, self.stored_weight_blocks))
         elif weights and resident:
-            fetches += fetched(weights, self.chunk_slots(inputs)[0])
+            fetches += move_fetches(weights, self.chunk_slots(inputs)[0])
         return fetches
 
 
-def fetched(fetches: Sequence[Fetch], first: int) -> list[Fetch]:
+def move_fetches(fetches: Sequence[Fetch], first: int) -> list[Fetch]:
     """Fetches with targets from 0 on, moved to targets from `first` on."""
     return [Fetch(memory, source, first + target, blocks, piece) for memory, source, target, blocks, piece in fetches]
 
@@ -560,7 +560,7 @@ def product_of(spec: TargetOp) -> ConvSpec | None:
     return cast("ConvSpec", spec) if spec.runs_on == "CUBE" else None  # `isinstance` asks abstract classes at length
 
 
-def placed_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expansion | None:
+def fit_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expansion | None:
     """The expansion fitted to UB: whether streamed weights stay there.  None if slots do not fit UB, or VECTOR has no bytes."""
     if DataType.uint8 not in machine.data_types:
         return None
@@ -574,7 +574,7 @@ def placed_expansion(expansion: Expansion, groups: int, machine: Machine) -> Exp
     return expansion._replace(kept=fits_ub, room=room, deep=deep, startup=startup)
 
 
-def way_out(machine: Machine, inside: bool) -> int:
+def first_destination(machine: Machine, inside: bool) -> int:
     """First destination of a product's results; inside: they stay on chip."""
     if not inside:
         return TO_DDR

@@ -26,13 +26,13 @@ from compiler.instructions.builders import (
     UB,
     Ints,
     TilePlace,
-    behind,
+    advance,
     block_at,
+    compile_once,
     copy,
     dense,
     fixpipe,
     fractal,
-    general,
     im2col,
     mmad,
     move,
@@ -48,16 +48,16 @@ from compiler.instructions.node_context import (
     W_SLOT,
     Node,
     Work,
-    operand,
-    operands,
-    result,
-    table,
+    count_operands,
+    locate_operand,
+    locate_result,
+    read_table,
 )
 from compiler.ir.reach import demanded
-from compiler.ops.tile_counts import staying
+from compiler.ops.tile_counts import tiles_stay
 from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_all, load_overlaid
-from compiler.target.capabilities import MOST_SLOTS
-from compiler.target.zero_blocks import begin, multiplied, packed, panel
+from compiler.target.capabilities import MAX_SLOTS
+from compiler.target.zero_blocks import begins_sum, find_panel, mark_multiplied, pack_panels
 from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
@@ -228,11 +228,11 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
     chunks_k = -(-job.k1 // job.chunk_k1)
     shares_slots = job.left_less > 0 or job.zeros > 0  # what `_less` makes takes slots as well
     room = 1 if shares_slots else job.room_a // job.slot_a, 1 if shares_slots else job.room_b // job.slot_b
-    stay_a, stay_b = staying(tiles_m, -(-job.chunk_n1 // job.tile_n1), -(-job.chunk_k1 // job.tile_k1), job.n_outer, room)
-    tile_a, tile_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # which tile was the last of its slot
-    slot_a, slot_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # and where that is
+    stay_a, stay_b = tiles_stay(tiles_m, -(-job.chunk_n1 // job.tile_n1), -(-job.chunk_k1 // job.tile_k1), job.n_outer, room)
+    tile_a, tile_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # which tile was the last of its slot
+    slot_a, slot_b = np.empty(MAX_SLOTS, np.int64), np.empty(MAX_SLOTS, np.int64)  # and where that is
     capacity = out.shape[0]
-    places = packed(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
+    places = pack_panels(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
     size_of_group = places.max() + 1 if job.packed else job.n1 * job.k1
     parted = job.part_rows < job.kh or job.part_columns < job.kw or job.pad_top > MAX_WINDOW
     # groups, chunks of weights along n and along k, tiles (m, n) in the tiling's order, tiles of k
@@ -371,7 +371,7 @@ def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, ta
                             return -1
                         n_out = group * job.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
-                        to, added = behind(target, image * job.out_image), behind(residual, image * job.res_image)
+                        to, added = advance(target, image * job.out_image), advance(residual, image * job.res_image)
                         cursor = _way_out(out, cursor, job, bias, scale_after, to, added, parity, l0c, m_start, m, mpad, n_out, n_column, n)
     return cursor
 
@@ -388,7 +388,7 @@ def _weights(
     while done < n:
         if cursor + _ROOM >= out.shape[0]:
             return -1
-        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
+        wide, start, size = find_panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
             run, block, pitch = size * job.weight_blocks, source + done * row + (start - first_k) * job.weight_blocks, row
             if places.size:
@@ -408,9 +408,9 @@ def _products(
     while done < n:
         if cursor + _ROOM >= out.shape[0]:
             return -1
-        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
+        wide, start, size = find_panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
-            adds = 0 if begin(needed, first_n + done, start) else 1
+            adds = 0 if begins_sum(needed, first_n + done, start) else 1
             panel_a, sums = l0a + (start - first_k) * mpad, l0c + done * mpad * job.sum_blocks
             cursor = mmad(out, cursor, job.operands, job.tag, panel_a, l0b, sums, mpad, size, wide, adds, job.right_type)
             l0b += wide * size * job.weight_blocks
@@ -624,19 +624,19 @@ def _way_out(
     return move(out, cursor, job.dtype, job.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
 
 
-@general
+@compile_once
 @njit(cache=True)
 def conv_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records: those of all images with that of the first, as weights are the same for all; a right operand is not."""
     start, stop = work.computed[node.k, node.t]
     if job.right != WEIGHTS or work.together == 1:
-        return conv_part(out, cursor, work, node, job, 1, start, stop, result(work, node, start), parity)
+        return conv_part(out, cursor, work, node, job, 1, start, stop, locate_result(work, node, start), parity)
     if node.member > 0:
         return cursor
-    return conv_part(out, cursor, work, node, job, work.together, start, stop, result(work, node, start), parity)
+    return conv_part(out, cursor, work, node, job, work.together, start, stop, locate_result(work, node, start), parity)
 
 
-@general
+@compile_once
 @njit(cache=True)
 def conv_part(
     out: Code, cursor: int, work: Work, node: Node, job: Any, images: int, start: int, stop: int, target: TilePlace, parity: Ints
@@ -649,7 +649,7 @@ def conv_part(
     if top >= height:  # every window lies in the padding below the image; above it is the same, and can be said
         top = -((stop - start - 1) * job.sh + (job.kh - 1) * job.dh + 1)
     # geometry of this block: the input's ring and padding, then the second operand, then steps between images
-    source = operand(work, node, 0, first_row)
+    source = locate_operand(work, node, 0, first_row)
     job.in_ring = source.back // job.in_pitch
     job.in_first = job.in_ring - source.wrap // source.width if source.back else 0
     job.in_base = source.base - job.in_first * job.in_pitch
@@ -659,18 +659,18 @@ def conv_part(
     job.out_rows = stop - start
     residual = dense(DDR, -1, 0)
     if job.right != WEIGHTS:
-        right = operand(work, node, 1, 0)
+        right = locate_operand(work, node, 1, 0)
         job.right_base, job.right_plane = right.base, right.plane
-    elif operands(work, node) > 1:
-        residual = operand(work, node, 1, start)
+    elif count_operands(work, node) > 1:
+        residual = locate_operand(work, node, 1, start)
     job.images, job.in_image, job.out_image, job.res_image = images, 0, 0, 0
     if images > 1:
         following = Node(node.k, node.t, node.image, node.iteration, False, node.member + 1)
-        job.in_image = operand(work, following, 0, first_row).base - source.base
-        job.out_image = result(work, following, start).base - target.base
+        job.in_image = locate_operand(work, following, 0, first_row).base - source.base
+        job.out_image = locate_result(work, following, start).base - target.base
         if residual.base >= 0:
-            job.res_image = operand(work, following, 1, start).base - residual.base
-    runs, needed = table(work, node, 0, 6), multiplied(table(work, node, 1, job.k1), job.chunk_k1, job.tile_k1)
+            job.res_image = locate_operand(work, following, 1, start).base - residual.base
+    runs, needed = read_table(work, node, 0, 6), mark_multiplied(read_table(work, node, 1, job.k1), job.chunk_k1, job.tile_k1)
     if node.begins and job.resident and job.overlaid > 0:
         cursor = expand_all(
             out, cursor, expansion_of(job), runs, needed, job.tag, parity, job.weights_at, job.groups, job.k1, job.n1, job.weights_0

@@ -22,7 +22,7 @@ class CostClass:
 
 
 @lru_cache(maxsize=1 << 14)
-def kind_of(target_graph: TargetGraph, spec: TargetOp) -> CostClass:
+def cost_class_of(target_graph: TargetGraph, spec: TargetOp) -> CostClass:
     """The class of an operator: equal sizes, machine, types of operands and images of a batch tile."""
     return _first(
         _Met(

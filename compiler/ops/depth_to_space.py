@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from compiler.instructions.repeats import cheapest
+from compiler.instructions.repeats import cheapest_way
 from compiler.ir.operators import DepthToSpace
 from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork
@@ -55,7 +55,7 @@ class DepthToSpaceSpec(OnVector):
         repeats = calls = 0.0
         for planes, tall, wide, count in tiles.made:
             high, broad = -(-tall // block), -(-wide // block)
-            way = cheapest(broad, high, planes)
+            way = cheapest_way(broad, high, planes)
             occurrences = float(count * tiles.images)
             parts = occurrences * min(block, tall) * min(block, wide)  # that have a pixel in the tile
             repeats, calls = repeats + parts * way.work, calls + parts * way.instructions

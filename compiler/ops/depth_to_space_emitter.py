@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import Ints, TilePlace, general
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result
-from compiler.instructions.tiles import load_box, store_tile, tiles
-from compiler.instructions.vector_grid import grid, most
+from compiler.instructions.builders import Ints, TilePlace, compile_once
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result
+from compiler.instructions.tiles import count_tiles, load_box, store_tile
+from compiler.instructions.vector_grid import grid, max_instructions
 from compiler.ir.reach import demanded
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
@@ -44,7 +44,7 @@ class DepthToSpaceJob(NamedTuple):
 
 @njit(cache=True)
 def _emit(out: Code, cursor: int, job: DepthToSpaceJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     b = job.block
     in_rows = (tile_rows + b - 2) // b + 1
     for p in range(0, job.planes, job.tile_planes):
@@ -63,7 +63,7 @@ def _emit(out: Code, cursor: int, job: DepthToSpaceJob, source: TilePlace, targe
             result_base = slot + b * b * job.tile_planes * in_rows * job.widest
             # every run of channels goes to pixels b apart; it may have none in this tile
             for part in range(b * b):
-                if cursor + _ROOM + 2 * taken + 2 * rows + 2 * most(broad, taken, planes) >= out.shape[0]:
+                if cursor + _ROOM + 2 * taken + 2 * rows + 2 * max_instructions(broad, taken, planes) >= out.shape[0]:
                     return -1
                 x = slot + part * planes * taken * broad
                 cursor = load_box(
@@ -82,11 +82,11 @@ def _emit(out: Code, cursor: int, job: DepthToSpaceJob, source: TilePlace, targe
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def depth_to_space_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.first_row, job.rows, job.in_first = start, stop - start, first
-    return _emit(out, cursor, job, operand(work, node, 0, first), result(work, node, start), parity)
+    return _emit(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)

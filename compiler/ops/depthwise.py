@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 
-from compiler.instructions.repeats import START, cheapest
+from compiler.instructions.repeats import START, cheapest_way
 from compiler.ir.operators import Conv
 from compiler.ir.region import Rows
 from compiler.ops.base import OnVector, VectorTiles, VectorWork, run_of_planes
 from compiler.ops.conv import ConvSpec, Window
-from compiler.ops.depthwise_emitter import DepthwiseJob, Side, shape_of, side_of
+from compiler.ops.depthwise_emitter import DepthwiseJob, Side, tile_shape, tile_side
 from compiler.ops.sliding_window import padded_columns
-from compiler.ops.tile_counts import cut_in
+from compiler.ops.tile_counts import nonempty_pieces
 from compiler.plan.plan import Infeasible, Tiling, VectorTiling
 from compiler.target.storage import StorageSpec
 from compiler.target.target_graph import TargetGraph
-from compiler.target.target_op import EmitInputs, Fetch, Strip, UbBuffers, rounded
+from compiler.target.target_op import EmitInputs, Fetch, Strip, UbBuffers, round_up
 from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.parts import DataType, Memory
 
@@ -71,7 +71,7 @@ class DepthwiseSpec(OnVector):
         w = self.window
         high = (rows - 1) * w.sh + (w.kh - 1) * w.dh + 1
         if columns >= self.out_w:
-            return Side(high, 0, 0, high, 0), side_of(-w.left, columns, w.sw, w.kw, w.dw, self.in_w)
+            return Side(high, 0, 0, high, 0), tile_side(-w.left, columns, w.sw, w.kw, w.dw, self.in_w)
         wide = (columns - 1) * w.sw + (w.kw - 1) * w.dw + 1
         return Side(high, 0, 0, high, 0), Side(wide, 0, 0, wide, 0)
 
@@ -81,7 +81,7 @@ class DepthwiseSpec(OnVector):
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         """Blocks of the pixels under the windows, padding included, and of results."""
-        shape = shape_of(*self._sides(rows, columns), rows, columns, self._apart)
+        shape = tile_shape(*self._sides(rows, columns), rows, columns, self._apart)
         return planes * (shape.plane + (0 if columns >= self.out_w else max(0, self.window.left)) + shape.out_plane)
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
@@ -97,7 +97,7 @@ class DepthwiseSpec(OnVector):
 
     def _cycles(self, tiling: VectorTiling, rows: int) -> float:
         """Estimated cycles of all tiles of `rows` rows; the start of an instruction counts as START repeats."""
-        deep, high = (cut_in(size, tile) for size, tile in ((self.y.planes, tiling.tile_planes), (rows, tiling.tile_rows)))
+        deep, high = (nonempty_pieces(size, tile) for size, tile in ((self.y.planes, tiling.tile_planes), (rows, tiling.tile_rows)))
         tiles = [(_of_tile(self, planes, tall, self.out_w), a * b) for planes, a in deep for tall, b in high]
         return sum([(work + START * instructions) * count for (work, instructions, _), count in tiles])
 
@@ -107,12 +107,12 @@ class DepthwiseSpec(OnVector):
         return self.y.planes * (self.taps + (_WIDE + 1 if self.bias_at >= 0 else 0))
 
     def set_aside(self, rows: int) -> int:
-        return rounded(self._constants, 8)
+        return round_up(self._constants, 8)
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         """Constants stay: they are few."""
         slot, *_ = super().ub_buffers(tiling, through_ub, dtype)
-        return slot, UbBuffers("constants", 1, rounded(self._constants, 8), True)
+        return slot, UbBuffers("constants", 1, round_up(self._constants, 8), True)
 
     # cost
 
@@ -181,11 +181,11 @@ class DepthwiseSpec(OnVector):
 def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple[float, float, float]:
     """(repeats, instructions, blocks of the input) of a tile in the middle of the image."""
     down, across = spec._sides(rows, columns)
-    pitch, _, _, run_blocks = shape_of(down, across, rows, columns, spec._apart)
-    tap = cheapest(run_blocks, 1, planes) if spec._apart else cheapest(columns, rows, planes)
-    ways = [tap] * spec.taps + [cheapest(planes * run_blocks, 1, 1)] * (spec.steps_of_tile - spec.taps)
-    ways += [cheapest(across.before, planes, 1)] if across.before else []
-    ways += [cheapest(gap, down.size, planes)] if (gap := pitch - across.inside) else []
+    pitch, _, _, run_blocks = tile_shape(down, across, rows, columns, spec._apart)
+    tap = cheapest_way(run_blocks, 1, planes) if spec._apart else cheapest_way(columns, rows, planes)
+    ways = [tap] * spec.taps + [cheapest_way(planes * run_blocks, 1, 1)] * (spec.steps_of_tile - spec.taps)
+    ways += [cheapest_way(across.before, planes, 1)] if across.before else []
+    ways += [cheapest_way(gap, down.size, planes)] if (gap := pitch - across.inside) else []
     read = float(planes * min(down.size, spec.in_h) * across.inside)
     return float(sum(way.work for way in ways)), float(sum(way.instructions for way in ways)), read
 

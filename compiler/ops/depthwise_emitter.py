@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, MTE3, UB, Ints, TilePlace, dense, flat, general, move
-from compiler.instructions.conversion import paced
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result
-from compiler.instructions.tiles import tiles
-from compiler.instructions.vector_grid import Axes, grid, grid_of_three, most
+from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, MTE3, UB, Ints, TilePlace, compile_once, dense, flat, move
+from compiler.instructions.conversion import stride_blocks
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result
+from compiler.instructions.tiles import count_tiles
+from compiler.instructions.vector_grid import Axes, grid, grid_of_three, max_instructions
 from compiler.ir.reach import demanded
 from simulator.npu.isa import REPEAT_BLOCKS, Activation, Op
 from simulator.npu.parts import DataType
@@ -73,7 +73,7 @@ class Side(NamedTuple):
 
 
 @njit(cache=True)
-def side_of(begin: int, results: int, stride: int, kernel: int, dilation: int, length: int) -> Side:
+def tile_side(begin: int, results: int, stride: int, kernel: int, dilation: int, length: int) -> Side:
     """Extent of a tile along an axis.  begin: of the first window, which may lie in front of the image.  length: of the image."""
     size = (results - 1) * stride + (kernel - 1) * dilation + 1
     first, end = max(0, begin), min(length, begin + size)
@@ -92,7 +92,7 @@ class TileShape(NamedTuple):
 
 
 @njit(cache=True)
-def shape_of(down: Side, across: Side, rows: int, columns: int, same_pitch: bool) -> TileShape:
+def tile_shape(down: Side, across: Side, rows: int, columns: int, same_pitch: bool) -> TileShape:
     """Layout of a tile.  same_pitch: rows of results lie as far apart as those of the input, in one run that is padded to whole repeats."""
     pitch = max(columns, across.inside + max(across.before, across.behind))
     if down.inside == 0 or across.inside == 0:
@@ -139,19 +139,24 @@ def _padded(
 
 @njit(cache=True)
 def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, lying, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, lying, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     taps, same_pitch = job.kh * job.kw, job.sh == 1 and job.sw == 1
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
             r, c = tile // lying * tile_rows, tile % lying * job.tile_columns
             rows, columns = min(tile_rows, job.rows - r), min(job.tile_columns, job.out_w - c)
-            down = side_of((job.first_row + r) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
-            across = side_of(c * job.sw - job.pad_left, columns, job.sw, job.kw, job.dw, job.in_w)
-            pitch, plane, out_pitch, out_plane = shape_of(down, across, rows, columns, same_pitch)
+            down = tile_side((job.first_row + r) * job.sh - job.pad_top, rows, job.sh, job.kh, job.dh, job.in_h)
+            across = tile_side(c * job.sw - job.pad_left, columns, job.sw, job.kw, job.dw, job.in_w)
+            pitch, plane, out_pitch, out_plane = tile_shape(down, across, rows, columns, same_pitch)
             # upper bound of the records of a tile
             n, every = (out_plane, 1, planes) if same_pitch else (columns, rows, planes), planes * out_plane
-            room = taps * most(n[0], n[1], n[2]) + 2 * most(plane, 1, planes) + most(pitch, down.size, planes) + every // 1000
+            room = (
+                taps * max_instructions(n[0], n[1], n[2])
+                + 2 * max_instructions(plane, 1, planes)
+                + max_instructions(pitch, down.size, planes)
+                + every // 1000
+            )
             if cursor + room + 4 * (down.size + rows) + 16 >= out.shape[0]:
                 return -1
             x = job.slot_1 if parity[UB_SLOT] else job.slot_0
@@ -178,7 +183,7 @@ def _tiles(out: Code, cursor: int, job: DepthwiseJob, source: TilePlace, target:
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def depthwise_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
@@ -188,5 +193,5 @@ def depthwise_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, par
     if node.begins and job.bias >= 0:
         if cursor + job.planes >= out.shape[0]:
             return -1
-        cursor = paced(out, cursor, _VCONVERT, job.dtype, job.tag, job.bias, job.wide_bias, job.planes, 1, 1, 1, 2, _F32)
-    return _tiles(out, cursor, job, operand(work, node, 0, first), result(work, node, start), parity)
+        cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, job.bias, job.wide_bias, job.planes, 1, 1, 1, 2, _F32)
+    return _tiles(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)

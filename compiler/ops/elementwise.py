@@ -9,10 +9,10 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.instructions.repeats import apart, by_planes, end_to_end
+from compiler.instructions.repeats import by_planes, repeats_across, repeats_along
 from compiler.ir.operators import Floats, Vector
 from compiler.ir.region import Rows
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
+from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, streams_constants
 from compiler.ops.elementwise_emitter import VectorJob
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.target.target_op import EmitInputs, Fetch, Strip
@@ -117,8 +117,8 @@ class VectorSpec(OnVector):
             **common,
             width=width,
             tile_planes=self.planes_of_tile(inputs.tiling),
-            consts=first_of(inputs.constants),
-            fetches=int(streamed(inputs)),
+            consts=first_or_zero(inputs.constants),
+            fetches=int(streams_constants(inputs)),
             result=self.result,
         )
 
@@ -126,9 +126,9 @@ class VectorSpec(OnVector):
         return [self.steps]
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        if streamed(inputs):
+        if streams_constants(inputs):
             return []
-        base, pitch = first_of(inputs.constants), self.constant_blocks(self.y.planes) // (2 * len(self.steps) or 1)
+        base, pitch = first_or_zero(inputs.constants), self.constant_blocks(self.y.planes) // (2 * len(self.steps) or 1)
         constants = ((2 * i + j, step) for i, step in enumerate(self.steps.tolist()) if step[4] >= 0 for j in (0, 1))
         return [
             Fetch(Memory.UB, step[4 + offset % 2], base + offset * pitch, 1 if step[7] else self.y.planes) for offset, step in constants
@@ -142,11 +142,11 @@ def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[in
     for op, _, _, right, _, _, _, alike, _ in spec.steps.tolist():
         pixel = 0 <= right < len(spec.pixels) and spec.pixels[right]
         if not pixel and (op != _VMADD or alike):
-            step_costs.append((op, *end_to_end(planes * pixels, 1)))
+            step_costs.append((op, *repeats_along(planes * pixels, 1)))
         elif pixel or by_planes(planes, pixels):
-            step_costs.append((op, *end_to_end(pixels, planes)))
+            step_costs.append((op, *repeats_along(pixels, planes)))
         else:
-            step_costs.append((op, *apart(planes, pixels, 1)))
+            step_costs.append((op, *repeats_across(planes, pixels, 1)))
     return tuple([(op, repeats) for op, repeats, _ in step_costs]), sum([calls for _, _, calls in step_costs])
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, multiply_add
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, operands, result, table
-from compiler.instructions.tiles import load_tile, store_tile, tiles
+from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, compile_once, copy, flat, multiply_add
+from compiler.instructions.node_context import UB_SLOT, Node, Work, count_operands, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import count_tiles, load_tile, store_tile
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -44,7 +44,7 @@ def emit_vector(out: Code, cursor: int, job: VectorJob, sources: Ints, target: T
 
     Returns the next row or -1.
     """
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     inputs = sources.shape[0]
     tile_blocks = job.tile_planes * tile_rows * job.tile_columns
     deep = 1
@@ -99,16 +99,16 @@ def emit_vector(out: Code, cursor: int, job: VectorJob, sources: Ints, target: T
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def chain_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     job.rows = stop - start
     begin = work.jobs.read_start[node.k]
-    sources = np.empty((operands(work, node), 8), np.int64)
+    sources = np.empty((count_operands(work, node), 8), np.int64)
     for i in range(sources.shape[0]):
-        place = operand(work, node, i, start)
+        place = locate_operand(work, node, i, start)
         sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4] = (
             place.memory,
             place.base,
@@ -117,4 +117,4 @@ def chain_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity:
             place.back,
         )
         sources[i, 5], sources[i, 6], sources[i, 7] = place.width, place.gap, work.jobs.reads[begin + i, 5]
-    return emit_vector(out, cursor, job, sources, result(work, node, start), table(work, node, 0, 9), parity)
+    return emit_vector(out, cursor, job, sources, locate_result(work, node, start), read_table(work, node, 0, 9), parity)

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compiler.instructions.conversion import WIDE
-from compiler.instructions.repeats import end_to_end
+from compiler.instructions.repeats import repeats_along
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedAffine, QuantisedPair
 from compiler.ir.quantised import linear
-from compiler.ir.quantised.affine import fitted, gated
+from compiler.ir.quantised.affine import fit_affine, fit_gated_affine
 from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.rounding import saturated, to_int32
-from compiler.ir.quantised.tables import every_integer, line
+from compiler.ir.quantised.rounding import saturate, to_int32
+from compiler.ir.quantised.tables import all_stored_integers, fit_line
 from compiler.ir.region import Rows
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, run_of_planes, streamed
+from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, run_of_planes, streams_constants
 from compiler.ops.integer_elementwise_emitter import (
     BESIDE,
     CHANNELS,
@@ -165,7 +165,7 @@ def _quantised(op: Quantise, writer: _Writer) -> TypedSteps:
         every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         every = every[np.isfinite(every)]
         scale, _ = op.y_q.single(op.name)
-        affine = fitted(every, linear.quantize(every, op.y_q), np.asarray(1 / scale))
+        affine = fit_affine(every, linear.quantize(every, op.y_q), np.asarray(1 / scale))
         if affine is not None:
             writer.flat(Op.VMADD, v, v, s1=writer.all_lanes(affine.scale), s2=writer.all_lanes(affine.shift))
             return writer.integers(v)
@@ -207,7 +207,7 @@ def _looked_up(op: LookUp, machine: Machine, writer: _Writer) -> TypedSteps:
         s1 = writer.constant(np.roll(entries, len(entries) // 2) if writer.takes[0] == DataType.int8 else entries)
         writer.rows.append((FLAT, int(Op.VLUT), int(writer.gives), buffer, buffer, s1, -1, 0, 1, 1))
         return writer.done(buffer)
-    straight = line(op.entries, op.x_q, op.y_q)
+    straight = fit_line(op.entries, op.x_q, op.y_q)
     if straight is None:
         raise UnsupportedError(f"operator {op.name!r}: a table; machine {machine.name} has no look-up (vector.lookup_cycles)")
     v = writer.floats(0)
@@ -224,7 +224,7 @@ def _pair(op: QuantisedPair, writer: _Writer) -> TypedSteps:
     a, b = (0, 1) if op.mode == "add" else (1, 0)
     types = op.a_q, op.b_q
     ra, rb, fixed = add_factors(types[a], types[b], op.y_q)
-    check_most(op.name, op.a_q, op.b_q, op.y_q)
+    check_sum_range(op.name, op.a_q, op.b_q, op.y_q)
     floats = writer.floats(0), writer.floats(1)
     last, first = floats[a], floats[b]
     writer.flat(Op.VMADD, first, first, s1=writer.all_lanes(rb), s2=writer.all_lanes(fixed))
@@ -240,11 +240,11 @@ def _product(op: QuantisedPair, writer: _Writer) -> TypedSteps:
     a, b = writer.floats(0), writer.floats(1)
     writer.flat(Op.VADDS, b, b, -zb)
     y = min(a, b)
-    every_a, every_b = every_integer(op.a_q), every_integer(op.b_q).astype(np.int64) - zb
+    every_a, every_b = all_stored_integers(op.a_q), all_stored_integers(op.b_q).astype(np.int64) - zb
     products = np.multiply.outer(every_b, every_a.astype(np.int64) - za)
-    wanted = saturated(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
+    wanted = saturate(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
     # a gate: one multiply-add per element, with the rest done on its pixel
-    if b >= PIXELS and (gate := gated(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
+    if b >= PIXELS and (gate := fit_gated_affine(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
         shift = writer.buffer(PIXEL_BLOCKS, pixel=True)
         writer.flat(Op.VMULS, b, b, float(gate.scale))
         writer.flat(Op.VMADD, shift, b, s1=writer.all_lanes(-za), s2=writer.all_lanes(gate.shift))
@@ -254,7 +254,7 @@ def _product(op: QuantisedPair, writer: _Writer) -> TypedSteps:
         writer.flat(Op.VADDS, a, a, -za)
     writer.flat(Op.VMUL, y, a, s1=b)
     every, first = np.unique(products, return_index=True)
-    affine = fitted(every.astype(np.float32), wanted.reshape(-1)[first], np.asarray(scale))
+    affine = fit_affine(every.astype(np.float32), wanted.reshape(-1)[first], np.asarray(scale))
     if affine is not None:
         writer.flat(Op.VMADD, y, y, s1=writer.all_lanes(affine.scale), s2=writer.all_lanes(affine.shift))
     else:
@@ -263,7 +263,7 @@ def _product(op: QuantisedPair, writer: _Writer) -> TypedSteps:
     return writer.integers(y)
 
 
-def check_most(name: str, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
+def check_sum_range(name: str, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
     """Check the range of a sum.  Raises `UnsupportedError` if int32 does not hold it."""
     ra, rb, fixed = map(float, add_factors(a_q, b_q, y_q))
     _check(name, 255 * (ra + rb) + abs(fixed))
@@ -390,16 +390,16 @@ class TypedSpec(OnVector):
                 if mode == COPIED:  # half by half
                     step_repeats, instructions = 2 * deep, 2 * -(-deep // MAX_REPEATS)
                 elif d >= PIXELS:
-                    step_repeats, instructions = end_to_end(deep * PIXEL_BLOCKS, 1)
+                    step_repeats, instructions = repeats_along(deep * PIXEL_BLOCKS, 1)
                 elif mode == FLAT:
-                    step_repeats, instructions = end_to_end(deep * size * d_factor, 1)
+                    step_repeats, instructions = repeats_along(deep * size * d_factor, 1)
                 elif mode == BESIDE:
-                    step_repeats, instructions = end_to_end(size * d_factor, deep)
+                    step_repeats, instructions = repeats_along(size * d_factor, deep)
                 elif mode == CONVERT:
-                    step_repeats, instructions = end_to_end(deep * size, 1)
+                    step_repeats, instructions = repeats_along(deep * size, 1)
                     step_repeats *= max(d_factor, s_factor) // 2  # so many blocks beside each block
                 else:
-                    step_repeats, instructions = end_to_end(size, deep * (s_factor if mode == SPREAD else d_factor))
+                    step_repeats, instructions = repeats_along(size, deep * (s_factor if mode == SPREAD else d_factor))
                 repeats += count * tiles.images * step_repeats * tiles.cycles[op]
                 calls += count * tiles.images * instructions
         one = float(sum([planes * count for planes, *_, count in tiles.made]) * tiles.images)
@@ -430,8 +430,8 @@ class TypedSpec(OnVector):
             together=self.together,
             blocks=self.blocks,
             tile_planes=self.planes_of_tile(inputs.tiling),
-            consts=first_of(inputs.constants),
-            consts_at=self.constants_at if streamed(inputs) else -1,
+            consts=first_or_zero(inputs.constants),
+            consts_at=self.constants_at if streams_constants(inputs) else -1,
             const_blocks=self.constants,
             by_channel=int(self.by_channel),
             result=self.result,
@@ -441,6 +441,6 @@ class TypedSpec(OnVector):
         return [self.steps, self.inputs]
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        if streamed(inputs) or not self.constants:
+        if streams_constants(inputs) or not self.constants:
             return []
-        return [Fetch(Memory.UB, self.constants_at, first_of(inputs.constants), self.constant_blocks(self.y.planes))]
+        return [Fetch(Memory.UB, self.constants_at, first_or_zero(inputs.constants), self.constant_blocks(self.y.planes))]

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, vector
-from compiler.instructions.conversion import WIDE, paced
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, operands, result, table
-from compiler.instructions.tiles import load_tile, store_tile, tiles
+from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, compile_once, copy, flat, vector
+from compiler.instructions.conversion import WIDE, stride_blocks
+from compiler.instructions.node_context import UB_SLOT, Node, Work, count_operands, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import count_tiles, load_tile, store_tile
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 from simulator.npu.program import Code
 
@@ -118,7 +118,7 @@ def _step(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: in
         first, second = _at(job, s1, slot, tile, consts), _at(job, s2, slot, tile, consts)
         return flat(out, cursor, op, dtype, job.tag, d, s, first, second, int(s1 >= 0), int(s2 >= 0), blocks * d_factor, imm)
     if mode == CONVERT:
-        return paced(out, cursor, op, dtype, job.tag, d, s, blocks, 1, d_factor, 1, s_factor, imm)
+        return stride_blocks(out, cursor, op, dtype, job.tag, d, s, blocks, 1, d_factor, 1, s_factor, imm)
     if mode == TWICE:
         for plane in range(0, deep, MAX_REPEATS):
             cursor = vector(
@@ -132,16 +132,16 @@ def _step(out: Code, cursor: int, job: TypedJob, step: Ints, slot: int, tile: in
         plane, inside = part // plane_count, part % plane_count * (beside // plane_count)
         wide, narrow = plane * size * beside + inside, part * size
         if mode == SPREAD:
-            cursor = paced(out, cursor, op, dtype, job.tag, d + wide, s + narrow, size, plane_count, beside, 1, 1, imm)
+            cursor = stride_blocks(out, cursor, op, dtype, job.tag, d + wide, s + narrow, size, plane_count, beside, 1, 1, imm)
         else:
-            cursor = paced(out, cursor, op, dtype, job.tag, d + narrow, s + wide, size, 1, 1, plane_count, beside, imm)
+            cursor = stride_blocks(out, cursor, op, dtype, job.tag, d + narrow, s + wide, size, 1, 1, plane_count, beside, imm)
     return cursor
 
 
 @njit(cache=True)
 def emit_typed(out: Code, cursor: int, job: TypedJob, sources: Ints, target: TilePlace, steps: Ints, inputs: Ints, parity: Ints) -> int:
     """Emit tiles.  sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     tile_blocks = job.tile_planes // job.together * tile_rows * job.tile_columns
     for p in range(0, job.planes, job.tile_planes):
         deep = min(job.tile_planes, job.planes - p) // job.together
@@ -179,15 +179,17 @@ def emit_typed(out: Code, cursor: int, job: TypedJob, sources: Ints, target: Til
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def typed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     job.rows = stop - start
-    sources = np.empty((operands(work, node), 7), np.int64)
+    sources = np.empty((count_operands(work, node), 7), np.int64)
     for i in range(sources.shape[0]):
-        place = operand(work, node, i, start)
+        place = locate_operand(work, node, i, start)
         sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3] = place.memory, place.base, place.plane, place.wrap
         sources[i, 4], sources[i, 5], sources[i, 6] = place.back, place.width, place.gap
-    return emit_typed(out, cursor, job, sources, result(work, node, start), table(work, node, 0, 10), table(work, node, 1, 4), parity)
+    return emit_typed(
+        out, cursor, job, sources, locate_result(work, node, start), read_table(work, node, 0, 10), read_table(work, node, 1, 4), parity
+    )

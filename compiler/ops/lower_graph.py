@@ -19,7 +19,7 @@ from compiler.ops.gelu_erf import with_curves
 from compiler.ops.registry import BY_OPERATOR
 from compiler.target import weights
 from compiler.target.capabilities import check_machine
-from compiler.target.constants import Constants, aligned
+from compiler.target.constants import Constants, align_block
 from compiler.target.storage import StorageSpec, TensorSlice
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import UnsupportedError
@@ -147,7 +147,7 @@ def _place_storages(
                     storage.planes, port.order, type_name,
                 )
             )  # fmt: skip
-        address = aligned(address + size)
+        address = align_block(address + size)
     return tuple(storages), buffers, address
 
 

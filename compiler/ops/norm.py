@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.operators import LayerNorm
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
+from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, streams_constants
 from compiler.ops.norm_emitter import LayerNormJob
 from compiler.plan.plan import VectorTiling
 from compiler.target.target_op import EmitInputs, Fetch
@@ -102,8 +102,8 @@ class LayerNormSpec(OnVector):
         return LayerNormJob(
             **self.common(inputs),
             width=self.out_w,
-            constants=first_of(inputs.constants),
-            constants_at=self.constants_at if streamed(inputs) and self.kinds else -1,
+            constants=first_or_zero(inputs.constants),
+            constants_at=self.constants_at if streams_constants(inputs) and self.kinds else -1,
             kinds=self.kinds,
             centred=int(self.centred),
             **{name: float_bits(value) for name, value in bits.items()},
@@ -113,6 +113,6 @@ class LayerNormSpec(OnVector):
         return [np.array(self.padded, np.int64)]
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        if streamed(inputs) or not self.kinds:
+        if streams_constants(inputs) or not self.kinds:
             return []
-        return [Fetch(Memory.UB, self.constants_at, first_of(inputs.constants), self.kinds * self.y.planes)]
+        return [Fetch(Memory.UB, self.constants_at, first_or_zero(inputs.constants), self.kinds * self.y.planes)]

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, multiply_add, strided, vector
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result, table
-from compiler.instructions.tiles import load_tile, store_tile, tiles, with_pixels
+from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, compile_once, copy, flat, multiply_add, strided, vector
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import combine_pixels, count_tiles, load_tile, store_tile
 from simulator.npu.isa import Op
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code
@@ -52,7 +52,7 @@ class LayerNormJob(NamedTuple):
 @njit(cache=True)
 def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     half = job.dtype == _F16
     if job.constants_at >= 0:
         if cursor >= out.shape[0]:
@@ -74,7 +74,7 @@ def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace
             cursor = _tree(out, cursor, job.dtype, job.tag, squares, x, size, job.planes)
             cursor = flat(out, cursor, _VMULS, job.dtype, job.tag, squares, squares, -1, -1, 0, 0, size, job.per_channel)
             cursor = flat(out, cursor, _LANE_SUM, job.dtype, job.tag, squares, squares, -1, -1, 0, 0, size, 0)
-            cursor = with_pixels(out, cursor, job.dtype, job.tag, _VSUB, x, squares, size, job.planes)
+            cursor = combine_pixels(out, cursor, job.dtype, job.tag, _VSUB, x, squares, size, job.planes)
             cursor = _mask(out, cursor, job, x, size, padded)
         # factor = 1 / sqrt(mean of squares + epsilon), in float32
         factor = squares
@@ -96,7 +96,7 @@ def emit_layer_norm(out: Code, cursor: int, job: LayerNormJob, source: TilePlace
             for block in range(2):
                 cursor = strided(out, cursor, _VCOPY, _F32, job.tag, squares + block, factor, -1, size, 1, 2, 0, 1, 0, 0, 0, 0)
             cursor = _convert(out, cursor, _F16, job.tag, factor, squares, size)
-        cursor = with_pixels(out, cursor, job.dtype, job.tag, _VMUL, x, factor, size, job.planes)
+        cursor = combine_pixels(out, cursor, job.dtype, job.tag, _VMUL, x, factor, size, job.planes)
         if job.kinds == 3:
             scale = job.constants + job.planes
             cursor = multiply_add(out, cursor, _VMADD, job.dtype, job.tag, x, x, scale, scale + job.planes, job.planes, size)
@@ -162,12 +162,12 @@ def _convert(out: Code, cursor: int, to: int, tag: int, target: int, source: int
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def norm_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     job.rows = stop - start
     return emit_layer_norm(
-        out, cursor, job, operand(work, node, 0, start), result(work, node, start), table(work, node, 0, 1)[:, 0], parity
+        out, cursor, job, locate_operand(work, node, 0, start), locate_result(work, node, start), read_table(work, node, 0, 1)[:, 0], parity
     )

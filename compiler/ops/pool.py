@@ -11,14 +11,14 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.instructions.repeats import cheapest, pixelwise, work
+from compiler.instructions.repeats import cheapest_way, pool_repeats, pools_pixelwise
 from compiler.ir.operators import Pool
 from compiler.ir.region import Rows
-from compiler.ops.base import Lowering, VectorTiles, VectorWork, first_of
+from compiler.ops.base import Lowering, VectorTiles, VectorWork, first_or_zero
 from compiler.ops.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob, fed_plane
 from compiler.ops.sliding_window import SlidingSpec
 from compiler.plan.plan import Infeasible, Tiling, VectorTiling
-from compiler.target.target_op import EmitInputs, Strip, UbBuffers, rounded
+from compiler.target.target_op import EmitInputs, Strip, UbBuffers, round_up
 from compiler.target.weights import pack_pixels
 from simulator.npu.isa import REPEAT_BLOCKS, float_bits
 from simulator.npu.parts import DataType
@@ -81,8 +81,8 @@ class PoolSpec(SlidingSpec):
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         assert isinstance(tiling, VectorTiling)
         if tiling.fed:
-            slots = UbBuffers("out", 2, rounded(self._fed_blocks(tiling.tile_rows), 8))
-            between = UbBuffers("constants", 1, rounded(self.y.planes * tiling.tile_rows * self.in_w, 8))
+            slots = UbBuffers("out", 2, round_up(self._fed_blocks(tiling.tile_rows), 8))
+            between = UbBuffers("constants", 1, round_up(self.y.planes * tiling.tile_rows * self.in_w, 8))
             return (slots, between) if self.passes == BOTH else (slots,)
         return super().ub_buffers(tiling, through_ub, dtype)
 
@@ -141,9 +141,9 @@ class PoolSpec(SlidingSpec):
         if self.whole_rows:
             outputs = float(tiles.rows) * -(-self.y.planes // tiling.tile_planes) * tiles.images
             planes, pixels = min(tiling.tile_planes, self.y.planes), min(pool.kernel[0], self.in_h) * self.in_w
-            repeats, calls = work(planes, pixels)
+            repeats, calls = pool_repeats(planes, pixels)
             if self.factors:  # the first eight pixels, the factor and what is left of it behind the sum
-                scaled = pixelwise(planes, pixels) * planes
+                scaled = pools_pixelwise(planes, pixels) * planes
                 repeats, calls = repeats + scaled + 1 + -(-planes // REPEAT_BLOCKS), calls + bool(scaled) + 2
             repeats, calls = outputs * repeats, outputs * calls
         else:
@@ -180,7 +180,7 @@ class PoolSpec(SlidingSpec):
             after=float_bits(scale / before) if self.factors else 0,
             counts_at=self.counts_at,
             counts_pitch=self.counts_pitch,
-            counts=first_of(inputs.constants),
+            counts=first_or_zero(inputs.constants),
             tile_planes=self.planes_of_tile(inputs.tiling),
         )
 
@@ -190,9 +190,9 @@ def _sliding(spec: PoolSpec, planes: int, rows: int, columns: int) -> tuple[floa
     """(repeats, instructions) of a tile of so many planes by rows by columns of results, on average over the image."""
     wide = spec.wide(columns)
     # rows that follow one another are one long row
-    over_rows = cheapest(wide * rows, 1, planes) if spec.operator.stride[0] == 1 else cheapest(wide, rows, planes)
+    over_rows = cheapest_way(wide * rows, 1, planes) if spec.operator.stride[0] == 1 else cheapest_way(wide, rows, planes)
     repeats = instructions = 0.0
-    for way, operations, inside in zip((over_rows, cheapest(columns, rows * planes, 1)), spec.operations, spec.inside, strict=True):
+    for way, operations, inside in zip((over_rows, cheapest_way(columns, rows * planes, 1)), spec.operations, spec.inside, strict=True):
         repeats += operations * inside * way.work
         instructions += operations * inside * way.instructions
     return repeats, instructions

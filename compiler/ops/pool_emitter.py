@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.instructions.builders import DDR, FAR, MTE2, UB, Ints, TilePlace, dense, flat, general, move, strided, vector
-from compiler.instructions.node_context import MADE_BY_READER, UB_SLOT, Node, Work, operand, result
-from compiler.instructions.repeats import pixelwise
-from compiler.instructions.tiles import load_box, store_tile, tiles
-from compiler.instructions.vector_grid import Axes, grid, most
+from compiler.instructions.builders import DDR, FAR, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move, strided, vector
+from compiler.instructions.node_context import MADE_BY_READER, UB_SLOT, Node, Work, locate_operand, locate_result
+from compiler.instructions.repeats import pools_pixelwise
+from compiler.instructions.tiles import count_tiles, load_box, store_tile
+from compiler.instructions.vector_grid import Axes, grid, max_instructions
 from compiler.ir.reach import demanded
 from compiler.ops.conv_emitter import ConvJob, conv_part
 from simulator.addresses import record_at
@@ -75,7 +75,7 @@ def _over_pixels(
     factor: a block with the factor of all pixels, which is `scale` as an immediate; -1 without one.
     """
     first, remainder = pixels, 0
-    if in_place and pixelwise(planes, pixels):
+    if in_place and pools_pixelwise(planes, pixels):
         if factor >= 0:
             cursor = strided(out, cursor, _VMULS, dtype, tag, source, source, -1, 8, planes, 1, plane, 1, plane, 0, 0, scale)
         for i in range(planes):
@@ -90,7 +90,7 @@ def _over_pixels(
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def _into(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, columns: int, times: int, dcol: int, col: int,
@@ -129,7 +129,7 @@ def _reach(fold: Fold, tap: int, results: int) -> tuple[int, int]:
     return first, max(first, min(results, (fold.length - 1 - position) // fold.stride + 1))
 
 
-@general
+@compile_once
 @njit(cache=True)
 def _put(
     out: Code, cursor: int, op: int, dtype: int, tag: int, fold: Fold, shape: Axes, target: int, ds: Axes, source: int, ss: Axes, tap: int,
@@ -179,7 +179,7 @@ def _fold(
 @njit(cache=True)
 def _most(taps: int, inner: int, middle: int, outer: int) -> int:
     """Instructions of a fold, at most."""
-    return (taps + 3) * most(inner, middle, outer) + inner * middle * outer // 2040 + 2
+    return (taps + 3) * max_instructions(inner, middle, outer) + inner * middle * outer // 2040 + 2
 
 
 @njit(cache=True)
@@ -216,7 +216,7 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
     A slot of UB holds the pixels under the windows of a tile, and behind them the values between two passes; results of the second pass
     overwrite the pixels.  Results of a single pass come behind the pixels.  Returns the next row or -1.
     """
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
     in_columns_max = job.in_w if across == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
     in_blocks = job.tile_planes * in_rows_max * (max(in_columns_max, job.tile_columns) if job.passes == BOTH else in_columns_max)
@@ -282,14 +282,14 @@ def emit_pool(out: Code, cursor: int, job: PoolJob, source: TilePlace, target: T
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def pool_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.first_row, job.rows, job.in_first = start, stop - start, first
-    return emit_pool(out, cursor, job, operand(work, node, 0, first), result(work, node, start), parity)
+    return emit_pool(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)
 
 
 @njit(cache=True)
@@ -298,7 +298,7 @@ def fed_plane(rows: int, columns: int) -> int:
     return (rows * columns + 2 * GRANULE - 1) // GRANULE * GRANULE
 
 
-@general
+@compile_once
 @njit(cache=True)
 def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records where it is fed, and those of the convolutions that do so (`segment.pool_fusion`).
@@ -309,7 +309,7 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
     """
     start, stop = work.computed[node.k, node.t]
     storage, plane, _, _, _, _ = work.jobs.reads[work.jobs.read_start[node.k]]
-    target = result(work, node, start)
+    target = locate_result(work, node, start)
     in_plane = fed_plane((job.tile_rows - 1) * job.sh + job.kh, max(job.in_w, job.out_w))
     ready_rows = last = np.int64(0)  # rows that are there, and block of plane 0 behind them
     for oy in range(start, stop, job.tile_rows):
@@ -321,7 +321,7 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
         pooling = (
             _most(job.kh, job.in_w, rows, job.planes)
             + _most(job.kw, job.out_w, rows, job.planes)
-            + most(job.in_w * (y1 - y0), 1, job.planes)
+            + max_instructions(job.in_w * (y1 - y0), 1, job.planes)
         )
         if cursor + pooling + _ROOM >= out.shape[0]:
             return -1

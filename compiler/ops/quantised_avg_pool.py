@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.instructions.conversion import HALF, WIDE
-from compiler.instructions.repeats import cheapest, end_to_end
+from compiler.instructions.repeats import cheapest_way, repeats_along
 from compiler.ir.operators import QuantisedAverage
-from compiler.ir.quantised.affine import fitted
+from compiler.ir.quantised.affine import fit_affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.pooling import means_of_sums
 from compiler.ops.base import Lowering, VectorTiles, VectorWork
 from compiler.ops.integer_elementwise import MOST, ROUNDER
-from compiler.ops.quantised_avg_pool_emitter import CLASS, CONSTANTS, AverageJob, folded, rooms
+from compiler.ops.quantised_avg_pool_emitter import CLASS, CONSTANTS, AverageJob, count_folded, rooms
 from compiler.ops.sliding_window import SlidingSpec
 from compiler.plan.plan import VectorTiling
 from compiler.target.capabilities import least_ub_blocks
@@ -50,7 +50,7 @@ def _of_class(x_q: tuple[float, int, str], y_q: tuple[float, int, str], taps: in
         return None
     low, high = of_x.limits
     sums = np.arange(taps * low, taps * high + 1).astype(np.float32) - np.float32(centre)
-    affine = fitted(sums, wanted, np.asarray(x_q[0] / (number * y_q[0])))
+    affine = fit_affine(sums, wanted, np.asarray(x_q[0] / (number * y_q[0])))
     return None if affine is None else _Means(float_bits(float(affine.scale)), float_bits(float(affine.shift)))
 
 
@@ -148,23 +148,23 @@ class AverageSpec(SlidingSpec):
         pixels, steps = self.in_h * self.in_w, list[_Step]()
         for begin in range(0, pixels, self.chunk):
             count = min(self.chunk, pixels - begin)
-            steps.append((Op.VCONVERT, *end_to_end(planes * count, 1)))
+            steps.append((Op.VCONVERT, *repeats_along(planes * count, 1)))
             for _ in range(self.halvings):
-                steps += [(Op.VADD, *end_to_end(HALF * planes * (count // 2), 1))] if count > 1 else []
+                steps += [(Op.VADD, *repeats_along(HALF * planes * (count // 2), 1))] if count > 1 else []
                 count -= count // 2
-            steps += [(Op.VCONVERT, *end_to_end(HALF * planes * count, 1)), (Op.VADD, *end_to_end(WIDE * planes * count, 1))]
+            steps += [(Op.VCONVERT, *repeats_along(HALF * planes * count, 1)), (Op.VADD, *repeats_along(WIDE * planes * count, 1))]
         steps.pop()  # of the first pixels nothing is added to
-        count = folded(min(self.chunk, pixels), self.halvings)
+        count = count_folded(min(self.chunk, pixels), self.halvings)
         while count > 1:
-            steps.append((Op.VADD, *end_to_end(WIDE * planes * (count // 2), 1)))
+            steps.append((Op.VADD, *repeats_along(WIDE * planes * (count // 2), 1)))
             count -= count // 2
-        wide, calls = end_to_end(WIDE * planes, 1)
-        return [*steps, (Op.VADDS, 6 * wide, 6 * calls), (Op.VCONVERT, 2 * end_to_end(planes, 1)[0], 1)]
+        wide, calls = repeats_along(WIDE * planes, 1)
+        return [*steps, (Op.VADDS, 6 * wide, 6 * calls), (Op.VCONVERT, 2 * repeats_along(planes, 1)[0], 1)]
 
     def _of_results(self, planes: int, rows: int, columns: int, divisions: int) -> list[_Step]:
         results = planes * rows * columns
-        wide, calls = end_to_end(WIDE * results, 1)
-        of_bytes = (Op.VCONVERT, 2 * end_to_end(results, 1)[0], 1)
+        wide, calls = repeats_along(WIDE * results, 1)
+        of_bytes = (Op.VCONVERT, 2 * repeats_along(results, 1)[0], 1)
         return [of_bytes, (Op.VADDS, wide, calls), (Op.VDIV, divisions * wide, divisions * calls)]
 
     def _slid(self, planes: int, rows: int, columns: int) -> list[_Step]:
@@ -172,19 +172,19 @@ class AverageSpec(SlidingSpec):
         pool, neighbours = self.operator, self.operator.stride[1] == 1
         covered = planes * ((rows - 1) * pool.stride[0] + pool.kernel[0]) * self.wide(columns)
         taps = pool.kernel[0] * pool.kernel[1] * (1 if neighbours else WIDE)
-        tap = cheapest(WIDE * columns if neighbours else columns, rows, planes)
-        wide, calls = end_to_end(WIDE * covered, 1)
-        of_pixels = [(Op.VCONVERT, 2 * end_to_end(covered, 1)[0], 1), (Op.VADDS, 2 * wide, 2 * calls)]
+        tap = cheapest_way(WIDE * columns if neighbours else columns, rows, planes)
+        wide, calls = repeats_along(WIDE * covered, 1)
+        of_pixels = [(Op.VCONVERT, 2 * repeats_along(covered, 1)[0], 1), (Op.VADDS, 2 * wide, 2 * calls)]
         return [*of_pixels, (Op.VADD, taps * tap.work, taps * tap.instructions), *self._of_results(planes, rows, columns, 2)]
 
     def _in_any_order(self, planes: int, rows: int, columns: int) -> list[_Step]:
         """Steps of a tile's windows, without those that padding cuts."""
         (high, across), (sh, sw), wide = self.operator.kernel, self.operator.stride, self.wide(columns)
         covered, parts = planes * ((rows - 1) * sh + high) * wide, 1 if sw == 1 else HALF
-        down, beside = cheapest(HALF * wide, rows, planes), cheapest(HALF * columns // parts, rows, planes)
-        of_half = end_to_end(HALF * planes * rows * columns, 1)
+        down, beside = cheapest_way(HALF * wide, rows, planes), cheapest_way(HALF * columns // parts, rows, planes)
+        of_half = repeats_along(HALF * planes * rows * columns, 1)
         return [
-            (Op.VCONVERT, *end_to_end(covered, 1)),
+            (Op.VCONVERT, *repeats_along(covered, 1)),
             (Op.VADD, max(1, high - 1) * down.work, max(1, high - 1) * down.instructions),
             (Op.VADD, across * parts * beside.work, across * parts * beside.instructions),
             (Op.VCONVERT, *of_half),
@@ -230,4 +230,4 @@ class AverageSpec(SlidingSpec):
 
 def _plane_blocks(chunk: int, halvings: int) -> int:
     """Blocks of a slot for each plane of a whole image: bytes, float16, float32 and sums of it, the result."""
-    return (1 + HALF) * chunk + 2 * WIDE * folded(chunk, halvings) + 1
+    return (1 + HALF) * chunk + 2 * WIDE * count_folded(chunk, halvings) + 1

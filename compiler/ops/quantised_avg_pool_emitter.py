@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, UB, Ints, TilePlace, dense, flat, general, move
-from compiler.instructions.conversion import HALF, WIDE, converted, paced
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result, table
-from compiler.instructions.tiles import load_box, store_tile, tiles
-from compiler.instructions.vector_grid import Axes, grid, grid_of_three, most
+from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move
+from compiler.instructions.conversion import HALF, WIDE, convert_runs, stride_blocks
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import count_tiles, load_box, store_tile
+from compiler.instructions.vector_grid import Axes, grid, grid_of_three, max_instructions
 from compiler.ir.reach import demanded
 from simulator.npu.isa import Op
 from simulator.npu.parts import DataType
@@ -110,7 +110,7 @@ def rooms(exact: bool, kh: int, kw: int, high: int, wide: int, rows: int, column
 
 
 @njit(cache=True)
-def folded(count: int, halvings: int) -> int:
+def count_folded(count: int, halvings: int) -> int:
     """Count of sums after `halvings` additions of one half of the values to the other."""
     for _ in range(halvings):
         count -= count // 2
@@ -210,13 +210,13 @@ def _in_order(
     first_pixel, one, planes = pixels + y0 * tile.wide + x0, high * wide, box.planes
     if high > 0 and wide > 0:
         if wide == tile.wide:
-            cursor = converted(
+            cursor = convert_runs(
                 out, cursor, _F32, job.tag, floats, WIDE, WIDE * one, first_pixel, 1, tile.high * tile.wide, one, planes, job.source
             )
         else:
             for p in range(planes):
                 from_, to = first_pixel + p * tile.high * tile.wide, floats + p * WIDE * one
-                cursor = converted(out, cursor, _F32, job.tag, to, WIDE, WIDE * wide, from_, 1, tile.wide, wide, high, job.source)
+                cursor = convert_runs(out, cursor, _F32, job.tag, to, WIDE, WIDE * wide, from_, 1, tile.wide, wide, high, job.source)
         if job.less != 0:
             cursor = flat(out, cursor, _VADDS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.less)
         cursor = flat(out, cursor, _VMULS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.times)
@@ -243,7 +243,9 @@ def _full(first: int, stride: int, taps: int, length: int, results: int, previou
 def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int, pixels: int, box: TileBox) -> int:
     """Sums of all windows of a tile, plus `centre`, as float32 target: in float16 columns first (in target too), then rows."""
     size_in, size_v = HALF * box.high * box.wide, HALF * box.rows * box.wide
-    cursor = paced(out, cursor, _VCONVERT, _F16, job.tag, halves, pixels, box.planes * box.high * box.wide, 1, HALF, 1, 1, job.source)
+    cursor = stride_blocks(
+        out, cursor, _VCONVERT, _F16, job.tag, halves, pixels, box.planes * box.high * box.wide, 1, HALF, 1, 1, job.source
+    )
     n: Axes = (HALF * box.wide, box.rows, box.planes)
     vs: Axes = (1, HALF * box.wide, size_v)
     xs: Axes = (1, HALF * box.wide * job.sh, size_in)
@@ -280,7 +282,7 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
         for part in range(parts):
             to, source_block = halves + HALF * x0 + part, target + HALF * (box.left + kx + x0 * job.sw) + part
             cursor = grid(out, cursor, _VADD, _F16, job.tag, n, to, hs, to, hs, source_block, taps, 0)
-    return paced(out, cursor, _VCONVERT, _F32, job.tag, target, halves, HALF * box.planes * size_h, 1, WIDE // HALF, 1, 1, _F16)
+    return stride_blocks(out, cursor, _VCONVERT, _F32, job.tag, target, halves, HALF * box.planes * size_h, 1, WIDE // HALF, 1, 1, _F16)
 
 
 @njit(cache=True)
@@ -329,7 +331,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
     Sums stay in the first slot.  A pixel's planes lie side by side, so that all work is on one run.
     """
     pixels, chunk, engine = job.in_h * job.in_w, job.chunk, MTE2 if source.memory == DDR else MTE1
-    most_left = folded(chunk, job.halvings)
+    most_left = count_folded(chunk, job.halvings)
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         run_records = WIDE * chunk * planes // 2040 + 2
@@ -345,7 +347,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
             into = TilePlace(UB, slot, 1, FAR, 0, 1, planes - 1) if planes > 1 else dense(UB, slot, size)
             cursor = move(out, cursor, job.source, job.tag, engine, source, begin, into, 0, p, planes, size)
             half, count = slot + job.tile_planes * chunk, size
-            cursor = paced(out, cursor, _VCONVERT, _F16, job.tag, half, slot, planes * size, 1, HALF, 1, 1, job.source)
+            cursor = stride_blocks(out, cursor, _VCONVERT, _F16, job.tag, half, slot, planes * size, 1, HALF, 1, 1, job.source)
             for _ in range(job.halvings):
                 if count > 1:
                     blocks = HALF * planes * (count // 2)
@@ -354,10 +356,10 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
                     )
                 count -= count // 2
             wide = sums if begin == 0 else slot + job.tile_planes * (1 + HALF) * chunk
-            cursor = paced(out, cursor, _VCONVERT, _F32, job.tag, wide, half, HALF * planes * count, 1, WIDE // HALF, 1, 1, _F16)
+            cursor = stride_blocks(out, cursor, _VCONVERT, _F32, job.tag, wide, half, HALF * planes * count, 1, WIDE // HALF, 1, 1, _F16)
             if begin > 0:
                 cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, wide, -1, 1, 0, WIDE * planes * count, 0)
-        count, one = folded(min(chunk, pixels), job.halvings), WIDE * planes
+        count, one = count_folded(min(chunk, pixels), job.halvings), WIDE * planes
         while count > 1:
             cursor = flat(out, cursor, _VADD, _F32, job.tag, sums, sums, sums + one * (count - count // 2), -1, 1, 0, one * (count // 2), 0)
             count -= count // 2
@@ -369,7 +371,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
         cursor = flat(out, cursor, _VMINS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.high)
         cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.rounder)
         cursor = flat(out, cursor, _VADDS, _F32, job.tag, sums, sums, -1, -1, 0, 0, one, job.more)
-        cursor = paced(out, cursor, _VCONVERT, job.dtype, job.tag, y, sums, planes, 1, 1, 1, WIDE, _F32)
+        cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, y, sums, planes, 1, 1, 1, WIDE, _F32)
         cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, 0, 1, planes, y)
     return cursor
 
@@ -377,7 +379,7 @@ def _whole(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: T
 @njit(cache=True)
 def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target: TilePlace, classes: Ints, parity: Ints) -> int:
     """Emit windows tile by tile.  A slot: pixels or results, pixels as floats, sums, CONSTANTS blocks."""
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows_max = (tile_rows - 1) * job.sh + job.kh
     in_columns_max = job.in_w if across == 1 else min(job.in_w, (job.tile_columns - 1) * job.sw + job.kw)
     in_max, out_max = in_rows_max * in_columns_max, tile_rows * job.tile_columns
@@ -402,7 +404,7 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
             floats_base = slot + job.tile_planes * max(in_max, out_max)
             sums = floats_base + job.tile_planes * floats
             number = sums + job.tile_planes * means
-            per_tap = most(WIDE * columns, rows, planes)
+            per_tap = max_instructions(WIDE * columns, rows, planes)
             regions = min(rows, 2 * job.kh + 1) * min(columns, 2 * job.kw + 1)
             room = (
                 (WIDE * job.kh * job.kw + regions + 3) * (per_tap + 1) + (12 * size_in + 20 * size_out) // 2040 + 64
@@ -410,7 +412,7 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
             )  # fmt: skip
             if job.exact:
                 _, boxes = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, True)
-                room += HALF * (job.kh + job.kw + 2) * (most(HALF * box.wide, rows, planes) + 1)
+                room += HALF * (job.kh + job.kw + 2) * (max_instructions(HALF * box.wide, rows, planes) + 1)
                 room += boxes * (room + planes * (box.high + box.wide + 8))
             if cursor + room >= out.shape[0]:
                 return -1
@@ -422,19 +424,19 @@ def _windows(out: Code, cursor: int, job: AverageJob, source: TilePlace, target:
                 cursor, _ = _any_order(out, cursor, job, sums, floats_base, slot, number, classes, box, False)
             else:
                 cursor = _in_order(out, cursor, job, sums, floats_base, slot, number, classes, box, box)
-            cursor = paced(out, cursor, _VCONVERT, job.dtype, job.tag, slot, sums, size_out, 1, 1, 1, WIDE, _F32)
+            cursor = stride_blocks(out, cursor, _VCONVERT, job.dtype, job.tag, slot, sums, size_out, 1, 1, 1, WIDE, _F32)
             cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.out_w + c, rows * columns, planes, slot)
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def average_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.first_row, job.rows, job.in_first = start, stop - start, first
-    source, target = operand(work, node, 0, first), result(work, node, start)
+    source, target = locate_operand(work, node, 0, first), locate_result(work, node, start)
     if job.chunk:
         return _whole(out, cursor, job, source, target, parity)
-    return _windows(out, cursor, job, source, target, table(work, node, 0, CLASS), parity)
+    return _windows(out, cursor, job, source, target, read_table(work, node, 0, CLASS), parity)

@@ -20,7 +20,7 @@ from compiler.ir.quantised.parameters import SUMS, Quantisation
 from compiler.ir.quantised.products import check_bound
 from compiler.ops.base import Lowering
 from compiler.ops.conv import ConvSpec
-from compiler.ops.integer_elementwise import check_most
+from compiler.ops.integer_elementwise import check_sum_range
 from compiler.plan.plan import Tiling
 from compiler.target import weights
 from compiler.target.storage import StorageSpec
@@ -117,12 +117,12 @@ class QuantisedConvSpec(IntegerProductSpec):
             raise UnsupportedError(f"operator {op.name!r}: reads {into.type_of(op.x).name}; integers of 8 bits are multiplied")
         check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
         if op.added is not None and op.y_q is not None:
-            check_most(op.name, op.y_q, op.added.q, op.added.y_q)
+            check_sum_range(op.name, op.y_q, op.added.q, op.added.y_q)
         values, dtype, zero_excess = op.multiplied()
         fields = cls.packed(index, op, into, values, dtype, zero_excess)
         n = fields["groups"] * fields["n1"] * fields["fractal"].sum_blocks
-        zeros_at = packed_zeros(f"{op.name}/zeros", less(zero_excess)[0], fields["fractal"], into)
-        return fields | {"right_type": dtype, "scale_at": 0 if sums_alone(op.y_q) else n, "zeros_at": zeros_at, "left": zero_excess}
+        zeros_at = pack_zeros(f"{op.name}/zeros", negated_bytes(zero_excess)[0], fields["fractal"], into)
+        return fields | {"right_type": dtype, "scale_at": 0 if keeps_sums(op.y_q) else n, "zeros_at": zeros_at, "left": zero_excess}
 
     @classmethod
     def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
@@ -133,7 +133,7 @@ class QuantisedConvSpec(IntegerProductSpec):
                 raise UnsupportedError(f"operator {op.name!r}: {', '.join(op.of_columns)} are read where the host puts them")
             return 0
         columns = weights.pack_columns(op.offset, y_place, lane_count, DataType.int32)
-        if not sums_alone(op.y_q):
+        if not keeps_sums(op.y_q):
             columns = np.concatenate([columns, weights.pack_columns(op.scale, y_place, lane_count, DataType.float32)])
         return into.constants.add(f"{op.name}/bias", columns)
 
@@ -145,7 +145,7 @@ class QuantisedConvSpec(IntegerProductSpec):
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
-        return less(self.left)
+        return negated_bytes(self.left)
 
     @property
     def quantised(self) -> QuantisedConv:
@@ -154,7 +154,7 @@ class QuantisedConvSpec(IntegerProductSpec):
 
     def words(self) -> dict[str, int]:
         op = self.quantised
-        fields = super().words() | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        fields = super().words() | {"pad": as_byte(op.x_q.single(self.name)[1]), **requantise_fields(op.y_q, self.name)}
         if op.added is None or op.y_q is None:
             return fields
         q, last = op.added.q, op.added.last
@@ -165,15 +165,15 @@ class QuantisedConvSpec(IntegerProductSpec):
         return fields | {word: float_bits(float(value)) for word, value in of_sum.items()} | {"last": int(last)}
 
 
-def less(zero: int) -> tuple[tuple[int, ...], DataType]:
+def negated_bytes(zero: int) -> tuple[tuple[int, ...], DataType]:
     """Bytes that add up to -zero, none of them 0, and their type."""
     if zero == -128:
         return (128,), DataType.uint8
     parts = (-zero,) if zero <= 128 else (-128, 128 - zero)
-    return tuple(byte(part) for part in parts if part), DataType.int8
+    return tuple(as_byte(part) for part in parts if part), DataType.int8
 
 
-def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
+def pack_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
     """DDR block of a block of weights of each byte; -1 without one.  Raises `UnsupportedError` where these have no L0B to go to."""
     if zeros and not into.machine.has(Memory.L0B):
         raise UnsupportedError(
@@ -182,17 +182,17 @@ def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Loweri
     return into.constants.add(name, np.repeat(np.array(zeros, np.uint8), fractal.weight_blocks * BLOCK_BYTES)) if zeros else -1
 
 
-def byte(value: int) -> int:
+def as_byte(value: int) -> int:
     """An int8 or uint8 as the word of a record."""
     return value & 0xFF
 
 
-def sums_alone(y_q: Quantisation | None) -> bool:
+def keeps_sums(y_q: Quantisation | None) -> bool:
     """Whether the sums themselves leave L0C."""
     return y_q is not None and y_q.dtype == SUMS
 
 
-def requantised(y_q: Quantisation | None, name: str) -> dict[str, int]:
+def requantise_fields(y_q: Quantisation | None, name: str) -> dict[str, int]:
     """Fields of `ConvJob` for the conversion of int32 sums."""
     sums = {"sums": int(DataType.int32)}
-    return sums if y_q is None or sums_alone(y_q) else sums | {"zero": y_q.single(name)[1], "low": y_q.limits[0], "high": y_q.limits[1]}
+    return sums if y_q is None or keeps_sums(y_q) else sums | {"zero": y_q.single(name)[1], "low": y_q.limits[0], "high": y_q.limits[1]}

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from compiler.ir.operators import QuantisedMatMul
-from compiler.ir.quantised.products import MOST
+from compiler.ir.quantised.products import MAX_SUM
 from compiler.ops.base import Lowering
 from compiler.ops.matmul import MatMulSpec
-from compiler.ops.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised, sums_alone
+from compiler.ops.quantised_conv import IntegerProductSpec, as_byte, keeps_sums, negated_bytes, pack_zeros, requantise_fields
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType, Memory
 
@@ -40,24 +40,24 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
             )
         u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
         summed = fields["k1"] * fields["fractal"].lanes
-        if summed * _MOST_OF_A_PRODUCT > MOST:
+        if summed * _MOST_OF_A_PRODUCT > MAX_SUM:
             raise UnsupportedError(
-                f"operator {op.name!r}: sums of {summed:,} products; {MOST // _MOST_OF_A_PRODUCT:,} at most are supported"
+                f"operator {op.name!r}: sums of {summed:,} products; {MAX_SUM // _MOST_OF_A_PRODUCT:,} at most are supported"
             )
         lanes = summed - into.channels(op.a) // op.heads if op.transposed else 0  # without a channel
         (beside,) = (
             op.beside([into.layout.padding[op.a], into.layout.padding[op.b]]) if lanes else (0.0,)
         )  # `ir.padding` has seen to it that it is one
         added = summed * u * v - lanes * int(beside)
-        n, zeros = fields["n1"] * fields["fractal"].columns, less(v)[0]
+        n, zeros = fields["n1"] * fields["fractal"].columns, negated_bytes(v)[0]
         columns = np.full(n, added, np.int32).view(np.uint8)
-        if not (raw_sums := sums_alone(op.y_q)):
+        if not (raw_sums := keeps_sums(op.y_q)):
             columns = np.concatenate([columns, np.full(n, op.scale[0], np.float32).view(np.uint8)])
         return fields | {
             "right_type": into.type_of(op.b),
             "bias_at": into.constants.add(f"{op.name}/bias", columns),
             "scale_at": 0 if raw_sums else fields["n1"] * fields["fractal"].sum_blocks,
-            "zeros_at": packed_zeros(f"{op.name}/zeros", zeros, fields["fractal"], into),
+            "zeros_at": pack_zeros(f"{op.name}/zeros", zeros, fields["fractal"], into),
         }
 
     @property
@@ -67,7 +67,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
-        return less(self.quantised.b_q.single(self.name)[1])
+        return negated_bytes(self.quantised.b_q.single(self.name)[1])
 
     @property
     def n1_step(self) -> int:
@@ -81,7 +81,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
     @cached_property
     def _left(self) -> tuple[tuple[int, ...], DataType]:
         """Constants that are added to all of the left operand, as `zeros`."""
-        return less(self.quantised.a_q.single(self.name)[1])
+        return negated_bytes(self.quantised.a_q.single(self.name)[1])
 
     @property
     def products(self) -> int:
@@ -92,4 +92,4 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
         left_bytes, left_type = self._left
         first, second = (*left_bytes, 0, 0)[:2]
         fields = {"alike": 1, "left_less": first, "left_less_1": second, "left_type": int(left_type)}
-        return super().words() | fields | {"missing": byte(op.b_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        return super().words() | fields | {"missing": as_byte(op.b_q.single(self.name)[1]), **requantise_fields(op.y_q, self.name)}

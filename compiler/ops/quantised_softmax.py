@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.instructions.conversion import WIDE
-from compiler.instructions.repeats import end_to_end
+from compiler.instructions.repeats import repeats_along
 from compiler.ir.operators import QuantisedSoftmax
 from compiler.ir.quantised.tables import exponentials
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
+from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, streams_constants
 from compiler.ops.integer_elementwise import ROUNDER
 from compiler.ops.quantised_softmax_emitter import PIXEL, PLANE, QuantisedSoftmaxJob
 from compiler.plan.plan import VectorTiling
@@ -139,8 +139,8 @@ class QuantisedSoftmaxSpec(OnVector):
         deep, planes_together = self.group_planes, self.planes_together
         for planes, tall, wide, count in tiles.made:
             size, groups = tall * wide, planes / planes_together
-            line, of_line = end_to_end(size, 1)
-            plane, of_plane = end_to_end(deep * size, 1)
+            line, of_line = repeats_along(size, 1)
+            plane, of_plane = repeats_along(deep * size, 1)
             least, eights = min(size, deep), -(-size // REPEAT_BLOCKS)
             steps = [
                 (Op.VMAX, deep * line, eights),
@@ -177,8 +177,8 @@ class QuantisedSoftmaxSpec(OnVector):
             source=int(inputs.storages[self.reads[0].storage].dtype),
             deep=self.group_planes,
             width=self.out_w,
-            consts=first_of(inputs.constants),
-            consts_at=self.constants_at if streamed(inputs) else -1,
+            consts=first_or_zero(inputs.constants),
+            consts_at=self.constants_at if streams_constants(inputs) else -1,
             const_blocks=self.constants,
             alone=self.alone,
             ordered=self.ordered,
@@ -193,4 +193,4 @@ class QuantisedSoftmaxSpec(OnVector):
         return [np.array(self.channels, np.int64), np.array(self.padded, np.int64)]
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        return [] if streamed(inputs) else [Fetch(Memory.UB, self.constants_at, first_of(inputs.constants), self.constants)]
+        return [] if streams_constants(inputs) else [Fetch(Memory.UB, self.constants_at, first_or_zero(inputs.constants), self.constants)]

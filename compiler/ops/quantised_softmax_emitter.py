@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, vector
-from compiler.instructions.conversion import WIDE, paced
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result, table
-from compiler.instructions.tiles import load_tile, over_planes, store_tile, tiles
-from compiler.instructions.vector_grid import grid, most
+from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, compile_once, copy, flat, vector
+from compiler.instructions.conversion import WIDE, stride_blocks
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import count_tiles, load_tile, reduce_planes, store_tile
+from compiler.instructions.vector_grid import grid, max_instructions
 from simulator.npu.isa import LUT_BLOCKS, MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code
@@ -109,7 +109,7 @@ def _sums(out: Code, cursor: int, job: QuantisedSoftmaxJob, total: int, floats: 
 def _emit(
     out: Code, cursor: int, job: QuantisedSoftmaxJob, source: TilePlace, target: TilePlace, channels: Ints, padded: Ints, parity: Ints
 ) -> int:
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     deep, tile = job.deep, tile_rows * job.tile_columns
     for p in range(0, job.planes, deep):
         if cursor >= out.shape[0]:
@@ -120,9 +120,15 @@ def _emit(
             r, c = piece // across * tile_rows, piece % across * job.tile_columns
             size = min(tile_rows, job.rows - r) * min(job.tile_columns, job.width - c)
             line = size // 2040 + 2
-            room = 40 + most(size, deep, 1) + most(WIDE * deep, size, 1) + deep * (10 * (4 * line + 1)) + (2 * line + 4) * min(size, deep)
+            room = (
+                40
+                + max_instructions(size, deep, 1)
+                + max_instructions(WIDE * deep, size, 1)
+                + deep * (10 * (4 * line + 1))
+                + (2 * line + 4) * min(size, deep)
+            )
             room += (size // 8 + 1) * ((deep + job.ordered) // MAX_REPEATS + 2)
-            if cursor + room + 2 * len(channels) * line + len(padded) * (line + most(WIDE, size, 1)) >= out.shape[0]:
+            if cursor + room + 2 * len(channels) * line + len(padded) * (line + max_instructions(WIDE, size, 1)) >= out.shape[0]:
                 return -1
             x = job.slot_1 if parity[UB_SLOT] else job.slot_0
             parity[UB_SLOT] ^= 1
@@ -136,7 +142,7 @@ def _emit(
             for i in range(len(padded)):
                 d, mask = x + padded[i] * size, job.consts + MASKS + MASK * i
                 cursor = flat(out, cursor, _VMIN, job.source, job.tag, d, d, mask, -1, 0, 0, size, 0)
-            cursor = over_planes(out, cursor, job.source, job.tag, _VMAX, top, x, size, deep)
+            cursor = reduce_planes(out, cursor, job.source, job.tag, _VMAX, top, x, size, deep)
             cursor = flat(out, cursor, _LANE_MAX, job.source, job.tag, top, top, -1, -1, 0, 0, size, 0)
             cursor = grid(out, cursor, _VSUB, job.source, job.tag, (size, deep, 1), x, (1, size, 0), x, (1, size, 0), top, (1, 0, 0), 0)
             for i in range(size if by_pixel else deep):
@@ -158,20 +164,20 @@ def _emit(
             to = _U8 if job.from_least else job.dtype
             for i in range(size if by_pixel else deep):
                 if by_pixel:
-                    cursor = paced(out, cursor, _VCONVERT, to, job.tag, x + i, f + spread * i, deep, size, size, 1, WIDE, _F32)
+                    cursor = stride_blocks(out, cursor, _VCONVERT, to, job.tag, x + i, f + spread * i, deep, size, size, 1, WIDE, _F32)
                 else:
-                    cursor = paced(out, cursor, _VCONVERT, to, job.tag, x + size * i, f + WIDE * i, size, 1, 1, deep, spread, _F32)
+                    cursor = stride_blocks(out, cursor, _VCONVERT, to, job.tag, x + size * i, f + WIDE * i, size, 1, 1, deep, spread, _F32)
             if job.from_least and job.dtype != _U8:
                 cursor = flat(out, cursor, _VSUB, job.dtype, job.tag, x, x, job.consts + LEAST, -1, 0, 0, deep * size, 0)
             cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.width + c, size, deep, x)
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def quantised_softmax_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     job.rows = stop - start
-    channels, padded = table(work, node, 0, 1)[:, 0], table(work, node, 1, 1)[:, 0]
-    return _emit(out, cursor, job, operand(work, node, 0, start), result(work, node, start), channels, padded, parity)
+    channels, padded = read_table(work, node, 0, 1)[:, 0], read_table(work, node, 1, 1)[:, 0]
+    return _emit(out, cursor, job, locate_operand(work, node, 0, start), locate_result(work, node, start), channels, padded, parity)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE1, MTE2, UB, Ints, TilePlace, dense, flat, general, move
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result
-from compiler.instructions.tiles import store_tile, tiles
+from compiler.instructions.builders import DDR, MTE1, MTE2, UB, Ints, TilePlace, compile_once, dense, flat, move
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result
+from compiler.instructions.tiles import count_tiles, store_tile
 from compiler.ir.reach import demanded
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
@@ -41,7 +41,7 @@ class ReflowJob(NamedTuple):
 
 @njit(cache=True)
 def emit_reflow(out: Code, cursor: int, job: ReflowJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
         for tile in range(count):
@@ -70,11 +70,11 @@ def emit_reflow(out: Code, cursor: int, job: ReflowJob, source: TilePlace, targe
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def reflow_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.first_row, job.rows, job.in_first = start, stop - start, first * work.reach[node.k, 2]
-    return emit_reflow(out, cursor, job, operand(work, node, 0, first), result(work, node, start), parity)
+    return emit_reflow(out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), parity)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import Ints, TilePlace, flat, general
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result, table
-from compiler.instructions.tiles import load_box, store_tile, tiles
-from compiler.instructions.vector_grid import Axes, grid, most
+from compiler.instructions.builders import Ints, TilePlace, compile_once, flat
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import count_tiles, load_box, store_tile
+from compiler.instructions.vector_grid import Axes, grid, max_instructions
 from compiler.ir.reach import demanded
 from compiler.ir.taps import input_rows, part_of_run, source_columns
 from simulator.npu.isa import Op
@@ -63,7 +63,7 @@ def emit_resample(
     out: Code, cursor: int, job: ResampleJob, source: TilePlace, target: TilePlace, columns: Ints, rows: Ints, bounds: Ints, parity: Ints
 ) -> int:
     """Emit all tiles.  columns, rows: `Taps.runs`; bounds: `Taps.bounds` of the rows.  Returns the next row or -1."""
-    tile_count, across, tile_rows = tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
+    tile_count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.out_w, job.tile_columns)
     in_rows = input_rows(bounds, tile_rows)
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
@@ -99,7 +99,7 @@ def emit_resample(
                     if stop <= skip:
                         continue
                     n = stop - skip
-                    if cursor + 2 * most(n, planes * taken, 1) >= out.shape[0]:
+                    if cursor + 2 * max_instructions(n, planes * taken, 1) >= out.shape[0]:
                         return -1
                     cursor = _put(
                         out, cursor, job.dtype, job.tag, (n, planes * taken, 1), v + place + skip * step - c, (step, wide, 0),
@@ -117,7 +117,7 @@ def emit_resample(
                     n = stop - skip
                     d = last + (place + skip * step - begin) * wide
                     s = v + (first + skip * source_step - y0) * wide
-                    if cursor + 2 * most(wide, n, planes) >= out.shape[0]:
+                    if cursor + 2 * max_instructions(wide, n, planes) >= out.shape[0]:
                         return -1
                     cursor = _put(
                         out, cursor, job.dtype, job.tag, (wide, n, planes), d, (1, step * wide, size), s,
@@ -128,12 +128,14 @@ def emit_resample(
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def resample_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     first, _ = demanded(work.reach[node.k], work.bounds, start, stop)
     job.first_row, job.rows, job.in_first = start, stop - start, first
-    columns, rows, bounds = table(work, node, 0, 7), table(work, node, 1, 7), table(work, node, 2, 2)
-    return emit_resample(out, cursor, job, operand(work, node, 0, first), result(work, node, start), columns, rows, bounds, parity)
+    columns, rows, bounds = read_table(work, node, 0, 7), read_table(work, node, 1, 7), read_table(work, node, 2, 2)
+    return emit_resample(
+        out, cursor, job, locate_operand(work, node, 0, first), locate_result(work, node, start), columns, rows, bounds, parity
+    )

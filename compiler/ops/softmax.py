@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.operators import Softmax
-from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
+from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_or_zero, streams_constants
 from compiler.ops.softmax_emitter import SoftmaxJob
 from compiler.plan.plan import VectorTiling
 from compiler.target.target_op import EmitInputs, Fetch
@@ -85,14 +85,14 @@ class SoftmaxSpec(OnVector):
             group_planes=self.group_planes,
             width=self.out_w,
             tile_planes=self.planes_of_tile(inputs.tiling),
-            masks=first_of(inputs.constants),
-            masks_at=self.masks_at if streamed(inputs) and self.padded else -1,
+            masks=first_or_zero(inputs.constants),
+            masks_at=self.masks_at if streams_constants(inputs) and self.padded else -1,
         )
 
     def tables(self) -> list[NDArray[np.int64]]:
         return [np.array(self.padded, np.int64)]
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        if streamed(inputs) or not self.padded:
+        if streams_constants(inputs) or not self.padded:
             return []
-        return [Fetch(Memory.UB, self.masks_at, first_of(inputs.constants), self.y.planes)]
+        return [Fetch(Memory.UB, self.masks_at, first_or_zero(inputs.constants), self.y.planes)]

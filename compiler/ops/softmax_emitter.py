@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from numba import njit
 
-from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general
-from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result, table
-from compiler.instructions.tiles import load_tile, over_planes, store_tile, tiles, with_pixels
+from compiler.instructions.builders import DDR, MTE2, UB, Ints, TilePlace, compile_once, copy, flat
+from compiler.instructions.node_context import UB_SLOT, Node, Work, locate_operand, locate_result, read_table
+from compiler.instructions.tiles import combine_pixels, count_tiles, load_tile, reduce_planes, store_tile
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -45,7 +45,7 @@ class SoftmaxJob(NamedTuple):
 @njit(cache=True)
 def emit_softmax(out: Code, cursor: int, job: SoftmaxJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
     """exp(x - max) / sum."""
-    count, across, tile_rows = tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
+    count, across, tile_rows = count_tiles(job.rows, job.tile_rows, job.width, job.tile_columns)
     deep = job.group_planes
     for p in range(0, job.planes, job.tile_planes):
         planes = min(job.tile_planes, job.planes - p)
@@ -73,24 +73,26 @@ def emit_softmax(out: Code, cursor: int, job: SoftmaxJob, source: TilePlace, tar
                     cursor = flat(out, cursor, _VADD, job.dtype, job.tag, d, d, masks + plane, -1, 0, 0, size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
-                cursor = over_planes(out, cursor, job.dtype, job.tag, _VMAX, top, first, size, deep)
+                cursor = reduce_planes(out, cursor, job.dtype, job.tag, _VMAX, top, first, size, deep)
                 cursor = flat(out, cursor, _LANE_MAX, job.dtype, job.tag, top, top, -1, -1, 0, 0, size, 0)
-                cursor = with_pixels(out, cursor, job.dtype, job.tag, _VSUB, first, top, size, deep)
+                cursor = combine_pixels(out, cursor, job.dtype, job.tag, _VSUB, first, top, size, deep)
             cursor = flat(out, cursor, _VEXP, job.dtype, job.tag, x, x, -1, -1, 0, 0, planes * size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
-                cursor = over_planes(out, cursor, job.dtype, job.tag, _VADD, total, first, size, deep)
+                cursor = reduce_planes(out, cursor, job.dtype, job.tag, _VADD, total, first, size, deep)
                 cursor = flat(out, cursor, _LANE_SUM, job.dtype, job.tag, total, total, -1, -1, 0, 0, size, 0)
                 cursor = flat(out, cursor, _VRECIPROCAL, job.dtype, job.tag, total, total, -1, -1, 0, 0, size, 0)
-                cursor = with_pixels(out, cursor, job.dtype, job.tag, _VMUL, first, total, size, deep)
+                cursor = combine_pixels(out, cursor, job.dtype, job.tag, _VMUL, first, total, size, deep)
             cursor = store_tile(out, cursor, job.dtype, job.tag, target, p, r * job.width + c, size, planes, x)
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def softmax_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = work.computed[node.k, node.t]
     job.rows = stop - start
-    return emit_softmax(out, cursor, job, operand(work, node, 0, start), result(work, node, start), table(work, node, 0, 1)[:, 0], parity)
+    return emit_softmax(
+        out, cursor, job, locate_operand(work, node, 0, start), locate_result(work, node, start), read_table(work, node, 0, 1)[:, 0], parity
+    )

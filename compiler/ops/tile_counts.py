@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.ir.im2col import Cut, instructions
+from compiler.ir.im2col import Cut, count_instructions
 from compiler.target.capabilities import L0
-from compiler.target.zero_blocks import Panels, loads
+from compiler.target.zero_blocks import Panels, count_loads
 from simulator.npu.cycles import steps
 
 Along = tuple[tuple[int, int], tuple[int, int]]
@@ -43,7 +43,7 @@ class Counts(NamedTuple):
 
 
 @njit(cache=True)
-def places(l0: L0, weight_blocks: int, m: int, n1: int, k1: int) -> Pair:
+def l0_slot_counts(l0: L0, weight_blocks: int, m: int, n1: int, k1: int) -> Pair:
     """Tiles of m rows by k1 blocks that have a slot of L0A at a time, and those of n1 times a fractal's columns that have one of L0B."""
     a, b, _ = l0_blocks(weight_blocks, 0, m, n1, k1)
     of_a, of_b = (a + l0.least_a - 1) // l0.least_a * l0.least_a, (b + l0.least_b - 1) // l0.least_b * l0.least_b
@@ -51,7 +51,7 @@ def places(l0: L0, weight_blocks: int, m: int, n1: int, k1: int) -> Pair:
 
 
 @njit(cache=True)
-def staying(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, room: Pair) -> tuple[bool, bool]:
+def tiles_stay(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, room: Pair) -> tuple[bool, bool]:
     """Whether tiles of either operand stay in L0 until no product of their chunk, or of their row or column of it, needs them any more.
 
     tiles_n, tiles_k: of the first chunk.  room: `places`.
@@ -71,7 +71,7 @@ def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, stay:
 
 
 @njit(cache=True)
-def pieces(length: int, size: int) -> Along:
+def split_axis(length: int, size: int) -> Along:
     """(size, count) of the whole pieces of an axis, and of the remainder."""
     size = min(size, length)
     remainder = length % size
@@ -79,14 +79,14 @@ def pieces(length: int, size: int) -> Along:
 
 
 @njit(cache=True)
-def whole(length: int) -> Along:
+def single_piece(length: int) -> Along:
     """An axis in one piece; `pieces` divides."""
     return (length, 1), (0, 0)
 
 
-def cut_in(length: int, size: int) -> list[tuple[int, int]]:
+def nonempty_pieces(length: int, size: int) -> list[tuple[int, int]]:
     """The pieces of `pieces` that are not empty."""
-    return [piece for piece in pieces(length, size) if piece[1]]
+    return [piece for piece in split_axis(length, size) if piece[1]]
 
 
 @njit(cache=True)
@@ -102,14 +102,14 @@ def partial_blocks(sum_blocks: int, pixels: int, n1: int, tile_m: int) -> int:
 
 
 @njit(cache=True)
-def padded(fractal_rows: int, pixels: int, tile: int) -> int:
+def padded_rows(fractal_rows: int, pixels: int, tile: int) -> int:
     """Rows of all tiles of so many pixels: the last one ends with a fractal, as whole ones do."""
     even = pixels // tile * tile
     return even + (pixels - even + fractal_rows - 1) // fractal_rows * fractal_rows
 
 
 @njit(cache=True)
-def of_chunk(
+def count_chunk(
     tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: int, stay: tuple[bool, bool]
 ) -> tuple[int, int, int, int, int]:
     """(products, loads of L0A, times of all of the left operand, loads of L0B, times of all of the right one) of one chunk of weights.
@@ -121,13 +121,13 @@ def of_chunk(
 
 
 @njit(cache=True)
-def counts(
+def count_product(
     fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut,
     room: Pair,
 ) -> Counts:  # fmt: skip
     """Count a dense product.  along_n, along_k: chunks of n1 and of blocks of k.  cut: where IM2COL ends along k.  room: `places`."""
-    tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m)
-    stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
+    tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded_rows(fractal_rows, pixels, tile_m)
+    stay = tiles_stay(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
     products = results = loads_a = moved_a = loads_b = moved_b = blocks = 0
     for size_n, count_n in along_n:
         tiles_n = (size_n + tile_n1 - 1) // tile_n1
@@ -137,8 +137,8 @@ def counts(
             if not count_k:
                 continue
             count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
-            copies = instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
-            one, to_a, left_loads, to_b, right_loads = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
+            copies = count_instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
+            one, to_a, left_loads, to_b, right_loads = count_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
             start = stop
             products += count * one
             loads_a += count_n * to_a
@@ -150,16 +150,16 @@ def counts(
 
 
 @njit(cache=True)
-def counts_of_panels(
+def count_panel_product(
     panels: Panels, fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int,
     room: Pair,
 ) -> Counts:  # fmt: skip
     """Counts of a product with zero blocks, from its panels."""
-    tiles_m, rows, results = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m), 0
+    tiles_m, rows, results = (pixels + tile_m - 1) // tile_m, padded_rows(fractal_rows, pixels, tile_m), 0
     for size_n, count_n in along_n:
         results += count_n * tiles_m * ((size_n + tile_n1 - 1) // tile_n1)
-    stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
-    loads_a, moved_a, loads_b, moved_b = loads(panels, tiles_m, n_outer, stay)
+    stay = tiles_stay(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
+    loads_a, moved_a, loads_b, moved_b = count_loads(panels, tiles_m, n_outer, stay)
     return Counts(rows, tiles_m * panels.panels, results, loads_a, rows * moved_a, loads_b, moved_b, panels.blocks)
 
 

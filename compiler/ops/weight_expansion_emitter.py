@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.instructions.builders import DDR, L1, MTE2, MTE3, UB, Ints, copy, general, vector
+from compiler.instructions.builders import DDR, L1, MTE2, MTE3, UB, Ints, compile_once, copy, vector
 from compiler.instructions.node_context import EXPANDED_SLOT, OVERLAID_SLOT
-from compiler.target.zero_blocks import packed, panel
+from compiler.target.zero_blocks import find_panel, pack_panels
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code
@@ -62,7 +62,7 @@ def overlaid_steps(overlaid: int, k1: int) -> int:
     return max_steps // REPEAT_BLOCKS * REPEAT_BLOCKS if max_steps > REPEAT_BLOCKS else max_steps
 
 
-@general
+@compile_once
 @njit(cache=True)
 def load_overlaid(out: Code, cursor: int, job: ExpansionJob, tag: int, parity: Ints, source: int, blocks: int) -> tuple[int, int]:
     """Overlaid blocks from DDR; returns the next row as `expand_all` does, and where they are in UB."""
@@ -73,7 +73,7 @@ def load_overlaid(out: Code, cursor: int, job: ExpansionJob, tag: int, parity: I
     return copy(out, cursor, _BYTES, tag, MTE2, DDR, UB, source, place, blocks, 1, 0, 0, 1, 0, 0), place
 
 
-@general
+@compile_once
 @njit(cache=True)
 def expand_all(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int,
@@ -82,7 +82,7 @@ def expand_all(
     """Expand all weights, from DDR to L1.  Returns the next row, or -1 where `out` is too short."""
     steps = overlaid_steps(job.overlaid, k1)
     some = max(1, steps // k1)
-    places = packed(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
+    places = pack_panels(needed, job.tile_n1, job.tile_k1) if job.packed else np.empty((0, 0), np.int64)
     size_of_group = (places.max() + 1 if job.packed else n1 * k1) * COLUMNS
     for group in range(0, groups, some):
         together = min(some, groups - group)
@@ -102,7 +102,7 @@ def expand_all(
     return cursor
 
 
-@general
+@compile_once
 @njit(cache=True)
 def expand(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
@@ -154,7 +154,7 @@ def _made(needed: Ints, n: int, columns: int, k_start: int, k: int, k_size: int,
     return k, stop
 
 
-@general
+@compile_once
 @njit(cache=True)
 def _piece(
     out: Code, cursor: int, job: ExpansionJob, runs: Ints, needed: Ints, places: Ints, tag: int, parity: Ints, overlaid: int, groups: int,
@@ -240,7 +240,7 @@ def _packed_piece(
             if cursor >= out.shape[0]:
                 return -1
             n_stop = min((n // job.tile_n1 + 1) * job.tile_n1, n1 + columns)
-            wide, start, length = panel(needed, n, n_stop, k_start, min(k_start + job.tile_k1, needed.shape[1]))
+            wide, start, length = find_panel(needed, n, n_stop, k_start, min(k_start + job.tile_k1, needed.shape[1]))
             first, stop = max(start, k), min(start + length, k + size)
             if first < stop:
                 source, to = place + ((first - k) * columns + n - n1) * COLUMNS, target + places[n, first] * COLUMNS

@@ -35,7 +35,7 @@ _LIMIT_BYTES = 2**31 - 1  # of a protobuf message
 _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 
-class PackedPiece(NamedTuple):
+class PackedSubgraph(NamedTuple):
     """Subgraph with its container.  data: bytes of the container."""
 
     piece: Subgraph
@@ -63,7 +63,7 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
 
 
 def write_packed(
-    compiled: Sequence[PackedPiece], part: Partition, out_path: str | Path, style: Style = "function", origin: str = ""
+    compiled: Sequence[PackedSubgraph], part: Partition, out_path: str | Path, style: Style = "function", origin: str = ""
 ) -> None:
     """Write a compiled file as `write_onnx`, from decoded containers."""
     for entry in compiled:
@@ -116,8 +116,8 @@ def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> 
         raise BadInputError(f"{out_path}: {size:,} bytes, an ONNX file holds {_LIMIT_BYTES:,}; {instead}")
 
 
-def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedPiece]:
-    return [PackedPiece(piece, decode(data), (data,)) for piece, data in zip(part.pieces, containers, strict=True)]
+def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedSubgraph]:
+    return [PackedSubgraph(piece, decode(data), (data,)) for piece, data in zip(part.pieces, containers, strict=True)]
 
 
 def context_file(path: Path) -> str:
@@ -156,11 +156,11 @@ def _check_ports(graph: GraphProto, container: Container) -> None:
 # --- style function ------------------------------------------------------------------------------------------------
 
 
-def _with_containers(part: Partition, compiled: Sequence[PackedPiece]) -> list[Chunk]:
+def _with_containers(part: Partition, compiled: Sequence[PackedSubgraph]) -> list[Chunk]:
     return _function_style(part, [_container_attributes(entry) for entry in compiled], compiled)
 
 
-def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled: Sequence[PackedPiece] = ()) -> list[Chunk]:
+def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled: Sequence[PackedSubgraph] = ()) -> list[Chunk]:
     """File of style function.  attributes: serialised fields of each subgraph's node.  compiled: the subgraphs with containers in them."""
     model = part.model
     if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
@@ -202,7 +202,7 @@ def _function(model: ModelProto, piece: Subgraph) -> tuple[FunctionProto, list[T
     return function, passed
 
 
-def _container_attributes(entry: PackedPiece) -> list[Chunk]:
+def _container_attributes(entry: PackedSubgraph) -> list[Chunk]:
     notes = NodeProto(attribute=[helper.make_attribute("notes", variant_table(entry.container))])
     attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
     tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[entry.size_bytes])
@@ -214,7 +214,7 @@ def _container_attributes(entry: PackedPiece) -> list[Chunk]:
 # --- style epcontext -----------------------------------------------------------------------------------------------
 
 
-def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: str, file: str | None) -> list[Chunk]:
+def _epcontext_style(part: Partition, compiled: Sequence[PackedSubgraph], origin: str, file: str | None) -> list[Chunk]:
     """File by onnxruntime's EP-context design (docs/run-folder.md): one context for all nodes, stored in the first one."""
     host = _Host(part)
     shell = _shell(part, host)
@@ -227,7 +227,7 @@ def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: s
     return _file(shell, bodies, host, [], part.data, compiled)
 
 
-def _epcontext_node(entry: PackedPiece, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
+def _epcontext_node(entry: PackedSubgraph, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
     """EPContext node of a subgraph.  payload: None where another node contains it."""
     container, name = entry.container, entry.piece.name
     node = helper.make_node(
@@ -315,7 +315,7 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
 
 def _file(
     shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], data: ExternalData,
-    compiled: Sequence[PackedPiece],
+    compiled: Sequence[PackedSubgraph],
 ) -> list[Chunk]:  # fmt: skip
     """All chunks of the file; repeated fields in order.  data: of weights.  compiled: containers excluded from the seal."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]

@@ -38,7 +38,7 @@ class Choices(NamedTuple):
     target: Ints
 
 
-def annealed(choices: Choices, starts: Ints, chosen: Ints, draws: Floats, port: float, delay: float) -> tuple[float, Ints, Ints]:
+def anneal(choices: Choices, starts: Ints, chosen: Ints, draws: Floats, port: float, delay: float) -> tuple[float, Ints, Ints]:
     """Fastest placement of the walk: cycles, the starts of its segments, int64 [segments], and the option of each.
 
     starts, chosen: where the walk begins.  draws: float64 [steps, DRAWS] in [0, 1).  port: per cycle.  delay: cycles of a flag.

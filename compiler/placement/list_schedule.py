@@ -16,7 +16,7 @@ Widths = Mapping[int, int]  # number of cores -> cycles on so many
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListSchedule:
     """List schedule.  cores, start, finish: of each node, in cycles.  order: of placement, a topological one.  cycles: of all."""
 
     cores: tuple[tuple[int, ...], ...]
@@ -31,7 +31,7 @@ class Listed:
 
 def list_schedule(
     dag: Dag, times: Sequence[Widths], cores: int, delay: int = 0, widths: Sequence[int] | None = None, in_order: bool = False
-) -> Listed:
+) -> ListSchedule:
     """Place every node on the cores where it finishes first; ties to fewer cores, then to the smaller numbers.
 
     times: of each node on so many cores.  delay: cycles from a node's end to the start of one that runs on another core.
@@ -58,7 +58,7 @@ def list_schedule(
         finish[node], _, taken[node], start[node] = min(choices)
         for core in taken[node]:
             free[core] = finish[node]
-    return Listed(tuple(taken), tuple(start), tuple(finish), tuple(order))
+    return ListSchedule(tuple(taken), tuple(start), tuple(finish), tuple(order))
 
 
 def _flag(before: tuple[int, ...], after: tuple[int, ...], delay: int) -> int:
@@ -71,7 +71,7 @@ def _sets_of_cores(free: Sequence[int], width: int, near: Sequence[tuple[int, ..
     return [tuple(sorted(first)), *dict.fromkeys(cores for cores in near if len(cores) == width)]
 
 
-def allocate(dag: Dag, times: Sequence[Widths], cores: int) -> tuple[int, ...]:
+def allocate_widths(dag: Dag, times: Sequence[Widths], cores: int) -> tuple[int, ...]:
     """Number of cores for each node: the narrowest, then wider along the critical path while that is longer than the work per core.
 
     The node that gains most is widened: by cycles × cores, the least added work for the decrease of its time.

@@ -25,7 +25,7 @@ class Wiring(NamedTuple):
     before: Ints
 
 
-def wired(count: int, before: Ints, after: Ints) -> Wiring:
+def wire_segments(count: int, before: Ints, after: Ints) -> Wiring:
     """Wiring of `count` segments from edges before[e] -> after[e], each from a smaller to a larger number; edges may come twice."""
     pairs = np.unique(after * count + before) if count else np.zeros(0, np.int64)
     return Wiring(np.searchsorted(pairs, np.arange(count + 1) * max(1, count)), pairs % max(1, count))
@@ -36,7 +36,7 @@ def core_masks(placed: Sequence[tuple[int, ...]]) -> Masks:
     return np.array([sum(1 << core for core in cores) for cores in placed], np.uint64)
 
 
-def replayed(times: Floats, moved: Floats, wiring: Wiring, cores: Masks, port: float, delay: float = 0.0) -> float:
+def replay_cycles(times: Floats, moved: Floats, wiring: Wiring, cores: Masks, port: float, delay: float = 0.0) -> float:
     """Cycles until every segment is done.
 
     times: cycles of each segment alone on its cores.  moved: its loads and stores, in the unit of `port` per cycle.

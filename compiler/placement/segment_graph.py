@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from compiler.placement.list_schedule import Widths
-from compiler.placement.port_model import Ints, Wiring, wired
+from compiler.placement.port_model import Ints, Wiring, wire_segments
 from compiler.space.gene import Genome
 from compiler.target.target_graph import TargetGraph
 
@@ -32,7 +32,7 @@ def segment_wiring(target_graph: TargetGraph, starts: Sequence[int], stop: int |
     start_array = np.array(starts, np.int64)
     before, after = (np.searchsorted(start_array, operators[inside], "right") - 1 for operators in (source, target))
     crosses = before != after
-    return wired(len(starts), before[crosses], after[crosses])
+    return wire_segments(len(starts), before[crosses], after[crosses])
 
 
 @lru_cache(maxsize=16)
@@ -42,7 +42,7 @@ def kernel_edges(target_graph: TargetGraph) -> tuple[Ints, Ints]:
     return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
 
 
-def share_out(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:
+def assign_cores(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:
     """Cores of each group of a stage, whose groups run side by side.
 
     As many groups as cores or more: the longest first, each on the core with the least work.  Fewer: spare cores go, one group at

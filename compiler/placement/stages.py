@@ -74,7 +74,7 @@ def endings(dag: Dag, remaining: Nodes, pruning: Pruning) -> Iterator[Nodes]:
             banned |= 1 << node
 
 
-def reachable(dag: Dag, pruning: Pruning, most_states: int | None = None, most_steps: int | None = None) -> States | None:
+def enumerate_states(dag: Dag, pruning: Pruning, most_states: int | None = None, most_steps: int | None = None) -> States | None:
     """All states and steps; None if there are more than the limits."""
     number = {(1 << len(dag)) - 1: 0}
     steps_of: list[list[tuple[Nodes, int]]] = []

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
-from compiler.planner.split_rules import reloads_weights, smaller_in_passes
+from compiler.planner.split_rules import reloads_weights, shrink_by_passes
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, block_counts, has_halos, recut, working_cores
 from compiler.space.persistent import FREE, CutTensor, HeldLayout, Space, cut_tensors, holding
@@ -26,12 +26,12 @@ Measure = Callable[[Genome], NDArray[np.int64] | None]  # cycles of each of a pr
 _COUNTS = 2  # of larger block counts that are tried
 
 
-def held_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
+def choose_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
     """Genome with those of its cut tensors held that make the segments of their lives faster by prediction.
 
     passes: whether segments whose weights do not stay in L1 may be in passes.
     """
-    trials = _Tried(target_graph, genome, cycles, passes)
+    trials = _Trials(target_graph, genome, cycles, passes)
     choice = trials.nothing
     for number in range(len(trials.tensors)):
         candidate = trials.holding(choice, number)
@@ -40,17 +40,17 @@ def held_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycles
     return trials.genome(choice)
 
 
-def held_by_measure(target_graph: TargetGraph, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
+def choose_by_measure(target_graph: TargetGraph, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
     """Genome with those of its cut tensors held that make the segments of their lives, and the next one, faster as measured.
 
     Tensors without a common segment are tried in one program: each is judged by its own segments.  The choice by prediction, and as many
     tensors as fit, are measured too; the fastest program wins.  No segment is in passes for that: see `held_by_prediction`.
     """
-    trials = _Tried(target_graph, genome, cycles, passes=False)
+    trials = _Trials(target_graph, genome, cycles, passes=False)
     choice, fastest = trials.nothing, measure(trials.genome(trials.nothing))
     remaining = list(range(len(trials.tensors)))
     while remaining and fastest is not None:
-        batch = _apart(remaining, trials.tensors)
+        batch = _disjoint_tensors(remaining, trials.tensors)
         remaining = [number for number in remaining if number not in batch]
         while batch:
             candidate, batch = _with_all(trials, choice, batch)
@@ -64,14 +64,14 @@ def held_by_measure(target_graph: TargetGraph, genome: Genome, cycles: Cycles, m
                 break
             batch = faster
     best = trials.genome(choice)
-    for alternative in dict.fromkeys((held_by_prediction(target_graph, genome, cycles, passes=False), holding(genome, trials.tensors))):
+    for alternative in dict.fromkeys((choose_by_prediction(target_graph, genome, cycles, passes=False), holding(genome, trials.tensors))):
         alternative_times = measure(alternative)
         if fastest is not None and alternative_times is not None and alternative_times.sum() < fastest.sum():
             best, fastest = alternative, alternative_times
     return best
 
 
-class _Held(NamedTuple):
+class _Choice(NamedTuple):
     """Genes without held tensors, the space of each in L1, and which tensors are held."""
 
     genes: Genome
@@ -79,23 +79,23 @@ class _Held(NamedTuple):
     taken: tuple[bool, ...]
 
 
-class _Tried:
+class _Trials:
     """Cut tensors of a genome, and predicted cycles of genes in the L1 space that held tensors leave; None if they do not fit."""
 
     def __init__(self, target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool) -> None:
         self.target_graph, self.cycles, self.passes = target_graph, cycles, passes
         self.tensors = sorted(cut_tensors(target_graph, genome), key=lambda tensor: tensor.rank)
-        self.nothing = _Held(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
+        self.nothing = _Choice(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
         self._layout, self._structures = HeldLayout(target_graph, genome, self.tensors), Structures(target_graph)
         self._alike: dict[Hashable, tuple[Gene, Space]] = {}
         self._known: dict[tuple[Gene, Space], float | None] = {}
         self._ways: dict[tuple[Gene, Space], tuple[Gene, ...]] = {}
 
-    def genome(self, choice: _Held) -> Genome:
+    def genome(self, choice: _Choice) -> Genome:
         """Genome that holds the chosen tensors."""
         return holding(choice.genes, list(compress(self.tensors, choice.taken)))
 
-    def holding(self, choice: _Held, number: int) -> _Held | None:
+    def holding(self, choice: _Choice, number: int) -> _Choice | None:
         """Choice with one more tensor; None if that does not fit."""
         taken = (*choice.taken[:number], True, *choice.taken[number + 1 :])
         spaces, genes = tuple(self._layout.of(taken)), list(choice.genes)
@@ -110,9 +110,9 @@ class _Tried:
         for index, pair in pairs.items():
             options = [(cycles, way) for way in self._ways[pair] if (cycles := self._known[self._first(way, pair[1])]) is not None]
             genes[index] = min(options, key=lambda option: option[0])[1]._replace(start=genes[index].start, stop=genes[index].stop)
-        return _Held(tuple(genes), spaces, taken)
+        return _Choice(tuple(genes), spaces, taken)
 
-    def expected(self, choice: _Held, reference: _Held) -> float:
+    def expected(self, choice: _Choice, reference: _Choice) -> float:
         """Predicted cycles of the segments that differ from those of `reference`."""
         choice_pairs, reference_pairs = (list(zip(option.genes, option.spaces, strict=True)) for option in (choice, reference))
         pairs = [self._first(*pair) for pair, reference_pair in zip(choice_pairs, reference_pairs, strict=True) if pair != reference_pair]
@@ -138,7 +138,7 @@ class _Tried:
         return self._alike.setdefault(key, (gene, space))
 
 
-def _apart(numbers: Sequence[int], tensors: Sequence[CutTensor]) -> list[int]:
+def _disjoint_tensors(numbers: Sequence[int], tensors: Sequence[CutTensor]) -> list[int]:
     """First tensor of these, and later ones that share no segment with any before them."""
     batch, busy = list[int](), set[int]()
     for number in numbers:
@@ -149,7 +149,7 @@ def _apart(numbers: Sequence[int], tensors: Sequence[CutTensor]) -> list[int]:
     return batch
 
 
-def _with_all(trials: _Tried, choice: _Held, numbers: Sequence[int]) -> tuple[_Held, list[int]]:
+def _with_all(trials: _Trials, choice: _Choice, numbers: Sequence[int]) -> tuple[_Choice, list[int]]:
     """Choice with as many of these tensors as fit, and their numbers."""
     fitting = []
     for number in numbers:
@@ -167,7 +167,7 @@ def _ways(target_graph: TargetGraph, gene: Gene, space: Space, passes: bool) -> 
     """Ways of the gene that fit: itself, the fewest larger block counts, and passes if weights do not stay."""
     plan = decode(target_graph, gene, *space)
     more = passes and (plan is None or reloads_weights(target_graph, plan, gene.start))
-    return [*_in_more_blocks(target_graph, gene, space), *(smaller_in_passes(target_graph, gene, space) if more else ())]
+    return [*_in_more_blocks(target_graph, gene, space), *(shrink_by_passes(target_graph, gene, space) if more else ())]
 
 
 def _in_more_blocks(target_graph: TargetGraph, gene: Gene, space: Space) -> Iterator[Gene]:

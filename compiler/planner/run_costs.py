@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.ddr_traffic import ddr_rates
 from compiler.cost.features import FEATURES, raw_features
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, most_blocks
 from compiler.space.structural_hash import Structures
@@ -53,7 +53,7 @@ class OperatorTable(NamedTuple):
     before: Ints
 
 
-def sizes_of(target_graph: TargetGraph) -> OperatorTable:
+def operator_table(target_graph: TargetGraph) -> OperatorTable:
     """Table of the operators of a target graph."""
     sizes, edges, start = [], [], [0]
     last: dict[int, int] = {}
@@ -71,7 +71,7 @@ def sizes_of(target_graph: TargetGraph) -> OperatorTable:
             reader = target_graph.operators[c]
             if reader.reads[0].overlaps(spec.y):
                 overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
-        wanted, block_limit = max(1, needed(target_graph)[k].size), most_blocks(target_graph)[k]
+        wanted, block_limit = max(1, rows_needed(target_graph)[k].size), most_blocks(target_graph)[k]
         blocks = spec.y.planes * y.h * y.row_blocks
         weights = spec.weight_blocks, spec.stored_weight_blocks
         sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage, block_limit))
@@ -92,11 +92,11 @@ def sizes_of(target_graph: TargetGraph) -> OperatorTable:
     )
 
 
-def alone(target_graph: TargetGraph, structures: Structures, ways: Sequence[Gene]) -> Floats:
+def single_operator_cycles(target_graph: TargetGraph, structures: Structures, ways: Sequence[Gene]) -> Floats:
     """`cycles` of every operator alone, float64 [ways, n, 6].  ways: genes of any position."""
     cycles_of: dict[str, Floats] = {}
     out = np.full((len(ways), len(target_graph.operators), len(_OF_ALONE)), np.inf)
-    rows = needed(target_graph)
+    rows = rows_needed(target_graph)
     for k in range(len(target_graph.operators)):
         structure = structures.structure(k, k + 1)
         if structure not in cycles_of:
@@ -114,7 +114,9 @@ def alone(target_graph: TargetGraph, structures: Structures, ways: Sequence[Gene
     return out
 
 
-def guesses(target_graph: TargetGraph, table: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
+def guess_run_cycles(
+    target_graph: TargetGraph, table: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]
+) -> Floats:
     """Guessed cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator and has length l + 1.
 
     Infinite for a run that is not expected to fit.

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from compiler.cost.ddr_traffic import ddr_rates
 from compiler.cost.features import expected_cycles, raw_features
 from compiler.plan.plan import Infeasible
-from compiler.planner.run_costs import alone, guesses, sizes_of
-from compiler.planner.shortest_path import shortest
+from compiler.planner.run_costs import guess_run_cycles, operator_table, single_operator_cycles
+from compiler.planner.shortest_path import shortest_cover
 from compiler.planner.split_rules import genes_in_passes, genes_in_strips
 from compiler.segment.batch_tiles import counts_together
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, has_halos
 from compiler.space.initial import everywhere, single_operators
@@ -56,7 +56,7 @@ _MADE_AGAIN = 6  # operators of the longest run whose halos may be recomputed ra
 _FILL = 4  # engines wait at a segment's borders: as long as 1/4 of L1 takes to load, without contention
 
 
-def by_estimate(target_graph: TargetGraph) -> Predict:
+def estimate_predictor(target_graph: TargetGraph) -> Predict:
     """Predictor by the closed-form estimate, plus the waits at a segment's borders, which the estimate does not have."""
     machine, border = target_graph.machine, _border(target_graph)
     return lambda raw, levels: np.column_stack([expected_cycles(raw, machine.contention[level]) for level in levels]) + border
@@ -66,11 +66,13 @@ def _border(target_graph: TargetGraph) -> float:
     return target_graph.machine.buffers_bytes.L1 / ddr_rates(target_graph.machine, 1)[0] / _FILL
 
 
-def nobody(line: str) -> None:
+def ignore_progress(line: str) -> None:
     """Ignore progress."""
 
 
-def segmentations(target_graph: TargetGraph, levels: Sequence[str], predict: Predict, report: Progress = nobody) -> list[Genome]:
+def cheapest_segmentations(
+    target_graph: TargetGraph, levels: Sequence[str], predict: Predict, report: Progress = ignore_progress
+) -> list[Genome]:
     """Cheapest genome by prediction at each of the levels, which grant the same.
 
     Raises `InfeasibleError` if some operator fits in no way.
@@ -91,13 +93,17 @@ class SegmentationSearch:
     Raises `InfeasibleError` if some operator fits in no way.
     """
 
-    def __init__(self, target_graph: TargetGraph, levels: Sequence[str], predict: Predict, report: Progress = nobody) -> None:
+    def __init__(self, target_graph: TargetGraph, levels: Sequence[str], predict: Predict, report: Progress = ignore_progress) -> None:
         self.target_graph, self.levels, self.predict, self._told = target_graph, levels, predict, report
         self.within, self.structures = at_level(target_graph, levels[0]), Structures(target_graph)
         self.ways = _ways(target_graph, levels[0])
         conditions = [target_graph.machine.contention[level] for level in levels]
-        self.guess = guesses(
-            self.within, sizes_of(target_graph), self.ways, alone(target_graph, self.structures, self.ways), conditions
+        self.guess = guess_run_cycles(
+            self.within,
+            operator_table(target_graph),
+            self.ways,
+            single_operator_cycles(target_graph, self.structures, self.ways),
+            conditions,
         ) + _border(target_graph)
         self.scale, self._above = np.ones(len(levels)), list[Floats]()
         self._first_guess = self.guess.copy()
@@ -113,7 +119,7 @@ class SegmentationSearch:
         """Lazy shortest path and its length; None if no measured way of some operator fits.  level: an index."""
         while True:
             guess = self.scale[level] * self.guess[level].min(0)
-            path = shortest(np.minimum(guess, self.least[level]))
+            path = shortest_cover(np.minimum(guess, self.least[level]))
             if path is None:
                 return None
             runs, total = path
@@ -133,7 +139,7 @@ class SegmentationSearch:
             run, cell = (gene.start, gene.stop), (gene.stop - 1, gene.stop - gene.start - 1)
             if (cycles := self.prices[run][gene][level]) < cost[cell]:
                 cost[cell], fastest[run] = cycles, gene
-        path = shortest(cost)
+        path = shortest_cover(cost)
         return None if path is None else (tuple(fastest[run] for run in path[0]), float(path[1][-1]))
 
     def tell(self, gene: Gene, cycles: Floats) -> None:
@@ -210,7 +216,7 @@ def _ways(target_graph: TargetGraph, level: str) -> list[Gene]:
     width = target_graph.machine.granted(level).cores
     narrow = Gene(0, 1, grant=grant_of(target_graph, level))
     wide = narrow._replace(cores=tuple(range(width)))
-    highest = max(rows.size for rows in needed(target_graph))
+    highest = max(rows.size for rows in rows_needed(target_graph))
     rows = [wide._replace(blocks=count, cached=-1 if count > 1 else 0) for count in BLOCKS if width <= count * target_graph.images]
     rows = [way for way in rows if way.blocks <= max(1, highest)]
     rows += [wide._replace(images=count) for count in counts_together(target_graph) if count > 1 and width <= target_graph.images // count]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def shortest(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
+def shortest_cover(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
     """Runs of the cheapest cover, (start, stop) in order, and the cost of covering the first j operators, float64 [operators + 1].
 
     cost: float64 [operators, lengths], of the run that ends before operator j + 1 and has length l + 1; infinite if it is not allowed.
@@ -32,7 +32,7 @@ def shortest(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
     return runs[::-1], total
 
 
-def around(cost: Floats) -> Floats:
+def cover_costs(cost: Floats) -> Floats:
     """Cost of the cheapest cover with each run, apart from the run itself, float64 [operators, lengths]; infinite without a cover.
 
     cost: as in `shortest`.

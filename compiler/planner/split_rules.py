@@ -55,7 +55,7 @@ def reloads_weights(target_graph: TargetGraph, plan: SegmentPlan, start: int) ->
     return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and not _kept(spec) for spec, tiling in pairs)
 
 
-def staying_blocks(target_graph: TargetGraph, start: int, stop: int) -> int:
+def resident_weight_blocks(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Blocks of L1 for the weights of a run of operators if none are loaded again for every block."""
     return sum([spec.weight_blocks for spec in target_graph.operators[start:stop] if not _kept(spec)])
 
@@ -153,7 +153,7 @@ def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, oper
     cached = ~halos_of_passes(target_graph, gene.start, gene.stop, counts[-1])
     fitting = counts = tuple(count for count in counts if count * (gene.stop - gene.start) <= operator_limit)
     may_stay = not gene.pinned  # pinned tilings fix already whether weights stay
-    too_large = staying_blocks(target_graph, gene.start, gene.stop) > room_blocks(target_graph.machine, Memory.L1) - space[1]
+    too_large = resident_weight_blocks(target_graph, gene.start, gene.stop) > room_blocks(target_graph.machine, Memory.L1) - space[1]
     for blocks in block_counts(target_graph, gene.start, gene.stop):
         counts = counts if may_stay and not (too_large and blocks * target_graph.images > 1) else ()
         if not fitting and not counts:
@@ -175,7 +175,7 @@ def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, oper
     return divisions
 
 
-def smaller_in_passes(target_graph: TargetGraph, gene: Gene, space: Space) -> list[Gene]:
+def shrink_by_passes(target_graph: TargetGraph, gene: Gene, space: Space) -> list[Gene]:
     """Gene's operators in passes over hidden channels, as far as these fit beside persistent tensors."""
     if not sums_hidden(target_graph, gene.start, gene.stop):
         return []

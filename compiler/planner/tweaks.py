@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.cost.ranking import CHUNK_BUDGETS, KEPT, conv_tiling, least_behind
+from compiler.cost.ranking import CHUNK_BUDGETS, RANKING_SIZE, conv_tiling, least_tail_rank
 from compiler.ops.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling
 from compiler.segment.batch_tiles import counts_together, tile_batch
 from compiler.segment.channel_splits import pass_counts
 from compiler.segment.engine_split import divisible
-from compiler.segment.pool_fusion import refusal
+from compiler.segment.pool_fusion import feed_refusal
 from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.space.decode import decode
 from compiler.space.gene import (
@@ -39,7 +39,7 @@ _HALF, _TWICE = 1, 2  # places in `gene.UB_SLOTS` of half and twice the usual sl
 Change = Callable[[TargetGraph, Gene], Gene]
 
 
-def where_it_fits(target_graph: TargetGraph, gene: Gene, change: Change) -> Gene:
+def apply_if_fits(target_graph: TargetGraph, gene: Gene, change: Change) -> Gene:
     """Changed gene, or the gene itself if the changed one does not fit."""
     changed = change(target_graph, gene)
     return changed if changed == gene or decode(target_graph, changed) is not None else gene
@@ -92,7 +92,7 @@ SLIDING: tuple[Change, ...] = (_two_alive, four_alive)
 """Those of `CHANGES` that are measured of every segment that a search begins with."""
 
 
-def with_share(place: int, eighths: int, target_graph: TargetGraph, gene: Gene) -> Gene:
+def move_share(place: int, eighths: int, target_graph: TargetGraph, gene: Gene) -> Gene:
     """Move some eighths of a segment's depthwise convolution, the one at `place`, to VECTOR or back; all other tilings stay."""
     plane_counts = divisible(target_graph, gene.start, gene.stop)
     candidates = [index for index, planes in enumerate(plane_counts) if planes]
@@ -137,7 +137,7 @@ def _little_behind(target_graph: TargetGraph, gene: Gene) -> Gene:
             if tiling.weights == "streamed":
                 break
             choices = list(gene.choices or (0,) * (gene.stop - gene.start))
-            choices[k] = least_behind(strip_graph, product, layout.rows(k), layout.inside[k])
+            choices[k] = least_tail_rank(strip_graph, product, layout.rows(k), layout.inside[k])
             return gene._replace(choices=tuple(choices) if any(choices) else ())
     return gene
 
@@ -172,7 +172,9 @@ def _vector_tiles(place: int, target_graph: TargetGraph, gene: Gene) -> Gene:
 def _fed_pools(target_graph: TargetGraph, gene: Gene) -> Gene:
     """Feed pools by convolutions of the segment, in the highest tiles that fit: MTE1 need not load their inputs."""
     pools = [
-        k for k in range(gene.start, gene.stop) if target_graph.operators[k].runs_on != "CUBE" and not refusal(target_graph, gene.start, k)
+        k
+        for k in range(gene.start, gene.stop)
+        if target_graph.operators[k].runs_on != "CUBE" and not feed_refusal(target_graph, gene.start, k)
     ]
     for place in range(len(FED_ROWS) if pools and not gene.pinned else 0):
         choices = list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -221,7 +223,7 @@ def _channels_first(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 def _first_of_channels(target_graph: TargetGraph, product: ConvSpec, rows: int) -> int:
     """Rank of the best tiling by estimate that computes some channels of all pixels before others; 0 if there is none."""
-    for place in range(KEPT):
+    for place in range(RANKING_SIZE):
         t = conv_tiling(target_graph, product, rows, True, True, 0, place)
         if t is not None and t.tile_n1 < product.n1 and (t.order == "n" or t.tile_m >= rows * product.out_w):
             return place
@@ -239,7 +241,7 @@ def _tiles_of_pixels(target_graph: TargetGraph, gene: Gene) -> Gene:
         if product is None or not isinstance(tiling, ConvTiling) or tiling.tile_m < pixels:
             continue
         resident, chunk = tiling.weights == "resident", (tiling.chunk_n1, tiling.chunk_k1)
-        for place in range(KEPT):
+        for place in range(RANKING_SIZE):
             t = conv_tiling(strip_graph, product, layout.rows(k), layout.inside[k], resident, CHUNK_BUDGETS[gene.chunk], place)
             if t is not None and t.tile_m < pixels and (resident or (t.chunk_n1, t.chunk_k1) == chunk):
                 choices[k] = place

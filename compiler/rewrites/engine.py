@@ -30,7 +30,7 @@ class Match:
     alias: dict[str, str] = field(default_factory=dict)
 
 
-class Producers(dict[str, Operator]):
+class RecordingProducers(dict[str, Operator]):
     """Operators by output tensor.  looked_up: names of the tensors that a rule requested."""
 
     def __init__(self, operators: Mapping[str, Operator]) -> None:
@@ -50,7 +50,7 @@ class Producers(dict[str, Operator]):
 class GraphView:
     """Neighbourhoods of a graph, constant during one sweep."""
 
-    producers: Producers
+    producers: RecordingProducers
     uses: Counter[str]  # reads of a tensor; a model output counts as one
     outputs: frozenset[str]
     inputs: frozenset[str]
@@ -59,7 +59,7 @@ class GraphView:
     types: Mapping[str, Quantisation] = field(default_factory=dict)  # of tensors of integers
 
     @cached_property
-    def alike(self) -> dict[tuple[type, tuple[str, ...]], list[Operator]]:
+    def by_kind_and_inputs(self) -> dict[tuple[type, tuple[str, ...]], list[Operator]]:
         """Operators by kind and inputs, in order."""
         groups: dict[tuple[type, tuple[str, ...]], list[Operator]] = {}
         for op in self.producers.values():
@@ -93,7 +93,7 @@ def view_of(graph: Graph) -> GraphView:
     uses: Counter[str] = Counter(name for op in graph.operators for name in op.inputs)
     uses.update(port.tensor for port in graph.outputs)
     return GraphView(
-        Producers(graph.producers()),
+        RecordingProducers(graph.producers()),
         uses,
         frozenset(port.tensor for port in graph.outputs),
         frozenset(port.tensor for port in graph.inputs),

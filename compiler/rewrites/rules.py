@@ -22,8 +22,8 @@ from compiler.ir.operators import (
     Step,
     Vector,
 )
-from compiler.ir.operators.quantised_products import Added, kept
-from compiler.ir.parts import runs
+from compiler.ir.operators.quantised_products import Residual, quantised_identity_conv
+from compiler.ir.parts import find_runs
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.rewrites.engine import GraphView, Match, RewriteRule
 from compiler.rewrites.tables import merge_affine, merge_tables, table_of_pair
@@ -32,7 +32,7 @@ from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_
 AFFINE = ("scale_shift", "muls", "adds")
 
 
-def affine(step: Step, channels: int) -> tuple[Floats, Floats] | None:
+def affine_terms(step: Step, channels: int) -> tuple[Floats, Floats] | None:
     """(scale [c], shift [c]) of an affine step; None for other steps."""
     one, zero = np.ones(channels, np.float32), np.zeros(channels, np.float32)
     if step.op == "scale_shift":
@@ -80,7 +80,7 @@ def fold_affine(op: Operator, view: GraphView) -> Match | None:
     conv = _plain_conv(op.inputs[0], view)
     if conv is None:
         return None
-    terms = affine(op.steps[0], conv.weights.shape[0])
+    terms = affine_terms(op.steps[0], conv.weights.shape[0])
     assert terms is not None
     scale, shift = terms
     weights = (conv.weights * scale[:, None, None, None]).astype(np.float32)
@@ -160,7 +160,7 @@ def fuse_integer_residual(op: Operator, view: GraphView) -> Match | None:
     _, integers, addend, addend_type, last = max(candidates, key=lambda candidate: candidate[0])
     conv = view.producers[integers]
     assert isinstance(conv, QuantisedConv)
-    return Match((conv, op), (replace(conv, y=op.y, added=Added(addend, addend_type, op.y_q, last)),))
+    return Match((conv, op), (replace(conv, y=op.y, added=Residual(addend, addend_type, op.y_q, last)),))
 
 
 def _plain_integer_conv(tensor: str, view: GraphView, quantisation: Quantisation) -> bool:
@@ -230,7 +230,7 @@ def simplify_steps(op: Operator, view: GraphView) -> Match | None:
             steps[-1] = replace(step, value=previous.value * step.value)
             continue
         if previous is not None and previous.op in AFFINE and step.op in AFFINE and "scale_shift" in (previous.op, step.op):
-            first, second = affine(previous, channels), affine(step, channels)
+            first, second = affine_terms(previous, channels), affine_terms(step, channels)
             assert first is not None
             assert second is not None
             scale, shift = first[0] * second[0], first[1] * second[0] + second[1]
@@ -258,7 +258,7 @@ def merge_equal(op: Operator, view: GraphView) -> Match | None:
     """Equal operators without weights: one of them.  Exporters write a ReLU for every reader."""
     if not isinstance(op, Vector | Pool | Resample | Softmax):
         return None
-    first = next(twin for twin in view.alike[type(op), op.inputs] if _key(twin) == _key(op))
+    first = next(twin for twin in view.by_kind_and_inputs[type(op), op.inputs] if _key(twin) == _key(op))
     return Match((op,), alias={op.y: first.y}) if first is not op else None
 
 
@@ -316,11 +316,11 @@ def select_by_conv(op: Operator, view: GraphView) -> Match | None:
     """Selection of channels that no other rule removed: an identity convolution."""
     if not isinstance(op, Shuffle) or len(op.order) == view.shapes[op.x][1]:
         return None
-    readers = [reader for reader in view.alike[Shuffle, (op.x,)] if isinstance(reader, Shuffle)]
-    if op.y in runs(readers, view.shapes[op.x][1]):
+    readers = [reader for reader in view.by_kind_and_inputs[Shuffle, (op.x,)] if isinstance(reader, Shuffle)]
+    if op.y in find_runs(readers, view.shapes[op.x][1]):
         return None  # the layout gives it planes of its own
     if op.x in view.types:
-        return Match((op,), (kept(op.name, op.x, op.y, view.types[op.x], op.order, view.shapes[op.x][1]),))
+        return Match((op,), (quantised_identity_conv(op.name, op.x, op.y, view.types[op.x], op.order, view.shapes[op.x][1]),))
     weights = np.eye(view.shapes[op.x][1], dtype=np.float32)[list(op.order)][:, :, None, None]
     return Match((op,), (Conv(op.name, op.x, op.y, weights, np.zeros(len(op.order), np.float32)),))
 
@@ -332,7 +332,7 @@ def fold_affine_into_norm(op: Operator, view: GraphView) -> Match | None:
     norm = view.producers.get(op.inputs[0])
     if not isinstance(norm, LayerNorm) or not view.only_use(norm.y):
         return None
-    terms = affine(op.steps[0], len(norm.scale))
+    terms = affine_terms(op.steps[0], len(norm.scale))
     assert terms is not None
     last = len(op.steps) == 1
     folded = replace(norm, y=op.y if last else norm.y, scale=norm.scale * terms[0], shift=norm.shift * terms[0] + terms[1])
@@ -343,7 +343,7 @@ def norm_into_products(op: Operator, view: GraphView) -> Match | None:
     """Scale and shift of a LayerNorm that only convolutions read: into their weights.  Not with padding, which lacks the shift."""
     if not isinstance(op, LayerNorm) or op.y in view.outputs or ((op.scale == 1).all() and not op.shift.any()):
         return None
-    readers = [reader for reader in view.alike.get((Conv, (op.y,)), ()) if isinstance(reader, Conv) and reader.groups == 1]
+    readers = [reader for reader in view.by_kind_and_inputs.get((Conv, (op.y,)), ()) if isinstance(reader, Conv) and reader.groups == 1]
     if len(readers) != view.uses[op.y] or any(max(reader.pads) > 0 for reader in readers):
         return None
     one, folded = np.ones_like(op.scale), []
@@ -441,7 +441,7 @@ def nest_concat(op: Operator, view: GraphView) -> Match | None:
     if not isinstance(op, Concat):
         return None
     for count in range(len(op.inputs) - 1, 1, -1):
-        for prefix in view.alike.get((Concat, op.inputs[:count]), ()):
+        for prefix in view.by_kind_and_inputs.get((Concat, op.inputs[:count]), ()):
             if view.position[prefix.y] < view.position[op.y]:
                 return Match((op,), (replace(op, inputs=(prefix.y, *op.inputs[count:])),))
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compiler.ir.operators import LookUp, Operator, QuantisedAffine, QuantisedPair
-from compiler.ir.quantised.tables import every_integer, line, looked_up
+from compiler.ir.quantised.tables import all_stored_integers, fit_line, look_up
 from compiler.rewrites.engine import GraphView, Match
 
 
@@ -17,7 +17,7 @@ def merge_tables(op: Operator, view: GraphView) -> Match | None:
     producer = view.producers.get(op.x) if isinstance(op, LookUp) else None
     if not isinstance(op, LookUp) or not isinstance(producer, LookUp) or not view.only_use(op.x):
         return None
-    merged = replace(op, x=producer.x, entries=looked_up(producer.entries, op.entries), x_q=producer.x_q)
+    merged = replace(op, x=producer.x, entries=look_up(producer.entries, op.entries), x_q=producer.x_q)
     return Match((producer, op), (merged,)) if _needs_no_more(merged, producer, op) else None
 
 
@@ -41,7 +41,7 @@ def table_of_pair(op: Operator, view: GraphView) -> Match | None:
         return None
     operand_tables = [table if name != root else None for name, table in zip(op.inputs, tables, strict=True)]
     x_q = next((table.x_q for table in operand_tables if table is not None), op.a_q)
-    integers = every_integer(x_q)
+    integers = all_stored_integers(x_q)
     operands = [(integers if table is None else table.entries).reshape(1, -1, 1, 1) for table in operand_tables]
     merged = LookUp(op.name, root, op.y, op.apply(operands).reshape(-1), x_q, op.y_q)
     return Match((op,), (merged,)) if _needs_no_more(merged, *(table for table in operand_tables if table is not None)) else None
@@ -49,4 +49,4 @@ def table_of_pair(op: Operator, view: GraphView) -> Match | None:
 
 def _needs_no_more(merged: LookUp, *parts: LookUp) -> bool:
     """Whether every machine that can run the parts can run the merged table: a machine without look-up only has straight lines."""
-    return any(line(op.entries, op.x_q, op.y_q) is None for op in parts) or line(merged.entries, merged.x_q, merged.y_q) is not None
+    return any(fit_line(op.entries, op.x_q, op.y_q) is None for op in parts) or fit_line(merged.entries, merged.x_q, merged.y_q) is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.ir.im2col import beyond
+from compiler.ir.im2col import unencodable_window
 from compiler.ir.operators import Conv, Operator, Pool, Resample
-from compiler.ir.taps import Tap, Taps, places
+from compiler.ir.taps import Tap, Taps, select_places
 from compiler.rewrites.engine import GraphView, Match
 
 
@@ -16,7 +16,7 @@ def _outer(op: Operator, view: GraphView) -> tuple[Taps, Taps, float] | None:
         return op.rows, op.columns, op.fill
     if isinstance(op, Pool) and op.kernel == (1, 1) and not any(op.pads):
         _, _, h, w = view.shapes[op.x]
-        return places(range(0, h, op.stride[0])), places(range(0, w, op.stride[1])), 0.0
+        return select_places(range(0, h, op.stride[0])), select_places(range(0, w, op.stride[1])), 0.0
     return None
 
 
@@ -71,7 +71,7 @@ def pad_into_conv(op: Operator, view: GraphView) -> Match | None:
     pad_top, pad_left, pad_bottom, pad_right = op.pads
     pads = (pad_top + rows[0], pad_left + columns[0], pad_bottom + rows[1], pad_right + columns[1])
     padded = replace(op, x=inner.x, pads=pads)
-    return None if beyond(padded) else Match((inner, op), (padded,))
+    return None if unencodable_window(padded) else Match((inner, op), (padded,))
 
 
 def skip_into_conv(op: Operator, view: GraphView) -> Match | None:
@@ -83,4 +83,4 @@ def skip_into_conv(op: Operator, view: GraphView) -> Match | None:
         return None
     stride = (inner.stride[0] * op.stride[0], inner.stride[1] * op.stride[1])
     skipping = replace(op, x=inner.x, stride=stride)
-    return None if beyond(skipping) else Match((inner, op), (skipping,))
+    return None if unencodable_window(skipping) else Match((inner, op), (skipping,))

@@ -33,18 +33,18 @@ class Intervals(NamedTuple):
     last: Ints32
 
 
-def no_pieces(granules: int) -> Intervals:
+def empty_intervals(granules: int) -> Intervals:
     """Empty arrays with room for one piece per granule."""
     return Intervals(np.zeros(granules + 1, np.int32), np.empty((granules, 8), np.int32))
 
 
-def no_rows(granules: int) -> Ints32:
+def empty_ddr_history(granules: int) -> Ints32:
     """History of DDR before any access."""
     return np.full((granules, 8), -1, np.int32)
 
 
 @njit(cache=True)
-def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> int:
+def reset_ddr_rows(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> int:
     """Reset the rows of DDR that a part touched: these are few, and the table is as long as the model is large.
 
     wiped: uint8 [granules], set to 1 for these rows.  Returns a lower bound of them.
@@ -61,7 +61,7 @@ def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> int:
 
 
 @njit(cache=True)
-def enter(bound: Ints32, touched: Bytes8, granules: int, past: Intervals, pieces: int, piece: Ints32) -> None:
+def locate_pieces(bound: Ints32, touched: Bytes8, granules: int, past: Intervals, pieces: int, piece: Ints32) -> None:
     """Fill `piece` for a part's cells on chip.  granules: of DDR."""
     begin, p = past.bound, 0
     for c in range(np.searchsorted(bound[: touched.shape[0]], granules), touched.shape[0]):
@@ -72,7 +72,7 @@ def enter(bound: Ints32, touched: Bytes8, granules: int, past: Intervals, pieces
 
 
 @njit(cache=True, forceinline=True)
-def meet(
+def collect_accesses(
     latest: Pointer, write: int, cell: int, cell_stop: int, bound: Pointer, granules: int, ddr: Pointer, begin: Pointer, last: Pointer,
     pieces: int, piece: Pointer,
 ) -> None:  # fmt: skip
@@ -120,7 +120,7 @@ def _touch(last: Pointer, row: int, stop: int, part_last: Pointer, cell: int, fi
 
 
 @njit(cache=True)
-def leave_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32) -> int:
+def record_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32) -> int:
     """Update the history of DDR after a part; returns how many of its cells are DDR."""
     part_last, rows, begin, any_touched = pointer(last), pointer(ddr), pointer(bound), pointer(touched)
     c, cells, granules = 0, touched.shape[0], ddr.shape[0]
@@ -132,7 +132,7 @@ def leave_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Int
 
 
 @njit(cache=True)
-def leave_again(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, wiped: Bytes8, least: int) -> None:
+def restore_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, wiped: Bytes8, least: int) -> None:
     """Restore wiped rows with a part's accesses; elsewhere they are in place.  least: no wiped row lies before it."""
     part_last, rows = pointer(last), pointer(ddr)
     start: Any = np.searchsorted(bound[: touched.shape[0]], least, side="right")
@@ -146,7 +146,7 @@ def leave_again(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: I
 
 
 @njit(cache=True)
-def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Intervals, pieces: int, out: Intervals) -> int:
+def record_part(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Intervals, pieces: int, out: Intervals) -> int:
     """Update the history after a part whose first instruction is `first`: `ddr` in place, pieces into `out`; returns their count.
 
     last: `Inside.last`.
@@ -154,7 +154,7 @@ def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32,
     begin, new_begin = past.bound, out.bound
     part_last, old, new = pointer(last), pointer(past.last), pointer(out.last)
     cells = touched.shape[0]
-    c = leave_ddr(bound, touched, last, first, ddr)
+    c = record_ddr(bound, touched, last, first, ddr)
     granule, stop = max(bound[c], ddr.shape[0]), bound[cells]
     if pieces:
         granule, stop = min(granule, begin[0]), max(stop, begin[pieces])

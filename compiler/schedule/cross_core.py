@@ -68,7 +68,7 @@ def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
 
 
 @njit(cache=True)
-def forget(cross: CrossCore) -> None:
+def reset_cross_core(cross: CrossCore) -> None:
     """Reset the state for a new program."""
     cross.written[:] = -1
     cross.before[:] = -1
@@ -108,7 +108,7 @@ def _wait(cross: CrossCore, queue: int, source: int, move: int, instruction: int
 
 
 @njit(cache=True)
-def waits(
+def find_cross_core_waits(
     engine: Bytes8,
     span: Ints32,
     start: Ints32,

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.schedule.access_history import Intervals, enter, leave, meet
-from compiler.schedule.local_dependences import ENGINES, Inside
+from compiler.schedule.access_history import Intervals, collect_accesses, locate_pieces, record_part
+from compiler.schedule.local_dependences import ENGINES, LocalDependences
 from compiler.schedule.segment_accesses import Bytes8, Ints, Ints32
 from compiler.schedule.segment_table import Part
 from simulator.pointer import Pointer, pointer
@@ -124,7 +124,7 @@ def queues_of(states: CoreStates, core: int) -> Queues:
 
 
 @njit(cache=True)
-def begin(states: CoreStates) -> None:
+def reset_states(states: CoreStates) -> None:
     """Reset the state of all cores to no instruction."""
     states.numbers[:] = -1
     states.ring[:] = -1
@@ -156,13 +156,13 @@ class EngineDrift(NamedTuple):
     all: Ints
 
 
-def nothing_seen() -> EngineDrift:
+def new_drift() -> EngineDrift:
     """Arrays, to be filled by `forget_seen`."""
     clocks, shift, since = np.zeros((3, ENGINES), np.int64)
     return EngineDrift(clocks, shift, since, np.zeros(4, np.int64))
 
 
-def forget_seen(drift: EngineDrift) -> None:
+def reset_drift(drift: EngineDrift) -> None:
     """Reset to no instruction of the previous pass."""
     drift.known[:], drift.shift[:] = -1, _NONE
     drift.all[:] = -1, _NONE, 0, 0
@@ -190,9 +190,9 @@ def _connect(
 
 
 @njit(cache=True)
-def scan(
+def scan_part(
     part_engine: Bytes8,
-    inside: Inside,
+    inside: LocalDependences,
     transfer: Bytes8,
     cycles: Ints,
     latency: int,
@@ -249,7 +249,7 @@ def scan(
                 need[np.int64(part_engines[inner[k]])] = first + inner[k]
             while outer_index < outers and outer[3 * outer_index] == j:
                 a = outer[3 * outer_index + 1]
-                meet(need, a & 1, a >> 1, outer[3 * outer_index + 2], *history)
+                collect_accesses(need, a & 1, a >> 1, outer[3 * outer_index + 2], *history)
                 outer_index += 1
             for e in range(ENGINES):
                 if e != queue and oldest[clock_row + e] > clock[clock_row + e]:
@@ -339,13 +339,13 @@ def scan(
 
 
 @njit(cache=True)
-def advance(
+def advance_part(
     part: Part, latency: int, core: int, first: int, queues: Queues, ddr: Ints32, past: Intervals, pieces: int, out: Intervals,
     piece: Ints32, remote: Remote, rows: RecordRows, drift: EngineDrift, compare: bool,
 ) -> int:  # fmt: skip
     """Run `scan` for one part and update the history: `ddr` in place, pieces into `out`; returns how many pieces there are."""
-    enter(part.bound, part.touched, ddr.shape[0], past, pieces, piece)
+    locate_pieces(part.bound, part.touched, ddr.shape[0], past, pieces, piece)
     rows.core[first : first + part.engine.shape[0]] = core
     history = part.bound, ddr, past, pieces, piece
-    scan(part.engine, part.inside, part.transfer, part.cycles, latency, first, queues, *history, remote, rows, drift, compare)
-    return leave(part.bound, part.touched, part.inside.last, first, ddr, past, pieces, out)
+    scan_part(part.engine, part.inside, part.transfer, part.cycles, latency, first, queues, *history, remote, rows, drift, compare)
+    return record_part(part.bound, part.touched, part.inside.last, first, ddr, past, pieces, out)

@@ -64,7 +64,7 @@ class Borders(NamedTuple):
         return self._replace(past=past)
 
 
-def no_borders(cores: int, limit: int) -> Borders:
+def new_borders(cores: int, limit: int) -> Borders:
     """Empty arrays.  limit: of the count of a flag."""
     room = 2 * BORDERS
     ring = np.empty((room, cores, ENGINES, ENGINES, limit), np.int32)
@@ -74,7 +74,7 @@ def no_borders(cores: int, limit: int) -> Borders:
 
 
 @njit(cache=True)
-def leave_border(borders: Borders, states: CoreStates, part: int, first: int) -> None:
+def save_border(borders: Borders, states: CoreStates, part: int, first: int) -> None:
     """Save the state in front of a part, if there is room."""
     k, offset, cores = borders.used[COUNT], borders.used[USED], borders.pieces.shape[1]
     if k == borders.at.shape[0]:
@@ -96,7 +96,7 @@ def leave_border(borders: Borders, states: CoreStates, part: int, first: int) ->
 
 
 @njit(cache=True)
-def set_aside(borders: Borders, later: Borders, part: int, part_offset: int, states: CoreStates, rows: RecordRows) -> None:
+def copy_tail_borders(borders: Borders, later: Borders, part: int, part_offset: int, states: CoreStates, rows: RecordRows) -> None:
     """Copy the borders in front of a part and behind it, of a program on one core, into `later`; part numbers grow by `part_offset`.
 
     states, rows: as they are behind the whole program.
@@ -120,7 +120,7 @@ def set_aside(borders: Borders, later: Borders, part: int, part_offset: int, sta
 
 
 @njit(cache=True)
-def at_border(borders: Borders, states: CoreStates, rows: RecordRows) -> None:
+def restore_border(borders: Borders, states: CoreStates, rows: RecordRows) -> None:
     """Restore the state of the last border, apart from DDR."""
     k = borders.used[COUNT] - 1
     offset = borders.at[k, PAST]
@@ -140,7 +140,7 @@ def at_border(borders: Borders, states: CoreStates, rows: RecordRows) -> None:
 
 
 @njit(cache=True)
-def next_keys(borders: Borders, border: int, states: CoreStates, rows: RecordRows, keys: Ints) -> None:
+def lower_keys(borders: Borders, border: int, states: CoreStates, rows: RecordRows, keys: Ints) -> None:
     """Lower `keys`, int64 [cores], to the smallest key of a core's instructions behind a border.  states: behind the whole program."""
     for core in range(borders.pieces.shape[1]):
         for e in range(ENGINES):
@@ -151,7 +151,7 @@ def next_keys(borders: Borders, border: int, states: CoreStates, rows: RecordRow
 
 
 @njit(cache=True)
-def cut(first: int, edge: int, stop: int, rows: RecordRows) -> None:
+def cut_edges(first: int, edge: int, stop: int, rows: RecordRows) -> None:
     """Remove edges `edge` .. `stop` from the lists of instructions before `first`.
 
     A list ends with its edges to later instructions, so it is cut at the first of these.

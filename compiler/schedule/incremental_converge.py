@@ -46,7 +46,7 @@ def _of_border(borders: Borders, border: int, states: CoreStates) -> Queues:
 
 
 @njit(cache=True)
-def _settled(number: int, engine: int, active: int, tail: int, shift: int, drift: EngineDrift) -> bool:
+def _is_same(number: int, engine: int, active: int, tail: int, shift: int, drift: EngineDrift) -> bool:
     """Whether an instruction is in the tail, has the same clock as before, and ends `shift` cycles later."""
     return (
         bool(active >> engine & 1)
@@ -58,7 +58,7 @@ def _settled(number: int, engine: int, active: int, tail: int, shift: int, drift
 
 
 @njit(cache=True)
-def _memories_meet(
+def _same_memories(
     states: CoreStates, borders: Borders, border: int, base: Ints, active: int, tail: int, shift: int, drift: EngineDrift, low: Ints
 ) -> bool:
     """Whether the last accesses to memories on chip are the same.
@@ -89,7 +89,7 @@ def _memories_meet(
                 if (
                     access_now != access_then
                     or engine_now != engine_then
-                    or not _settled(access_now, engine_now, active, tail, shift, drift)
+                    or not _is_same(access_now, engine_now, active, tail, shift, drift)
                 ):
                     return False
                 low[engine_now] = min(low[engine_now], access_now)
@@ -106,7 +106,7 @@ def _memories_meet(
 
 
 @njit(cache=True)
-def _counts_meet(queues: Queues, prev: Queues, source: int, waiter: int, least: int, changed_from: int, tail: int) -> bool:
+def _same_counts(queues: Queues, prev: Queues, source: int, waiter: int, least: int, changed_from: int, tail: int) -> bool:
     """Whether the last waits of queue `waiter` for queue `source` are the same, apart from those up to `least`."""
     limit = queues.ring.shape[2]
     for j in range(limit):
@@ -118,7 +118,7 @@ def _counts_meet(queues: Queues, prev: Queues, source: int, waiter: int, least: 
 
 
 @njit(cache=True)
-def converges(
+def find_shift(
     states: CoreStates, borders: Borders, border: int, active: int, moving: int, changed_from: int, tail: int, latency: int,
     rows: RecordRows, drift: EngineDrift,
 ) -> int:  # fmt: skip
@@ -135,7 +135,7 @@ def converges(
         if active >> e & 1:
             if shift == NEVER:
                 shift = drift.shift[e]
-            if not _settled(queues.latest[e], e, active, tail, shift, drift):
+            if not _is_same(queues.latest[e], e, active, tail, shift, drift):
                 return NEVER
             if (
                 queues.free[e] != prev.free[e] + shift
@@ -155,7 +155,7 @@ def converges(
     for e in range(ENGINES):
         if moving >> e & 1 and base[e] < tail:  # accesses to DDR by different parts: every active engine has waited for them
             return NEVER
-    if shift == NEVER or not _memories_meet(states, borders, border, base, active, tail, shift, drift, low):
+    if shift == NEVER or not _same_memories(states, borders, border, base, active, tail, shift, drift, low):
         return NEVER
     # counts: an idle waiter must not be near the limit, since its ring is not adopted
     for source in range(ENGINES):
@@ -163,7 +163,7 @@ def converges(
             if active >> source & 1:
                 least = min(queues.clock[source, waiter], np.int64(rows.known[low[source], waiter]))
                 if active >> waiter & 1:
-                    if not _counts_meet(queues, prev, source, waiter, least, changed_from, tail):
+                    if not _same_counts(queues, prev, source, waiter, least, changed_from, tail):
                         return NEVER
                 elif max(queues.oldest[source, waiter], prev.oldest[source, waiter]) > min(
                     queues.clock[source, waiter], prev.clock[source, waiter]
@@ -173,7 +173,7 @@ def converges(
 
 
 @njit(cache=True)
-def go_on_as(states: CoreStates, borders: Borders, border: int, active: int, shift: int) -> None:
+def adopt_state(states: CoreStates, borders: Borders, border: int, active: int, shift: int) -> None:
     """Adopt the state at a border, apart from memories, in a pass that converged at an earlier border."""
     queues, prev = queues_of(states, 0), _of_border(borders, border, states)
     for waiter in range(ENGINES):
@@ -191,7 +191,7 @@ def go_on_as(states: CoreStates, borders: Borders, border: int, active: int, shi
 
 
 @njit(cache=True)
-def follow(states: CoreStates, borders: Borders, border: int, active: int, rows: RecordRows) -> None:
+def link_tail(states: CoreStates, borders: Borders, border: int, active: int, rows: RecordRows) -> None:
     """Link every active queue to its first instruction behind a border."""
     queues = queues_of(states, 0)
     for e in range(ENGINES):
@@ -200,7 +200,7 @@ def follow(states: CoreStates, borders: Borders, border: int, active: int, rows:
 
 
 @njit(cache=True)
-def adopt(first: int, count: int, edge: int, edges: int, tail: int, shift: int, rows: RecordRows) -> None:
+def adopt_instructions(first: int, count: int, edge: int, edges: int, tail: int, shift: int, rows: RecordRows) -> None:
     """Adopt a part's instructions with a shift, and its edges `edge` .. `edges` from instructions before `tail`."""
     for i in range(first, first + count):
         rows.end[i] += shift

@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from numba import njit
 
-from compiler.schedule.access_history import Intervals, leave, leave_again, wipe
-from compiler.schedule.cross_core import CrossCore, forget, waits
-from compiler.schedule.hazards import FLAGS, KEYS, KEYS_SINCE, TAKEN, CoreStates, EngineDrift, RecordRows, Remote, advance, begin, queues_of
+from compiler.schedule.access_history import Intervals, record_part, reset_ddr_rows, restore_ddr
+from compiler.schedule.cross_core import CrossCore, find_cross_core_waits, reset_cross_core
+from compiler.schedule.hazards import (
+    FLAGS,
+    KEYS,
+    KEYS_SINCE,
+    TAKEN,
+    CoreStates,
+    EngineDrift,
+    RecordRows,
+    Remote,
+    advance_part,
+    queues_of,
+    reset_states,
+)
 from compiler.schedule.incremental_checkpoint import (
     BORDERS,
     COUNT,
@@ -17,13 +29,13 @@ from compiler.schedule.incremental_checkpoint import (
     NEVER,
     PART,
     Borders,
-    at_border,
-    cut,
-    leave_border,
+    cut_edges,
+    lower_keys,
     mark_changed,
-    next_keys,
+    restore_border,
+    save_border,
 )
-from compiler.schedule.incremental_converge import adopt, converges, follow, go_on_as
+from compiler.schedule.incremental_converge import adopt_instructions, adopt_state, find_shift, link_tail
 from compiler.schedule.instruction_numbers import EDGES
 from compiler.schedule.segment_accesses import Ints, Ints32
 from compiler.schedule.segment_table import RECORDS, USED, part_of
@@ -31,7 +43,7 @@ from simulator.addresses import by_reference
 
 
 @njit(cache=True)
-def rewind(
+def rewind_pass(
     parts_before: Ints, cores_before: Ints, number_before: Ints, parts: Ints, cores: Ints, number: Ints, limit: int,
     states: CoreStates, cross: CrossCore, remote: Remote, rows: RecordRows, borders: Borders, changed: Ints, keys: Ints,
 ) -> None:  # fmt: skip
@@ -45,31 +57,31 @@ def rewind(
     border_part = borders.at[k, PART] if k >= 0 else 0
     least = states.ddr.shape[1]
     if k >= 0:
-        next_keys(borders, k, states, rows, keys)
+        lower_keys(borders, k, states, rows, keys)
     # remove the later parts' edges and DDR accesses
     for p in range(border_part, parts_before.shape[0]):
         part, core = part_of(parts_before[p]), cores_before[p]
         if k >= 0:
             mark_changed(borders.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows, changed)
-            cut(borders.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows)
-        least = min(least, wipe(part.bound, part.touched, states.ddr[core], states.wiped[core]))
+            cut_edges(borders.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows)
+        least = min(least, reset_ddr_rows(part.bound, part.touched, states.ddr[core], states.wiped[core]))
     if cross.last.shape[0]:
-        forget(cross)
+        reset_cross_core(cross)
     # apply the earlier parts' accesses again: the border has none of DDR, and none between cores
     for p in range(border_part):
         part, core, first = part_of(parts[p]), cores[p], number[p, 0]
-        leave_again(part.bound, part.touched, part.inside.last, first, states.ddr[core], states.wiped[core], least)
+        restore_ddr(part.bound, part.touched, part.inside.last, first, states.ddr[core], states.wiped[core], least)
         if cross.last.shape[0]:
-            waits(part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target)
+            find_cross_core_waits(part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target)
     states.wiped[:] = 0
     if k < 0:
-        begin(states)
+        reset_states(states)
     else:
-        at_border(borders, states, rows)
+        restore_border(borders, states, rows)
 
 
 @njit(cache=True)
-def sweep(
+def schedule_parts(
     parts: Ints, cores: Ints, number: Ints, part_from: int, stop: int, every: int, latency: int, limit: int, states: CoreStates,
     cross: CrossCore, piece: Ints32, remote: Remote, rows: RecordRows, borders: Borders, tail: int, changed_from: int, moving: int,
     later: Borders, drift: EngineDrift,
@@ -89,23 +101,25 @@ def sweep(
         while k < later.used[COUNT] and later.at[k, PART] < p:
             k += 1
         if p >= tail and k < later.used[COUNT] and later.at[k, PART] == p:
-            q = _ahead(parts, number, p, stop, states, rows, borders, k, later, changed_from, number[tail, 0], moving, latency, drift)
+            q = _adopt_parts(parts, number, p, stop, states, rows, borders, k, later, changed_from, number[tail, 0], moving, latency, drift)
             if q > p:
                 p, last_border = q, number[q, 0]
                 continue
         part, core = part_of(parts[p]), cores[p]
         if every and (first - last_border) * BORDERS > every:
             last_border = first
-            leave_border(borders, states, p, first)
+            save_border(borders, states, p, first)
         edge_count = 0
         if cross.last.shape[0]:
-            edge_count = waits(part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target)
+            edge_count = find_cross_core_waits(
+                part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target
+            )
         # the new history goes to the free slot, then both change places
         slot, free_slot = states.at[core], states.at[states.at.shape[0] - 1]
         past, out = Intervals(states.bound[slot], states.last[slot]), Intervals(states.bound[free_slot], states.last[free_slot])
         cross_edges = Remote(remote.source, remote.target, edge_count, remote.latency)
         rows.edge_start[first] = EDGES * first
-        states.pieces[core] = advance(
+        states.pieces[core] = advance_part(
             part, latency, core, first, queues_of(states, core), states.ddr[core], past, states.pieces[core], out, piece, cross_edges,
             rows, drift, p >= tail,
         )  # fmt: skip
@@ -131,7 +145,7 @@ def _stretch(parts: Ints, first_part: int, stop: int, border: int, later: Border
 
 
 @njit(cache=True)
-def _ahead(
+def _adopt_parts(
     parts: Ints, number: Ints, first_part: int, stop: int, states: CoreStates, rows: RecordRows, borders: Borders, border: int,
     later: Borders, changed_from: int, tail: int, moving: int, latency: int, drift: EngineDrift,
 ) -> int:  # fmt: skip
@@ -140,45 +154,47 @@ def _ahead(
     Their borders are saved.  tail: the first instruction of the tail.
     """
     active, end = _stretch(parts, first_part, stop, border, later)
-    shift = converges(states, later, border, active, moving, changed_from, tail, latency, rows, drift)
+    shift = find_shift(states, later, border, active, moving, changed_from, tail, latency, rows, drift)
     if shift == NEVER:
         return first_part
     # converged: adopt border by border, as long as no other engine becomes active
-    follow(states, later, border, active, rows)
+    link_tail(states, later, border, active, rows)
     first = number[first_part, 0]
     if shift != drift.all[KEYS]:
         drift.all[KEYS], drift.all[KEYS_SINCE] = shift, first
-    leave_border(borders, states, first_part, first)
+    save_border(borders, states, first_part, first)
     while True:
         for t in range(first_part, end):
             part, instruction = part_of(parts[t]), number[t, 0]
             drift.all[TAKEN] += parts[t, RECORDS]
-            adopt(instruction, parts[t, RECORDS], EDGES * instruction, number[t, 1], first, shift, rows)
+            adopt_instructions(instruction, parts[t, RECORDS], EDGES * instruction, number[t, 1], first, shift, rows)
             slot, free_slot = states.at[0], states.at[states.at.shape[0] - 1]
             past, out = Intervals(states.bound[slot], states.last[slot]), Intervals(states.bound[free_slot], states.last[free_slot])
-            states.pieces[0] = leave(part.bound, part.touched, part.inside.last, instruction, states.ddr[0], past, states.pieces[0], out)
+            states.pieces[0] = record_part(
+                part.bound, part.touched, part.inside.last, instruction, states.ddr[0], past, states.pieces[0], out
+            )
             states.at[0], states.at[states.at.shape[0] - 1] = free_slot, slot
         if end == stop:
             return end
         border += 1
-        go_on_as(states, later, border, active, shift)
-        leave_border(borders, states, end, number[end, 0])
+        adopt_state(states, later, border, active, shift)
+        save_border(borders, states, end, number[end, 0])
         next_active, next_end = _stretch(parts, end, stop, border, later)
         if next_active & ~active:
             break
         first_part, end = end, next_end
     # edges to parts not adopted: those will be made anew
     for t in range(end, stop):
-        cut(number[end, 0], EDGES * number[t, 0], number[t, 1], rows)
+        cut_edges(number[end, 0], EDGES * number[t, 0], number[t, 1], rows)
     return end
 
 
 @njit(cache=True)
-def tell_changes(
+def extend_changes(
     parts: Ints, number: Ints, states: CoreStates, rows: RecordRows, borders: Borders, border: int, changed: Ints, keys: Ints
 ) -> None:
     """Extend `changed` and `keys`, as `rewind` filled them, by this program's parts behind a border."""
     states, rows, borders = by_reference(states), by_reference(rows), by_reference(borders)
-    next_keys(borders, border, states, rows, keys)
+    lower_keys(borders, border, states, rows, keys)
     for p in range(borders.at[border, PART], parts.shape[0]):
         mark_changed(borders.at[border, FIRST], EDGES * number[p, 0], number[p, 1], rows, changed)

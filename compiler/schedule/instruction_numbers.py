@@ -22,7 +22,7 @@ EDGES = 2  # numbers of edges for each number of an instruction; few parts need 
 _ROOM, _LEAST = 2, 128  # numbers for a part at the end: so many times its need, and so many more
 
 
-class Numbered(NamedTuple):
+class Numbering(NamedTuple):
     """Numbers of a program, compared with the previous program.
 
     begin: how many parts both begin with, on the same cores.  tail: from this part on both have the same parts with the same numbers;
@@ -40,7 +40,7 @@ class Numbered(NamedTuple):
     cells: int
 
 
-def no_numbers() -> Ints:
+def empty_numbers() -> Ints:
     """Numbers of a program without parts."""
     return np.zeros((1, 2), np.int64)
 
@@ -51,7 +51,7 @@ def _same(table: Ints, cores: Ints, part: int, table_then: Ints, cores_then: Int
 
 
 @njit(cache=True)
-def numbered(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, number_then: Ints, edges: int) -> Numbered:
+def number_parts(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, number_then: Ints, edges: int) -> Numbering:
     """Number a program's parts; parts are the same if their arrays are.  number_then: of the previous program.
 
     edges: room for so many to each instruction.
@@ -86,4 +86,4 @@ def numbered(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, numbe
             number[p, 0] = next_number
             next_number += step * table[p, RECORDS] + 1 + spare // (tail - begin)
         number[tail:] = number_then[count_then - end :]
-    return Numbered(number, begin, tail, further, moving, instructions, cells)
+    return Numbering(number, begin, tail, further, moving, instructions, cells)

@@ -16,7 +16,7 @@ from compiler.schedule.hazards import RecordRows
 from compiler.schedule.local_dependences import ENGINES
 from compiler.schedule.segment_accesses import Bytes8, Ints
 
-EVERY = 1 << 10
+MARK_INTERVAL = 1 << 10
 ROWS, KEY, MERGED = ENGINES, ENGINES + 1, ENGINES + 2  # columns of a mark
 MARK = ENGINES + 3
 
@@ -39,7 +39,7 @@ class MergedStream(NamedTuple):
     shift: int
 
 
-def marks_before(marks: Ints, first: int, key: int, changed: Ints) -> int:
+def count_valid_marks(marks: Ints, first: int, key: int, changed: Ints) -> int:
     """Count of marks that hold if instructions from `first` on differ, none of them with a key below `key`.
 
     changed: int64 [6], of every queue the first instruction whose SETs differ.
@@ -49,7 +49,7 @@ def marks_before(marks: Ints, first: int, key: int, changed: Ints) -> int:
 
 
 @njit(cache=True)
-def order(
+def merge_queues(
     queue_first: Ints, rows: RecordRows, marks: Ints, mark_count: int, stream: Bytes8, previous: MergedStream
 ) -> tuple[int, int, int, int]:
     """Merge by (key, number), each instruction with its WAITs before and its SETs behind.
@@ -77,7 +77,7 @@ def order(
         if front[e] >= 0:
             front_key[e] = rows.key[front[e]]
             open_queues += 1
-    until_mark, first_change = EVERY, -1
+    until_mark, first_change = MARK_INTERVAL, -1
     while open_queues:
         queue = 0
         for e in range(1, ENGINES):
@@ -101,7 +101,7 @@ def order(
         until_mark -= 1
         merged_count += 1
         if until_mark == 0 and mark_count < marks.shape[0]:
-            until_mark = EVERY
+            until_mark = MARK_INTERVAL
             for e in range(ENGINES):
                 marks[mark_count, e] = done[e]
             marks[mark_count, ROWS], marks[mark_count, KEY], marks[mark_count, MERGED] = length, front_key[queue], merged_count

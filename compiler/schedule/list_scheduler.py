@@ -47,7 +47,7 @@ _STEP_BITS = 8  # of chains' lengths, below which records come as they were emit
 _MOST_STEPS = (1 << 62 - _PLACE_BITS) - 1
 
 
-def listed(
+def order_records(
     engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int, overtake: bool, urgent: bool,
     scratch: Scratch,
 ) -> Ints:  # fmt: skip

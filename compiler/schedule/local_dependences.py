@@ -36,7 +36,7 @@ ENGINES = 6  # all but SCALAR
 WRITER, WRITER_ENGINE = 6, 7  # columns of `last`
 
 
-class Inside(NamedTuple):
+class LocalDependences(NamedTuple):
     """Arrays of a segment: see the table at the top of this file."""
 
     start: Ints32
@@ -49,7 +49,9 @@ class Inside(NamedTuple):
         return sum(array.nbytes for array in self)
 
 
-def inside(engine: Bytes8, span: Ints32, start: Ints32, ddr_cells: int, overlaps: Bytes8, touched: Bytes8, scratch: Scratch) -> Inside:
+def find_dependences(
+    engine: Bytes8, span: Ints32, start: Ints32, ddr_cells: int, overlaps: Bytes8, touched: Bytes8, scratch: Scratch
+) -> LocalDependences:
     """Find dependences of n records (see `segment_accesses`), whose first `ddr_cells` cells are DDR.
 
     overlaps: 1 where other transfers of the queue may overlap.  Fills touched, uint8 [cells], 1 where some record reads or writes.
@@ -59,7 +61,7 @@ def inside(engine: Bytes8, span: Ints32, start: Ints32, ddr_cells: int, overlaps
     outer, last = scratch.array("outer", cells * (ENGINES + 1), 3), np.empty((cells, 8), np.int32)
     work_arrays = scratch.array("clock", ENGINES, ENGINES), scratch.array("wanted", ENGINES), scratch.array("known", n, ENGINES)
     needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, *work_arrays, need_start, need, outer, touched)
-    return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
+    return LocalDependences(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
 
 @njit(cache=True)

@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.schedule.list_scheduler import listed
-from compiler.schedule.local_dependences import Inside, inside
+from compiler.schedule.list_scheduler import order_records
+from compiler.schedule.local_dependences import LocalDependences, find_dependences
 from compiler.schedule.scratch import Scratch
 from compiler.schedule.segment_table import Part, part_row
 from compiler.target.capabilities import least_slot
@@ -73,7 +73,7 @@ class Footprint:
     start: Ints32
     bound: Ints32
     touched: Bytes8
-    inside: Inside
+    inside: LocalDependences
     cost: Ints
     transfer: Bytes8
     cycles: Ints
@@ -312,7 +312,7 @@ class Footprints:
         span_count, bounds, read, written = counts
         span, bound, cells = self._span[:span_count], self._bound[:bounds].copy(), max(0, bounds - 1)
         if lookahead > 1:
-            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, scratch)
+            order = order_records(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, scratch)
             columns = engine, overlaps, transfer, busy_or_bus, cycles, span, start
             new_columns = tuple(map(np.empty_like, columns))
             _reorder(order, *columns, *new_columns)
@@ -320,7 +320,7 @@ class Footprints:
         else:
             span, order = span.copy(), np.arange(n)
         touched = np.empty(cells, np.uint8)
-        dependences = inside(engine, span, start, int(bound.searchsorted(self.ddr_granules)), overlaps, touched, scratch)
+        dependences = find_dependences(engine, span, start, int(bound.searchsorted(self.ddr_granules)), overlaps, touched, scratch)
         footprint = Footprint(engine, span, start, bound, touched, dependences, busy_or_bus, transfer, cycles, totals, read, written)
         return footprint, order
 

@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, njit
 from numpy.typing import NDArray
 
-from compiler.schedule.local_dependences import Inside
+from compiler.schedule.local_dependences import LocalDependences
 from simulator.pointer import int32_at, int64_at, uint8_at
 
 Ints = NDArray[np.int64]
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     transfer: Bytes8
     cycles: Ints
     cost: Ints
-    inside: Inside
+    inside: LocalDependences
 
 
 def part_row(part: Part) -> Ints:
@@ -76,7 +76,7 @@ def part_table(rows: Sequence[Ints]) -> Ints:
 def part_of(row: Ints) -> Part:
     """Part of a row of the table."""
     records, cells = row[RECORDS], row[CELLS]
-    inside = Inside(
+    inside = LocalDependences(
         carray(int32_at(row[_BEGIN]), records + 1),
         carray(int32_at(row[_NEED]), row[_NEEDS]),
         carray(int32_at(row[_OUTER]), (row[_OUTERS], 3)),

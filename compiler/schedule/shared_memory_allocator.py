@@ -42,10 +42,10 @@ class SharedPlaces(NamedTuple):
     need: int
 
 
-NOWHERE = SharedPlaces((), 0)
+NO_RESIDENTS = SharedPlaces((), 0)
 
 
-def shared_places(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
+def allocate_residents(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
     """Allocate the residents of a program.  parts: the number of the segment, ascending, and `Staged.ranges` of every part."""
     lives: dict[tuple[int, int], tuple[int, int]] = {}
     for segment, ranges in parts:
@@ -53,7 +53,7 @@ def shared_places(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
             birth, _ = lives.get((first, blocks), (segment, segment))
             lives[first, blocks] = birth, segment
     if not lives:
-        return NOWHERE
+        return NO_RESIDENTS
     addresses, need = allocate([BufferRequest(Buffer("tensor", first), blocks, *life) for (first, blocks), life in lives.items()])
     spans = sorted(lives)
     rows = np.array([(addresses[Buffer("tensor", first)], blocks, *lives[first, blocks]) for first, blocks in spans], np.int64)
@@ -66,7 +66,7 @@ def shared_places(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
     return SharedPlaces(tuple(residents), need)
 
 
-def settle(code: Code, places: SharedPlaces) -> None:
+def resolve_addresses(code: Code, places: SharedPlaces) -> None:
     """Replace addresses in DDR by those in the shared memory."""
     if places.residents:
         _settle(code, np.array([(r.first, r.at) for r in places.residents], np.int64))

@@ -53,7 +53,7 @@ class Timetable(NamedTuple):
     end: Ints
 
 
-def edges(target_graph: TargetGraph, blocks: Blocks, slots: dict[int, int]) -> Ints:
+def window_edges(target_graph: TargetGraph, blocks: Blocks, slots: dict[int, int]) -> Ints:
     """Edges of a segment: int64 [e, 4] of (before, after, distance, kind).  slots: see `segment.memory_plan.slot_counts`."""
     start, count = blocks.start, blocks.stop - blocks.start
     rows = [(k, k, 1, FIRST) for k in range(count)]
@@ -100,14 +100,14 @@ def load_cycles(target_graph: TargetGraph, blocks: Blocks, iterations: range) ->
     return (sizes * BLOCK_BYTES / rate).astype(np.int64)
 
 
-def sequence(operators: int, iterations: range) -> Ints:
+def node_sequence(operators: int, iterations: range) -> Ints:
     """Nodes block after block, operator after operator: int64 [n, 2]."""
     nodes = np.empty((len(iterations), operators, 2), np.int64)
     nodes[..., 0], nodes[..., 1] = np.arange(operators), np.arange(iterations.start, iterations.stop)[:, None]
     return nodes.reshape(-1, 2)
 
 
-def slide(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, load: Ints, reads: NDArray[np.bool_]) -> Timetable:
+def schedule_nodes(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, load: Ints, reads: NDArray[np.bool_]) -> Timetable:
     """List-schedule the nodes.
 
     cycles: int64 [operators, iterations, engines], without the loads: int64 [loads, iterations], bool [loads, operators].

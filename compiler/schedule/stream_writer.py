@@ -58,7 +58,7 @@ class Schedule:
 
 
 @njit(cache=True)
-def find_places(first: Ints, stream: Bytes8, after: Ints32, edge_start: Ints32, set_head: Ints32, set_next: Ints32, place: Ints32) -> None:
+def find_rows(first: Ints, stream: Bytes8, after: Ints32, edge_start: Ints32, set_head: Ints32, set_next: Ints32, place: Ints32) -> None:
     """Fill place, int32 [n], with the row of every instruction of a core.  first: int64 [6], the first one of every queue, or -1."""
     front, row = first.copy(), 0
     while row < stream.shape[0]:
@@ -74,7 +74,7 @@ def find_places(first: Ints, stream: Bytes8, after: Ints32, edge_start: Ints32, 
 
 
 @njit(cache=True)
-def write(
+def write_part(
     code: Code,
     first: int,
     tag: int,

@@ -24,16 +24,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.schedule.cross_core import new_cross_core
-from compiler.schedule.hazards import FIRST_OF, RecordRows, Remote, forget_seen, new_states, nothing_seen
-from compiler.schedule.incremental_checkpoint import COUNT, NEVER, no_borders, set_aside
-from compiler.schedule.incremental_pass import rewind, sweep, tell_changes
-from compiler.schedule.instruction_numbers import EDGES, Numbered, no_numbers, numbered
-from compiler.schedule.issue_order import EVERY, MARK, ROWS, MergedStream, marks_before, order
+from compiler.schedule.hazards import FIRST_OF, RecordRows, Remote, new_drift, new_states, reset_drift
+from compiler.schedule.incremental_checkpoint import COUNT, NEVER, copy_tail_borders, new_borders
+from compiler.schedule.incremental_pass import extend_changes, rewind_pass, schedule_parts
+from compiler.schedule.instruction_numbers import EDGES, Numbering, empty_numbers, number_parts
+from compiler.schedule.issue_order import MARK, MARK_INTERVAL, ROWS, MergedStream, count_valid_marks, merge_queues
 from compiler.schedule.local_dependences import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.segment_accesses import Footprint, Footprints, Ints
 from compiler.schedule.segment_table import part_table
-from compiler.schedule.shared_memory_allocator import NOWHERE, Resident, SharedPlaces
-from compiler.schedule.stream_writer import Schedule, find_places, write
+from compiler.schedule.shared_memory_allocator import NO_RESIDENTS, Resident, SharedPlaces
+from compiler.schedule.stream_writer import Schedule, find_rows, write_part
 from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import tag_of
@@ -61,20 +61,20 @@ class Synchroniser:
         self.ports = np.array([machine.dma_ports(engine) if engine in DMAS else 1 for engine in list(Engine)[:ENGINES]], np.int64)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
         self._before = list[Footprint]()  # parts of the last program: `_states` has their history, `_table` points to their arrays
-        self._table, self._cores, self._number = part_table(()), np.zeros(0, np.int64), no_numbers()
+        self._table, self._cores, self._number = part_table(()), np.zeros(0, np.int64), empty_numbers()
         self._states = new_states(0, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)
         self._cross_core, self._remote = _ALONE, Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, self.between_cores)
         self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's history that residents changed
         self._rows, self._piece = _rows(1 << 12, 1 << 12), np.empty(0, np.int32)
-        self._borders, self._used = no_borders(0, self.count_limit), 0  # of the last program: its cores
-        self._later, self._seen = no_borders(1, self.count_limit), nothing_seen()  # see `incremental_converge`
+        self._borders, self._used = new_borders(0, self.count_limit), 0  # of the last program: its cores
+        self._later, self._seen = new_borders(1, self.count_limit), new_drift()  # see `incremental_converge`
         self._edges = EDGES  # numbers of edges for each instruction of a part
         self._stream, self._stream_room = np.empty(0, np.uint8), 0  # room for each core
         self._lengths: tuple[int, ...] = ()
         self._marks, self._marked = list[Ints](), list[int]()  # of every core's merge, and how many of them hold
 
     def schedule(
-        self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int] = (), shared: SharedPlaces = NOWHERE
+        self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int] = (), shared: SharedPlaces = NO_RESIDENTS
     ) -> Schedule:
         """Flags and issue order of the parts' records, run one part after the other.
 
@@ -83,7 +83,7 @@ class Synchroniser:
         """
         table, places = part_table([part.row for part in parts]), np.array(cores, np.int64)
         core_count = max(cores, default=0) + 1
-        numbering = numbered(table, places, self._table, self._cores, self._number, self._edges)
+        numbering = number_parts(table, places, self._table, self._cores, self._number, self._edges)
         number, tail = numbering.number, numbering.tail
         if self._make_room(numbering, core_count) or core_count != self._used or shared.residents:
             self._borders.used[:], tail = 0, len(parts)
@@ -94,7 +94,7 @@ class Synchroniser:
             tail = len(parts)
         elif tail < len(parts):
             part_offset = len(parts) - len(self._table)
-            set_aside(borders, self._later, tail - part_offset, part_offset, states, rows)
+            copy_tail_borders(borders, self._later, tail - part_offset, part_offset, states, rows)
         # back to the last border in front of the first difference
         borders.forget_behind(numbering.begin)
         self._used = core_count
@@ -103,15 +103,15 @@ class Synchroniser:
         changed, keys = np.full(core_count * ENGINES, NEVER, np.int64), np.full(core_count, NEVER, np.int64)
         across = self._cross_core if core_count > 1 else _ALONE
         previous, current = (self._table, self._cores, self._number), (table, places, number)
-        rewind(*previous, *current, self.count_limit, states, across, self._remote, rows, borders, changed, keys)
+        rewind_pass(*previous, *current, self.count_limit, states, across, self._remote, rows, borders, changed, keys)
         for core, granules in self._taken_over:
             states.ddr[core][granules] = -1
         self._taken_over.clear()
         self._before, self._table, self._cores, self._number = list(parts), *current
         n, every, changed_from = int(number[-1, 0]), 0 if shared.residents else int(number[-1, 0]), int(number[numbering.begin, 0])
-        forget_seen(self._seen)
+        reset_drift(self._seen)
         for stop, resident in (*self._arrivals(shared, segments), (len(parts), None)):
-            enough = sweep(
+            enough = schedule_parts(
                 *current, part_from, stop, every, self.latency, self.count_limit, states, across, self._piece, self._remote, rows, borders,
                 tail, changed_from, numbering.moving, self._later, self._seen,
             )  # fmt: skip
@@ -121,7 +121,7 @@ class Synchroniser:
             if resident is not None:
                 self._take_over(resident, shared, core_count)
         if from_border >= 0:
-            tell_changes(table, number, states, rows, borders, from_border, changed, keys)
+            extend_changes(table, number, states, rows, borders, from_border, changed, keys)
         flags, shift, keys_since, taken = self._seen.all.tolist()
         # issue order: merge what changed, adopt the rest
         ahead = numbering.further, max(keys_since, flags + 1, int(number[tail, 0])), shift
@@ -148,7 +148,7 @@ class Synchroniser:
 
     def _forget(self) -> None:
         """Forget the last program: the next one has no parts in common with it."""
-        self._before, self._table, self._cores, self._number = [], part_table(()), np.zeros(0, np.int64), no_numbers()
+        self._before, self._table, self._cores, self._number = [], part_table(()), np.zeros(0, np.int64), empty_numbers()
 
     def _most_edges(self, cores: int) -> int:
         """Most edges to an instruction."""
@@ -173,7 +173,7 @@ class Synchroniser:
         """
         marks, mark_count = self._marks[core], 0
         if resume_instruction:
-            mark_count = marks_before(marks[: self._marked[core]], resume_instruction, key, changed)
+            mark_count = count_valid_marks(marks[: self._marked[core]], resume_instruction, key, changed)
         stream = self._stream[core * self._stream_room :][: self._stream_room]
         marks_after, rows, begin = marks[:0], 0, 0
         if resume_instruction or may_converge:
@@ -182,7 +182,7 @@ class Synchroniser:
             marks_after, begin = marks[mark_count : self._marked[core]].copy(), int(marks[mark_count - 1, ROWS]) if mark_count else 0
         previous = MergedStream(marks_after, rows, stream[begin:rows].copy(), begin, further, since, shift)
         first = self._states.numbers[core, FIRST_OF : FIRST_OF + ENGINES]
-        length, same, end, self._marked[core] = order(first, self._rows, marks, mark_count, stream, previous)
+        length, same, end, self._marked[core] = merge_queues(first, self._rows, marks, mark_count, stream, previous)
         return length, same, end
 
     def forget_borders(self) -> None:
@@ -195,12 +195,12 @@ class Synchroniser:
         out = tuple(np.empty((length, isa.WORDS), np.int32) for length in s.lengths)
         place = np.empty(len(s.engine), np.int32)
         for row, length, core_first in zip(s.stream_start, s.lengths, s.first, strict=True):
-            find_places(core_first, s.stream[row : row + length], s.after, s.edge_start, s.set_head, s.set_next, place)
+            find_rows(core_first, s.stream[row : row + length], s.after, s.edge_start, s.set_head, s.set_next, place)
         for code, tag, first in zip(codes, tags, s.number[:-1, 0].tolist(), strict=True):
             if len(code):
                 stream = out[s.core[first]]
                 edges = s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next
-                write(code, first, tag_of(tag, 0), place, s.core, s.engine, *edges, stream)
+                write_part(code, first, tag_of(tag, 0), place, s.core, s.engine, *edges, stream)
         return out
 
     def _take_over(self, resident: Resident, shared: SharedPlaces, cores: int) -> None:
@@ -220,7 +220,7 @@ class Synchroniser:
                     queue = k * len(self._cross_core.last) // len(_MOVING) + core
                     queues[:, queue] = np.maximum(queues[:, queue], last[engine])
 
-    def _make_room(self, numbering: Numbered, cores: int) -> bool:
+    def _make_room(self, numbering: Numbering, cores: int) -> bool:
         """Grow scratch for a program on so many cores; true if nothing of the last program is left."""
         lost, n, longest, cells = False, int(numbering.number[-1, 0]), numbering.instructions, numbering.cells
         if len(self._states.numbers) < cores:
@@ -232,7 +232,7 @@ class Synchroniser:
                 self._marks.append(np.empty((0, MARK), np.int64))
                 self._marked.append(0)
         if self._borders.pieces.shape[1] != cores:
-            self._borders = no_borders(cores, self.count_limit)
+            self._borders = new_borders(cores, self.count_limit)
         self._borders, self._later = self._borders.with_room(), self._later.with_room()
         if cores > 1 and len(self._cross_core.seen) < 2 * cores:
             self._cross_core = new_cross_core(self.footprints.ddr_granules, cores, self.shared)
@@ -247,8 +247,8 @@ class Synchroniser:
         if room > self._stream_room or len(self._stream) < cores * room:
             self._stream, self._stream_room, lost = np.empty(len(self._states.numbers) * room, np.uint8), room, True
         for core in range(cores):
-            if len(self._marks[core]) < len(self._rows.engine) // EVERY:
-                self._marks[core], lost = np.empty((len(self._rows.engine) // EVERY, MARK), np.int64), True
+            if len(self._marks[core]) < len(self._rows.engine) // MARK_INTERVAL:
+                self._marks[core], lost = np.empty((len(self._rows.engine) // MARK_INTERVAL, MARK), np.int64), True
         if cells > len(self._piece):
             self._piece = np.empty(2 * cells, np.int32)
         return lost

@@ -44,7 +44,7 @@ class BufferRequest(NamedTuple):
     touched: int = 0
 
 
-Apart = Callable[[Sequence[BufferRequest]], NDArray[np.bool_]]  # requests -> bool [n, n], pairs that must not share
+Conflicts = Callable[[Sequence[BufferRequest]], NDArray[np.bool_]]  # requests -> bool [n, n], pairs that must not share
 
 
 _NO_PAIRS = np.zeros((0, 0), np.bool_)
@@ -113,10 +113,12 @@ def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, ca
 
 def allocate(requests: Sequence[BufferRequest]) -> tuple[dict[Buffer, int], int]:
     """Offsets, and the blocks needed in all.  Of equal sizes the earlier, then by buffer, so that equal requests get equal offsets."""
-    return fit(requests, 0, False)
+    return place_buffers(requests, 0, False)
 
 
-def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Apart | None = None) -> tuple[dict[Buffer, int], int]:
+def place_buffers(
+    requests: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Conflicts | None = None
+) -> tuple[dict[Buffer, int], int]:
     """Offsets as by `allocate`, or, if it still fits, so that loads run ahead.
 
     conflicts: tells which of the ordered requests must not share, if that does not follow from their lifetimes.
@@ -126,7 +128,7 @@ def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, conflict
     return dict(zip([request.buffer for request in ordered], offsets, strict=True)), peak
 
 
-def fitting(requests: Sequence[BufferRequest], spread: bool, conflicts: Apart | None = None) -> Callable[[int], bool]:
+def capacity_test(requests: Sequence[BufferRequest], spread: bool, conflicts: Conflicts | None = None) -> Callable[[int], bool]:
     """Test whether `fit` stays within a capacity: one test for several capacities, with the common work done once."""
     ordered = sorted(requests, key=size_order)
     pairs = _NO_PAIRS if conflicts is None else conflicts(ordered)
@@ -140,7 +142,7 @@ def size_order(request: BufferRequest) -> tuple[int, int, str, str, str]:
     return -size, birth, kind, str(of), str(slot)  # numbers as text: existing plans keep their addresses
 
 
-def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Apart | None) -> tuple[list[int], int]:
+def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, conflicts: Conflicts | None) -> tuple[list[int], int]:
     """Offsets, and the blocks needed in all."""
     if conflicts is None and ordered and max([request.birth for request in ordered]) <= min([request.death for request in ordered]):
         return _stacked(ordered, capacity, spread)
@@ -191,7 +193,7 @@ def _spread_out(ordered: Sequence[BufferRequest], pairs: NDArray[np.bool_], capa
     return offsets
 
 
-def live(requests: Sequence[BufferRequest], steps: int) -> list[int]:
+def live_blocks(requests: Sequence[BufferRequest], steps: int) -> list[int]:
     """Blocks that are live at each of the first `steps` steps, which are all steps."""
     change = [0] * (steps + 1)
     for _, size, birth, death, _ in requests:
@@ -200,16 +202,16 @@ def live(requests: Sequence[BufferRequest], steps: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
-def fits(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Apart | None = None) -> bool:
+def fits(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Conflicts | None = None) -> bool:
     """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
     if sum([request.size for request in requests]) <= capacity:
         return True
-    if max(live(requests, max(request.death for request in requests) + 1)) > capacity:
+    if max(live_blocks(requests, max(request.death for request in requests) + 1)) > capacity:
         return False
-    return packed(requests, capacity, conflicts)
+    return packs_within(requests, capacity, conflicts)
 
 
 @lru_cache(maxsize=1 << 13)
-def packed(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Apart | None = None) -> bool:
+def packs_within(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Conflicts | None = None) -> bool:
     """`fits` for requests that sums cannot decide; cached, as every second gene repeats another one's requests."""
     return _placed(sorted(requests, key=size_order), capacity, False, conflicts)[1] <= capacity

@@ -21,7 +21,7 @@ from compiler.ir.reach import demanded
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.segment.operator_run import Load, reads, ring_storages, run_of, worked
 from compiler.target.target_graph import TargetGraph
-from compiler.target.target_op import TargetOp, rounded
+from compiler.target.target_op import TargetOp, round_up
 
 Share = tuple[int, int]  # (i, m): part i of m
 Ints = NDArray[np.int64]
@@ -67,8 +67,8 @@ class BlockAllocation(NamedTuple):
         ring = int(_ring_rows(self.rows, slots, images > 1))
         if not self.contiguous or images == 1:
             return ring
-        first, last = span(self.rows)
-        return rounded(ring, last - first)
+        first, last = row_span(self.rows)
+        return round_up(ring, last - first)
 
     @property
     def made_again(self) -> bool:
@@ -128,19 +128,19 @@ class Blocks:
         return tuple(self.sizes[:, -1].tolist())
 
 
-def dealt(iterations: int, share: Share) -> range:
+def share_iterations(iterations: int, share: Share) -> range:
     """Part i of m nearly equal runs of a segment's iterations (every block of every image)."""
     i, m = share
     return range(iterations * i // m, iterations * (i + 1) // m)
 
 
-def runs(blocks: int, images: int, cores: int) -> tuple[int, ...]:
+def run_starts(blocks: int, images: int, cores: int) -> tuple[int, ...]:
     """First blocks of cores: they find nothing cached."""
-    return tuple(sorted({0} | {dealt(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
+    return tuple(sorted({0} | {share_iterations(blocks * images, (i, cores)).start % blocks for i in range(cores)}))
 
 
 @lru_cache(maxsize=1024)
-def needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
+def rows_needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
     """Rows of every operator's output that are read, also by the host: a stride may step over the last ones, a slice over most."""
     out = [EMPTY] * len(target_graph.operators)
     main = [EMPTY] * len(target_graph.operators)
@@ -157,7 +157,7 @@ def needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
 @lru_cache(maxsize=1024)
 def _needed(target_graph: TargetGraph) -> Ints:
     """`needed`, int64 [kernels, 2]."""
-    rows = np.array(needed(target_graph), np.int64)
+    rows = np.array(rows_needed(target_graph), np.int64)
     rows.flags.writeable = False
     return rows
 
@@ -171,7 +171,7 @@ def _main_rows(spec: TargetOp, rows: Rows) -> Rows:
 @lru_cache(maxsize=1 << 16)
 def operand_rows(target_graph: TargetGraph, kernel: int) -> tuple[Rows, ...]:
     """Rows of every operand that an operator reads for the needed rows of its output."""
-    spec, rows = target_graph.operators[kernel], needed(target_graph)[kernel]
+    spec, rows = target_graph.operators[kernel], rows_needed(target_graph)[kernel]
     main = _main_rows(spec, rows)
     operands = (reads(target_graph, kernel, read) for read in spec.reads[1:])
     return (main, *(Rows(*_wanted(False, as_other, serves, *main, *rows)) for _, as_other, serves in operands))
@@ -180,13 +180,13 @@ def operand_rows(target_graph: TargetGraph, kernel: int) -> tuple[Rows, ...]:
 @lru_cache(maxsize=1024)
 def _begins(blocks: int, images: int, cores: int) -> Ints:
     """`runs`, int64 [runs]."""
-    first_blocks = np.array(runs(blocks, images, cores), np.int64)
+    first_blocks = np.array(run_starts(blocks, images, cores), np.int64)
     first_blocks.flags.writeable = False
     return first_blocks
 
 
 @lru_cache(maxsize=1 << 14)
-def cut(
+def cut_blocks(
     target_graph: TargetGraph, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0,
     fed: int = 0
 ) -> Blocks:  # fmt: skip
@@ -244,7 +244,7 @@ def _rows_of_all(target_graph: TargetGraph, storage: int) -> int:
 
 
 @njit(cache=True)
-def share(start: int, stop: int, block: int, blocks: int) -> tuple[int, int]:
+def share_rows(start: int, stop: int, block: int, blocks: int) -> tuple[int, int]:
     """Rows of a block when rows [start, stop) are cut into `blocks` nearly equal parts."""
     size = max(0, stop - start)
     return start + size * block // blocks, start + size * (block + 1) // blocks
@@ -299,7 +299,7 @@ def _follow(
         for t in range(count):
             a, b = 0, 0
             if leaves[k]:
-                a, b = share(needed_rows[k, 0], needed_rows[k, 1], t, count)
+                a, b = share_rows(needed_rows[k, 0], needed_rows[k, 1], t, count)
                 stored[k, t, 0], stored[k, t, 1] = a, b
                 sizes[k, count] += max(0, b - a)
             for i in range(reader_start[k], reader_start[k + 1]):
@@ -386,7 +386,7 @@ def _touch(
 
 
 @njit(cache=True)
-def span(rows: Ints) -> tuple[int, int]:
+def row_span(rows: Ints) -> tuple[int, int]:
     """First row of all blocks, and the one behind the last."""
     first, last = _NEVER, 0
     for t in range(rows.shape[0]):
@@ -401,7 +401,7 @@ def _ring_rows(rows: Ints, slots: int, repeats: bool) -> int:
 
     repeats: images follow.
     """
-    first, last = span(rows)
+    first, last = row_span(rows)
     blocks = rows.shape[0]
     images = 1 + (slots + blocks - 1) // blocks if repeats else 1
     lowest, highest = np.empty(blocks, np.int64), np.empty(blocks * images, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from compiler.segment.strips import leaves
+from compiler.segment.strips import leaves_segment
 from compiler.target.target_graph import TargetGraph
 
 
@@ -18,7 +18,7 @@ class BorderTensor(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def hidden(target_graph: TargetGraph) -> frozenset[str]:
+def scratch_tensors(target_graph: TargetGraph) -> frozenset[str]:
     """Tensors that only operators of the target graph access."""
     return frozenset(buffer.name for buffer in target_graph.memory.of_kind("scratch"))
 
@@ -29,13 +29,13 @@ def border_tensors(target_graph: TargetGraph, start: int, stop: int) -> tuple[Bo
     planes_of: dict[int, list[int]] = {}
     for k in range(start, stop):
         spec = target_graph.operators[k]
-        if leaves(target_graph, k, stop):
+        if leaves_segment(target_graph, k, stop):
             planes_of.setdefault(spec.y.storage, [0, 0])[0] += spec.y.planes
         outside = [target_graph.operators[source].y for source in target_graph.producers[k] if source < start]
         for read_slice in dict.fromkeys(spec.reads):
             if any(read_slice.overlaps(producer) for producer in outside):
                 planes_of.setdefault(read_slice.storage, [0, 0])[1] += read_slice.planes
-    names = hidden(target_graph)
+    names = scratch_tensors(target_graph)
     return tuple(
         BorderTensor(target_graph.storages[storage].name, *planes)
         for storage, planes in sorted(planes_of.items())

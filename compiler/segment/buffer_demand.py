@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import CostClass, kind_of
+from compiler.ops.cost_class import CostClass, cost_class_of
 from compiler.ops.tile_counts import l0_blocks
 from compiler.plan.plan import ConvTiling, Tiling
 from compiler.target.capabilities import room_blocks, writes_l1
@@ -35,13 +35,13 @@ class BufferDemand(NamedTuple):
     pools: bool
 
 
-def asked_of(target_graph: TargetGraph, spec: TargetOp, tiling: Tiling, inside: bool) -> BufferDemand:
+def demand_of(target_graph: TargetGraph, spec: TargetOp, tiling: Tiling, inside: bool) -> BufferDemand:
     """Demand of an operator of the target graph.  inside: its results stay on chip."""
-    return asking(kind_of(target_graph, spec), tiling, inside)
+    return tiling_demand(cost_class_of(target_graph, spec), tiling, inside)
 
 
 @lru_cache(maxsize=1 << 16)
-def asking(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand:
+def tiling_demand(kind: CostClass, tiling: Tiling, inside: bool) -> BufferDemand:
     """Demand of an operator with a tiling."""
     target_graph, spec = kind.target_graph, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(target_graph, inside), target_graph.type_of(spec.y))

@@ -34,7 +34,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from compiler.ir.operators import Conv, QuantisedConv
-from compiler.ir.quantised.parameters import ALONE
+from compiler.ir.quantised.parameters import RAW_SUMS
 from compiler.ops.conv import ConvSpec
 from compiler.ops.quantised_conv import QuantisedConvSpec
 from compiler.ops.softmax import SoftmaxSpec
@@ -264,7 +264,9 @@ def _own(read: TensorSlice, output: TensorSlice, part: TensorSlice) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def passes(target_graph: TargetGraph, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False) -> Passes | Infeasible:
+def split_passes(
+    target_graph: TargetGraph, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False
+) -> Passes | Infeasible:
     """Split operators [start, stop) in so many passes, over hidden channels or results, and over inputs; or the reason against it.
 
     beside: whether passes over results run two at a time.
@@ -477,7 +479,7 @@ def _part_of_product(product: ConvSpec, run: TensorSlice, sums: TensorSlice, ind
         changes["y"] = sums
     if isinstance(operator, QuantisedConv):
         if not last:
-            changes |= {"operator": replace(operator, y_q=ALONE), "bias_at": -1, "scale_at": 0}
+            changes |= {"operator": replace(operator, y_q=RAW_SUMS), "bias_at": -1, "scale_at": 0}
         return replace(product, **changes)
     assert isinstance(operator, Conv)
     if index > 0:

@@ -53,7 +53,7 @@ def can_split(target_graph: TargetGraph, start: int, stop: int, count: int) -> b
 
 
 @lru_cache(maxsize=1024)
-def largest(parts: tuple[TargetGraph, ...], start: int, stop: int) -> TargetGraph:
+def largest_part(parts: tuple[TargetGraph, ...], start: int, stop: int) -> TargetGraph:
     """Part with the most planes of results, the first of equals: if it fits, all fit."""
     return max(parts, key=lambda target_graph: sum(spec.y.planes for spec in target_graph.operators[start:stop]))
 

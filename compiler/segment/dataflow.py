@@ -26,16 +26,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.instructions.repeats import end_to_end
+from compiler.instructions.repeats import repeats_along
 from compiler.ir.im2col import Cut
 from compiler.ops.conv_emitter import WEIGHT_PIECE_BLOCKS
-from compiler.ops.tile_counts import counts, counts_of_panels, cut_in, pieces, places
+from compiler.ops.tile_counts import count_panel_product, count_product, l0_slot_counts, nonempty_pieces, split_axis
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.target.capabilities import L0
 from compiler.target.loop_nest import Nest
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
-from compiler.target.zero_blocks import Ints, panels_of
+from compiler.target.zero_blocks import Ints, count_panels
 from simulator.npu.machine import Machine
 from simulator.npu.parts import SUM_BYTES, Memory
 
@@ -118,7 +118,7 @@ def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def groups(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, ...]]:
+def group_stages(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, ...]]:
     """Stages by (buffer, tensor), the one that is tiled by its loops first."""
     out: dict[tuple[Memory, str], tuple[Stage, ...]] = {}
     for stage in stages:
@@ -127,17 +127,17 @@ def groups(stages: tuple[Stage, ...]) -> dict[tuple[Memory, str], tuple[Stage, .
     return out
 
 
-def placed(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) -> tuple[str, bool]:
+def tile_loop(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int]) -> tuple[str, bool]:
     """Loop in which a stage has a new tile (`segment`: once for all blocks, `block`: once per block), and whether two are live."""
     if not isinstance(tiling, ConvTiling):
         if not tensor.startswith(("x", "y", "counts")):  # a constant
             return "segment" if tiling.constants == "resident" else "p.outer", False
         return "w.outer" if tiling.tile_columns else "h.outer", tensor != "counts"
     partial = tiling.weights == "streamed" and tiling.chunk_k1 < extents["k"]
-    return cube_placed(tensor, buffer, tiling.weights, tiling.constants, partial, tiling.order)
+    return cube_tile_loop(tensor, buffer, tiling.weights, tiling.constants, partial, tiling.order)
 
 
-def cube_placed(tensor: str, buffer: str, weights: str, constants: str, partial: bool, order: str = "m") -> tuple[str, bool]:
+def cube_tile_loop(tensor: str, buffer: str, weights: str, constants: str, partial: bool, order: str = "m") -> tuple[str, bool]:
     """`placed` for a product.  partial: chunks of weights are parts of k."""
     resident = weights == "resident"
     if buffer in ("L0A", "L0B"):
@@ -204,13 +204,13 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
-    along_n, along_k, room = pieces(n, chunk_n), pieces(k, chunk_k), places(l0, weight_blocks, tile_m, tile_n1, tile_k1)
+    along_n, along_k, room = split_axis(n, chunk_n), split_axis(k, chunk_k), l0_slot_counts(l0, weight_blocks, tile_m, tile_n1, tile_k1)
     if needed.size:
         one = np.array((1, 0, 0))  # steps are not used
-        beside = panels_of(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
-        tiles = counts_of_panels(beside, fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
+        beside = count_panels(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
+        tiles = count_panel_product(beside, fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
     else:
-        tiles = counts(fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, cut, room)
+        tiles = count_product(fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, cut, room)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * n0 * c0, g * n * n0, source_planes * source_blocks * c0
@@ -234,7 +234,11 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
 def _vector_tile(nest: Nest, stage: Stage, tiling: VectorTiling) -> Tile:
     p, h, w = (nest.loops[name] for name in "phw")
     c0 = nest.lanes
-    planes, rows, columns = cut_in(p, tiling.tile_planes), cut_in(h, tiling.tile_rows), cut_in(w, tiling.tile_columns or w)
+    planes, rows, columns = (
+        nonempty_pieces(p, tiling.tile_planes),
+        nonempty_pieces(h, tiling.tile_rows),
+        nonempty_pieces(w, tiling.tile_columns or w),
+    )
     (tile_p, _), (tile_h, _), (tile_w, _) = planes[0], rows[0], columns[0]
     tiles_p = sum(count for _, count in planes)
     tiles_h = sum(count for _, count in rows) * sum(count for _, count in columns)
@@ -247,7 +251,7 @@ def _vector_tile(nest: Nest, stage: Stage, tiling: VectorTiling) -> Tile:
         return Tile(tile_h * tile_w * c0, tiles_p * h * w * c0, tiles_p * tiles_h)
     if stage.source == stage.buffer:
         # repeats of eight contiguous blocks, and the remainder
-        calls = [end_to_end(a * b * c, na * nb * nc)[1] for a, na in planes for b, nb in rows for c, nc in columns]
+        calls = [repeats_along(a * b * c, na * nb * nc)[1] for a, na in planes for b, nb in rows for c, nc in columns]
         return Tile(tile, elements, sum(calls))
     if stage.tensor == "x0":  # with the halo of a window
         row = -(-nest.source_blocks // h) * c0
@@ -255,7 +259,7 @@ def _vector_tile(nest: Nest, stage: Stage, tiling: VectorTiling) -> Tile:
     return Tile(tile, elements, tiles_p * tiles_h)
 
 
-def live(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:
+def live_elements(stage: Stage, tile: Tile, nest: Nest, tiling: Tiling) -> int:
     """Elements that a stage keeps in its buffer at a time."""
-    _, double = placed(stage.tensor, stage.buffer.name, tiling, nest.loops)
+    _, double = tile_loop(stage.tensor, stage.buffer.name, tiling, nest.loops)
     return tile.elements * (2 if double else 1)

@@ -18,7 +18,7 @@ from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import TargetOp
 
 
-class Divided(NamedTuple):
+class EngineSplit(NamedTuple):
     """Segment on two engines.  target_graph: its operators from `start` on are the parts.  order: the original operator of each.
 
     planes: how many planes a part on VECTOR has, else 0.
@@ -67,7 +67,7 @@ def planes_of(plan: SegmentPlan) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def divided(target_graph: TargetGraph, start: int, planes: tuple[int, ...]) -> Divided | Infeasible:
+def split_engines(target_graph: TargetGraph, start: int, planes: tuple[int, ...]) -> EngineSplit | Infeasible:
     """Split operators from `start` on, with so many first planes on VECTOR; or the reason against it."""
     operators, parts = list[tuple[int, TargetOp]](), []
     for k, vector_planes in enumerate(planes, start):
@@ -85,7 +85,7 @@ def divided(target_graph: TargetGraph, start: int, planes: tuple[int, ...]) -> D
             spec = cube_part
         operators.append((k, spec))
         parts.append(0)
-    return Divided(
+    return EngineSplit(
         with_operators(target_graph, start, start + len(planes), operators, target_graph.storages),
         tuple(k - start for k, _ in operators),
         tuple(parts),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment.memory_plan import asked
-from compiler.segment.persistent import Held
+from compiler.segment.memory_plan import capacity_tests
+from compiler.segment.persistent import PersistentLayout
 from compiler.segment.segment import Segment
 from compiler.target.capabilities import room_blocks
 from compiler.target.level_limits import l1_grants, within_l1
 from compiler.target.target_graph import TargetGraph
 
 
-def fits_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Held | None = None) -> bool:
+def fits_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: PersistentLayout | None = None) -> bool:
     """Whether every core's buffers fit L1 (and UB) of the target graph's machine.  held: see `Segment.memory`."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
@@ -33,7 +33,7 @@ def least_l1(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
     segment = Segment.of(target_graph, plan, start)
     if not smaller or isinstance(segment, Infeasible):
         return full_l1
-    wanted = [asked(segment.share(core).strips, segment.plan) for core in range(len(segment.parts))]
+    wanted = [capacity_tests(segment.share(core).strips, segment.plan) for core in range(len(segment.parts))]
     for size in smaller:
         machine = within_l1(target_graph, size).machine
         if all(demand is not None and all(fits(room_blocks(machine, memory)) for memory, fits in demand.items()) for demand in wanted):

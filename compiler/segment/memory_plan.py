@@ -37,15 +37,15 @@ from numpy.typing import NDArray
 from compiler.ops.conv import ConvSpec, product_of
 from compiler.ops.tile_counts import partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
-from compiler.segment.allocator import Apart, Buffer, BufferRequest, fit, fitting, live
+from compiler.segment.allocator import Buffer, BufferRequest, Conflicts, capacity_test, live_blocks, place_buffers
 from compiler.segment.blocks import BlockAllocation, Blocks
-from compiler.segment.buffer_demand import OF_PRODUCTS, POOLED, BufferDemand, asked_of
+from compiler.segment.buffer_demand import OF_PRODUCTS, POOLED, BufferDemand, demand_of
 from compiler.segment.engine_lanes import lanes
 from compiler.segment.operator_run import can_stream
-from compiler.segment.persistent import NOTHING, Held
+from compiler.segment.persistent import NO_TENSORS, PersistentLayout
 from compiler.target.capabilities import region_blocks, room_blocks
 from compiler.target.target_graph import TargetGraph
-from compiler.target.target_op import UbBuffers, rounded
+from compiler.target.target_op import UbBuffers, round_up
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
@@ -94,7 +94,7 @@ def _called(target_graph: TargetGraph, blocks: Blocks, buffer: Buffer) -> str:
 Matrix = NDArray[np.bool_]
 
 
-def apart(target_graph: TargetGraph, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
+def find_conflicts(target_graph: TargetGraph, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
     """Pairs that must not overlap, bool [n, n].  one_block: the window holds one block, so that edges order its nodes."""
     return _apart(target_graph, blocks.start, blocks.stop, tuple([request.touched for request in requests]), one_block)
 
@@ -165,16 +165,20 @@ class Places:
     ub: dict[Buffer, int]
     requests: dict[Memory, list[BufferRequest]]
     peak_bytes: dict[str, int]
-    held: Held = NOTHING
+    held: PersistentLayout = NO_TENSORS
 
 
-def named(plan: SegmentPlan) -> str:
+def segment_label(plan: SegmentPlan) -> str:
     """Name of the segment in messages."""
     return f"segment {plan.label}"
 
 
-def place(
-    strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan, flip: bool = False, explain: bool = True, held: Held = NOTHING
+def place_segment(
+    strips: Sequence[tuple[TargetGraph, Blocks]],
+    plan: SegmentPlan,
+    flip: bool = False,
+    explain: bool = True,
+    held: PersistentLayout = NO_TENSORS,
 ) -> Places | Infeasible:
     """Allocate buffers of a segment, at the same addresses in all of its strips (one if it has full rows).
 
@@ -185,17 +189,19 @@ def place(
     for target_graph, blocks in strips:
         demand = _wanted(target_graph, plan, blocks)
         if isinstance(demand, str):
-            return Infeasible(named(plan), demand)
+            return Infeasible(segment_label(plan), demand)
         demands.append(demand)
     target_graph, blocks = strips[0]
     machine, addresses, peaks, requested = target_graph.machine, {}, {}, {}
-    rule, region = apart_rule(target_graph, blocks, plan.sliding, plan.window), region_blocks(machine)
+    rule, region = conflict_rule(target_graph, blocks, plan.sliding, plan.window), region_blocks(machine)
     for memory, requests in _requests(strips, plan, demands):
         have = room_blocks(machine, memory) - (held.blocks if memory == Memory.L1 else 0)
-        offsets, need = fit(requests, have, plan.spread, rule) if rule or memory == Memory.L1 else _fit(tuple(requests), have, plan.spread)
+        offsets, need = (
+            place_buffers(requests, have, plan.spread, rule) if rule or memory == Memory.L1 else _fit(tuple(requests), have, plan.spread)
+        )
         if need > have:
             reason = shortage(target_graph, blocks, memory, requests, need, have) if explain else f"does not fit {memory.name}"
-            return Infeasible(named(plan), reason)
+            return Infeasible(segment_label(plan), reason)
         if memory == Memory.L1:
             offsets |= {Buffer("tensor", storage): place for storage, place in held.at}
             offsets = {buffer: region + place for buffer, place in offsets.items()} if region else offsets
@@ -209,7 +215,7 @@ def place(
 
 @lru_cache(maxsize=1 << 13)  # UB of operators does not depend on tensors: equal layers and other blocks have equal requests
 def _fit(requests: tuple[BufferRequest, ...], capacity: int, spread: bool) -> tuple[dict[Buffer, int], int]:
-    return fit(requests, capacity, spread)
+    return place_buffers(requests, capacity, spread)
 
 
 @lru_cache(maxsize=64)
@@ -218,14 +224,14 @@ def _absent(machine: Machine) -> tuple[str, ...]:
     return tuple([memory.name for memory in (*OF_PRODUCTS, Memory.L1, Memory.UB) if not machine.has(memory)])
 
 
-def asked(strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
+def capacity_tests(strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
     """Tests by memory whether the requests of `place` fit so many blocks; None if it refuses the plan in any memory."""
     demands = [demand for target_graph, blocks in strips if not isinstance(demand := _wanted(target_graph, plan, blocks), str)]
     if len(demands) < len(strips):
         return None
     target_graph, blocks = strips[0]
-    rule = apart_rule(target_graph, blocks, plan.sliding, plan.window)
-    return {memory: fitting(requests, plan.spread, rule) for memory, requests in _requests(strips, plan, demands)}
+    rule = conflict_rule(target_graph, blocks, plan.sliding, plan.window)
+    return {memory: capacity_test(requests, plan.spread, rule) for memory, requests in _requests(strips, plan, demands)}
 
 
 def _requests(
@@ -272,7 +278,7 @@ def _wanted(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks) -> lis
             return f"{spec.name} needs a {'vector' if product is None else 'conv'} tiling"
         if name != spec.name:
             return f"operator {k} is {name!r}, in the topological order it is {spec.name!r}"
-        demand = asked_of(target_graph, spec, tiling, inside)
+        demand = demand_of(target_graph, spec, tiling, inside)
         if product is not None and isinstance(tiling, ConvTiling):
             why = "" if demand.fits else _not_fitting(target_graph, product, tiling, demand)
             if not why and tiling.weights == "streamed":
@@ -318,19 +324,19 @@ def _iterations(target_graph: TargetGraph, blocks: Blocks) -> int:
     return blocks.count * target_graph.storages[target_graph.operators[blocks.start].y.storage].n * target_graph.strips
 
 
-def repeated(target_graph: TargetGraph, blocks: Blocks) -> bool:
+def runs_repeatedly(target_graph: TargetGraph, blocks: Blocks) -> bool:
     """Whether a segment's operators run more than once."""
     return _iterations(target_graph, blocks) > 1
 
 
-def apart_rule(target_graph: TargetGraph, blocks: Blocks, sliding: bool, window: Window) -> Apart | None:
+def conflict_rule(target_graph: TargetGraph, blocks: Blocks, sliding: bool, window: Window) -> Conflicts | None:
     """Conflicts for `fit` from a segment's order, in addition to the buffers' lifetimes."""
     return _sliding_rule(target_graph, blocks, window == 1) if sliding else None
 
 
 @lru_cache(maxsize=4096)  # one object for one rule, so that caches find it again
-def _sliding_rule(target_graph: TargetGraph, blocks: Blocks, one_block: bool) -> Apart:
-    return lambda requests: apart(target_graph, blocks, requests, one_block)
+def _sliding_rule(target_graph: TargetGraph, blocks: Blocks, one_block: bool) -> Conflicts:
+    return lambda requests: find_conflicts(target_graph, blocks, requests, one_block)
 
 
 def slot_counts(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
@@ -359,18 +365,18 @@ def l1_requests(
     """Buffers in L1 of tensors and of weights."""
     requests, repeats, last = (
         list(tensor_requests(target_graph, blocks, prefetch, window)),
-        repeated(target_graph, blocks),
+        runs_repeatedly(target_graph, blocks),
         blocks.stop - blocks.start - 1,
     )
     for k, (_, slots, size, *_) in enumerate(demands):
-        requests += weight_requests_of(k, slots, size, last if stays(slots, repeats) else -1, blocks.until[k])
+        requests += weight_requests_of(k, slots, size, last if weights_stay(slots, repeats) else -1, blocks.until[k])
     return requests
 
 
 def slot_blocks(target_graph: TargetGraph, allocation: BlockAllocation, slots: int) -> int:
     """Size of one of a storage's slots, or of the ring that holds all of them."""
     storage = target_graph.storages[allocation.storage]
-    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks * target_graph.together, _L1_ALIGN)
+    return round_up(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks * target_graph.together, _L1_ALIGN)
 
 
 @lru_cache(maxsize=4096)
@@ -379,7 +385,7 @@ def tensor_requests(target_graph: TargetGraph, blocks: Blocks, prefetch: int, wi
 
     A part that an input pass loads is live in that pass, and with more slots in as many passes before it.
     """
-    repeats = repeated(target_graph, blocks)
+    repeats = runs_repeatedly(target_graph, blocks)
     last = blocks.stop - blocks.start - 1
     requests = []
     for storage, slots in slot_counts(target_graph, blocks, prefetch, window).items():
@@ -405,10 +411,10 @@ def tensor_requests(target_graph: TargetGraph, blocks: Blocks, prefetch: int, wi
 def tensor_blocks(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window: Window) -> tuple[list[int], int]:
     """Blocks of `tensor_requests` that are live at each of a segment's operators, and of all of them."""
     requests = tensor_requests(target_graph, blocks, prefetch, window)
-    return live(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
+    return live_blocks(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
 
 
-def stays(slots: int, repeats: bool) -> bool:
+def weights_stay(slots: int, repeats: bool) -> bool:
     """Whether weights in so many buffers stay after the first load: all of them in one, of operators that run again."""
     return repeats and slots == 1
 
@@ -416,7 +422,7 @@ def stays(slots: int, repeats: bool) -> bool:
 def weight_requests(target_graph: TargetGraph, blocks: Blocks, index: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Requests in L1 for the weights of operator `index`."""
     slots, size = target_graph.operators[blocks.start + index].weight_slots(tiling)
-    last = blocks.stop - blocks.start - 1 if stays(slots, repeated(target_graph, blocks)) else -1
+    last = blocks.stop - blocks.start - 1 if weights_stay(slots, runs_repeatedly(target_graph, blocks)) else -1
     return weight_requests_of(index, slots, size, last, blocks.until[index])
 
 
@@ -438,20 +444,20 @@ def _scratch(index: int, until: int) -> tuple[int, int, int]:
 def ub_requests(target_graph: TargetGraph, blocks: Blocks, demands: Sequence[BufferDemand]) -> list[BufferRequest]:
     """Requests in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     last = blocks.stop - blocks.start - 1
-    last_use = last if repeated(target_graph, blocks) else -1
+    last_use = last if runs_repeatedly(target_graph, blocks) else -1
     requests = list(chain.from_iterable([ub_requests_of(k, demand.buffers, last_use, blocks.until[k]) for k, demand in enumerate(demands)]))
-    return pooled(requests, last) if any(demand.pools for demand in demands) else requests
+    return merge_pooled(requests, last) if any(demand.pools for demand in demands) else requests
 
 
 def own_requests(target_graph: TargetGraph, blocks: Blocks, index: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Requests in UB of operator `index`, before shared buffers are `pooled`."""
-    demand = asked_of(target_graph, target_graph.operators[blocks.start + index], tiling, blocks.inside[index])
+    demand = demand_of(target_graph, target_graph.operators[blocks.start + index], tiling, blocks.inside[index])
     return ub_requests_of(
-        index, demand.buffers, blocks.stop - blocks.start - 1 if repeated(target_graph, blocks) else -1, blocks.until[index]
+        index, demand.buffers, blocks.stop - blocks.start - 1 if runs_repeatedly(target_graph, blocks) else -1, blocks.until[index]
     )
 
 
-def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:
+def merge_pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:
     """Requests with shared buffers merged, each as large as the largest request for it.
 
     Weights of an operator are expanded while the one before it still works, so they must not overlap that one's tiles.

@@ -16,30 +16,30 @@ from numpy.typing import NDArray
 
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.allocator import Buffer, BufferRequest, first_fit, size_order
-from compiler.segment.border_tensors import border_names, hidden
+from compiler.segment.border_tensors import border_names, scratch_tensors
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
-from compiler.target.target_op import rounded
+from compiler.target.target_op import round_up
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
 Ints = NDArray[np.int64]
 _ALIGN = L1_ALIGN_BLOCKS
 
 
-class Held(NamedTuple):
+class PersistentLayout(NamedTuple):
     """Persistent tensors of a segment.  blocks: of the top of L1, which are not its own.  at: (storage, block of L1) of its own."""
 
     blocks: int
     at: tuple[tuple[int, int], ...]
 
 
-NOTHING = Held(0, ())
+NO_TENSORS = PersistentLayout(0, ())
 
 
 def held_blocks(target_graph: TargetGraph, storage: int) -> int:
     """Blocks of L1 of a persistent tensor."""
     spec = target_graph.storages[storage]
-    return rounded(spec.n * spec.planes * spec.h * spec.row_blocks, L1_ALIGN_BLOCKS)
+    return round_up(spec.n * spec.planes * spec.h * spec.row_blocks, L1_ALIGN_BLOCKS)
 
 
 def held_storages(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int | Infeasible:
@@ -52,8 +52,10 @@ def held_storages(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> i
             return Infeasible(where, f"{plan.held[0]!r} held, and {reason}: one of the two is accepted")
     number, touched = storage_numbers(target_graph), _touched(target_graph, start, start + len(plan.operators))
     for name in plan.held:
-        if number.get(name) not in touched or name not in hidden(target_graph):
-            reason = "the segment neither makes nor reads it" if name in hidden(target_graph) else "no tensor that the NPU alone sees"
+        if number.get(name) not in touched or name not in scratch_tensors(target_graph):
+            reason = (
+                "the segment neither makes nor reads it" if name in scratch_tensors(target_graph) else "no tensor that the NPU alone sees"
+            )
             return Infeasible(where, f"{name!r} held: {reason}")
     return sum([1 << number[name] for name in plan.held])
 
@@ -71,17 +73,17 @@ def _touched(target_graph: TargetGraph, start: int, stop: int) -> frozenset[int]
 
 
 @lru_cache(maxsize=4096)
-def alone(target_graph: TargetGraph, storages: int) -> Held:
+def isolated_layout(target_graph: TargetGraph, storages: int) -> PersistentLayout:
     """Layout for a segment without others: its persistent tensors, at the top of L1."""
     if not storages:
-        return NOTHING
+        return NO_TENSORS
     addresses, have = [], room_blocks(target_graph.machine, Memory.L1)
     top = have
     for storage in range(storages.bit_length()):
         if storages >> storage & 1:
             top = (top - held_blocks(target_graph, storage)) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
             addresses.append((storage, top))
-    return Held(have - top, tuple(addresses))
+    return PersistentLayout(have - top, tuple(addresses))
 
 
 def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
@@ -92,7 +94,7 @@ def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int
 
 
 @njit(cache=True)
-def hold(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside: Ints) -> None:
+def place_persistent(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside: Ints) -> None:
     """Allocate persistent tensors from the top of L1 down, which has `room` blocks, whether they fit or not.
 
     spans: int64 [n, 3] of (blocks, first segment, last segment), in the order of allocation; taken: which of them are persistent.
@@ -109,7 +111,7 @@ def hold(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside:
             beside[segment] = max(beside[segment], room - address)
 
 
-def placed(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
+def place_program(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[PersistentLayout | None] | Infeasible:
     """Layouts of persistent tensors for the segments of a program, each with its first operator; None for a segment without any.
 
     Infeasible if a segment has a tensor in DDR that another one holds, or holds a tensor without a border, if they run on several cores, or
@@ -144,16 +146,16 @@ def placed(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]
     for core, core_lives in by_core.items():
         storages, spans = lives_in_order(target_graph, core_lives)
         places, blocks = np.empty(len(storages), np.int64), np.empty(len(segments), np.int64)
-        hold(spans, np.ones(len(storages), np.bool_), have, places, blocks)
+        place_persistent(spans, np.ones(len(storages), np.bool_), have, places, blocks)
         beside[core] = blocks.tolist()
         first |= zip(storages, places.tolist(), strict=True)
-    layouts: list[Held | None] = []
+    layouts: list[PersistentLayout | None] = []
     for index, (plan, _) in enumerate(segments):
         size = max([beside[core][index] for core in plan.cores if core in beside], default=0)
         if size > have:
             reason = f"{size * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
             return Infeasible(f"segment {index}, {plan.label}", reason)
-        layouts.append(Held(size, tuple([(number[name], first[number[name]]) for name in plan.held])) if size else None)
+        layouts.append(PersistentLayout(size, tuple([(number[name], first[number[name]]) for name in plan.held])) if size else None)
     return layouts
 
 

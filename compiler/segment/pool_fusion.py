@@ -22,7 +22,7 @@ from simulator.npu.parts import Memory
 
 
 @lru_cache(maxsize=1 << 14)
-def refusal(target_graph: TargetGraph, start: int, kernel: int) -> str:
+def feed_refusal(target_graph: TargetGraph, start: int, kernel: int) -> str:
     """Reason why operator `kernel` cannot be fed in a segment that begins with operator `start`, or ''."""
     pool, sources = target_graph.operators[kernel], target_graph.producers[kernel]
     if not isinstance(pool, PoolSpec) or not pool.can_be_fed:
@@ -48,7 +48,7 @@ def _has_paths(machine: Machine) -> bool:
     return by_ub is not None and (by_l1 is None or not writes_l1(machine) or by_l1.engine == by_ub.engine)
 
 
-def unlike(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], index: int) -> str:
+def tiling_refusal(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], index: int) -> str:
     """Reason in the tilings of a segment why its operator `index`, which can be fed, is not, or ''."""
     pool, tiling = target_graph.operators[start + index], tilings[index]
     if not isinstance(tiling, VectorTiling) or tiling.tile_planes < pool.y.planes or tiling.tile_columns:
@@ -61,7 +61,7 @@ def unlike(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], ind
     return ""
 
 
-def fed_of(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
+def fed_operators(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
     """Operators that are fed, as bits by their index; or the reason against one.
 
     divided: whether the segment has parts of its channels, or strips.  held: storages, as bits.
@@ -69,7 +69,7 @@ def fed_of(target_graph: TargetGraph, start: int, tilings: Sequence[Tiling], div
     operators = 0
     for k, tiling in enumerate(tilings):
         if isinstance(tiling, VectorTiling) and tiling.fed:
-            why = refusal(target_graph, start, start + k) or unlike(target_graph, start, tilings, k)
+            why = feed_refusal(target_graph, start, start + k) or tiling_refusal(target_graph, start, tilings, k)
             if divided or held >> target_graph.operators[start + k].reads[0].storage & 1:
                 why = why or "accepted: where channels are not shared, rows are whole, and what it reads is not held"
             if why:

@@ -15,7 +15,7 @@ from compiler.plan.plan import Infeasible
 from compiler.target.target_graph import TargetGraph
 
 
-def permuted_to(target_graph: TargetGraph, names: Sequence[str]) -> TargetGraph | Infeasible:
+def permute_to(target_graph: TargetGraph, names: Sequence[str]) -> TargetGraph | Infeasible:
     """Target graph with its operators in the order of their names; or the reason against it.
 
     Names must be those of all operators, each behind its producers.
@@ -37,7 +37,7 @@ def permuted_to(target_graph: TargetGraph, names: Sequence[str]) -> TargetGraph 
     if len(done) < len(numbers):
         missing = next(spec.name for k, spec in enumerate(target_graph.operators) if k not in done)
         return Infeasible(f"operator {len(names)}", f"is missing; expected {missing!r} somewhere")
-    return permuted(target_graph, tuple(order))
+    return permute(target_graph, tuple(order))
 
 
 @lru_cache(maxsize=256)
@@ -47,7 +47,7 @@ def _numbers(target_graph: TargetGraph) -> dict[str, int]:
 
 
 @lru_cache(maxsize=256)
-def permuted(target_graph: TargetGraph, order: tuple[int, ...]) -> TargetGraph:
+def permute(target_graph: TargetGraph, order: tuple[int, ...]) -> TargetGraph:
     """Target graph whose k-th operator is operator order[k] of this one.  The order must be a topological one."""
     place = {old: new for new, old in enumerate(order)}
 

@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.batch_tiles import tile_batch
-from compiler.segment.blocks import Blocks, cut, dealt
-from compiler.segment.channel_splits import passes
-from compiler.segment.core_channels import channel_parts, largest
-from compiler.segment.engine_split import divided, planes_of
-from compiler.segment.memory_plan import Places, named, place, slot_counts
+from compiler.segment.blocks import Blocks, cut_blocks, share_iterations
+from compiler.segment.channel_splits import split_passes
+from compiler.segment.core_channels import channel_parts, largest_part
+from compiler.segment.engine_split import planes_of, split_engines
+from compiler.segment.memory_plan import Places, place_segment, segment_label, slot_counts
 from compiler.segment.operator_run import streamed_rights
-from compiler.segment.persistent import Held, alone, held_storages
-from compiler.segment.pool_fusion import fed_of
+from compiler.segment.persistent import PersistentLayout, held_storages, isolated_layout
+from compiler.segment.pool_fusion import fed_operators
 from compiler.segment.strips import strips, widest
 from compiler.target.target_graph import TargetGraph
 
@@ -54,7 +54,7 @@ class Outline(NamedTuple):
 
         streamed: operators, as bits, whose right operand comes in chunks.  fed: those that are (`segment.pool_fusion`).
         """
-        return cut(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed, self.held, fed)
+        return cut_blocks(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed, self.held, fed)
 
 
 class StripBlocks(NamedTuple):
@@ -89,7 +89,7 @@ def largest_strip(target_graph: TargetGraph, outline: Outline) -> StripBlocks | 
     parts = channel_parts(target_graph, start, stop, channels)
     if isinstance(parts, Infeasible):
         return parts
-    strip = widest(parts[0] if channels == 1 else largest(parts, start, stop), start, stop, outline.columns)
+    strip = widest(parts[0] if channels == 1 else largest_part(parts, start, stop), start, stop, outline.columns)
     return strip if isinstance(strip, Infeasible) else StripBlocks(strip, outline.blocks_of(strip))
 
 
@@ -131,7 +131,7 @@ class Segment(NamedTuple):
             return held
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching, held)
         layout = _cut(target_graph, start, stop, outline.channels, outline.columns)
-        fed = fed_of(target_graph, start, plan.tilings, outline.channels > 1 or outline.columns > 1, held)
+        fed = fed_operators(target_graph, start, plan.tilings, outline.channels > 1 or outline.columns > 1, held)
         if isinstance(layout, Infeasible):
             return _refused(plan, layout)
         if isinstance(fed, Infeasible):
@@ -141,7 +141,7 @@ class Segment(NamedTuple):
     @property
     def largest(self) -> int:
         """Index of the part with the most channels, the first of equals."""
-        return self.parts.index(largest(self.parts, self.outline.start, self.outline.stop)) if len(self.parts) > 1 else 0
+        return self.parts.index(largest_part(self.parts, self.outline.start, self.outline.stop)) if len(self.parts) > 1 else 0
 
     def streamed(self, part: int) -> int:
         """Operators of a part, as bits, whose right operand comes in chunks."""
@@ -165,25 +165,29 @@ class Segment(NamedTuple):
         core_strips = self.strips(part)
         target_graph = core_strips[0].target_graph
         iterations = target_graph.storages[target_graph.operators[self.outline.start].y.storage].n * self.outline.blocks
-        return CoreShare(core_strips, dealt(iterations, (core - part, self.outline.dealt)))
+        return CoreShare(core_strips, share_iterations(iterations, (core - part, self.outline.dealt)))
 
     def slots(self, strip: StripBlocks) -> dict[int, int]:
         """Slots of every tensor that stays in L1 (`segment.memory_plan.slot_counts`)."""
         return slot_counts(strip.target_graph, strip.blocks, self.plan.prefetch, self.plan.window)
 
-    def memory(self, share: CoreShare, flip: bool = False, explain: bool = True, held: Held | None = None) -> Places | Infeasible:
+    def memory(
+        self, share: CoreShare, flip: bool = False, explain: bool = True, held: PersistentLayout | None = None
+    ) -> Places | Infeasible:
         """Addresses in L1 and UB for a share, or why they do not suffice.  flip, explain: see `segment.memory_plan.place`.
 
         held: the program's persistent tensors; None: as if the segment were alone.
         """
-        return place(share.strips, self.plan, flip, explain, held or alone(share.strips[0].target_graph, self.outline.held))
+        return place_segment(
+            share.strips, self.plan, flip, explain, held or isolated_layout(share.strips[0].target_graph, self.outline.held)
+        )
 
 
 def _of_images(target_graph: TargetGraph, plan: SegmentPlan) -> TargetGraph | Infeasible:
     """Target graph of the images of a block."""
     for feature, conflict in ((f"{plan.blocks} blocks", plan.blocks > 1), ("tensors held", bool(plan.held))):
         if conflict:
-            return Infeasible(named(plan), f"{plan.images} images in a block and {feature}: one of the two is accepted")
+            return Infeasible(segment_label(plan), f"{plan.images} images in a block and {feature}: one of the two is accepted")
     batch_graph = tile_batch(target_graph, plan.images)
     return _refused(plan, batch_graph) if isinstance(batch_graph, Infeasible) else batch_graph
 
@@ -196,13 +200,15 @@ def _in_passes(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> tupl
         ("channels on VECTOR", bool(plan.on_vector)),
     ):
         if conflict:
-            return Infeasible(named(plan), f"{plan.passes * plan.input_passes} passes and {feature}: one of the two is accepted")
-    split = passes(target_graph, start, start + len(plan.operators), plan.passes, plan.input_passes, plan.window != 1)
+            return Infeasible(segment_label(plan), f"{plan.passes * plan.input_passes} passes and {feature}: one of the two is accepted")
+    split = split_passes(target_graph, start, start + len(plan.operators), plan.passes, plan.input_passes, plan.window != 1)
     if isinstance(split, Infeasible):
         return _refused(plan, split)
     both = [storage.name for index, storage in enumerate(target_graph.storages) if split.loaded >> index & 1 and storage.name in plan.held]
     if both:
-        return Infeasible(named(plan), f"{both[0]!r} held, and loaded in {plan.input_passes} input passes: one of the two is accepted")
+        return Infeasible(
+            segment_label(plan), f"{both[0]!r} held, and loaded in {plan.input_passes} input passes: one of the two is accepted"
+        )
     return split.target_graph, split.unrolled(plan)
 
 
@@ -210,8 +216,8 @@ def _on_engines(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> tup
     """Target graph and plan of all engine parts."""
     for feature, conflict in (("channels shared by cores", plan.channels > 1), ("staged weights", bool(plan.staged))):
         if conflict:
-            return Infeasible(named(plan), f"channels on VECTOR and {feature}: one of the two is accepted")
-    split = divided(target_graph, start, planes_of(plan))
+            return Infeasible(segment_label(plan), f"channels on VECTOR and {feature}: one of the two is accepted")
+    split = split_engines(target_graph, start, planes_of(plan))
     return _refused(plan, split) if isinstance(split, Infeasible) else (split.target_graph, split.divided(plan))
 
 
@@ -233,4 +239,4 @@ def _cut(
 
 
 def _refused(plan: SegmentPlan, why: Infeasible) -> Infeasible:
-    return Infeasible(named(plan), f"{why.where}: {why.what}")
+    return Infeasible(segment_label(plan), f"{why.where}: {why.what}")

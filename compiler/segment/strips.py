@@ -16,7 +16,7 @@ from functools import lru_cache
 from compiler.ir.operators import COLUMNS
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.plan.plan import Infeasible
-from compiler.segment.blocks import share
+from compiler.segment.blocks import share_rows
 from compiler.target.storage import StorageSpec, TensorSlice
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import Strip, TargetOp
@@ -83,7 +83,7 @@ def row_blocks_stored(target_graph: TargetGraph, spec: TargetOp) -> tuple[int, i
     return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.own, spec.strip.owned)
 
 
-def leaves(target_graph: TargetGraph, index: int, stop: int) -> bool:
+def leaves_segment(target_graph: TargetGraph, index: int, stop: int) -> bool:
     """Whether the result of operator `index` leaves a segment that ends in front of `stop`."""
     return index in target_graph.escapes or any(reader >= stop for reader in target_graph.consumers[index])
 
@@ -93,7 +93,7 @@ def _refusal(target_graph: TargetGraph, index: int, stop: int, count: int) -> st
     spec = target_graph.operators[index]
     if spec.strip_refusal:
         return spec.strip_refusal
-    if leaves(target_graph, index, stop) and spec.out_w < count:
+    if leaves_segment(target_graph, index, stop) and spec.out_w < count:
         return f"{count} strips of {spec.out_w} columns: expected as many columns as strips, or more"
     return ""
 
@@ -108,7 +108,7 @@ def _strip(target_graph: TargetGraph, start: int, stop: int, index: int, count: 
 
     for k in range(stop - 1, start - 1, -1):
         spec = target_graph.operators[k]
-        stored = Columns(*share(0, spec.out_w, index, count)) if leaves(target_graph, k, stop) else EMPTY
+        stored = Columns(*share_rows(0, spec.out_w, index, count)) if leaves_segment(target_graph, k, stop) else EMPTY
         produced[k] = stored
         for reader in target_graph.consumers[k]:
             if reader < stop:

@@ -16,31 +16,31 @@ from typing import NamedTuple
 from compiler.cost.features import operator_cycles
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.ops.conv import product_of
-from compiler.ops.cost_class import CostClass, kind_of
+from compiler.ops.cost_class import CostClass, cost_class_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.schedule.sliding_window import load_cycles
-from compiler.segment.allocator import fits, packed
+from compiler.segment.allocator import fits, packs_within
 from compiler.segment.batch_tiles import tile_batch
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffer_demand import BufferDemand, asking
-from compiler.segment.channel_splits import Passes, passes
+from compiler.segment.buffer_demand import BufferDemand, tiling_demand
+from compiler.segment.channel_splits import Passes, split_passes
 from compiler.segment.engine_lanes import lanes
-from compiler.segment.engine_split import Divided, divided
+from compiler.segment.engine_split import EngineSplit, split_engines
 from compiler.segment.l1_limits import fits_l1
 from compiler.segment.memory_plan import (
-    apart_rule,
-    pooled,
-    repeated,
-    stays,
+    conflict_rule,
+    merge_pooled,
+    runs_repeatedly,
     tensor_blocks,
     tensor_requests,
     ub_requests_of,
     weight_requests,
     weight_requests_of,
+    weights_stay,
 )
 from compiler.segment.operator_run import can_stream
-from compiler.segment.persistent import alone
-from compiler.segment.pool_fusion import refusal, unlike
+from compiler.segment.persistent import isolated_layout
+from compiler.segment.pool_fusion import feed_refusal, tiling_refusal
 from compiler.segment.segment import Outline, StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.gene import (
@@ -121,9 +121,9 @@ def decode(target_graph: TargetGraph, gene: Gene, held: int = 0, beside: int = 0
     return None if found is None or plan is None else found[0].rolled(plan, gene.passes, gene.input_passes)
 
 
-def on_engines(target_graph: TargetGraph, gene: Gene) -> tuple[Divided, Gene] | None:
+def on_engines(target_graph: TargetGraph, gene: Gene) -> tuple[EngineSplit, Gene] | None:
     """The parts of the operators of a gene of which VECTOR makes some channels, and the gene of all of them; None where it cannot."""
-    found = divided(target_graph, gene.start, gene.on_vector)
+    found = split_engines(target_graph, gene.start, gene.on_vector)
     divided_otherwise = gene.passes > 1 or gene.input_passes > 1 or (gene.split == "channels" and len(gene.cores) > 1)
     if isinstance(found, Infeasible) or divided_otherwise:
         return None
@@ -141,7 +141,7 @@ def in_passes(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[Pas
 
     held: see `decode`; what lies whole in L1 is not loaded run by run.
     """
-    found = passes(target_graph, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
+    found = split_passes(target_graph, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
     if isinstance(found, Infeasible) or held & found.loaded or (gene.split == "channels" and len(gene.cores) > 1):
         return None
     choices, halos = gene.choices and tuple(gene.choices[of] for of in found.order), _halos(gene)
@@ -192,7 +192,7 @@ def _fed(target_graph: TargetGraph, gene: Gene, divided: Outline, leaders: Seque
     for k, choice in enumerate(gene.choices):
         spec = target_graph.operators[gene.start + k]
         if choice >= len(UB_SLOTS) and spec.runs_on != "CUBE" and not held >> spec.reads[0].storage & 1:
-            found |= (not refusal(target_graph, gene.start, gene.start + k)) << k
+            found |= (not feed_refusal(target_graph, gene.start, gene.start + k)) << k
     return found
 
 
@@ -206,7 +206,7 @@ def _pinned(target_graph: TargetGraph, gene: Gene, held: int, beside: int) -> Se
     tilings = pinned_tilings(gene.pinned)
     for window in _windows(target_graph, gene, tilings, held, beside):
         plan = _planned(target_graph, gene, tilings, window, _halos(gene), held)
-        if fits_l1(target_graph, plan, gene.start, alone(target_graph, held)._replace(blocks=beside)):
+        if fits_l1(target_graph, plan, gene.start, isolated_layout(target_graph, held)._replace(blocks=beside)):
             return plan
     return None
 
@@ -251,7 +251,7 @@ def _asked(kind: CostClass, rows: int, inside: bool, whole: bool, budget: int, c
         tiling = vector_choice(target_graph, spec, rows, choice, fed)
     if tiling is None:
         return None
-    return asking(kind, tiling, inside)
+    return tiling_demand(kind, tiling, inside)
 
 
 class _Fitting:
@@ -264,7 +264,7 @@ class _Fitting:
         self.rows = [layout.rows(k) for k in self.operators]
         self.run = _run(target_graph, gene.start, gene.stop)
         self.have = room_blocks(target_graph.machine, Memory.L1) - beside
-        self.repeated = repeated(target_graph, layout)
+        self.repeated = runs_repeatedly(target_graph, layout)
         self.taken: dict[int, BufferDemand] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
@@ -274,7 +274,7 @@ class _Fitting:
         self.allocations = tensor_requests(target_graph, layout, gene.prefetch, window)
         self.live, held = tensor_blocks(target_graph, layout, gene.prefetch, window)
         self.room = self.have - held
-        self.apart = apart_rule(target_graph, layout, gene.sliding, window)
+        self.apart = conflict_rule(target_graph, layout, gene.sliding, window)
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -322,12 +322,12 @@ class _Fitting:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
         requests = [ub_requests_of(k, asked.buffers, last, self.layout.until[k]) for k, asked in self.taken.items()]
-        return fits(tuple(pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), have, self.apart)
+        return fits(tuple(merge_pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), have, self.apart)
 
     def feeds(self) -> bool:
         """Whether convolutions that feed have tilings with which they can."""
         fed = [k for k in self.operators if self.layout.fed >> k & 1]
-        return not any(unlike(self.target_graph, self.gene.start, self.tilings, k) for k in fed)
+        return not any(tiling_refusal(self.target_graph, self.gene.start, self.tilings, k) for k in fed)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
@@ -355,7 +355,7 @@ class _Fitting:
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
             return True
-        kept = [stays(asked.slots, self.repeated) for asked in taken.values()]
+        kept = [weights_stay(asked.slots, self.repeated) for asked in taken.values()]
         always = sum(compress(every, kept))
         if max([live + (0 if stay else size) for live, size, stay in zip(self.live, every, kept, strict=True)]) + always > self.have:
             return False
@@ -365,7 +365,7 @@ class _Fitting:
         weights = [
             weight_requests_of(k, asked.slots, asked.size, last if stay else -1, until[k]) for (k, asked), stay in asks if asked.slots
         ]
-        return packed((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
+        return packs_within((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 
     def _asked(self, k: int, resident: bool, budget: int) -> BufferDemand | None:
         gene, of = self.gene, self.leaders[k]
@@ -374,7 +374,7 @@ class _Fitting:
         choice = gene.choices[of] if gene.choices else 0
         fed, inside = bool(self.layout.fed >> of & 1), self.layout.inside
         asked = _asked(self.run.kinds[of], self.rows[of], inside[of], whole, 0 if whole else budget, choice, fed)
-        return asked if of == k or asked is None else asking(self.run.kinds[k], asked.tiling, inside[k])
+        return asked if of == k or asked is None else tiling_demand(self.run.kinds[k], asked.tiling, inside[k])
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""
@@ -436,7 +436,7 @@ def _run(target_graph: TargetGraph, start: int, stop: int) -> _Run:
         tuple(weighted),
         tuple(sizes[k] for k in weighted),
         max(least, default=1),
-        tuple(kind_of(target_graph, spec) for spec in operators),
+        tuple(cost_class_of(target_graph, spec) for spec in operators),
         SegmentPlan.model_construct(operators=tuple(spec.name for spec in operators), tilings=()),
     )
 
@@ -470,7 +470,7 @@ def sharing(target_graph: TargetGraph, genes: Sequence[Gene]) -> TargetGraph:
     if len(grants) == 1:
         return target_graph
     return limited_to(
-        target_graph, target_graph.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes]))
+        target_graph, target_graph.machine.full_grant._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes]))
     )
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from compiler.cost.ranking import CHUNK_BUDGETS, conv_place
+from compiler.cost.ranking import CHUNK_BUDGETS, tiling_rank
 from compiler.ops.conv import product_of
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling, VectorTiling
 from compiler.segment.batch_tiles import tile_batch
 from compiler.segment.engine_split import planes_of
-from compiler.segment.persistent import NOTHING, Held, placed
+from compiler.segment.persistent import NO_TENSORS, PersistentLayout, place_program
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode, in_passes, on_engines
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, choice_count, copied, outline, pins_of, vector_choice, whole_or, with_weights
@@ -32,11 +32,11 @@ def genome_of(target_graph: TargetGraph, plan: Plan) -> Genome | None:
         for segment, at in segments
     ):
         return None
-    held = placed(target_graph, segments)
+    held = place_program(target_graph, segments)
     if isinstance(held, Infeasible):
         return None
     for (segment, start), mine in zip(segments, held, strict=True):
-        gene = encode(target_graph, segment, start, mine or NOTHING)
+        gene = encode(target_graph, segment, start, mine or NO_TENSORS)
         if gene is None:
             return None
         genes.append(gene)
@@ -50,7 +50,7 @@ def genome_of(target_graph: TargetGraph, plan: Plan) -> Genome | None:
     )
 
 
-def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Held = NOTHING) -> Gene | None:
+def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: PersistentLayout = NO_TENSORS) -> Gene | None:
     """The gene of operators from `start` on that `decode` makes this plan of; None where that is not of these, or does not fit.
 
     held: what lies whole in L1 beside it; the gene does not ask for any of it.
@@ -112,7 +112,7 @@ def _place(target_graph: TargetGraph, k: int, rows: int, inside: bool, tiling: T
     spec = target_graph.operators[k]
     product = product_of(spec)
     if product is not None:
-        return conv_place(target_graph, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else 0
+        return tiling_rank(target_graph, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else 0
     fed = isinstance(tiling, VectorTiling) and tiling.fed
     choices = range(len(UB_SLOTS), choice_count(target_graph, k)) if fed else range(len(UB_SLOTS))
     return next((i for i in choices if vector_choice(target_graph, spec, rows, i, fed) == tiling), 0)

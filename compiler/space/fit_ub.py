@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from compiler.cost.ranking import narrower
-from compiler.ops.base import OnVector, on_vector
+from compiler.cost.ranking import narrow_tiling
+from compiler.ops.base import OnVector, as_vector_op
 from compiler.ops.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
-from compiler.segment.allocator import Apart, BufferRequest, fit
+from compiler.segment.allocator import BufferRequest, Conflicts, place_buffers
 from compiler.segment.blocks import Blocks
-from compiler.segment.memory_plan import own_requests, peak, pooled
+from compiler.segment.memory_plan import merge_pooled, own_requests, peak
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import DataType, Memory
@@ -28,7 +28,7 @@ _BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
 
 
 def fitted(
-    target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None, leaders: Sequence[int]
+    target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], apart: Conflicts | None, leaders: Sequence[int]
 ) -> list[Tiling] | None:  # fmt: skip
     """Tilings in place of those that UB cannot hold; None where not even granules fit.  leaders: operators that have the same one have
     equal tilings.
@@ -44,7 +44,7 @@ def fitted(
     stuck: set[int] = set()
     while True:
         requests = asking.requests
-        _, need = fit(requests, have, False, apart)
+        _, need = place_buffers(requests, have, False, apart)
         if need <= have:
             return asking.tilings
         k = _largest_tile(requests, have, stuck)
@@ -79,13 +79,13 @@ class _Asking:
         self._pool()
 
     def _pool(self) -> None:
-        self.requests = pooled(list(chain.from_iterable(self._own)), len(self._own) - 1)
+        self.requests = merge_pooled(list(chain.from_iterable(self._own)), len(self._own) - 1)
 
     @property
     def least(self) -> int:
         """Blocks that are taken from the first step to the last, however tiles are split: those of weights that stay as they are."""
         fixed = [own for k, own in enumerate(self._own) if not self.splits(k)]
-        common = pooled([each for own in fixed for each in own if each.buffer.kind in _EXPANDING], len(self._own) - 1)
+        common = merge_pooled([each for own in fixed for each in own if each.buffer.kind in _EXPANDING], len(self._own) - 1)
         return sum([request.size for request in common if not request.touched])
 
     def splits(self, k: int) -> int:
@@ -137,8 +137,8 @@ def _smaller(target_graph: TargetGraph, layout: Blocks, k: int, leader: int, til
         lanes = min(product.residual_lanes, product.result_lanes)
         if lanes < first.result_lanes:  # a tile of a residual, or of sums, is larger than one of the leader's results
             room = room * lanes // first.result_lanes // _ALIGN * _ALIGN
-        return narrower(target_graph, first, rows, layout.inside[k], tiling, room) if room else None
-    mine = on_vector(spec)
+        return narrow_tiling(target_graph, first, rows, layout.inside[k], tiling, room) if room else None
+    mine = as_vector_op(spec)
     dtype = target_graph.type_of(spec.y)
     found = mine.slot_tiling(rows, room, dtype)
     if _slot(mine, found, dtype) > room:

@@ -19,15 +19,15 @@ from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple
 
-from compiler.cost.ranking import CHUNK_BUDGETS, KEPT
+from compiler.cost.ranking import CHUNK_BUDGETS, RANKING_SIZE
 from compiler.ops.base import UB_SLOT_BLOCKS, vector_tiling
 from compiler.ops.pool import PoolSpec
 from compiler.plan.plan import LOOKAHEAD, MAX_LOOKAHEAD, MAX_PREFETCH, ConvTiling, SegmentPlan, Split, Tiling, VectorTiling
 from compiler.segment.batch_tiles import counts_together
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.segment.channel_splits import input_counts, pass_counts
 from compiler.segment.core_channels import can_split
-from compiler.segment.pool_fusion import refusal
+from compiler.segment.pool_fusion import feed_refusal
 from compiler.segment.segment import Outline
 from compiler.space.knobs import LAST, Knob, Mark, coded, from_one, image_divisors, machine_cores, operator_bits, per_operator, read_table
 from compiler.target.capabilities import room_blocks
@@ -174,8 +174,8 @@ def _expected_pins(target_graph: TargetGraph, gene: Gene, pins: tuple[int, ...])
 def choice_count(target_graph: TargetGraph, kernel: int) -> int:
     """How many tilings of an operator a gene can name."""
     if target_graph.operators[kernel].runs_on == "CUBE":
-        return KEPT
-    return len(UB_SLOTS) + (0 if refusal(target_graph, 0, kernel) else len(FED_ROWS))
+        return RANKING_SIZE
+    return len(UB_SLOTS) + (0 if feed_refusal(target_graph, 0, kernel) else len(FED_ROWS))
 
 
 def vector_choice(target_graph: TargetGraph, spec: TargetOp, rows: int, choice: int, fed: bool) -> VectorTiling | None:
@@ -273,7 +273,7 @@ def most_blocks(target_graph: TargetGraph) -> tuple[int, ...]:
 
     A pool of all pixels makes nothing in most of these, and what it sums up never leaves the chip.
     """
-    rows = [reach.size for reach in needed(target_graph)]
+    rows = [reach.size for reach in rows_needed(target_graph)]
     high = [max((rows[p] for p in target_graph.producers[k]), default=0) for k in range(len(rows))]
     return tuple([max(1, read if read >= _FAR_MORE * own_rows else own_rows) for read, own_rows in zip(high, rows, strict=True)])
 
@@ -294,7 +294,7 @@ def lower_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int,
 @lru_cache(maxsize=1 << 14)
 def _height(target_graph: TargetGraph, start: int, stop: int) -> int:
     """Rows of the lowest output that one of operators [start, stop) reads, or `most_blocks` of another where that is less."""
-    rows, limits = needed(target_graph), most_blocks(target_graph)
+    rows, limits = rows_needed(target_graph), most_blocks(target_graph)
     read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in target_graph.consumers[k])}
     return max(1, min([rows[k].size if k in read else limits[k] for k in range(start, stop)]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.cost.features import expected_cycles, raw_features
 from compiler.plan.plan import MAX_STRIPS, Infeasible, Plan, Split
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, block_counts, recut, splits, widths
 from compiler.space.strips import fewest_strips
@@ -19,7 +19,7 @@ def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
     """
     genes = []
     for k, spec in enumerate(target_graph.operators):
-        counts = sorted({*block_counts(target_graph, k, k + 1), needed(target_graph)[k].size})
+        counts = sorted({*block_counts(target_graph, k, k + 1), rows_needed(target_graph)[k].size})
         narrow = Gene(k, k + 1)
         wide = narrow._replace(cores=tuple(range(target_graph.machine.cores)), split="channels")
         fewest, most = fewest_strips(target_graph, k, k + 1), min(MAX_STRIPS, spec.out_w)
@@ -32,7 +32,7 @@ def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
         )
         found = next((g for g in candidates if decode(target_graph, g) is not None), None)
         if found is None:
-            sizes = ", ".join(f"{size:,} B of {name}" for name, size in target_graph.machine.buffers_bytes.there.items())
+            sizes = ", ".join(f"{size:,} B of {name}" for name, size in target_graph.machine.buffers_bytes.present_sizes.items())
             return Infeasible(spec.name, f"no tiling fits {sizes}")
         genes.append(found)
     return tuple(genes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from compiler.segment.reorder import permuted
+from compiler.segment.reorder import permute
 from compiler.target.target_graph import TargetGraph
 
 Order = Literal["file", "depth"]
@@ -22,7 +22,7 @@ def ordered(target_graph: TargetGraph, order: Order) -> TargetGraph:
         found = sorted(range(len(target_graph.operators)), key=lambda k: target_graph.operators[k].tag)
     else:
         found = _depth_first(target_graph)
-    return target_graph if found == list(range(len(found))) else permuted(target_graph, tuple(found))
+    return target_graph if found == list(range(len(found))) else permute(target_graph, tuple(found))
 
 
 def _depth_first(target_graph: TargetGraph) -> list[int]:

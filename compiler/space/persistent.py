@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.segment.border_tensors import border_tensors
-from compiler.segment.persistent import Ints, held_blocks, hold, lives_in_order, storage_numbers
+from compiler.segment.persistent import Ints, held_blocks, lives_in_order, place_persistent, storage_numbers
 from compiler.space.gene import Gene, Genome, working_cores
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
@@ -126,7 +126,7 @@ class HeldLayout:
         """What every segment has of the tensors that are taken, whether it fits or not."""
         beside, blocks, some = np.zeros(self._segments, np.int64), np.empty(self._segments, np.int64), np.array(taken, np.bool_)
         for order, spans, there in self._cores:
-            hold(spans, some[order], self._room, np.empty(len(order), np.int64), blocks)
+            place_persistent(spans, some[order], self._room, np.empty(len(order), np.int64), blocks)
             np.maximum(beside, blocks, out=beside, where=there)
         storages = [0] * self._segments
         for bit, touching in compress(zip(self._bits, self._touching, strict=True), taken):

@@ -24,7 +24,7 @@ from compiler.ops.conv_emitter import WEIGHT_PIECE_BLOCKS
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
 from compiler.segment.allocator import Buffer, BufferRequest, allocate
 from compiler.segment.border_tensors import border_tensors
-from compiler.segment.reorder import permuted_to
+from compiler.segment.reorder import permute_to
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
@@ -72,7 +72,7 @@ def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
     """
     if target_graph.machine.shared is None:
         return plan
-    of = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
+    of = permute_to(target_graph, [name for segment in plan.segments for name in segment.operators])
     if isinstance(of, Infeasible):
         raise BadInputError(f"plan: {of}")
     starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)

@@ -11,14 +11,14 @@ from functools import lru_cache
 from compiler.ops.conv import product_of
 from compiler.plan.plan import MAX_STRIPS, Infeasible
 from compiler.segment.allocator import Buffer, BufferRequest, fits
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.segment.memory_plan import tensor_requests
 from compiler.segment.operator_run import run_of
 from compiler.segment.segment import Outline, largest_strip
-from compiler.segment.strips import leaves, strips
+from compiler.segment.strips import leaves_segment, strips
 from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
-from compiler.target.target_op import TargetOp, rounded
+from compiler.target.target_op import TargetOp, round_up
 from simulator.npu.parts import L1_ALIGN_BLOCKS, Memory
 
 _NARROWEST = 8  # columns of a strip of several operators: of narrower ones the halo is more than the result
@@ -42,7 +42,7 @@ def fewest_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
 
 def most_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
     """As many strips as are looked at."""
-    narrowest = min(target_graph.operators[k].out_w for k in range(start, stop) if leaves(target_graph, k, stop))
+    narrowest = min(target_graph.operators[k].out_w for k in range(start, stop) if leaves_segment(target_graph, k, stop))
     return max(1, min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST)))
 
 
@@ -62,7 +62,7 @@ def _fits(target_graph: TargetGraph, start: int, stop: int, columns: int) -> boo
 
 
 def _has_places(target_graph: TargetGraph, start: int, stop: int, columns: int) -> bool:
-    finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in needed(target_graph)[start:stop])))
+    finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in rows_needed(target_graph)[start:stop])))
     found = largest_strip(target_graph, finest)
     if isinstance(found, Infeasible):
         return False
@@ -79,7 +79,7 @@ def _most(target_graph: TargetGraph, start: int, stop: int) -> int:
     `_has_places` looks for a place for."""
     kept = run_of(target_graph, start, stop).allocations.values()
     heights = ((each, target_graph.storages[each.storage]) for each in kept)
-    tensors = [rounded(each.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for each, storage in heights]
+    tensors = [round_up(each.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for each, storage in heights]
     return sum(tensors) + sum(map(_smallest_chunks, target_graph.operators[start:stop]))
 
 

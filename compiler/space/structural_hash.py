@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
-from compiler.segment.blocks import needed
-from compiler.segment.border_tensors import hidden
+from compiler.segment.blocks import rows_needed
+from compiler.segment.border_tensors import scratch_tensors
 from compiler.space.gene import EVERY_LENGTH, Gene, Key, bare, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.target.target_graph import TargetGraph
 
@@ -65,12 +65,14 @@ class Structures:
         for k in range(start, stop):
             spec = target_graph.operators[k]
             rows.append(self._signatures[k])
-            rows.append(needed(target_graph)[k])
+            rows.append(rows_needed(target_graph)[k])
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
             rows.append([s - start for s in target_graph.producers[k] if s >= start])
             rows.append(k in target_graph.escapes or any(c >= stop for c in target_graph.consumers[k]))
         if target_graph.machine.shared is not None:  # what may be there, and how large it is as a whole
-            rows.append([(target_graph.storages[at].name in hidden(target_graph), target_graph.storages[at].image_blocks) for at in names])
+            rows.append(
+                [(target_graph.storages[at].name in scratch_tensors(target_graph), target_graph.storages[at].image_blocks) for at in names]
+            )
         return _short(repr(rows))
 
 

@@ -109,14 +109,14 @@ def room_blocks(machine: Machine, memory: Memory) -> int:
     return _rooms(machine)[memory]
 
 
-MOST_SLOTS = 16  # of tiles in a memory of the matrix unit: more bring nothing, and every one is a cell that schedules tell apart
+MAX_SLOTS = 16  # of tiles in a memory of the matrix unit: more bring nothing, and every one is a cell that schedules tell apart
 
 
 @lru_cache(maxsize=256)
 def least_slot(machine: Machine, memory: Memory) -> int:
     """Blocks of the smallest slot that tiles of products have in L0A, L0B or L0C; larger ones are multiples of it."""
     room = room_blocks(machine, memory)
-    slots = min(MOST_SLOTS, room & -room) if machine.has(memory) else 2
+    slots = min(MAX_SLOTS, room & -room) if machine.has(memory) else 2
     return room // max(2, slots)
 
 
@@ -129,7 +129,7 @@ class L0(NamedTuple):
     room_b: int
 
 
-ALONE = L0(1, 0, 1, 0)  # where a tile takes turns with what is no tile: nothing stays but the one that came last
+SINGLE_TILE = L0(1, 0, 1, 0)  # where a tile takes turns with what is no tile: nothing stays but the one that came last
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from simulator.npu.program import DdrBuffer
 _ALIGN_BLOCKS = 4  # 128 bytes: a DRAM burst of any preset
 
 
-def aligned(block: int) -> int:
+def align_block(block: int) -> int:
     """The first block from `block` on at which a buffer may begin."""
     return -(-block // _ALIGN_BLOCKS) * _ALIGN_BLOCKS
 
@@ -47,7 +47,7 @@ class Constants:
         """Add a section whose bytes `fill` writes into the final array, so that large weights are not copied.  Returns its block."""
         section = _Section(name, self.end, size_bytes, fill)
         self.sections.append(section)
-        self.end = aligned(section.at + section.blocks)
+        self.end = align_block(section.at + section.blocks)
         return section.at
 
     def buffers(self) -> list[DdrBuffer]:

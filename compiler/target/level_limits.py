@@ -17,8 +17,8 @@ from simulator.npu.machine import Machine
 @lru_cache(maxsize=64)
 def memory_grants(machine: Machine) -> tuple[Grant, ...]:
     """Grants of memories by level, on all cores: the whole machine first, then descending."""
-    grants = {machine.granted(level)._replace(cores=machine.cores) for level in machine.contention} - {machine.whole}
-    return machine.whole, *sorted(grants, reverse=True)
+    grants = {machine.granted(level)._replace(cores=machine.cores) for level in machine.contention} - {machine.full_grant}
+    return machine.full_grant, *sorted(grants, reverse=True)
 
 
 @lru_cache(maxsize=64)
@@ -30,7 +30,7 @@ def l1_grants(machine: Machine) -> tuple[int, ...]:
 @lru_cache(maxsize=512)
 def limited_to(target_graph: TargetGraph, grant: Grant) -> TargetGraph:
     """The target graph on a machine reduced to a grant; the argument itself for the whole machine."""
-    if grant == target_graph.machine.whole:
+    if grant == target_graph.machine.full_grant:
         return target_graph
     values = target_graph.machine.model_dump()
     values["buffers_bytes"]["L1"], values["cores"] = grant.l1_bytes, grant.cores
@@ -42,7 +42,7 @@ def limited_to(target_graph: TargetGraph, grant: Grant) -> TargetGraph:
 
 def within_l1(target_graph: TargetGraph, l1_bytes: int) -> TargetGraph:
     """The target graph within a size of L1."""
-    return limited_to(target_graph, target_graph.machine.whole._replace(l1_bytes=l1_bytes))
+    return limited_to(target_graph, target_graph.machine.full_grant._replace(l1_bytes=l1_bytes))
 
 
 def at_level(target_graph: TargetGraph, level: str) -> TargetGraph:

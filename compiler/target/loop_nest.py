@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from compiler.ir.im2col import WHOLE, Cut
-from compiler.target.capabilities import ALONE, L0
-from compiler.target.zero_blocks import Ints, everywhere
+from compiler.target.capabilities import L0, SINGLE_TILE
+from compiler.target.zero_blocks import Ints, no_zero_blocks
 from simulator.npu.parts import Fractal, Memory
 
 
@@ -44,8 +44,8 @@ class Nest:
     steps: int = 1
     cut: Cut = WHOLE
     fractal: Fractal | None = None
-    l0: L0 = ALONE
-    needed: Ints = field(default_factory=everywhere, compare=False)
+    l0: L0 = SINGLE_TILE
+    needed: Ints = field(default_factory=no_zero_blocks, compare=False)
 
     @property
     def source_elements(self) -> int:

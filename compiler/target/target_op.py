@@ -222,6 +222,6 @@ class TargetOp(ABC):
         return []
 
 
-def rounded(blocks: int, multiple: int) -> int:
+def round_up(blocks: int, multiple: int) -> int:
     """Round up to a multiple."""
     return -(-blocks // multiple) * multiple

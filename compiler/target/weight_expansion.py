@@ -93,7 +93,9 @@ class Overlay(NamedTuple):
     masks: NDArray[np.bool_]
 
 
-def overlay(conv: Convolution, x_place: Placement, y_place: Placement, lane_count: int, groups: int, fractal: Fractal) -> Overlay | None:
+def overlay_columns(
+    conv: Convolution, x_place: Placement, y_place: Placement, lane_count: int, groups: int, fractal: Fractal
+) -> Overlay | None:
     """Overlay of a convolution's columns; None if it saves little.  lane_count: lanes of the result.  groups: `effective_groups`.
 
     All groups of planes have the same pattern but for channels that are not there; those without one are not changed.

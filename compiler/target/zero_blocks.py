@@ -16,14 +16,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.ir.im2col import Cut, instructions
+from compiler.ir.im2col import Cut, count_instructions
 from simulator.npu.cycles import steps
 
 Ints = NDArray[np.int64]
 EVERYWHERE: Ints = np.zeros((0, 0), np.int64)
 
 
-def everywhere() -> Ints:
+def no_zero_blocks() -> Ints:
     """The default of a field: no zero blocks."""
     return EVERYWHERE
 
@@ -53,7 +53,7 @@ class Panels(NamedTuple):
 
 
 @njit(cache=True)
-def multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
+def mark_multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
     """int64 [n1, k1]: 1 where a block is, in tiles of every chunk."""
     out = np.zeros_like(needed)
     for n in range(needed.shape[0]):
@@ -72,16 +72,16 @@ def multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
 
 
 @njit(cache=True)
-def panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
+def find_panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
     """(n1 of the panel at n, its first block of k, its blocks of k or 0 for none), in a tile whose blocks of k are [k, k_stop).
 
     A panel either begins the sums of all its n1 or adds to all of them: MMAD sets or adds.
     """
     first, size = _span(needed, n, k, k_stop)
-    begins, count = size > 0 and begin(needed, n, first), 1
+    begins, count = size > 0 and begins_sum(needed, n, first), 1
     while n + count < n_stop:
         next_first, next_size = _span(needed, n + count, k, k_stop)
-        if next_size != size or (size and (next_first != first or begin(needed, n + count, first) != begins)):
+        if next_size != size or (size and (next_first != first or begins_sum(needed, n + count, first) != begins)):
             break
         count += 1
     return count, first, size
@@ -98,7 +98,7 @@ def _span(needed: Ints, n: int, k: int, k_stop: int) -> tuple[int, int]:
 
 
 @njit(cache=True)
-def packed(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
+def pack_panels(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
     """int64 [n1, k1]: how many blocks lie before a block of weights where panels are packed; -1 where it is not multiplied.
 
     needed: `multiplied`, in one chunk.  A panel is [n1][k1] in itself, as L0B wants it.
@@ -110,7 +110,7 @@ def packed(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
         for k_start in range(0, k1, tile_k1):
             n = n_start
             while n < n_stop:
-                wide, first, size = panel(needed, n, n_stop, k_start, min(k_start + tile_k1, k1))
+                wide, first, size = find_panel(needed, n, n_stop, k_start, min(k_start + tile_k1, k1))
                 for i in range(wide):
                     for k in range(size):
                         out[n + i, first + k] = used
@@ -120,13 +120,13 @@ def packed(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
 
 
 @njit(cache=True)
-def begin(needed: Ints, n: int, first: int) -> bool:
+def begins_sum(needed: Ints, n: int, first: int) -> bool:
     """Whether the sum of n1 number n begins with block `first` of k: no earlier block is multiplied."""
     return not needed[n, :first].any()
 
 
 @njit(cache=True)
-def panels_of(
+def count_panels(
     needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut, unit_k: int, axis_k: Ints, unit_n: int, axis_n: Ints
 ) -> Panels:
     """Count the panels of a tiling.  axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
@@ -140,13 +140,13 @@ def panels_of(
             for k in range(chunk_k, end_k, tile_k1):
                 k_stop = min(k + tile_k1, end_k)
                 if needed[chunk_n:end_n, k:k_stop].any():
-                    distinct, of_distinct = distinct + instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_distinct + k_stop - k
+                    distinct, of_distinct = distinct + count_instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_distinct + k_stop - k
             for n in range(chunk_n, end_n, tile_n1):
                 n_stop, so_far, in_row = min(n + tile_n1, end_n), (count, blocks), 0
                 for k in range(chunk_k, end_k, tile_k1):
                     k_stop, column, count_before = min(k + tile_k1, end_k), n, count
                     while column < n_stop:
-                        wide, _, size = panel(needed, column, n_stop, k, k_stop)
+                        wide, _, size = find_panel(needed, column, n_stop, k, k_stop)
                         if size:
                             count += 1
                             all_steps += steps(size * unit_k, axis_k) * steps(wide * unit_n, axis_n)
@@ -154,7 +154,7 @@ def panels_of(
                         column += wide
                     if count == count_before:
                         continue
-                    copies = instructions(cut, k, k_stop, k_stop - k, k_stop - k)
+                    copies = count_instructions(cut, k, k_stop, k_stop - k, k_stop - k)
                     in_row += 1
                     tiles, of_tiles = tiles + copies, of_tiles + k_stop - k
                     if k != last:
@@ -168,7 +168,7 @@ def panels_of(
 
 
 @njit(cache=True)
-def loads(panels: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
+def count_loads(panels: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
     """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring).
 
     stay: whether tiles of the left and of the right operand stay (`ops.tile_counts.staying`).

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from simulator.bundle.read import read_model  # noqa: E402
 from simulator.contended_runs import ContendedRuns, Contention  # noqa: E402
 from simulator.npu.level import SHARE_UNIT  # noqa: E402
-from simulator.runtime import Served  # noqa: E402
+from simulator.runtime import ServedRun  # noqa: E402
 from tuner.cli.contention import simulate_contended  # noqa: E402
 from tuner.cli.options import LoadOptions  # noqa: E402
 from tuner.cli.text import print_levels, print_proposers, print_robust  # noqa: E402
@@ -69,14 +69,14 @@ def switching(run: Path) -> dict[str, Any]:
         "clock_hz": runs.compiled.machine.clock_hz,
         "cycles": chosen.cycles,
         "load": [[cycle, share, runs.grants.at(cycle).l1_bytes] for cycle, share in met],
-        "l1_bytes": runs.compiled.machine.whole.l1_bytes,
+        "l1_bytes": runs.compiled.machine.full_grant.l1_bytes,
         "controller": stretches(chosen),
         "alone": [step for step in stretches(runs.static[runs.best]) if step[0] < chosen.cycles],
         "best": runs.best,
     }
 
 
-def stretches(served: Served) -> list[list[Any]]:
+def stretches(served: ServedRun) -> list[list[Any]]:
     """[start, latency, variant] of inferences in a row that are alike."""
     each = zip(served.start.tolist(), served.latency.tolist(), served.variant.tolist(), strict=True)
     return [[next(alike)[0], latency, served.variants[v]] for (latency, v), alike in groupby(each, key=lambda step: step[1:])]

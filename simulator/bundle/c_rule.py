@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from simulator.bundle.parts import C_SOURCES, source
+from simulator.bundle.parts import C_SOURCES, package_file
 from simulator.controller import Observation, ThresholdRule, ThresholdState
 from simulator.npu.errors import BadInputError
 
@@ -50,7 +50,7 @@ def c_library() -> ctypes.CDLL:
         raise BadInputError(f"no C compiler on the PATH ({', '.join(COMPILERS)}); --controller threshold is the same rule in Python")
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         for name in C_SOURCES:
-            (Path(folder) / name).write_bytes(source(name))
+            (Path(folder) / name).write_bytes(package_file(name))
         words = [compiler, *FLAGS, "-O2", "-shared", "-fPIC", "-o", "controller.so", "controller.c"]
         process = subprocess.run(words, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         if process.returncode:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from simulator.npu.controller_table import ControllerTable, GrantedRow, VariantRow
-from simulator.npu.grant import Grant, most
+from simulator.npu.grant import Grant, combined_needs
 
 
 def table_header(table: ControllerTable, model: str, machine: str) -> bytes:
     """model, machine: digests, for the comment.  Names of levels need no escapes (see `ControllerTable`)."""
     names = [row.name for row in table.variants]
     levels = ["TILEFARM_NONE" if row.variant is None else _u32(row.variant) for row in table.levels]
-    all_ = most(tuple(map(table.needs, range(len(names)))))
+    all_ = combined_needs(tuple(map(table.needs, range(len(names)))))
     grants = [_grant(all_), *map(_grant, table.granted)]
     rules = [_rule(table, table, ""), *(_rule(table, rule, f"_{number}") for number, rule in enumerate(table.granted, 1))]
     lines = [

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.bundle.parts import MEMORY, Parts, pretty
+from simulator.bundle.parts import MEMORY, Parts, pretty_json
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.container_file import ISA_DIGEST, RECORD_BYTES
@@ -71,7 +71,7 @@ class BundleMemory(_Entry):
     pieces: Annotated[tuple[BundlePiece, ...], Field(min_length=1)]
 
     def text(self) -> bytes:
-        return pretty(self.model_dump(mode="json"))
+        return pretty_json(self.model_dump(mode="json"))
 
 
 def memory_parts(compiled: Compiled) -> dict[str, bytes]:
@@ -113,7 +113,7 @@ def _piece(piece: CompiledPiece, folder: str, parts: dict[str, bytes]) -> Bundle
     )
 
 
-def container_in(memory: BundleMemory, piece: BundlePiece, parts: Parts, controller: ControllerTable, refuse: Refuse) -> Container:
+def build_container(memory: BundleMemory, piece: BundlePiece, parts: Parts, controller: ControllerTable, refuse: Refuse) -> Container:
     """A piece as a container, its values not checked yet.  Raises `refuse(...)` for a part that does not fit."""
     layout = MemoryMap(DataType[memory.dtype], piece.buffers, piece.size_blocks)
     for file in (piece.weights, *(stream.file for stream in piece.streams)):

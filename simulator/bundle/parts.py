@@ -45,7 +45,7 @@ class Manifest(BaseModel):
         return cls(parts=tuple(PartEntry.of(path, content) for path, content in parts.items()))
 
 
-def pretty(value: Any) -> bytes:
+def pretty_json(value: Any) -> bytes:
     """Indented JSON, with lists of numbers on one line."""
     text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
     # a string of JSON has no line ends, so none is touched
@@ -56,7 +56,7 @@ def _in_a_line(match: re.Match[str]) -> str:
     return f"[{' '.join(match[0][1:-1].split())}]"
 
 
-def source(name: str) -> bytes:
+def package_file(name: str) -> bytes:
     """A file of this package."""
     return (resources.files("simulator.bundle") / name).read_bytes()
 

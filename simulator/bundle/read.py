@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from simulator.bundle.memory import BundleMemory, container_in
+from simulator.bundle.memory import BundleMemory, build_container
 from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, MEMORY, README, Parts, read_parts
 from simulator.bundle.write import data_parts
 from simulator.compiled import Compiled, CompiledPiece, read_compiled
@@ -43,7 +43,7 @@ def read_bundle(folder: Path) -> Compiled:
     pieces = []
     # encode and decode check all values of a container
     for piece in memory.pieces:
-        container = container_in(memory, piece, parts, table, refuse)
+        container = build_container(memory, piece, parts, table, refuse)
         try:
             check_controller(container, table)
         except ContainerError as error:

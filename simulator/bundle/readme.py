@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from simulator.bundle.parts import MEMORY, PartEntry, source
+from simulator.bundle.parts import MEMORY, PartEntry, package_file
 from simulator.compiled import Compiled
 from simulator.npu.controller_table import RHO_UNIT, ControllerTable
 from simulator.npu.isa import OPS, WORDS, P
@@ -39,7 +39,7 @@ def readme(compiled: Compiled, table: ControllerTable, parts: Sequence[PartEntry
         "block_word": WORDS - 1,
     }
     # `{{name}}` in the template is the fact of that name
-    text = source("readme.md").decode()
+    text = package_file("readme.md").decode()
     for name, value in facts.items():
         text = text.replace(f"{{{{{name}}}}}", str(value))
     return text.encode()

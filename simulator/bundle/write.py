@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.bundle.c_table import table_header
 from simulator.bundle.memory import memory_parts
-from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, README, TABLE_H, Manifest, PartEntry, pretty, source
+from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, README, TABLE_H, Manifest, PartEntry, package_file, pretty_json
 from simulator.bundle.readme import readme
 from simulator.compiled import Compiled
 from simulator.npu.controller_table import ControllerTable
@@ -32,7 +32,7 @@ def check_bundle_folder(folder: Path) -> None:
 def data_parts(compiled: Compiled, table: ControllerTable) -> dict[str, bytes]:
     """Parts that depend on the compiled model alone, not on the version of this program."""
     header = table_header(table, compiled.model_digest, compiled.machine.digest)
-    return {**memory_parts(compiled), CONTROLLER: pretty(table.dump()), TABLE_H: header}
+    return {**memory_parts(compiled), CONTROLLER: pretty_json(table.dump()), TABLE_H: header}
 
 
 def write_bundle(compiled: Compiled, folder: Path, where: str) -> Manifest:
@@ -44,7 +44,7 @@ def write_bundle(compiled: Compiled, folder: Path, where: str) -> Manifest:
     table = compiled.controller
     if table is None:
         raise BadInputError(f"{where}: has no controller's table, so it cannot be switched at run time; compile it again")
-    parts = {**data_parts(compiled, table), **{name: source(name) for name in C_SOURCES}}
+    parts = {**data_parts(compiled, table), **{name: package_file(name) for name in C_SOURCES}}
     parts[README] = readme(compiled, table, [PartEntry.of(path, content) for path, content in parts.items()])
     manifest = Manifest.of(parts)
     try:
@@ -55,5 +55,5 @@ def write_bundle(compiled: Compiled, folder: Path, where: str) -> Manifest:
         raise BadInputError(f"--bundle {folder}: cannot be written: {error.strerror or error}") from None
     for part, content in parts.items():
         atomic_write(folder / part, [content])
-    atomic_write(folder / MANIFEST, [pretty(manifest.model_dump(mode="json"))])
+    atomic_write(folder / MANIFEST, [pretty_json(manifest.model_dump(mode="json"))])
     return manifest

@@ -81,7 +81,7 @@ def runs_of(dtype: int, source: int) -> tuple[int, int]:
     return lanes // _LANES[dtype], lanes // _LANES[source]
 
 
-_pair = njit(cache=True, inline="always")(isa.pair)
+_pair = njit(cache=True, inline="always")(isa.unpack_pair)
 
 
 @njit(cache=True, inline="always")

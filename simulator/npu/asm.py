@@ -64,8 +64,8 @@ def _print_param(op: Op, name: str, word: int) -> str:
         return f"engine={Engine(word).name}"
     if (op, name) in _OF_TYPE and 0 <= word < len(DataType):
         return f"{name}={_TYPES[DataType(word)]}"
-    if (op, name) in _PAIRS and isa.paired(*isa.pair(word)) == word:
-        return f"{name}={'.'.join(map(str, isa.pair(word)))}"
+    if (op, name) in _PAIRS and isa.pack_pair(*isa.unpack_pair(word)) == word:
+        return f"{name}={'.'.join(map(str, isa.unpack_pair(word)))}"
     if name == "side" and 0 <= word < len(Memory):
         return f"side={Memory(word).name}"
     if _is_float(op, name):
@@ -182,7 +182,7 @@ class _Line:
             if name in seen:
                 raise self.error(token, f"{name!r} once")
             seen.add(name)
-            self.rest(op, record, token)
+            self.parameter(op, record, token)
         return record
 
     def operands(self, op: Op, record: list[int], operands: list[str]) -> None:
@@ -209,7 +209,7 @@ class _Line:
                 raise self.error(token, f"operand {i + 1} of {op.name} in {Memory(_memories(op, record)[i]).name}")
             record[isa.D + i] = self.integer(token, address)
 
-    def rest(self, op: Op, record: list[int], token: str) -> None:
+    def parameter(self, op: Op, record: list[int], token: str) -> None:
         spec = OPS[op]
         if token in _TYPE_NUMBERS:
             record[isa.DTYPE] = _TYPE_NUMBERS[token]
@@ -247,7 +247,7 @@ class _Line:
         if (op, name) in _OF_TYPE and value in _TYPE_NUMBERS:
             return _TYPE_NUMBERS[value]
         if (op, name) in _PAIRS and (both := _PAIR.match(value)):
-            return isa.paired(*(self.integer(token, half) for half in both.groups()))
+            return isa.pack_pair(*(self.integer(token, half) for half in both.groups()))
         if name == "side" and value in Memory.__members__:
             return int(Memory[value])
         if _is_float(op, name):

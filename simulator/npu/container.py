@@ -112,7 +112,7 @@ def program(container: Container, level: str) -> Program:
 # --- what must hold of the values, whoever wrote them ------------------------------------------------------------------
 
 
-def check(container: Container) -> None:
+def check_container(container: Container) -> None:
     """Check the values, whoever wrote them.  Raises `ContainerError`."""
     levels = container.levels
     if len(set(levels)) != len(levels):
@@ -152,13 +152,13 @@ def check(container: Container) -> None:
 def _check_grants(container: Container) -> None:
     """Check that every variant fits its level, and has cycles at exactly the levels that it fits."""
     machine, needs = container.machine, dict[int, Grant]()
-    is_limited = any(machine.granted(level) != machine.whole for level in container.levels)
+    is_limited = any(machine.granted(level) != machine.full_grant for level in container.levels)
     for variant in container.variants:
         key = id(variant.streams)
         if is_limited and key not in needs:
             needs[key] = program(container, variant.level).needs
-        variant_needs = needs.get(key, machine.whole)
-        if lacks := variant_needs.beyond(machine.granted(variant.level)):
+        variant_needs = needs.get(key, machine.full_grant)
+        if lacks := variant_needs.shortage(machine.granted(variant.level)):
             raise ContainerError(f"container: variant {variant.level!r} does not fit its level: {lacks}")
         for level, cycles in variant.cycles.items():
             fits = variant_needs.fits(machine.granted(level))
@@ -175,7 +175,7 @@ def check_controller(container: Container, table: ControllerTable) -> None:
         raise ContainerError(f"container: controller has variants for {sorted(made_for)}, or these otherwise; levels: {sorted(levels)}")
     if table.granted:
         for number, variant in enumerate(table.variants):
-            if lacks := program(container, variant.name).needs.beyond(table.needs(number)):
+            if lacks := program(container, variant.name).needs.shortage(table.needs(number)):
                 raise ContainerError(f"container: controller: variant {variant.name!r} {lacks} by the controller")
     for row in table.levels:
         first = row.name if row.variant is None else table.variants[row.variant].name

@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.npu import isa
-from simulator.npu.container import Container, ContainerError, OperatorEntry, SegmentEntry, Variant, check, program
+from simulator.npu.container import Container, ContainerError, OperatorEntry, SegmentEntry, Variant, check_container, program
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.isa import WORDS
 from simulator.npu.level import LevelText
@@ -190,7 +190,7 @@ def encode_chunks(source: Container) -> list[bytes | memoryview]:
         if len(text) == size:
             break
         size = len(text)
-    check(container)
+    check_container(container)
     front = _FRONT.pack(MAGIC, VERSION, 0, end, len(text))
     parts: list[bytes | memoryview] = [front, hashlib.sha256(front + text).digest(), text]
     length = _HEADER_AT + len(text)
@@ -235,7 +235,7 @@ def decode(data: bytes | memoryview) -> Container:
     )
     operators = tuple(OperatorEntry(o.name, o.macs, o.accumulators) for o in header.operators)
     container = Container(header.model, header.machine, memory, variants, constants, operators, header.controller)
-    check(container)
+    check_container(container)
     return container
 
 

@@ -71,7 +71,7 @@ from simulator.npu.access import image_blocks, runs_of
 from simulator.npu.isa import OPS, Op
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
-from simulator.npu.machine_parts import CubeUnit, SystolicUnit, exact
+from simulator.npu.machine_parts import CubeUnit, SystolicUnit, exact_decimal
 from simulator.npu.parts import BLOCK_BYTES, BYTES, SUM_BYTES, DataType, Engine, Memory
 
 OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST
@@ -144,7 +144,7 @@ def latency_cycles(machine: Machine) -> int:
     return _fill_cycles(unit) if isinstance(unit, SystolicUnit) and unit.pipelined else 0
 
 
-def stands_for(machine: Machine) -> dict[Memory, tuple[Memory, Memory]]:
+def substitute_paths(machine: Machine) -> dict[Memory, tuple[Memory, Memory]]:
     """Substitute paths of missing memories: memory -> (source, destination) of the path whose rates it takes."""
     paths = dict.fromkeys((Memory.L0A, Memory.L0B), (Memory.L1, Memory.L0C)) | {Memory.UB: (Memory.L1, Memory.L1)}
     return {memory: path for memory, path in paths.items() if not machine.has(memory)}
@@ -157,13 +157,13 @@ def cost_tables(machine: Machine) -> CostTables:
     rate, granule, startup = (np.zeros(shape, np.int64) for _ in range(3))
     for path in machine.paths:
         cell = (Memory[path.source], Memory[path.destination])
-        rate[cell] = int(exact(path.bytes_per_cycle) * SHARE_UNIT) if path.of_ddr else path.bytes_per_cycle
+        rate[cell] = int(exact_decimal(path.bytes_per_cycle) * SHARE_UNIT) if path.of_ddr else path.bytes_per_cycle
         granule[cell], startup[cell] = path.granule_bytes, path.startup_cycles
         if machine.shared is not None and Memory.SHARED in cell and not path.of_ddr:
             rate[cell] = min(rate[cell], machine.shared.bytes_per_cycle // machine.cores)
             startup[cell] += machine.shared.latency_cycles
     # substitutes: products read operands in L1, vectors work there
-    for missing, (source, destination) in stands_for(machine).items():
+    for missing, (source, destination) in substitute_paths(machine).items():
         for table in (rate, granule, startup):
             if missing == Memory.UB:
                 table[:, missing], table[missing, :] = table[:, destination], table[source, :]
@@ -288,7 +288,7 @@ def price(code: NDArray[np.int32], machine: Machine) -> Price:
     return out
 
 
-def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine, port: int) -> NDArray[np.int64]:
+def uncontended_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine, port: int) -> NDArray[np.int64]:
     """int64 [n]: data cycles of DDR transfers on an otherwise idle port; 0 for other records.
 
     bus: of `price`.  port: units per cycle of the port.

@@ -105,7 +105,7 @@ def make_folder(folder: _Durable) -> None:
     above.fsync()
 
 
-def put_whole(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
+def put_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
     """Write `chunks` one after another to `place`: a reader, or a crash at any instant, meets the old file or the new one.
 
     A hidden temporary file in the same folder, fsync, rename, fsync of the folder.  A link is followed.  Raises OSError, and leaves nothing
@@ -126,14 +126,14 @@ def put_whole(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
     target.parent.fsync()
 
 
-def write_whole(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
+def write_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
     """`put_whole` for a user's file: raises `BadInputError` where it cannot be written."""
     try:
-        put_whole(place, chunks)
+        put_atomically(place, chunks)
     except OSError as error:
         raise BadInputError(f"{place}: cannot be written: {error.strerror or error}") from None
 
 
 def atomic_write(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """`write_whole` of a path."""
-    write_whole(DurablePath(path), chunks)
+    write_atomically(DurablePath(path), chunks)

@@ -15,7 +15,7 @@ POINT = 31
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 
-def multiplied(sums: NDArray[np.int32], scale: NDArray[np.float32]) -> NDArray[Any]:
+def scale_fixed_point(sums: NDArray[np.int32], scale: NDArray[np.float32]) -> NDArray[Any]:
     """int64: sums * scale.  Shapes broadcast.
 
     The product is rounded at the point, a half up; then the power of two divides it, a half away from zero.  A power above 1 multiplies the

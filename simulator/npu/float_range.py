@@ -9,7 +9,7 @@ import numpy as np
 from simulator.npu.parts import DataType
 
 
-class Beyond(NamedTuple):
+class OutOfRange(NamedTuple):
     """A tensor whose largest magnitude is outside the range of a data type; `largest` is of float32, infinite on overflow."""
 
     tensor: str
@@ -24,10 +24,10 @@ class Beyond(NamedTuple):
         """A message: the tensor, its magnitude, and the limit of the type."""
         if self.side == "below":
             return f"{self.tensor!r}, largest {self.largest:.6g}: all become 0"
-        return f"{self.tensor!r}, up to {self.largest:.6g} in float32; {dtype.name} holds at most {most(dtype):.6g}"
+        return f"{self.tensor!r}, up to {self.largest:.6g} in float32; {dtype.name} holds at most {largest_value(dtype):.6g}"
 
 
-def most(dtype: DataType) -> float:
+def largest_value(dtype: DataType) -> float:
     """The largest finite number of a data type."""
     return float(np.finfo(dtype.name).max)
 

@@ -21,16 +21,16 @@ class Grant(NamedTuple):
         """Whether a program with these needs runs within `granted`."""
         return all(need <= have for need, have in zip(self, granted, strict=True))
 
-    def beyond(self, granted: Grant) -> str:
+    def shortage(self, granted: Grant) -> str:
         """A message with the needs that exceed `granted`; '' where the program fits."""
-        return ", ".join(f"needs {need:,} {kind}, granted are {have:,}" for have, kind, need in granted.less(self))
+        return ", ".join(f"needs {need:,} {kind}, granted are {have:,}" for have, kind, need in granted.smaller_sizes(self))
 
-    def less(self, than: Grant) -> list[tuple[int, str, int]]:
+    def smaller_sizes(self, than: Grant) -> list[tuple[int, str, int]]:
         """(size here, its name, size of `than`) of every size that is smaller here."""
         named = zip(self, ("B of L1", "B of shared memory", "cores"), than, strict=True)
         return [(size, kind, other_size) for size, kind, other_size in named if size < other_size]
 
 
-def most(needs: tuple[Grant, ...]) -> Grant:
+def combined_needs(needs: tuple[Grant, ...]) -> Grant:
     """The needs of programs that run one after the other: the largest of each size."""
     return Grant(*map(max, zip(*needs, strict=True)))

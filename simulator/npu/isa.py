@@ -307,12 +307,12 @@ def macs(products: NDArray[np.int64]) -> NDArray[np.int64]:
     return counts
 
 
-def paired(vertical: Ints, horizontal: Ints) -> Ints:
+def pack_pair(vertical: Ints, horizontal: Ints) -> Ints:
     """Two signed fields of a window in one word: y, x."""
     return vertical << PAIR_BITS | horizontal & (1 << PAIR_BITS) - 1
 
 
-def pair(word: Ints) -> tuple[Ints, Ints]:
+def unpack_pair(word: Ints) -> tuple[Ints, Ints]:
     """(y, x) of a `paired` word."""
     return word >> PAIR_BITS, ((word & (1 << PAIR_BITS) - 1) ^ 1 << PAIR_BITS - 1) - (1 << PAIR_BITS - 1)
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package.  homes: name -> its module.  Raises `AttributeError` for other names, as Python does."""
 
     def get(name: str) -> Any:

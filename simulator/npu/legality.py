@@ -167,7 +167,7 @@ def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> No
             values = code[rows, word]
             _reject(code, core, rows, (values < low) | (values > high), f"parameter word {word} must be in {low}..{high}")
     for word, low in ((isa.W_KERNEL, 1), (isa.W_STRIDE, 1), (isa.W_DILATION, 1), (isa.W_PADDING, 0)) if len(windows) else ():
-        y, x = isa.pair(code[windows, word].astype(np.int64))
+        y, x = isa.unpack_pair(code[windows, word].astype(np.int64))
         bad = (y < low) | (y > isa.MAX_WINDOW) | (x < (low or -7)) | (x > isa.MAX_WINDOW)
         _reject(code, core, windows, bad, f"parameter word {word} must hold two of {low}..{isa.MAX_WINDOW}")
     side = int(machine.vector_memory)  # 0 is UB, too

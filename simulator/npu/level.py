@@ -74,5 +74,5 @@ class Level(BaseModel):
         return " ".join([estimated, *(f"{name}={value}" for name, value in named if value is not None)])
 
 
-ALONE = Level(share=1)
+NO_CONTENTION = Level(share=1)
 """The level without a background load."""

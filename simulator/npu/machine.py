@@ -33,7 +33,7 @@ from simulator.npu.machine_parts import (
     Sizes,
     Spec,
     VectorUnit,
-    exact,
+    exact_decimal,
 )
 from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Engine, Fractal, Memory
 
@@ -137,7 +137,7 @@ class Machine(Spec):
     @model_validator(mode="after")
     def _grants_within(self) -> Self:
         for name, level in self.contention.items():
-            for key, have in self.whole._asdict().items():
+            for key, have in self.full_grant._asdict().items():
                 grant, unit = getattr(level, key), 1 if key == "cores" else BLOCK_BYTES
                 if grant is not None and (grant > have or grant % unit):
                     accepted = (
@@ -156,14 +156,14 @@ class Machine(Spec):
         return copied
 
     @cached_property
-    def whole(self) -> Grant:
+    def full_grant(self) -> Grant:
         """The grant of the whole machine."""
         return Grant(self.buffers_bytes.L1, self.shared.bytes if self.shared else 0, self.cores)
 
     def granted(self, level: str) -> Grant:
         """The memory and cores that a level grants."""
         spec = self.contention[level]
-        return Grant(*(have if (value := getattr(spec, key)) is None else value for key, have in self.whole._asdict().items()))
+        return Grant(*(have if (value := getattr(spec, key)) is None else value for key, have in self.full_grant._asdict().items()))
 
     def path(self, source: Memory, destination: Memory) -> DataPath | None:
         """The path between two memories, or None where there is no wire."""
@@ -193,7 +193,7 @@ class Machine(Spec):
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
         """The highest rate of one transfer: its engine's fastest path from or to DDR; all of DDR's where it has none."""
-        rates = [exact(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
+        rates = [exact_decimal(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
         return max(rates, default=self.ddr.deliverable)
 
     def dma_ports(self, engine: Engine) -> int:

@@ -36,7 +36,7 @@ def _whole_where_it_is(rate: float) -> int | float:
 Rate = Annotated[int | float, Field(ge=2**-10, le=1 << 20, allow_inf_nan=False), AfterValidator(_whole_where_it_is)]
 
 
-def exact(rate: float) -> Fraction:
+def exact_decimal(rate: float) -> Fraction:
     """The decimal number as the machine file has it."""
     return Fraction(str(rate))
 
@@ -252,7 +252,7 @@ class Ddr(Spec):
     @property
     def deliverable(self) -> Fraction:
         """Bytes per cycle of one long run; shares of levels refer to it."""
-        return exact(self.bytes_per_cycle) * (self.timings.delivered if self.timings else 1)
+        return exact_decimal(self.bytes_per_cycle) * (self.timings.delivered if self.timings else 1)
 
     @property
     def turned(self) -> Fraction:
@@ -275,7 +275,7 @@ class SharedMemory(Spec):
     latency_cycles: NotNegativeInt = 0
 
 
-MOST_PORTS = 8
+MAX_PORTS = 8
 
 
 class Dma(Spec):
@@ -286,8 +286,8 @@ class Dma(Spec):
     are slower than its share of DDR, and hides start-ups behind the data of other ports.
     """
 
-    load_ports: Annotated[int, Field(ge=1, le=MOST_PORTS)] = 1
-    store_ports: Annotated[int, Field(ge=1, le=MOST_PORTS)] = 1
+    load_ports: Annotated[int, Field(ge=1, le=MAX_PORTS)] = 1
+    store_ports: Annotated[int, Field(ge=1, le=MAX_PORTS)] = 1
 
 
 class Flags(Spec):
@@ -310,13 +310,13 @@ class Sizes(Spec):
         return {name: size for name, size in handler(self).items() if size is not None}
 
     @property
-    def there(self) -> dict[str, int]:
+    def present_sizes(self) -> dict[str, int]:
         """Sizes of the buffers that exist."""
         return {name: size for name, size in self if size is not None}
 
     @model_validator(mode="after")
     def _whole_blocks(self) -> Self:
-        for name, size in self.there.items():
+        for name, size in self.present_sizes.items():
             if size % BLOCK_BYTES:
                 raise ValueError(f"{name}: {size} is not a multiple of {BLOCK_BYTES}")
         if (self.L0A is None) != (self.L0B is None):

@@ -26,7 +26,7 @@ def user_cache() -> Path | None:
         return None
 
 
-def unwritable(folder: Path) -> str:
+def write_error(folder: Path) -> str:
     """Make the folder; the reason why no file can be written there, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def private_folder(base: str = "") -> Path:
     return folder
 
 
-def forget_old(paths: Iterable[Path]) -> None:
+def remove_old(paths: Iterable[Path]) -> None:
     """Remove files and folders that have not been used for a month."""
     for path in paths:
         with suppress(OSError):

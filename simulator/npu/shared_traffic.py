@@ -20,7 +20,7 @@ class SharedTraffic(NamedTuple):
     write_bytes: int
 
 
-NOTHING = SharedTraffic(0, 0)
+NO_TRAFFIC = SharedTraffic(0, 0)
 
 
 def shared_traffic(streams: Iterable[Code]) -> SharedTraffic:

@@ -14,10 +14,10 @@ from compiler.autoplan import _changed, _Timed, _turned, _with, quick_genomes, q
 from compiler.build import default_by_level, measure, segment_cycles
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import ConvTiling, Infeasible, Plan
-from compiler.planner.segmentation import by_estimate, segmentations
+from compiler.planner.segmentation import cheapest_segmentations, estimate_predictor
 from compiler.planner.tweaks import CHANGES, SLIDING, Change
 from compiler.segment.channel_splits import pass_counts, runs_with_passes
-from compiler.segment.pool_fusion import refusal
+from compiler.segment.pool_fusion import feed_refusal
 from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, lower_counts
 from compiler.space.operator_order import ordered
@@ -71,8 +71,8 @@ def test_changes_make_programs_faster() -> None:
     model = opened("edge")
     target_graph = ordered(model.target_graph, "depth")
     levels = list(target_graph.machine.contention)
-    before = segmentations(target_graph, levels, by_estimate(target_graph))
-    after = {level: genomes[0] for level, genomes in quick_genomes(model.compiler, target_graph, by_estimate(target_graph)).items()}
+    before = cheapest_segmentations(target_graph, levels, estimate_predictor(target_graph))
+    after = {level: genomes[0] for level, genomes in quick_genomes(model.compiler, target_graph, estimate_predictor(target_graph)).items()}
     assert [after[level] for level in levels] != before
     for level, genome in zip(levels, before, strict=True):  # neighbours may have been joined
         ends = [gene.stop for gene in after[level]]
@@ -127,7 +127,7 @@ def test_what_is_whole_on_chip_begins_in_blocks() -> None:
     """Where that is faster: the tensor behind stays in L1, and those behind it are one block still."""
     model = open_network(ModelSpec(Path("light:squeezenet,quantised=qdq"), load_machine("edge")))
     target_graph = ordered(model.target_graph, "depth")
-    first, *others = quick_genomes(model.compiler, target_graph, by_estimate(target_graph), ["none"])["none"][0]
+    first, *others = quick_genomes(model.compiler, target_graph, estimate_predictor(target_graph), ["none"])["none"][0]
     assert first.sliding
     assert first.blocks > 1
     assert first.held
@@ -141,7 +141,7 @@ def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     some += tuple(Gene(start, stop, passes=pass_counts(target_graph, start, stop)[0]) for start, stop in runs_with_passes(target_graph))
     pools = ordered(open_network(ModelSpec(Path("light:squeezenet"), load_machine("edge"), random_weights=0)).target_graph, "depth")
     firsts = {k: min(pools.producers[k], default=k) for k in range(len(pools.operators))}
-    fed = tuple(Gene(first, k + 1, 6) for k, first in firsts.items() if not refusal(pools, first, k))
+    fed = tuple(Gene(first, k + 1, 6) for k, first in firsts.items() if not feed_refusal(pools, first, k))
     batch = replace(target_graph, storages=tuple(replace(storage, n=4) for storage in target_graph.storages))
     tried = [(gene, change(target_graph, gene)) for gene in some] + [(gene, change(pools, gene)) for gene in fed]
     tried += [(gene, change(batch, gene)) for gene in (Gene(0, 1), Gene(0, 1, images=2))]

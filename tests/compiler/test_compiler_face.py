@@ -14,7 +14,7 @@ import compiler
 import simulator
 from compiler.__main__ import app as compiling
 from simulator.__main__ import app as simulating
-from simulator.command import run
+from simulator.command import run_command
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError
 from tests.tuning import ROOT, save_small
@@ -37,7 +37,7 @@ def test_the_file_is_the_command_s(model: Path, tmp_path: Path, capsys: pytest.C
     (tmp_path / "plan.json").write_text(compiled.plan("none").to_json())
     words = [str(model), "--machine", "edge", "--out", str(tmp_path / "c.onnx"), "--plan", str(tmp_path / "plan.json")]
     capsys.readouterr()
-    assert run(compiling, "python -m compiler", words) == 0
+    assert run_command(compiling, "python -m compiler", words) == 0
     assert (tmp_path / "c.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
     assert capsys.readouterr().out.splitlines() == [f"{level}: {compiled.cycles(level):,} cycles" for level in compiled.levels]
 
@@ -78,8 +78,8 @@ def test_what_is_wrong_is_one_line(model: Path, tmp_path: Path, capsys: pytest.C
     with pytest.raises(BadInputError, match=r"nowhere\.json: cannot be read"):
         compiler.Plan.load("nowhere.json")
     capsys.readouterr()
-    assert run(compiling, "python -m compiler", [str(model), "--machine", "edgy", "--out", str(tmp_path / "x.onnx")]) == 2
-    assert run(compiling, "python -m compiler", [str(model)]) == 2
+    assert run_command(compiling, "python -m compiler", [str(model), "--machine", "edgy", "--out", str(tmp_path / "x.onnx")]) == 2
+    assert run_command(compiling, "python -m compiler", [str(model)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("python -m compiler: machine 'edgy': no such preset or file")
     assert "see python -m compiler --help" in lines[1]
@@ -94,13 +94,13 @@ def test_a_file_is_timed_and_run(model: Path, tmp_path: Path, capsys: pytest.Cap
     x = np.random.default_rng(0).standard_normal(port.shape).astype(np.float32)
     np.savez(tmp_path / "x.npz", **{port.name: x})
     words = [str(tmp_path / "a.onnx"), "--level", "severe", "--input", str(tmp_path / "x.npz"), "--out", str(tmp_path / "y.npz")]
-    assert run(simulating, "python -m simulator", words) == 0
+    assert run_command(simulating, "python -m simulator", words) == 0
     assert capsys.readouterr().out.startswith(f"severe: {compiled.cycles('severe'):,} cycles, ")
     with np.load(tmp_path / "y.npz") as made:
         for name, value in zip(made.files, session.run(made.files, {port.name: x}, level="severe"), strict=True):
             assert np.array_equal(made[name], value)
-    assert run(simulating, "python -m simulator", [str(tmp_path / "x.npz")]) == 2
-    assert run(simulating, "python -m simulator", [str(tmp_path / "a.onnx"), "--out", "y.npz"]) == 2
+    assert run_command(simulating, "python -m simulator", [str(tmp_path / "x.npz")]) == 2
+    assert run_command(simulating, "python -m simulator", [str(tmp_path / "a.onnx"), "--out", "y.npz"]) == 2
     assert "y.npz: goes with --input" in capsys.readouterr().err
 
 
@@ -110,10 +110,10 @@ def test_a_bug_is_told_from_an_error(capsys: pytest.CaptureFixture[str], monkeyp
 
     monkeypatch.setattr("simulator.outputs.check_out", lambda *_: 1 // 0)
     words = ["model.onnx", "--machine", "edge", "--out", "x.onnx"]
-    assert run(compiling, "python -m compiler", words) == 70
+    assert run_command(compiling, "python -m compiler", words) == 70
     assert "ZeroDivisionError" in capsys.readouterr().err
     monkeypatch.setattr("simulator.outputs.check_out", interrupted)
-    assert run(compiling, "python -m compiler", words) == 130
+    assert run_command(compiling, "python -m compiler", words) == 130
 
 
 def test_compiling_imports_no_tuner(model: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from tests.compiled import Case, check_program, make_case, run_program
 from tests.models import SMALL_MODELS, Builder, small_model
 from tests.plans import resized
@@ -78,7 +78,7 @@ def test_one_changed_word_is_noticed(case: Case) -> None:
         changed = code.copy()
         changed[row, isa.D] += 1
         wrong = Program(program.machine, (changed, *program.streams[1:]), program.memory)
-        noticed = bool(check(wrong, EDGE))
+        noticed = bool(sanitize_program(wrong, EDGE))
         if not noticed:
             values, _ = run_program(case, wrong)
             noticed = any(not np.array_equal(values[name], right[name]) for name in right)
@@ -87,13 +87,13 @@ def test_one_changed_word_is_noticed(case: Case) -> None:
 
 def test_a_changed_segment_is_the_only_one_lowered_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    drafted = compiler.pipeline.drafted
+    drafted = compiler.pipeline.draft_segment
 
     def counting(target_graph, plan, start, *rest):  # type: ignore[no-untyped-def]
         made.append(start)
         return drafted(target_graph, plan, start, *rest)
 
-    monkeypatch.setattr(compiler.pipeline, "drafted", counting)
+    monkeypatch.setattr(compiler.pipeline, "draft_segment", counting)
     compile_all = Compiler(case.target_graph)
     genome = single_operators(case.target_graph)
     assert not isinstance(genome, Infeasible)

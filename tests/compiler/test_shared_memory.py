@@ -16,7 +16,7 @@ from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, places_of, with_starts
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.schedule.shared_memory_allocator import shared_places
+from compiler.schedule.shared_memory_allocator import allocate_residents
 from compiler.segment.border_tensors import border_names
 from compiler.space.decode import decode_all, plan_of
 from compiler.space.encode import genome_of
@@ -32,7 +32,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import Program
 from simulator.occupancy import shared_in_use
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.timeline import timeline
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
@@ -142,7 +142,7 @@ def test_a_place_that_is_used_again_needs_its_flags() -> None:
                 nth = int(np.count_nonzero(flags[:row] & (code[:row, isa.ENGINE] == key[3]) & (code[:row, isa.FLAG_CORE] == key[0])
                                            & (code[:row, isa.FLAG_ENGINE] == key[1])))  # fmt: skip
                 streams[key[0]] = np.delete(streams[key[0]], sets[nth], axis=0)
-                races = check(Program(program.machine, tuple(streams), program.memory), case.target_graph.machine)
+                races = sanitize_program(Program(program.machine, tuple(streams), program.memory), case.target_graph.machine)
                 if any(f.kind == "race" and f.memory == Memory.SHARED for f in races):
                     return
     raise AssertionError(f"no flag between cores was needed for a place that is used again: {found}")
@@ -206,7 +206,7 @@ def test_residents_that_live_at_once_lie_apart() -> None:
     def ranges(*rows: Sequence[int]) -> np.ndarray:
         return np.array(rows, np.int64).reshape(-1, 2)
 
-    places = shared_places([(0, ranges((100, 4))), (1, ranges((100, 4), (200, 6))), (2, ranges((200, 6), (300, 4)))])
+    places = allocate_residents([(0, ranges((100, 4))), (1, ranges((100, 4), (200, 6))), (2, ranges((200, 6), (300, 4)))])
     by_first = {r.first: r for r in places.residents}
     assert places.need == 10
     assert (by_first[100].birth, by_first[100].death, by_first[200].death) == (0, 1, 2)

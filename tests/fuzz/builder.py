@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
-from simulator.exact_onnxruntime import REFUSALS, exact_model, tensors
+from simulator.exact_onnxruntime import REFUSALS, exact_model, read_tensors
 
 Array = NDArray[Any]
 SIZES = (1, 2, 3, 4, 5, 12, 15, 16, 17, 20, 24, 31, 32, 33, 40)
@@ -66,7 +66,7 @@ def values_of(model: ModelProto, feeds: Mapping[str, Array], names: Iterable[str
     there = {port.name for port in model.graph.output}
     # outputs from the beginning: onnxruntime takes out what two casts cancel, whatever it may change
     exposed.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(names) if name not in there)
-    return tensors(exact(exposed), feeds, names)
+    return read_tensors(exact(exposed), feeds, names)
 
 
 def execute_nodes(nodes: Sequence[NodeProto], feeds: dict[str, Array], names: Sequence[str], opset: int) -> list[Array]:

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from simulator.exact_onnxruntime import session_options
 from simulator.npu.parts import DataType
-from simulator.onnx_kinds import widen
+from simulator.onnx_kinds import widen_model
 from tests.fuzz.builder import Array, Sample, exact, values_of
 from tuner.verify.reference_body import _LOST_BITS, types_of
 from tuner.verify.values import FACTOR
@@ -39,7 +39,7 @@ def _run(sample: Sample, name: str, relative: float) -> list[Array]:
     """float64: a tensor as it is in float32, then of moved runs."""
     wide = ModelProto()
     wide.CopyFrom(sample.model)
-    widen(wide, (TensorProto.FLOAT16,))
+    widen_model(wide, (TensorProto.FLOAT16,))
     feeds = {key: value.astype(np.float32) if value.dtype == np.float16 else value for key, value in sample.feeds.items()}
     model, noises = _with_moves(wide, relative)
     names = [name for node in wide.graph.node for name in node.output if name]

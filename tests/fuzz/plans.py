@@ -8,7 +8,7 @@ from compiler.autoplan import quick_genomes
 from compiler.build import plans_of_pieces
 from compiler.model import LoweredModel
 from compiler.plan.plan import Infeasible, Plan, joined
-from compiler.planner.segmentation import by_estimate
+from compiler.planner.segmentation import estimate_predictor
 from compiler.space.decode import decode, decode_all
 from compiler.space.mutators import random_genome, repaired
 from compiler.space.operator_order import ordered
@@ -44,7 +44,7 @@ def _plan(opened: LoweredModel, name: str, level: str, seed: int) -> Plan | Infe
         if name == "predicted":
             target_graph = ordered(compiler.target_graph, "depth")
             plan: Plan | Infeasible | None = decode_all(
-                target_graph, quick_genomes(compiler, target_graph, by_estimate(target_graph), [level])[level][0]
+                target_graph, quick_genomes(compiler, target_graph, estimate_predictor(target_graph), [level])[level][0]
             )
         else:
             plan = _random_plan(compiler.target_graph, rng)

@@ -17,8 +17,8 @@ from onnx import helper
 
 from compiler.frontend import load_model
 from compiler.frontend.handlers.activations import ACTIVATIONS
-from compiler.frontend.handlers.dynamic_zero_points import unshifted
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.handlers.dynamic_zero_points import split_products
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.lower import SUPPORTED
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession, NodeArg
@@ -53,7 +53,7 @@ def test_the_table_has_what_the_frontend_supports() -> None:
     assert (OPERATORS.keys() | INTEGER_OPERATORS.keys()) - SUPPORTED.keys() <= VIEWS.keys()
     seen = set[str]()
     for seed in range(TRIES):
-        nodes = grouped(unshifted(load_model(draw_graph(seed, quantised=True).model))).model.graph.node
+        nodes = fuse_groups(split_products(load_model(draw_graph(seed, quantised=True).model))).model.graph.node
         seen |= {f"{node.domain}.{node.op_type}" for node in nodes} & ours
         if seen == ours:
             break

@@ -25,7 +25,7 @@ from simulator.npu.container_file import encode
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.session import InferenceSession
 from tests.fuzz.builder import Array, Sample
 from tests.fuzz.perturbed import rounding_explains
@@ -140,7 +140,7 @@ class Trial:
         self.programs, self.made = programs, {}
         for name, program in programs.items():
             program.verify(target.machine)
-            if findings := check(program, target.machine):
+            if findings := sanitize_program(program, target.machine):
                 raise EndError("wrong", f"sanitizer: {findings[0].kind}", f"{name}: {findings[0]}")
         made = self.ports.run(self.level)
         checked = values_of(self.session, self.sample.feeds, self.reference, self.level)

@@ -36,11 +36,11 @@ from simulator.npu.container import Container, Variant
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import WORDS, Op
-from simulator.npu.level import ALONE, SHARE_UNIT
+from simulator.npu.level import NO_CONTENTION, SHARE_UNIT
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import configs_folder, load_machine
 from simulator.npu.parts import DataType, Memory
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.session import InferenceSession
 from simulator.timing import prepare, simulate
 from tests.compiler.codegen.test_transformer import encoder
@@ -195,9 +195,9 @@ def test_damaged_records_run_to_an_end_or_are_refused(seed: int, changes: list[t
             code[row // 2 % len(code), word] = value if row % 3 else value % 16
     damaged = program(INTEGERS, *map(list, codes))
     taken = not refusal(lambda: damaged.verify(INTEGERS))
-    refusal(lambda: check(damaged, INTEGERS))
+    refusal(lambda: sanitize_program(damaged, INTEGERS))
     if taken:
-        refusal(lambda: simulate(prepare(damaged, INTEGERS), INTEGERS, ALONE))
+        refusal(lambda: simulate(prepare(damaged, INTEGERS), INTEGERS, NO_CONTENTION))
 
 
 # compiled programs whose records were changed and whose digests were made right again ---------------------------------

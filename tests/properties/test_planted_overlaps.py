@@ -28,21 +28,21 @@ from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment import memory_plan
 from compiler.segment.blocks import Blocks
 from compiler.segment.memory_plan import Places
-from compiler.segment.persistent import Held
+from compiler.segment.persistent import PersistentLayout
 from compiler.target.target_graph import TargetGraph
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.npu.program import Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
 from tests.plans import random_plan
 from tuner.verify.reference import ReferenceValues, Stored, reference
 from tuner.verify.values import Compared, compare
 
 EDGE = load_machine("edge")
-PLACE = memory_plan.place
+PLACE = memory_plan.place_segment
 
 
 class Overlap:
@@ -55,7 +55,7 @@ class Overlap:
         self.planted = False
 
     def __call__(
-        self, strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan, flip: bool, told: bool, held: Held
+        self, strips: Sequence[tuple[TargetGraph, Blocks]], plan: SegmentPlan, flip: bool, told: bool, held: PersistentLayout
     ) -> Places | Infeasible:
         places = PLACE(strips, plan, flip, told, held)
         assert isinstance(places, Places)
@@ -120,13 +120,13 @@ def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, names: list[str], see
                 continue
             overlap = Overlap(seed, len(plan.segments))
             with monkeypatch.context() as patch:
-                patch.setattr(compiler.segment.segment, "place", overlap)
+                patch.setattr(compiler.segment.segment, "place_segment", overlap)
                 bad = Compiler(target_graph).compile(plan)
             assert isinstance(bad, Program)
             if not overlap.planted:
                 continue
-            assert check(good, EDGE) == ()
-            kinds = {finding.kind for finding in check(bad, EDGE)}
+            assert sanitize_program(good, EDGE) == ()
+            kinds = {finding.kind for finding in sanitize_program(bad, EDGE)}
             assert kinds <= {"overwritten_read"}  # everything stays in order
             made, spoilt = values(constants, good, feeds), values(constants, bad, feeds)
             same = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(made, spoilt, strict=True))

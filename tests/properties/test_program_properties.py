@@ -21,12 +21,12 @@ from simulator.functional import Counters, Memories, apply, execute
 from simulator.host_layout import load_input
 from simulator.npu import isa
 from simulator.npu.isa import OPS, Op
-from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.level import NO_CONTENTION, SHARE_UNIT, Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import Code, Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.timing import Timing, prepare, simulate, simulate_trace
 from tests.compiled import Case, make_case
 from tests.compiler.schedule.test_synchronize import pairs, without
@@ -128,7 +128,7 @@ def test_an_anomaly_on_paper() -> None:
     second = [*[load(100)] * 10, *[product(9)] * 6, load(48)]
     p = program(TINY, chain(0, first), chain(1, second))
     p.verify(TINY)
-    assert simulate(p, TINY, ALONE).cycles == 1158 + 160
+    assert simulate(p, TINY, NO_CONTENTION).cycles == 1158 + 160
     assert simulate(p, TINY, Level.of_units(SHARE_UNIT * 15 // 16)).cycles == 1131 + 160
     assert len(slower_steps(p)) == 1
 
@@ -318,11 +318,11 @@ def moved_writes(program: Program) -> Iterable[Program]:
 def test_two_live_buffers_in_one_place_are_found(name: str, record_property: Callable[[str, object], None]) -> None:
     """By the sanitizer as a race or a read of what nobody wrote; a clobber within one queue is in order, so it shows in the values."""
     case, program = compiled(name, 3)
-    assert check(program, TINY) == ()
+    assert sanitize_program(program, TINY) == ()
     expected = executed(case, program)
     planted = list(moved_writes(program))
     planted = planted[:: max(1, len(planted) // 60)]
-    unseen = [changed for changed in planted if not check(changed, TINY)]
+    unseen = [changed for changed in planted if not sanitize_program(changed, TINY)]
     harmless = [changed for changed in unseen if executed(case, changed) == expected]
     record_property("planted", len(planted))
     record_property("found_by_values_only", len(unseen) - len(harmless))
@@ -338,5 +338,5 @@ def test_every_load_over_another_buffer_is_found() -> None:
     planted = [p for p in moved_writes(program) if (p.streams[0][loads] != program.streams[0][loads]).any()]
     assert len(planted) >= 5
     for changed in planted:
-        kinds = {finding.kind for finding in check(changed, TINY)}
+        kinds = {finding.kind for finding in sanitize_program(changed, TINY)}
         assert kinds & {"race", "unwritten_read", "out_of_bounds"}

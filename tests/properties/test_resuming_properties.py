@@ -20,15 +20,15 @@ from compiler.space.gene import Genome
 from compiler.target.target_graph import TargetGraph
 from scripts.bench_evaluate import mutations
 from simulator import incremental_timing
-from simulator.incremental_timing import Entries, ResumingRuns
+from simulator.incremental_timing import Entries, IncrementalRuns
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.timing import Prepared, prepare, simulate, simulate_levels
-from simulator.timing_converge import Alike, alike
-from simulator.timing_kernel import run
+from simulator.timing_converge import CommonSuffix, find_common_suffix
+from simulator.timing_kernel import run_event_loop
 from simulator.timing_snapshot import FROM
 from simulator.timing_state import COLUMNS, ENGINES, HEAD, KIND_BITS, KIND_MASK, SET, SET_REMOTE, STOP, WAIT, Ints
 from tests.everywhere import MACHINES
@@ -48,7 +48,7 @@ class Laid(NamedTuple):
     entries: Entries
     words: Ints
     rows: Ints
-    alike: Alike
+    alike: CommonSuffix
 
 
 def joined(parts: tuple[Program, ...]) -> Program:
@@ -100,7 +100,9 @@ class Layout:
         queues, rows_of = np.column_stack((self.words, self.queue_stop)), np.column_stack((self.rows, self.stream_stop))
         begin = np.zeros(p.flag_slots, np.int32), self.words[None], np.zeros(1, np.int64), 1
         entries = Entries(self.word, queues, self.engine, rows_of, p.flag_slots, int(p.transfers.sum()), *begin)
-        end = alike(self.word, queues, self.engine, rows_of, *then, p.flag_slots - self.slots, *np.zeros((2, len(queues)), np.int64))
+        end = find_common_suffix(
+            self.word, queues, self.engine, rows_of, *then, p.flag_slots - self.slots, *np.zeros((2, len(queues)), np.int64)
+        )
         self.slots = p.flag_slots
         return Laid(entries, np.array(same), np.array(rows), end)
 
@@ -123,11 +125,11 @@ def _replaced(array: NDArray[Any], at: int, stop: int, new: NDArray[Any]) -> int
 def test_any_programs_that_begin_and_end_alike(data: st.DataObject, machine: Machine, kept: list[tuple[int, int]], share: int) -> None:
     """kept: with how many parts of the program before each one begins, and with how many it ends."""
     layout, level = Layout(machine.cores), Level.of_units(share, 3)
-    runs, parts = ResumingRuns(machine, level, machine.cores), tuple[Program, ...]()
+    runs, parts = IncrementalRuns(machine, level, machine.cores), tuple[Program, ...]()
     for head, tail in kept:
         parts = (*parts[:head], *(data.draw(programs(machine, 12)) for _ in range(2)), *parts[len(parts) - tail :])
         laid = layout.lay(machine, parts)
-        runs.differs(laid.words, laid.rows, laid.alike)
+        runs.set_common_parts(laid.words, laid.rows, laid.alike)
         found, wanted = runs.run(laid.entries), simulate(joined(parts), machine, level)
         assert found.cycles == wanted.cycles
         assert found.load_store_cycles == wanted.load_store_cycles
@@ -149,11 +151,11 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def watched(*arrays: Any) -> int:
         begun.append(int(arrays[-1][FROM]))
-        cycles, queues = run(*arrays), arrays[2].reshape(-1, COLUMNS)
+        cycles, queues = run_event_loop(*arrays), arrays[2].reshape(-1, COLUMNS)
         met.append(bool((queues[:, HEAD] != queues[:, STOP]).any()))
         return int(cycles)
 
-    monkeypatch.setattr(incremental_timing, "run", watched)
+    monkeypatch.setattr(incremental_timing, "run_event_loop", watched)
     for genome in islice(mutations(target_graph, 3), 12):
         parts = parts_of(compiler, target_graph, genome)
         timers.times(parts, ("none",))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Concat, Conv, LayerNorm, Operator, Pool, Resample, Shape, Shuffle, Softmax, Step, Vector
-from compiler.ir.taps import places, weighted
+from compiler.ir.taps import merge_taps, select_places
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import RULES
 
@@ -80,10 +80,10 @@ def operator(rng: Rng, shapes: dict[str, Shape], y: str) -> Operator:
         return Softmax(y, x, y)
     if kind == "resample":
         if rng.random() < 0.3:
-            return Resample(y, x, y, weighted([((i, 0.5), (max(0, i - 1), 0.5)) for i in range(h)]), places(range(w)))
+            return Resample(y, x, y, merge_taps([((i, 0.5), (max(0, i - 1), 0.5)) for i in range(h)]), select_places(range(w)))
         before, after = (int(v) for v in rng.integers(0, 3, 2))
-        rows = places([None] * before + list(range(int(rng.integers(0, 2)) if h > 1 else 0, h)) + [None] * after)
-        return Resample(y, x, y, rows, places([*range(w), None]), float(rng.choice([0.0, 0.0, 1.5])))
+        rows = select_places([None] * before + list(range(int(rng.integers(0, 2)) if h > 1 else 0, h)) + [None] * after)
+        return Resample(y, x, y, rows, select_places([*range(w), None]), float(rng.choice([0.0, 0.0, 1.5])))
     others, chain = steps(rng, shapes, x)
     return Vector(y, (x, *others), y, chain)
 

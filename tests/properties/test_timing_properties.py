@@ -11,7 +11,7 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.cycles import price
 from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
-from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.level import NO_CONTENTION, SHARE_UNIT, Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.machine_parts import Dma, SystolicUnit
@@ -126,7 +126,7 @@ def test_a_changing_load_equals_the_plain_model(program: Program, steps: list[tu
 @settings(max_examples=30, deadline=None)
 @given(programs(TINY, 25), st.integers(1, 4))
 def test_transfers_alone_equal_the_plain_model(program: Program, divisor: int) -> None:
-    timing = simulate(program, TINY, ALONE, shared=False, rate_divisor=divisor, record=True)
+    timing = simulate(program, TINY, NO_CONTENTION, shared=False, rate_divisor=divisor, record=True)
     compare(program, TINY, timing, [(0, SHARE_UNIT)], divisor)
 
 
@@ -179,7 +179,7 @@ def test_more_ports_are_slower_only_where_they_divide_the_rate_of_ddr(
     assert program_bound(q, many, level) <= simulate(q, many, level).cycles
     wide = {"ddr": ddr.model_copy(update={"bytes_per_cycle": 1 << 20})}
     few, many = few.model_copy(update=wide), many.model_copy(update=wide)
-    assert simulate(program, many, ALONE).cycles <= simulate(program, few, ALONE).cycles
+    assert simulate(program, many, NO_CONTENTION).cycles <= simulate(program, few, NO_CONTENTION).cycles
 
 
 @settings(max_examples=60, deadline=None)

@@ -13,7 +13,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.target.target_graph import TargetGraph
 from scripts.traffic import Traffic, traffic
-from simulator.npu.level import ALONE
+from simulator.npu.level import NO_CONTENTION
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
@@ -31,7 +31,7 @@ def layer_by_layer(model: ModelProto, machine: str = "edge") -> tuple[TargetGrap
 @pytest.mark.parametrize("name", ["conv_chain", "dense_block", "inception_block", "shuffle_block", "vector_chain"])
 def test_it_adds_up_to_what_the_simulator_counts(name: str) -> None:
     target_graph, program = layer_by_layer(small_model(name))
-    timing = simulate(program, target_graph.machine, ALONE)
+    timing = simulate(program, target_graph.machine, NO_CONTENTION)
     assert traffic(target_graph, program).total == timing.ddr_read_bytes + timing.ddr_write_bytes
 
 

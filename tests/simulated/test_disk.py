@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from simulator.npu.files import put_whole
+from simulator.npu.files import put_atomically
 from tests.simulated.disk import SECTOR_BYTES, SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Crash, Kernel, Process
@@ -115,7 +115,7 @@ def test_put_whole_leaves_the_old_or_the_new() -> None:
         for power in (False, True):
             kernel, disk = Kernel(call), SimDisk(Random(call))
             old = SimPlace(disk, ("a",))
-            put_whole(old, [b"old"])
+            put_atomically(old, [b"old"])
             process = Process(kernel, Faults(crash_at=call, power=power))
             with pytest.raises(Crash):
                 ended(kernel, process, lambda process=process, kernel=kernel, disk=disk: rewritten(disk, kernel, process))
@@ -126,7 +126,7 @@ def test_put_whole_leaves_the_old_or_the_new() -> None:
 
 def rewritten(disk: SimDisk, kernel: Kernel, process: Process) -> None:
     place = SimPlace(disk, ("a",), kernel, process)
-    put_whole(place, [b"new", b"er"])
+    put_atomically(place, [b"new", b"er"])
     while True:
         place.exists()
 

@@ -16,7 +16,7 @@ import pytest
 
 from scripts.compare_onnxim import compare
 from scripts.gemm import ATOM, array_machine, mmads, tile_by_tile
-from simulator.npu.level import ALONE
+from simulator.npu.level import NO_CONTENTION
 from simulator.npu.machine import Machine
 from simulator.timing import simulate
 
@@ -27,7 +27,7 @@ SWEEP = list(product(SIZES, SIZES, SIZES))  # (m, k, n)
 
 
 def cycles(machine: Machine, m: int, k: int, n: int, tile: tuple[int, int, int]) -> int:
-    return simulate(mmads(machine, m, k, n, tile), machine, ALONE).cycles
+    return simulate(mmads(machine, m, k, n, tile), machine, NO_CONTENTION).cycles
 
 
 def whole_tiles(unit: int, length: int) -> set[int]:
@@ -104,7 +104,7 @@ def test_loads_and_stores_show_at_both_ends_only() -> None:
     array 46, of DDR 100, results of the last column 32 * 16 * 2 bytes: 16.
     """
     machine = array_machine(16, 16, "weight-stationary", pipelined=True)
-    assert simulate(tile_by_tile(machine, 32, 32, 32), machine, ALONE).cycles == 116 + 128 + 46 + 100 + 16
+    assert simulate(tile_by_tile(machine, 32, 32, 32), machine, NO_CONTENTION).cycles == 116 + 128 + 46 + 100 + 16
 
 
 def test_onnxim() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.background_load import DWELL, GENERATORS, PortLoad, generate, read_trace
+from simulator.background_load import DWELL, GENERATORS, PortLoad, generate_trace, read_trace
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
@@ -139,9 +139,9 @@ def test_written_traces_read_the_same(tmp_path_factory: pytest.TempPathFactory, 
 
 @pytest.mark.parametrize("kind", GENERATORS)
 def test_a_seed_fixes_the_trace(kind: str) -> None:
-    assert generate(kind, 3, LOAD) == generate(kind, 3, LOAD)
-    assert len({generate(kind, seed, LOAD) for seed in range(5)}) > 1
-    trace = generate(kind, 3, LOAD)
+    assert generate_trace(kind, 3, LOAD) == generate_trace(kind, 3, LOAD)
+    assert len({generate_trace(kind, seed, LOAD) for seed in range(5)}) > 1
+    trace = generate_trace(kind, 3, LOAD)
     assert trace.cycles[-1] < LOAD.inferences * LOAD.inference_cycles
     assert all(QUARTER <= share <= FULL for share in trace.share_units)
     assert all(a != b for a, b in pairwise(trace.share_units))
@@ -150,18 +150,18 @@ def test_a_seed_fixes_the_trace(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["step", "periodic", "bursty"])
 @pytest.mark.parametrize("seed", range(5))
 def test_shares_are_held_for_the_dwell(kind: str, seed: int) -> None:
-    trace = generate(kind, seed, LOAD)
+    trace = generate_trace(kind, seed, LOAD)
     assert min(b - a for a, b in pairwise(trace.cycles)) >= DWELL * LOAD.inference_cycles - 1
 
 
 def test_step_shows_every_share_once() -> None:
-    orders = {generate("step", seed, LOAD).share_units for seed in range(20)}
+    orders = {generate_trace("step", seed, LOAD).share_units for seed in range(20)}
     assert all(sorted(order) == [QUARTER, HALF, FULL] for order in orders)
     assert len(orders) > 3
 
 
 def test_periodic_goes_from_light_to_heavy_and_back() -> None:
-    trace = generate("periodic", 1, LOAD)
+    trace = generate_trace("periodic", 1, LOAD)
     assert len({b - a for a, b in pairwise(trace.cycles)}) == 1
     at = trace.share_units.index(FULL)
     circle = [FULL, HALF, QUARTER, HALF] * 4
@@ -169,13 +169,13 @@ def test_periodic_goes_from_light_to_heavy_and_back() -> None:
 
 
 def test_bursty_returns_to_the_lightest_load() -> None:
-    trace = generate("bursty", 1, LOAD)
+    trace = generate_trace("bursty", 1, LOAD)
     assert set(trace.share_units[::2]) == {FULL}
     assert all(QUARTER <= share < FULL for share in trace.share_units[1::2])
 
 
 def test_the_adversary_changes_about_every_inference() -> None:
-    trace = generate("adversarial", 1, LOAD)
+    trace = generate_trace("adversarial", 1, LOAD)
     assert set(trace.share_units) == {FULL, QUARTER}
     for (a, b), share in zip(pairwise(trace.cycles), trace.share_units, strict=False):
         length = LOAD.inference_cycles * QUARTER / share
@@ -184,18 +184,18 @@ def test_the_adversary_changes_about_every_inference() -> None:
 
 @pytest.mark.parametrize("kind", GENERATORS)
 def test_one_share_is_a_level(kind: str) -> None:
-    assert generate(kind, 0, PortLoad((HALF, HALF), 10, 10)) == ContentionTrace.constant(HALF)
+    assert generate_trace(kind, 0, PortLoad((HALF, HALF), 10, 10)) == ContentionTrace.constant(HALF)
 
 
 def test_a_short_step_still_shows_every_share() -> None:
-    assert len(generate("step", 0, PortLoad((FULL, HALF, QUARTER), 10, 6)).cycles) == 3
+    assert len(generate_trace("step", 0, PortLoad((FULL, HALF, QUARTER), 10, 6)).cycles) == 3
 
 
 def test_what_no_generator_takes() -> None:
     with pytest.raises(BadInputError, match="accepted: step, periodic, bursty, adversarial"):
-        generate("sawtooth", 0, LOAD)
+        generate_trace("sawtooth", 0, LOAD)
     with pytest.raises(BadInputError, match="seed -1"):
-        generate("step", -1, LOAD)
+        generate_trace("step", -1, LOAD)
     for shares, cycles, inferences in (
         ((), 1, 1),
         ((0,), 1, 1),

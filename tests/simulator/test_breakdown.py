@@ -11,13 +11,13 @@ from compiler.frontend import lower
 from compiler.ops.conv import ConvSpec
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
-from compiler.segment.blocks import cut
-from compiler.segment.blocks import needed as rows_that_are_read
+from compiler.segment.blocks import cut_blocks
+from compiler.segment.blocks import rows_needed as rows_that_are_read
 from simulator.breakdown import breakdown, program_reuse
 from simulator.npu import isa
 from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
-from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.level import NO_CONTENTION, SHARE_UNIT, Level
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Code
@@ -126,7 +126,7 @@ def test_what_adds_up_in_any_run(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for code in p.streams:
         code[:, isa.TAG] = rng.integers(0, 5, len(code)) << 16
-    t = timeline(p, TINY, ALONE)
+    t = timeline(p, TINY, NO_CONTENTION)
     found = breakdown(t)
     assert sum(s.own_cycles for s in found) == t.end[t.work].max(initial=0)
     assert sum(s.ddr_read_bytes - s.ddr_write_bytes for s in found) == t.useful.sum()
@@ -144,7 +144,7 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         compiled = None if plan is None else compiler.compile(plan)
         if plan is None or compiled is None or isinstance(compiled, Infeasible):
             continue
-        t = timeline(compiled, EDGE, ALONE)
+        t = timeline(compiled, EDGE, NO_CONTENTION)
         found = breakdown(t, tuple(SegmentEntry(len(s.operators), s.blocks) for s in plan.segments), table)
         assert [s.operators for s in found] == [len(s.operators) for s in plan.segments]
         assert [s.blocks for s in found] == [s.blocks for s in plan.segments]
@@ -153,7 +153,7 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         reused += any((s.operators_per_load or 0) >= 1.5 for s in found)
         first = 0
         for s, segment in zip(found, plan.segments, strict=True):
-            blocks = cut(target_graph, first, first + s.operators, s.blocks or 1, segment.caching)
+            blocks = cut_blocks(target_graph, first, first + s.operators, s.blocks or 1, segment.caching)
             needed_rows = rows_that_are_read(target_graph)
             done = needed = 0.0
             for k in range(s.operators):

@@ -10,14 +10,14 @@ from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from simulator.critical_path import WORK, critical_chain, spent
+from simulator.critical_path import WORK, chain_cycles, critical_chain
 from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Code
-from simulator.timeline import Cause, Timeline, in_sequence, timeline
+from simulator.timeline import Cause, Timeline, join_timelines, timeline
 from tests.models import small_model
 from tests.programs import flag_set, flag_wait, program, random_program, record
 from tests.simulator.test_timeline import CUBE, MTE1, MTE2, TINY, VECTOR, load, run, up, vector
@@ -54,7 +54,7 @@ def check_chain(t: Timeline) -> None:
     assert (t.engine[c.row[works]] == c.engine[works]).all()
     assert (t.start[c.row[works]] == c.start[works]).all()
     assert (t.end[c.row[works]] == c.end[works]).all()
-    assert sum(each.cycles for each in spent(t, c)) == t.cycles
+    assert sum(each.cycles for each in chain_cycles(t, c)) == t.cycles
 
 
 def check_lengths(t: Timeline) -> None:
@@ -100,7 +100,7 @@ def test_what_the_scalar_unit_takes_is_a_wait(issue: int) -> None:
     machine = TINY.model_copy(update={"issue_cycles": issue, "launch_cycles": 7})
     t = run([vector(1), vector(1), up(1), vector(1)], machine=machine)
     check_chain(t)
-    waits = sum(each.cycles for each in spent(t, critical_chain(t)) if each.cause == Cause.ISSUE)
+    waits = sum(each.cycles for each in chain_cycles(t, critical_chain(t)) if each.cause == Cause.ISSUE)
     assert waits == t.cycles - 3  # VECTOR alone is on it
 
 
@@ -122,7 +122,7 @@ def test_no_work_at_all() -> None:
     check_chain(run([]))
     t = run([flag_set(MTE2, 0, MTE1), flag_wait(MTE1, 0, MTE2)], machine=TINY.model_copy(update={"issue_cycles": 2}))
     check_chain(t)
-    assert [each.operator for each in spent(t, critical_chain(t))] == [-1]
+    assert [each.operator for each in chain_cycles(t, critical_chain(t))] == [-1]
 
 
 @pytest.mark.parametrize("machine_name", ["tiny", "ascend310", "tpu-like", "tiny:ddr.outstanding=4,dma.load_ports=2,dma.store_ports=3"])
@@ -157,9 +157,9 @@ def test_compiled_programs_one_after_the_other(name: str) -> None:
     for level in EDGE.contention:
         one = timeline(compiled, EDGE, EDGE.contention[level])
         check_chain(one)
-        assert {each.engine for each in spent(one, critical_chain(one)) if each.cause == WORK} > {Engine.MTE2, Engine.MTE3}
-        both = in_sequence([one, timeline(program(EDGE), EDGE, EDGE.contention[level]), one], [(20, 20)] * 3)
+        assert {each.engine for each in chain_cycles(one, critical_chain(one)) if each.cause == WORK} > {Engine.MTE2, Engine.MTE3}
+        both = join_timelines([one, timeline(program(EDGE), EDGE, EDGE.contention[level]), one], [(20, 20)] * 3)
         c, alone = critical_chain(both), critical_chain(one)
         assert np.array_equal(c.end - c.start, np.tile(alone.end - alone.start, 2))
         assert both.cycles == 2 * one.cycles
-        assert sum(each.cycles for each in spent(both, c)) == both.cycles
+        assert sum(each.cycles for each in chain_cycles(both, c)) == both.cycles

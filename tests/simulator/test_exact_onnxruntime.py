@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.ir.quantised import products
 from simulator import exact_onnxruntime
-from simulator.exact_onnxruntime import exact_model, exact_session, session_options, tensors
+from simulator.exact_onnxruntime import exact_model, exact_session, read_tensors, session_options
 from simulator.host_nodes import HostNodes
 from tests.quantised_kernels import CASES, Batch
 from tuner.verify import reference_body
@@ -129,7 +129,7 @@ def test_layers_are_the_same_without_vnni(monkeypatch, op, kernel, pair, readers
     monkeypatch.setattr(products, "matmul_sums", saturating_matmul)
     monkeypatch.setattr(products, "conv_sums", saturating_conv)
     there, without = by_formulas(made, feeds), by_formulas(plain, feeds)
-    here = tensors(made, feeds, expected)
+    here = read_tensors(made, feeds, expected)
     session = dict(zip(expected, exact_session(model).run(list(expected), feeds), strict=True))
     assert list(expected) == [f"y{i}" for i in range(readers)]
     for name, value in expected.items():
@@ -164,7 +164,7 @@ def test_zero_points_that_are_not_there_are_zero(op, pair, constant):
     made = exact_model(model)
     wide = a.astype(np.int32), b.astype(np.int32)
     expected = wide[0] @ wide[1] if op == "MatMulInteger" else (wide[1][..., 0] @ wide[0][0])[None]
-    np.testing.assert_array_equal(tensors(made, feeds, ["y"])["y"], expected)
+    np.testing.assert_array_equal(read_tensors(made, feeds, ["y"])["y"], expected)
     assert factor_types(made) <= {(op, "uint8", "uint8"), (op, "int8", "int8")}
 
 
@@ -191,7 +191,7 @@ def test_products_inside_an_operator(build):
     model = model_of([node], feeds, {"y": (TensorProto.FLOAT, 3)}, constants)
     made = exact_model(model)
     (plain,) = exact_onnxruntime._session(model, session_options()).run(None, feeds)
-    np.testing.assert_array_equal(tensors(made, feeds, ["y"])["y"], plain)
+    np.testing.assert_array_equal(read_tensors(made, feeds, ["y"])["y"], plain)
     assert {second for _, _, second in factor_types(made)} == {"uint8"}
 
 
@@ -212,7 +212,7 @@ def test_products_in_branches():
     constants = constants_of(w=w, zx=np.uint8(7), zw=np.int8(-3))
     made = exact_model(model_of(nodes, feeds, {"outside": (TensorProto.INT32, 2), "inside": (TensorProto.INT32, 2)}, constants))
     for own in (True, False):
-        found = tensors(made, {**feeds, "own": np.array(own)}, ["outside", "inside"])
+        found = read_tensors(made, {**feeds, "own": np.array(own)}, ["outside", "inside"])
         for name, by in (("outside", w), ("inside", v if own else w)):
             np.testing.assert_array_equal(found[name], (x.astype(np.int32) - 7) @ (by.astype(np.int32) + 3))
     (branching,) = (node for node in made.graph.node if node.op_type == "If")
@@ -221,7 +221,7 @@ def test_products_in_branches():
 
 def test_nothing_is_made_of_nothing():
     model = model_of([], {}, {}, [])
-    assert tensors(exact_model(model, group=False), {}, []) == {}
+    assert read_tensors(exact_model(model, group=False), {}, []) == {}
 
 
 class WithoutVnni(onnxruntime.InferenceSession):

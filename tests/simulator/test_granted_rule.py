@@ -28,7 +28,7 @@ TINY = load_machine("tiny")
 L1 = TINY.buffers_bytes.L1
 SIZES = (256, 64, 16)  # blocks that variants load at a time, so many times that each loads as much
 NAMES = tuple(f"of{size}" for size in SIZES)
-WHOLE = TINY.whole
+WHOLE = TINY.full_grant
 
 
 def variants() -> dict[str, tuple[object, ...]]:

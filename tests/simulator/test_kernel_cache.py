@@ -211,7 +211,7 @@ def test_a_cache_that_is_only_read_is_used(
     (base / "kernels-1/of/simulator/one.nbi").write_bytes(b"kernel")
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    monkeypatch.setattr(kernel_cache, "unwritable", lambda _: "Read-only file system")  # of root nothing is kept back
+    monkeypatch.setattr(kernel_cache, "write_error", lambda _: "Read-only file system")  # of root nothing is kept back
     folder = kernel_cache._writable(base, "kernels-1")
     assert folder.is_relative_to(temporary)
     assert (folder / "of/simulator/one.nbi").read_bytes() == b"kernel"

@@ -10,7 +10,7 @@ from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
-from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
+from simulator.occupancy import Steps, bytes_in_use, ddr_use, limit_points
 from simulator.timeline import Timeline, timeline
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
@@ -100,8 +100,8 @@ def test_of_any_program(seed: int) -> None:
 
 def test_thinning_keeps_the_peaks() -> None:
     steps = Steps(np.arange(1000), np.random.default_rng(0).permutation(1000))
-    few = thinned(steps, 7)
+    few = limit_points(steps, 7)
     assert len(few.cycle) <= 7
     assert few.value.max() == 999
     assert (np.diff(few.cycle) > 0).all()
-    assert thinned(steps, 1000) is steps
+    assert limit_points(steps, 1000) is steps

@@ -12,14 +12,14 @@ from simulator.ddr import ContentionTrace
 from simulator.npu import isa
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.errors import BadInputError
-from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.level import NO_CONTENTION, SHARE_UNIT, Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.program import Program
 from simulator.occupancy import ddr_use
 from simulator.runtime import Runtime
-from simulator.sequence import bound_of_all, in_all, simulate_all
-from simulator.timeline import Timeline, in_sequence, timeline
+from simulator.sequence import bound_of_all, simulate_all, sum_timings
+from simulator.timeline import Timeline, join_timelines, timeline
 from simulator.timing import prepare, program_bound, simulate, simulate_trace
 from simulator.trace import chrome_trace
 from tests.programs import memory_map, random_program
@@ -51,11 +51,11 @@ def test_times_add_up() -> None:
         == sum(program_bound(p, EDGE, Level.of_units(HALF)) for p in prepared)
         <= whole.cycles
     )
-    assert in_all(each[:1]) is each[0]
+    assert sum_timings(each[:1]) is each[0]
 
 
 def test_a_timeline_has_every_instruction_where_its_program_had_it(runs: list[Timeline]) -> None:
-    t = in_sequence(runs, COUNTS)
+    t = join_timelines(runs, COUNTS)
     assert t.cycles == sum(run.cycles for run in runs)
     begin, segments, operators, seen = 0, 0, 0, np.zeros(len(t.code), bool)
     for run, part, (more_segments, more_operators) in zip(runs, t.parts, COUNTS, strict=True):
@@ -74,11 +74,11 @@ def test_a_timeline_has_every_instruction_where_its_program_had_it(runs: list[Ti
     for core in range(t.cores):  # rows of a core stand together, in the order of the programs
         rows = slice(int(t.stream_start[core]), int(t.stream_start[core + 1]))
         assert (t.core[rows] == core).all()
-    assert in_sequence(runs[:1], COUNTS[:1]) is runs[0]
+    assert join_timelines(runs[:1], COUNTS[:1]) is runs[0]
 
 
 def test_stalls_are_those_of_every_program(runs: list[Timeline]) -> None:
-    t = in_sequence(runs, COUNTS)
+    t = join_timelines(runs, COUNTS)
     mine, begin, found = t.stalls, 0, 0
     for run, part in zip(runs, t.parts, strict=True):
         theirs = run.stalls
@@ -98,7 +98,7 @@ def _some(s, mask):  # type: ignore[no-untyped-def]
 
 
 def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) -> None:
-    t = in_sequence(runs, COUNTS)
+    t = join_timelines(runs, COUNTS)
     names = [f"op{i}" for i in range(8)]
     events = json.loads(b"".join(chrome_trace(t, names)))["traceEvents"]
     work = [e for e in events if e["ph"] == "X" and e["cat"] not in ("stall", "SCALAR", "chain")]
@@ -110,7 +110,7 @@ def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) ->
 def test_an_inference_of_several_programs_meets_the_load_at_its_own_time() -> None:
     prepared = tuple(prepare(p, EDGE) for p in programs(EDGE))
     runtime = Runtime({"only": prepared}, EDGE)
-    first = simulate(prepared[0], EDGE, ALONE).cycles
+    first = simulate(prepared[0], EDGE, NO_CONTENTION).cycles
     load = ContentionTrace.of([(0, SHARE_UNIT), (first + 7, SHARE_UNIT // 4)])
     rest, now = [], first
     for p in prepared[1:]:
@@ -134,7 +134,7 @@ def test_a_compiled_model_sums_its_pieces() -> None:
     assert [operator.name for operator in compiled.operators] == ["op1", "op2"]
     assert compiled.segments("none") == (SegmentEntry(1, 1),) * 2
     assert compiled.same_as("severe") == "none"
-    assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, ALONE).cycles
+    assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, NO_CONTENTION).cycles
     with pytest.raises(BadInputError, match=r"level 'slight': .*; levels: none, severe"):
         compiled.variants("slight")
 

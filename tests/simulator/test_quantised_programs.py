@@ -15,7 +15,7 @@ from simulator.npu.asm import parse
 from simulator.npu.container import Container, Variant
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
-from simulator.npu.level import ALONE
+from simulator.npu.level import NO_CONTENTION
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.session import InferenceSession
@@ -32,7 +32,7 @@ def run(text: str, *placed: tuple[int, Array]) -> Array:
         place(ddr, block, values)
     made = program(text)
     execute(made, TINY, ddr)
-    assert simulate(made, TINY, ALONE).cycles > 0
+    assert simulate(made, TINY, NO_CONTENTION).cycles > 0
     return ddr
 
 

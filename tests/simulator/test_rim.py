@@ -10,7 +10,7 @@ import tempfile
 import pytest
 import typer
 
-from simulator.command import WHERE, new_app, run
+from simulator.command import OS_ERROR_HINTS, new_app, run_command
 
 
 def app_that_raises(error: BaseException) -> typer.Typer:
@@ -23,10 +23,10 @@ def app_that_raises(error: BaseException) -> typer.Typer:
     return app
 
 
-@pytest.mark.parametrize("number", WHERE)
+@pytest.mark.parametrize("number", OS_ERROR_HINTS)
 def test_a_disk_is_nobodys_bug(number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(app_that_raises(OSError(number, os.strerror(number), "some/file")), "tool", []) == 2
-    assert capsys.readouterr().err == f"tool: some/file: {WHERE[number]}\n"
+    assert run_command(app_that_raises(OSError(number, os.strerror(number), "some/file")), "tool", []) == 2
+    assert capsys.readouterr().err == f"tool: some/file: {OS_ERROR_HINTS[number]}\n"
 
 
 def test_no_temporary_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,12 +34,12 @@ def test_no_temporary_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
     with pytest.raises(FileNotFoundError) as found:
         tempfile.gettempdir()
-    assert run(app_that_raises(found.value), "tool", []) == 2
+    assert run_command(app_that_raises(found.value), "tool", []) == 2
     assert "set TMPDIR to a folder that can be written" in capsys.readouterr().err
 
 
 def test_others_are_bugs() -> None:
-    assert run(app_that_raises(OSError(errno.EBADF, "bad")), "tool", [], bug=str) == 70
+    assert run_command(app_that_raises(OSError(errno.EBADF, "bad")), "tool", [], bug=str) == 70
 
 
 def test_the_handler_of_a_caller_stays(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,7 @@ def test_the_handler_of_a_caller_stays(capsys: pytest.CaptureFixture[str]) -> No
         def main() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-        assert run(app, "tool", []) == 143
+        assert run_command(app, "tool", []) == 143
         assert capsys.readouterr().err == "tool: terminated\n"
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
     finally:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.background_load import GENERATORS, PortLoad, generate
+from simulator.background_load import GENERATORS, PortLoad, generate_trace
 from simulator.compiled import Compiled
 from simulator.controller import EstimatorRule, Observation, Oracle, StaticRule, StaticState, SwitchingRule, ThresholdRule
 from simulator.ddr import ContentionTrace
@@ -25,8 +25,8 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 from simulator.response import Response, measure_response, prepared_variants, share_grid
-from simulator.runtime import Runtime, Served
-from simulator.thresholds import choose_thresholds, one_pair
+from simulator.runtime import Runtime, ServedRun
+from simulator.thresholds import choose_thresholds, repeat_pair
 from simulator.timing import Prepared, prepare, simulate, simulate_trace
 from tests.programs import copy, memory_map, program, random_program, record
 
@@ -62,7 +62,7 @@ def response() -> Response:
     return measure_response(VARIANTS, [FULL, HALF, QUARTER, *share_grid(TINY)])
 
 
-def history(served: Served) -> list[tuple[str, int, int]]:
+def history(served: ServedRun) -> list[tuple[str, int, int]]:
     return [(served.variants[v], s, n) for v, s, n in zip(served.variant, served.start.tolist(), served.latency.tolist(), strict=True)]
 
 
@@ -219,7 +219,7 @@ def plainly(prepared: Prepared, trace: ContentionTrace, count: int) -> list[int]
 def test_looking_up_is_simulating(kind: str, length: int) -> None:
     """Holds from far below an inference (many changes in one) to far above."""
     prepared = prepare(random_program(TINY, 5, 150), TINY)
-    trace = generate(kind, 2, PortLoad((FULL, HALF, QUARTER // 4), length, 400))
+    trace = generate_trace(kind, 2, PortLoad((FULL, HALF, QUARTER // 4), length, 400))
     served = Runtime({"only": (prepared,)}, TINY).serve(StaticRule(0), trace, inferences=60)
     assert served.latency.tolist() == plainly(prepared, trace, 60)
     assert (served.start[1:] == np.cumsum(served.latency)[:-1]).all()
@@ -249,7 +249,7 @@ def test_the_border_on_paper(response: Response) -> None:
 
 def test_chosen_thresholds_settle_and_one_pair_does_not(runtime: Runtime, response: Response) -> None:
     chosen = choose_thresholds(response).rule
-    pair = one_pair(response, ((14,), (20,)), 0.4, 2.0)
+    pair = repeat_pair(response, ((14,), (20,)), 0.4, 2.0)
     assert {o.share_units for o in pair.oscillations} >= {HALF}
     for share in (FULL, HALF, QUARTER, *(o.share_units for o in pair.oscillations)):
         assert runtime.serve(chosen, ContentionTrace.constant(share), inferences=20).switches <= 1
@@ -261,7 +261,7 @@ def test_chosen_thresholds_settle_and_one_pair_does_not(runtime: Runtime, respon
 @pytest.mark.parametrize("seed", range(3))
 def test_both_rules_follow_a_load_that_holds(response: Response, kind: str, seed: int) -> None:
     runtime = Runtime(VARIANTS, TINY, switch_cycles=3)
-    trace = generate(kind, seed, PortLoad((FULL, HALF, QUARTER), 44, 200))
+    trace = generate_trace(kind, seed, PortLoad((FULL, HALF, QUARTER), 44, 200))
     oracle = runtime.serve(Oracle(), trace, until_cycle=44 * 200)
     static = min((runtime.serve(StaticRule(v), trace, until_cycle=44 * 200) for v in range(2)), key=lambda s: s.mean_cycles)
     rules: list[SwitchingRule[object]] = [choose_thresholds(response).rule, EstimatorRule(response, 3)]
@@ -274,7 +274,7 @@ def test_both_rules_follow_a_load_that_holds(response: Response, kind: str, seed
 @pytest.mark.parametrize("seed", range(3))
 def test_the_estimator_does_not_lose_to_an_adversary(response: Response, seed: int) -> None:
     runtime = Runtime(VARIANTS, TINY, switch_cycles=3)
-    trace = generate("adversarial", seed, PortLoad((FULL, HALF, QUARTER), 44, 400))
+    trace = generate_trace("adversarial", seed, PortLoad((FULL, HALF, QUARTER), 44, 400))
     static = min((runtime.serve(StaticRule(v), trace, until_cycle=44 * 400) for v in range(2)), key=lambda s: s.mean_cycles)
     served = runtime.serve(EstimatorRule(response, 3), trace, until_cycle=44 * 400)
     assert served.regret(static) < 0.02

@@ -18,7 +18,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from tests.simulator.micro import DDR_BLOCKS, TINY, program
 
 WEIGHTS = DdrBuffer("w", "constant", 0, 64)
@@ -48,7 +48,7 @@ LINES = RIGHT.strip().splitlines()
 
 
 def checked(*texts: str, buffers: tuple[DdrBuffer, ...] = BUFFERS):
-    return check(program(*texts, buffers=buffers), TINY)
+    return sanitize_program(program(*texts, buffers=buffers), TINY)
 
 
 def test_a_right_program_passes():
@@ -62,7 +62,7 @@ def test_a_missing_flag_is_a_race(at):
     findings = checked("\n".join(lines))
     races = [finding for finding in findings if finding.kind == "race"]
     # the last producer before the flag and the first consumer behind it (whose number fell by the two lines left out)
-    assert any(f.other == (0, at - 1) and f.instruction in (at, at + 1) for f in races)
+    assert any(f.counterpart == (0, at - 1) and f.instruction in (at, at + 1) for f in races)
 
 
 def test_race_names_blocks_and_both_instructions():
@@ -73,12 +73,12 @@ def test_race_names_blocks_and_both_instructions():
     (finding, *rest) = [f for f in checked(text) if f.kind == "race"]
     assert not rest
     assert (finding.core, finding.instruction, finding.engine) == (0, 1, Engine.MTE1)
-    assert (finding.memory, finding.blocks, finding.other) == (Memory.L1, (2, 3), (0, 0))
+    assert (finding.memory, finding.blocks, finding.counterpart) == (Memory.L1, (2, 3), (0, 0))
     assert "instruction 1 (MTE1 COPY) and core 0 instruction 0 (MTE2 COPY) touch L1 blocks 2..3" in str(finding)
 
 
 def races_on(machine, text):
-    found = check(replace(program(text, buffers=BUFFERS), machine=machine.digest), machine)
+    found = sanitize_program(replace(program(text, buffers=BUFFERS), machine=machine.digest), machine)
     return [finding for finding in found if finding.kind == "race"]
 
 
@@ -127,7 +127,7 @@ def test_reuse_of_a_buffer_before_its_reader_is_done():
     MTE2 COPY L1[3] DDR[70] length=4 count=1 count2=1
     """
     findings = [f for f in checked(text) if f.kind == "race"]
-    assert [(f.instruction, f.blocks, f.other) for f in findings] == [(4, (3, 4), (0, 3))]
+    assert [(f.instruction, f.blocks, f.counterpart) for f in findings] == [(4, (3, 4), (0, 3))]
 
 
 def test_several_readers_are_all_remembered():
@@ -146,7 +146,7 @@ def test_several_readers_are_all_remembered():
     """
     for flagged, racing in (("MTE1", 6), ("MTE3", 5)):
         findings = [f for f in checked(text.format(flagged, flagged)) if f.kind == "race"]
-        assert [(f.instruction, f.other) for f in findings] == [(9, (0, racing))]
+        assert [(f.instruction, f.counterpart) for f in findings] == [(9, (0, racing))]
 
 
 def test_unwritten_reads():
@@ -275,7 +275,7 @@ def test_overwritten_in_order(writes, reads, found):
     """A load, a reader, another load to the same place, and, after it, another reader: no race."""
     text = LOAD.format(64, reads) + THERE + READ.format(0, reads) + BACK + LOAD.format(80, writes) + THERE + READ.format(2, reads)
     findings = [f for f in checked(text) if f.core >= 0]
-    assert [(f.kind, f.instruction, f.memory, f.blocks, f.other) for f in findings] == [
+    assert [(f.kind, f.instruction, f.memory, f.blocks, f.counterpart) for f in findings] == [
         ("overwritten_read", 9, Memory.L1, (2, 3), (0, 6)) for _ in range(found)
     ]
     if found:
@@ -289,7 +289,7 @@ def test_nothing_but_l1_passes_from_operator_to_operator():
     text = "VECTOR VFILL UB[0] blocks=1 repeats=1 dbs=1 f16 @1.1\nVECTOR VCOPY UB[8] UB[0] blocks=1 repeats=1 dbs=1 s0bs=1 f16 @1.{}\n"
     assert [f for f in checked(text.format(1)) if f.core >= 0] == []
     (finding,) = [f for f in checked(text.format(2)) if f.core >= 0]
-    assert (finding.kind, finding.instruction, finding.memory, finding.other) == ("overwritten_read", 1, Memory.UB, (0, 0))
+    assert (finding.kind, finding.instruction, finding.memory, finding.counterpart) == ("overwritten_read", 1, Memory.UB, (0, 0))
 
 
 BIAS = """
@@ -463,10 +463,10 @@ def test_races_are_those_of_brute_force(texts):
     """Every race that is reported is one, and one is reported wherever there is any."""
     buffers = (DdrBuffer("x", "input", 0, DDR_BLOCKS),)
     p = Program(TINY.digest, tuple(parse(text) for text in texts), MemoryMap(DataType.float16, buffers, DDR_BLOCKS))
-    findings = check(p, TINY)
+    findings = sanitize_program(p, TINY)
     if any(f.kind == "deadlock" for f in findings):
         return
-    found = {frozenset(((f.core, f.instruction), f.other)) for f in findings if f.kind == "race"}
+    found = {frozenset(((f.core, f.instruction), f.counterpart)) for f in findings if f.kind == "race"}
     expected = racing_pairs(p.streams)
     assert found <= expected
     assert bool(found) == bool(expected)

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.ddr import ContentionTrace
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine_file import load_machine
-from simulator.runtime import Served
+from simulator.runtime import ServedRun
 from simulator.served_trace import served_trace
 
 TINY = load_machine("tiny").model_copy(update={"clock_hz": 1_000_000})  # a cycle is a microsecond
@@ -19,7 +19,7 @@ LOAD = ContentionTrace.of([(0, SHARE_UNIT), (15, SHARE_UNIT // 4), (60, SHARE_UN
 
 def read(load: ContentionTrace = LOAD) -> dict[str, Any]:
     columns = ((0, 14, 37), (14, 23, 23), (0, 1, 1), (5, 20, 20), (10, 0, 40))
-    served = Served(("light", "heavy"), *(np.array(column, np.int64) for column in columns))
+    served = ServedRun(("light", "heavy"), *(np.array(column, np.int64) for column in columns))
     value = json.loads(b"".join(served_trace(served, load, TINY, {"trace": "by hand"})))
     assert isinstance(value, dict)
     return value

@@ -14,7 +14,7 @@ from simulator.npu.controller_table import RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
-from simulator.thresholds import choose_thresholds, one_pair, oscillations
+from simulator.thresholds import choose_thresholds, oscillations, repeat_pair
 
 GRID = tuple(np.geomspace(SHARE_UNIT, SHARE_UNIT // 8, 13).round().astype(int).tolist())
 
@@ -118,26 +118,26 @@ def test_chosen_thresholds_settle_at_every_share(variants: list[tuple[int, int]]
 def test_one_pair_for_all_borders_oscillates_and_says_where() -> None:
     # rho of b is four times that of a
     response = respond((10, 10), (20, 5))
-    found = one_pair(response, ((1,), (2,)), 0.6, 1.5).oscillations
+    found = repeat_pair(response, ((1,), (2,)), 0.6, 1.5).oscillations
     x = response.slowness
     expected = [share for share, slow in zip(GRID, x, strict=True) if 1 / slow < 0.6 and 4 / slow >= 1.5]
     assert [o.share_units for o in found] == expected
     assert len(expected) >= 3
     assert str(found[0]).startswith(f"oscillates at a share of {expected[0] / SHARE_UNIT:.3f}: a (rho")
     # the state machine agrees, at every share
-    rule = one_pair(response, ((1,), (2,)), 0.6, 1.5).rule
+    rule = repeat_pair(response, ((1,), (2,)), 0.6, 1.5).rule
     for k, share in enumerate(GRID):
         assert (settle(rule, response, k, 0)[1] > 1) == (share in expected)
 
 
 def test_one_pair_does_not_oscillate_where_its_ratio_is_that_of_rho() -> None:
     response = respond((10, 10), (20, 5))
-    assert one_pair(response, ((1,), (2,)), 0.6, 2.4).oscillations == ()
-    assert len(one_pair(response, ((1,), (2,)), 0.6, 2.3).oscillations) > 0
+    assert repeat_pair(response, ((1,), (2,)), 0.6, 2.4).oscillations == ()
+    assert len(repeat_pair(response, ((1,), (2,)), 0.6, 2.3).oscillations) > 0
 
 
 def test_the_ladder_of_one_pair_is_by_what_levels_cost() -> None:
-    rule = one_pair(respond((1, 9), (2, 8), (3, 7)), ((90,), (10, 20), (10, 30)), 0.5, 9.0, slice_cycles=77).rule
+    rule = repeat_pair(respond((1, 9), (2, 8), (3, 7)), ((90,), (10, 20), (10, 30)), 0.5, 9.0, slice_cycles=77).rule
     assert rule == ThresholdRule((1, 2, 0), (32768, 32768), (9 * 65536, 9 * 65536), 77)
 
 
@@ -159,4 +159,4 @@ def test_hysteresis_is_above_zero(hysteresis: float) -> None:
 )
 def test_a_pair_in_the_wrong_order(t_min: float, t_max: float) -> None:
     with pytest.raises(BadInputError, match="accepted: 0 < t_min < t_max"):
-        one_pair(respond((10, 10)), ((1,),), t_min, t_max)
+        repeat_pair(respond((10, 10)), ((1,),), t_min, t_max)

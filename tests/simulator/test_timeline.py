@@ -12,7 +12,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
-from simulator.timeline import Cause, Timeline, covered, data_alone, timeline, union
+from simulator.timeline import Cause, Timeline, covered_length, merge_intervals, timeline, uncontended_data_cycles
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
@@ -112,9 +112,9 @@ def test_what_a_transfer_loses() -> None:
     two = run([load(10)], [load(10)])
     # half the port each: 20 cycles, alone 10
     assert (two.end - two.start).tolist() == [20, 20]
-    assert data_alone(two, np.arange(2)).tolist() == [10, 10]
+    assert uncontended_data_cycles(two, np.arange(2)).tolist() == [10, 10]
     half = run([load(10)], share=SHARE_UNIT // 2)
-    assert (half.end - half.start).tolist() == data_alone(half, np.arange(1), SHARE_UNIT // 2).tolist() == [20]
+    assert (half.end - half.start).tolist() == uncontended_data_cycles(half, np.arange(1), SHARE_UNIT // 2).tolist() == [20]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -139,7 +139,7 @@ def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
                 begin, end = t.dispatch[work] - machine.issue_cycles, t.dispatch[work]
                 last = end.max(initial=machine.launch_cycles) - machine.launch_cycles
             else:
-                begin, end = union(t.start[work], t.end[work])
+                begin, end = merge_intervals(t.start[work], t.end[work])
                 last = np.where(t.code[rows, 0] == Op.SET, t.start[rows], t.end[rows]).max(initial=0)
             assert (end - begin).sum() == timing.busy_cycles[core, engine]
             begin, end = np.concatenate((begin, s.start[mine])), np.concatenate((end, s.end[mine]))
@@ -150,5 +150,5 @@ def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
 
 def test_covered() -> None:
     start, end = np.array([2, 10]), np.array([5, 11])
-    assert covered(start, end, np.array([0, 2, 3, 5, 8, 10, 11, 20])).tolist() == [0, 0, 1, 3, 3, 3, 4, 4]
-    assert covered(start[:0], end[:0], np.array([7])).tolist() == [0]
+    assert covered_length(start, end, np.array([0, 2, 3, 5, 8, 10, 11, 20])).tolist() == [0, 0, 1, 3, 3, 3, 4, 4]
+    assert covered_length(start[:0], end[:0], np.array([7])).tolist() == [0]

@@ -20,13 +20,13 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.level import ALONE, Level
+from simulator.npu.level import NO_CONTENTION, Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import DMAS, DataType, Engine, Memory
 from simulator.npu.program import Code, Program
-from simulator.timeline import timeline, union
+from simulator.timeline import merge_intervals, timeline
 from simulator.timing import simulate
 from simulator.trace import chrome_trace
 from simulator.trace_events import gzipped
@@ -46,7 +46,7 @@ KEYS = {
 }
 
 
-def read(p: Program, machine: Machine, at: Level = ALONE, operators: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
+def read(p: Program, machine: Machine, at: Level = NO_CONTENTION, operators: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
     value = json.loads(b"".join(chrome_trace(timeline(p, machine, at), operators, about)))
     assert isinstance(value, dict)
     return value
@@ -79,7 +79,7 @@ def compiled() -> Program:
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    t = timeline(small(), TINY.model_copy(update={"issue_cycles": 1}), ALONE)
+    t = timeline(small(), TINY.model_copy(update={"issue_cycles": 1}), NO_CONTENTION)
     golden("small.trace.json", b"".join(chrome_trace(t, ("relu", 'conv "1" 100%ü'), {"level": "none"})).decode())
 
 
@@ -125,7 +125,7 @@ def check_lanes(p: Program, machine: Machine, level: Level) -> None:
             names = [engine.name, *(f"{engine.name} port {port}" for port in range(1, ports))]
             events = [e["args"] for name in names for e in found.get((core, name), [])]
             start, cycles = (np.array([e[key] for e in events], np.int64) for key in ("start_cycle", "cycles"))
-            begin, end = union(start, start + cycles)
+            begin, end = merge_intervals(start, start + cycles)
             assert (end - begin).sum() == busy[core, engine]
     for events in found.values():
         ends = 0
@@ -263,7 +263,7 @@ def test_a_program_of_nothing() -> None:
 
 
 def test_compression_is_the_same_bytes_every_time() -> None:
-    pieces = list(chrome_trace(timeline(small(), TINY, ALONE)))
+    pieces = list(chrome_trace(timeline(small(), TINY, NO_CONTENTION)))
     data = b"".join(gzipped(pieces))
     assert data == b"".join(gzipped(pieces))
     assert gzip.decompress(data) == b"".join(pieces)

@@ -19,7 +19,7 @@ from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
-from simulator.thresholds import ByHand
+from simulator.thresholds import ManualThresholds
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.cli.export_plans import few_plans, run_plans
@@ -56,9 +56,9 @@ def test_rules_of_grants_are_set_by_hand_as_the_table_has_them(run: Path) -> Non
     table = compiled.controller
     assert table is not None
     assert table.granted
-    same, _ = with_rule(compiled, table, ByHand())
+    same, _ = with_rule(compiled, table, ManualThresholds())
     assert same.controller == table
-    made = with_rule(compiled, table, ByHand(0.5, 0.75, 9))[0].controller
+    made = with_rule(compiled, table, ManualThresholds(0.5, 0.75, 9))[0].controller
     assert made is not None
     assert made.slice_cycles == 9
     for old, new in zip((table, *table.granted), (made, *made.granted), strict=True):

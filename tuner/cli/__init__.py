@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _details(error, words, debug)
 
     with report_kernels(search=words[:1] in (["tune"], ["sweep"])):
-        return command.run(app, "tilefarm", words, on_error, lambda error: _bug(error, words, debug))
+        return command.run_command(app, "tilefarm", words, on_error, lambda error: _bug(error, words, debug))
 
 
 def _bug(error: Exception, words: Sequence[str], debug: bool) -> str:

@@ -17,7 +17,7 @@ from simulator.npu.controller_table import RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
-from simulator.runtime import Served
+from simulator.runtime import ServedRun
 from simulator.served_trace import served_trace
 from simulator.terminal import print_line
 from simulator.thresholds import Thresholds
@@ -30,7 +30,7 @@ def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json
     runs, about = _runs(path, load, level)
     machine, thresholds = runs.compiled.machine, runs.thresholds
 
-    def row(served: Served) -> dict[str, Any]:
+    def row(served: ServedRun) -> dict[str, Any]:
         return _row(served, runs.oracle, machine.clock_hz)
 
     chosen = runs.chosen()
@@ -91,7 +91,7 @@ def _trace(text: str) -> Path | tuple[str, int]:
     return Path(text)
 
 
-def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
+def _row(served: ServedRun, oracle: ServedRun, clock_hz: int) -> dict[str, Any]:
     return {
         "inferences": served.inferences,
         "cycles": served.cycles,
@@ -105,7 +105,7 @@ def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
     }
 
 
-def _granted(runs: ContendedRuns, grants: GrantTrace, served: Served) -> dict[str, Any]:
+def _granted(runs: ContendedRuns, grants: GrantTrace, served: ServedRun) -> dict[str, Any]:
     """Granted resources by cycle with the variants that fit, needs of each variant, and the longest wait of an announcement."""
     names, needs = runs.runtime.names, runs.runtime.needs or ()
     steps = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from compiler.stages import DUMPED
 from simulator.npu.errors import BadInputError
-from simulator.terminal import print_line, shown
+from simulator.terminal import escape_line, print_line
 
 if TYPE_CHECKING:
     from compiler.dump.texts import Text
@@ -43,6 +43,6 @@ def write_texts(texts: Iterable[Text], folder: Path) -> None:
     except OSError as error:
         raise BadInputError(f"--dump-to {folder}: cannot be made: {error.strerror or error}") from None
     for stage, piece, levels, lines in texts:
-        data = "".join(f"{shown(line)}\n" for line in lines).encode()
+        data = "".join(f"{escape_line(line)}\n" for line in lines).encode()
         for level in levels or ("",):
             atomic_write(folder / ".".join(filter(None, (piece, level, stage, "txt"))), [data])

@@ -18,7 +18,7 @@ from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from simulator.thresholds import ByHand
+from simulator.thresholds import ManualThresholds
 from tuner.config import BUILT_IN, NPU
 from tuner.log.read import read_rows, read_tasks
 from tuner.measure.reopen import plans_of
@@ -109,7 +109,7 @@ def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float 
     return {level: m.plan for level, m in shipped.variants.items()}
 
 
-def bundle_facts(compiled: Compiled, folder: Path, where: str, by_hand: ByHand | None) -> dict[str, Any]:
+def bundle_facts(compiled: Compiled, folder: Path, where: str, by_hand: ManualThresholds | None) -> dict[str, Any]:
     """Write the bundle of a compiled model, with the threshold rule set by hand if given; returns its description as JSON.
 
     where: names the model in errors.

@@ -127,12 +127,12 @@ def _guard_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def guarded(**values: Any) -> Any:
-        from simulator.outputs import check_apart, check_out
+        from simulator.outputs import check_distinct, check_out
 
         inputs = [path for name, use in uses.items() if not use.writes for path in _paths(values.get(name))]
         for name, use in uses.items():
             if use.writes and values.get(name) is not None:
-                (check_apart if use.folder else check_out)(values[name], inputs, f"--{name.replace('_', '-')}")
+                (check_distinct if use.folder else check_out)(values[name], inputs, f"--{name.replace('_', '-')}")
         return function(**values)
 
     return guarded

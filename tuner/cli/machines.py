@@ -122,7 +122,9 @@ def _deliverable(machine: Machine) -> dict[str, float]:
 
 def _granted(machine: Machine, level: str) -> str:
     """Memory and cores that a level leaves of the machine, where less than all."""
-    return ", ".join(f"{amount:,} {resource} of {total:,}" for amount, resource, total in machine.granted(level).less(machine.whole))
+    return ", ".join(
+        f"{amount:,} {resource} of {total:,}" for amount, resource, total in machine.granted(level).smaller_sizes(machine.full_grant)
+    )
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

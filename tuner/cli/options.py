@@ -20,7 +20,7 @@ from tuner import request
 from tuner.cli.group import FILE, READ
 
 if TYPE_CHECKING:
-    from simulator.thresholds import ByHand
+    from simulator.thresholds import ManualThresholds
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 CompiledOut = Annotated[
@@ -154,9 +154,9 @@ class RuleOptions:
         ),
     ] = None
 
-    def by_hand(self) -> ByHand | None:
+    def by_hand(self) -> ManualThresholds | None:
         """Rule set by hand, or None.  Raises `BadInputError` for one threshold without the other, and for an invalid pair."""
-        from simulator.thresholds import ByHand, pair_in_units
+        from simulator.thresholds import ManualThresholds, pair_in_units
 
         if (self.t_min is None) != (self.t_max is None):
             raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
@@ -164,7 +164,7 @@ class RuleOptions:
             pair_in_units(self.t_min, self.t_max)
         elif self.slice_cycles is None:
             return None
-        return ByHand(self.t_min, self.t_max, self.slice_cycles or 0)
+        return ManualThresholds(self.t_min, self.t_max, self.slice_cycles or 0)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) 
     """Plan for each level.  model: of `tilefarm train`; None for the estimate.  Raises `BadInputError`, `InfeasibleError`."""
     if model is None:
         return default_by_level(opened) if layerwise else quick_plans(opened, progress=_now_and_then())
-    from compiler.cost.features import scaled
+    from compiler.cost.features import scale_features
     from tuner.cost_model.interface import predict_at
     from tuner.cost_model.tiling_model import load_models, tiled_plans
 
@@ -45,7 +45,7 @@ def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) 
     if not layerwise:
 
         def by_models(raw: Floats, levels: Sequence[str]) -> Floats:
-            return predict_at([models[level] for level in levels], scaled(raw))
+            return predict_at([models[level] for level in levels], scale_features(raw))
 
         return quick_plans(opened, lambda _: by_models, _now_and_then())
     tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
 from simulator.bundle.read import read_model
-from simulator.critical_path import WAITS, WORK, Spent, critical_chain, spent
+from simulator.critical_path import WAITS, WORK, ChainCycles, chain_cycles, critical_chain
 from simulator.npu.container import OperatorEntry
 from simulator.terminal import print_line
 from simulator.timeline import Cause
@@ -25,7 +25,7 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
         compiled.check_cycles(name, timeline.cycles)  # stale cycles in the file are an error
     operators = compiled.operators
     rows = {name: breakdown(timeline, compiled.segments(name), operators) for name, timeline in runs.items()}
-    chains = {name: spent(timeline, critical_chain(timeline)) for name, timeline in runs.items()}
+    chains = {name: chain_cycles(timeline, critical_chain(timeline)) for name, timeline in runs.items()}
     machine = compiled.machine
     if as_json:
         print_json(
@@ -61,7 +61,7 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
 _SHOWN_LINKS = 10
 
 
-def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[Spent], cycles: int) -> None:
+def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[ChainCycles], cycles: int) -> None:
     """Links of the critical chain, the longest first, and sums by engine."""
     print_line()
     print_line("the longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
@@ -76,15 +76,15 @@ def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[Spent], cyc
     )
 
 
-def _of(operators: Sequence[OperatorEntry], link: Spent) -> str | None:
+def _of(operators: Sequence[OperatorEntry], link: ChainCycles) -> str | None:
     return _name(operators, link.operator) if link.operator >= 0 else None
 
 
-def _what(link: Spent) -> str:
+def _what(link: ChainCycles) -> str:
     return link.engine.name if link.cause == WORK else f"{link.engine.name} {WAITS[Cause(link.cause)]}"
 
 
-def _link(operators: Sequence[OperatorEntry], link: Spent) -> dict[str, Any]:
+def _link(operators: Sequence[OperatorEntry], link: ChainCycles) -> dict[str, Any]:
     cause = "work" if link.cause == WORK else Cause(link.cause).name.lower()
     return {"operator": _of(operators, link), "engine": link.engine.name, "cause": cause, "cycles": link.cycles}
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simulator.terminal import print_line, print_text, shown, shown_json
+from simulator.terminal import escape_json, escape_line, print_line, print_text
 from tuner.cost_model.messages import describe_proposers
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
 from tuner.measure.merit import speedup
@@ -18,7 +18,7 @@ from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table.  Columns with names that start with `<` are text (left), others numbers (right)."""
     texts = [[_cell(value) for value in row] for row in rows]
-    names = [shown(name.removeprefix("<")) for name in columns]
+    names = [escape_line(name.removeprefix("<")) for name in columns]
     left_flags = [name.startswith("<") for name in columns]
     if sys.stdout.isatty():
         from rich.console import Console
@@ -40,7 +40,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def _cell(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return "" if value is None else shown(str(value))
+    return "" if value is None else escape_line(str(value))
 
 
 def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
@@ -125,7 +125,7 @@ def print_next(*commands: Sequence[object]) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON value; no NaN."""
-    print_text(shown_json(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)) + "\n")
+    print_text(escape_json(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)) + "\n")
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:

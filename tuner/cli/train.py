@@ -37,7 +37,7 @@ def train(
     correctly,
     and how many the estimate ranks correctly.
     """
-    from simulator.npu.files import write_whole
+    from simulator.npu.files import write_atomically
     from tuner.config import load_config
     from tuner.cost_model.offline_training import model_of_runs
     from tuner.cost_model.training_rows import read_logged
@@ -50,7 +50,7 @@ def train(
         say(f"{len(logged.rows.cycles):,} rows of {len(logged.runs)} runs, {logged.tasks:,} segments")
     trained = model_of_runs(logged, settings, seed, trials, (lambda _: None) if quiet else say)
     write_json(LocalPath(out.with_name(out.name + CARD)), trained.card)
-    write_whole(LocalPath(out), [trained.kept.model.encoded(trained.kept.kind)])
+    write_atomically(LocalPath(out), [trained.kept.model.encoded(trained.kept.kind)])
     if as_json:
         print_json(trained.card)
         return

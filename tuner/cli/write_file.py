@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
-from compiler.diagnostics.float_range import beyond_lines
+from compiler.diagnostics.float_range import out_of_range_lines
 from compiler.frontend.partition.partition import Partition
 from compiler.model import LoweredModel, ModelSpec
 from compiler.package.onnx_out import write_packed
@@ -59,7 +59,7 @@ def write_compiled(
         "file_bytes": None if out is None else out.stat().st_size,
         "levels": _levels(opened, measured),
     }
-    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *out_of_range_lines(opened.weights_beyond, dtype)))
 
 
 def write_for_host(part: Partition, source: ModelSpec, why: str, out: Path) -> CompiledReport:

@@ -1,7 +1,7 @@
 """Built-in cost model: gradient boosting of an estimate's error, in octaves.
 
-The columns of the trees, and the corrected estimate, are `compiler.cost.features.seen`: a model of the cycles themselves spends its first
-trees on the size of segments (docs/decisions.md).
+The columns of the trees, and the corrected estimate, are `compiler.cost.features.model_input`: a model of the cycles themselves spends its
+first trees on the size of segments (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from compiler.cost.features import seen
+from compiler.cost.features import model_input
 from tuner.config import ModelSettings, Range
 from tuner.cost_model.interface import TrainingRows
 
@@ -40,7 +40,7 @@ class BoostedTrees:
 
     @classmethod
     def train(cls, rows: TrainingRows, seed: int, settings: ModelSettings) -> Self:
-        columns, expected = seen(rows.features)
+        columns, expected = model_input(rows.features)
         off = np.log2(rows.cycles / expected)
         parameters = {
             "objective": "reg:squarederror",
@@ -62,7 +62,7 @@ class BoostedTrees:
         return cls(booster, bytes(booster.save_raw("ubj")))
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        columns, expected = seen(features)
+        columns, expected = model_input(features)
         off = self.booster.inplace_predict(np.ascontiguousarray(columns), missing=np.nan)
         return expected * np.exp2(np.asarray(off, np.float64))
 

@@ -1,6 +1,6 @@
 """Cross-validation on unseen networks: k folds of entire networks, each predicted by a model of the others.
 
-The estimate, which needs no model (`compiler.cost.features.estimated`), is evaluated on the same rows.
+The estimate, which needs no model (`compiler.cost.features.estimate_cycles`), is evaluated on the same rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import estimated
+from compiler.cost.features import estimate_cycles
 from tuner.config import ModelSettings
 from tuner.cost_model.interface import CostModel
 from tuner.cost_model.log_columns import WIDTH
@@ -65,7 +65,7 @@ class ModelBesideEstimate(NamedTuple):
 
 def compared(logged: LoggedRows, predicted: NDArray[np.float64]) -> dict[str, dict[str, ModelBesideEstimate]]:
     """Metrics by network, kind and level: `{"network": {name: ...}, "kind": ..., "level": ...}`, and `{"all": {"": ...}}`."""
-    rows, guessed = logged.rows, estimated(logged.rows.features)
+    rows, guessed = logged.rows, estimate_cycles(logged.rows.features)
 
     def of(mask: NDArray[np.bool_]) -> ModelBesideEstimate:
         chosen = rows.some(mask)

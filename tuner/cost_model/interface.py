@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.context import condition_of, under
+from compiler.cost.context import condition_of, join_condition
 from compiler.target.target_graph import TargetGraph
 from tuner.config import ModelSettings
 from tuner.plugins import COST_MODELS, find
@@ -46,7 +46,7 @@ class TrainingRows(NamedTuple):
     ) -> TrainingRows:
         """Rows of tasks measured at every level.  features: [n, F].  cycles: [n, levels]."""
         return cls(
-            np.concatenate([under(features, condition) for condition in conditions.values()]),
+            np.concatenate([join_condition(features, condition) for condition in conditions.values()]),
             cycles.T.ravel().astype(np.float64),
             np.tile(np.asarray(groups, np.str_), len(conditions)),
             np.repeat(np.array(list(conditions), np.str_), len(features)),
@@ -109,7 +109,7 @@ class AtLevel:
     condition: NDArray[np.float32]
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        return self.model.predict(under(features, self.condition))
+        return self.model.predict(join_condition(features, self.condition))
 
 
 def predict_at(models: Sequence[Predictor], features: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -125,7 +125,7 @@ def predict_at(models: Sequence[Predictor], features: NDArray[np.float32]) -> ND
         else:
             cycles[:, k] = model.predict(features)
     for alike in conditions.values():
-        rows = np.concatenate([under(features, member.condition) for _, member in alike])
+        rows = np.concatenate([join_condition(features, member.condition) for _, member in alike])
         cycles[:, [k for k, _ in alike]] = alike[0][1].model.predict(rows).reshape(len(alike), -1).T
     return cycles
 

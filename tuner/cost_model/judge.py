@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from compiler.cost.features import estimated
+from compiler.cost.features import estimate_cycles
 from tuner.config import ModelSettings
 from tuner.cost_model.interface import CostModel, TrainingRows
 from tuner.cost_model.messages import Proposer
@@ -50,7 +50,7 @@ def retrain(
     clean = usable(rows)
     unseen = clean.some(held_out(clean, seed, settings.hold_out))
     contenders: dict[Proposer, TrainedModel | None] = {"estimate": None, "prior": prior, "older": older if older != prior else None}
-    metrics: dict[Proposer, Mapping[str, Metrics]] = {"estimate": by_level(estimated(unseen.features), unseen)}
+    metrics: dict[Proposer, Mapping[str, Metrics]] = {"estimate": by_level(estimate_cycles(unseen.features), unseen)}
     metrics |= {
         proposer: by_level(model.judge_of(kind).predict(unseen.features), unseen)
         for proposer, model in contenders.items()

@@ -20,7 +20,7 @@ import simulator
 from compiler.cost.context import CONDITIONS
 from compiler.cost.features import FEATURE_SET, FEATURES
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from tuner.cost_model.interface import CostModel, find_cost_model
 from tuner.cost_model.log_columns import columns_read
 from tuner.cost_model.messages import Proposer
@@ -82,7 +82,7 @@ class TrainedModel:
         return b"".join([MAGIC, canonical_json(facts).encode(), b"\n", self.raw, self.judge])
 
     def save(self, path: AnyPath, kind: str) -> None:
-        write_whole(path, [self.encoded(kind)])
+        write_atomically(path, [self.encoded(kind)])
 
 
 class KeptModel(NamedTuple):

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import raw_features, scaled
+from compiler.cost.features import raw_features, scale_features
 from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts, choice_count
 from compiler.space.shared_memory import settled
@@ -69,7 +69,7 @@ def pick(compiler: Compiler, index: int, models: Models) -> dict[str, SegmentPla
     )
     chosen: dict[str, SegmentPlan] = {}
     if plans:
-        features = scaled([raw_features(target_graph, plan, index) for plan in plans])
+        features = scale_features([raw_features(target_graph, plan, index) for plan in plans])
         for level, model in models.items():
             order = np.argsort(model.predict(features), kind="stable").tolist()
             for i in order:
@@ -77,14 +77,14 @@ def pick(compiler: Compiler, index: int, models: Models) -> dict[str, SegmentPla
                     chosen[level] = plans[i]
                     break
     if len(chosen) < len(models):
-        sizes = ", ".join(f"{size:,} B of {name}" for name, size in target_graph.machine.buffers_bytes.there.items())
+        sizes = ", ".join(f"{size:,} B of {name}" for name, size in target_graph.machine.buffers_bytes.present_sizes.items())
         raise InfeasibleError(f"{target_graph.machine.name}: {target_graph.operators[index].name}: no tiling fits {sizes}")
     return chosen
 
 
 def single_block_counts(target_graph: TargetGraph, index: int) -> list[int]:
     """Block counts of a single operator: the useful ones, and one row at a time."""
-    return sorted({*block_counts(target_graph, index, index + 1), needed(target_graph)[index].size})
+    return sorted({*block_counts(target_graph, index, index + 1), rows_needed(target_graph)[index].size})
 
 
 def shortlist(target_graph: TargetGraph, space: OperatorSpace, levels: Sequence[str], size: int = SHORTLIST) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from tuner.config import TuneConfig
 from tuner.cost_model.model_file import KeptModel, decoded_model
 from tuner.cost_model.packaged import NAME, packaged_model
@@ -36,7 +36,7 @@ class Prior(NamedTuple):
 
     def copy(self, models: AnyPath) -> None:
         """To a run's folder."""
-        write_whole(models / PRIOR, [self.data])
+        write_atomically(models / PRIOR, [self.data])
 
 
 def read_prior(path: Path | None, config: TuneConfig, out: AnyPath | Path, resume: bool, say: Callable[[str], None]) -> Prior | None:

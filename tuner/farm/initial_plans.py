@@ -19,7 +19,7 @@ from compiler.build import compile_plan, plans_of_pieces
 from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
-from compiler.planner.segmentation import by_estimate
+from compiler.planner.segmentation import estimate_predictor
 from compiler.space.encode import genome_of
 from compiler.space.gene import Genome
 from compiler.space.initial import everywhere
@@ -82,7 +82,7 @@ def compiled_genomes(target_graph: TargetGraph, levels: Sequence[str], config: T
     if config.target.name != NPU or not config.use.segmentations:
         return {}
     try:
-        genomes = quick_genomes(Compiler(target_graph), target_graph, by_estimate(target_graph), levels)
+        genomes = quick_genomes(Compiler(target_graph), target_graph, estimate_predictor(target_graph), levels)
     except InfeasibleError:
         return {}
     if config.use.placement or not config.use.cores:

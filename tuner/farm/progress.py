@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from simulator.terminal import say, shown
+from simulator.terminal import escape_line, say
 from tuner.measure.merit import speedup
 from tuner.platform.interfaces import Clock
 from tuner.request import Snapshot
@@ -62,7 +62,7 @@ class ProgressBar:
         if self._quiet:
             return
         if self._live is not None:
-            self._live.console.print(shown(line), highlight=False, markup=False)
+            self._live.console.print(escape_line(line), highlight=False, markup=False)
         else:
             say(line, self._stream)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan, joined
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from simulator.npu.machine import BASELINE
 from simulator.terminal import say
 from tuner.config import TuneConfig
@@ -82,7 +82,7 @@ def choose_plans(opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneC
 
 def write_plans(folder: LocalPath, plans: Mapping[str, Plan]) -> None:
     for name, plan in plans.items():
-        write_whole(folder / f"{name}.json", [plan.to_json().encode()])
+        write_atomically(folder / f"{name}.json", [plan.to_json().encode()])
 
 
 def store_champions(runs: Sequence[SearchRun], opened: LoweredModel, chosen: ChosenPlans) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from tuner.log.digests import canonical_json, text_digest
 from tuner.platform.files import AnyPath
 
@@ -48,4 +48,4 @@ def write_counts(run: AnyPath, counts: Mapping[str, Count]) -> None:
     """Raises `BadInputError` where it cannot be written."""
     datasets = {name: list(count) for name, count in counts.items()}
     text = canonical_json({"version": VERSION, "datasets": datasets, "digest": text_digest(canonical_json(datasets))})
-    write_whole(run / FILE, [text.encode(), b"\n"])
+    write_atomically(run / FILE, [text.encode(), b"\n"])

@@ -18,7 +18,7 @@ from compiler.schedule.segment_table import RECORDS, TRANSFERS, part_of
 from compiler.schedule.stream_writer import Schedule
 from simulator.incremental_timing import Entries
 from simulator.pointer import pointer
-from simulator.timing_converge import Alike, alike
+from simulator.timing_converge import CommonSuffix, find_common_suffix
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
@@ -220,7 +220,7 @@ class Preparer:
         """The next schedule has nothing in common with the last one."""
         self._limit = np.empty(0, np.int64)
 
-    def entries(self, schedule: Schedule) -> tuple[Entries, Ints, Ints, Alike | None]:
+    def entries(self, schedule: Schedule) -> tuple[Entries, Ints, Ints, CommonSuffix | None]:
         """A schedule on the cores that it uses: the first len(schedule.lengths) of the machine.
 
         Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before, the end of a
@@ -240,7 +240,7 @@ class Preparer:
         streams = np.column_stack((start, start + s.lengths))
         behind = None
         if stays and len(streams) == len(self._streams):
-            behind = alike(
+            behind = find_common_suffix(
                 self._word,
                 self._queues,
                 s.stream,

@@ -16,7 +16,7 @@ import numpy as np
 from compiler.pipeline import Compiler, ScheduledShare
 from compiler.schedule.stream_writer import Schedule
 from compiler.schedule.synchronize import Synchroniser
-from simulator.incremental_timing import ResumingRuns, Times
+from simulator.incremental_timing import IncrementalRuns, Times
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from simulator.timing_state import Ints
@@ -45,7 +45,7 @@ class Timer:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._synchroniser = Synchroniser(compiler.target_graph, compiler.synchroniser.footprints)
         self._preparer = Preparer()
-        self._runs: dict[tuple[str, int], ResumingRuns] = {}
+        self._runs: dict[tuple[str, int], IncrementalRuns] = {}
         self._parts: list[ScheduledShare] = []
         self.instructions = 0  # of the last program
 
@@ -74,7 +74,7 @@ class Timer:
         cores = len(schedule.lengths)
         for (_, of_cores), runs in self._runs.items():
             if of_cores == cores:
-                runs.differs(words, rows, alike)
+                runs.set_common_parts(words, rows, alike)
             else:
                 runs.forget()
         busy = np.concatenate([footprint.totals for footprint in footprints]).reshape(-1, 2, len(Engine))[:, 0].sum(0)
@@ -83,7 +83,7 @@ class Timer:
         for level in levels:
             key = level, cores
             if key not in self._runs:
-                self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
+                self._runs[key] = IncrementalRuns(self._clock, self._clock.contention[level], cores, self._resuming)
             times[level] = _of_level(busy, self._runs[key].run(program))
         return times
 

@@ -96,7 +96,7 @@ class Npu:
         needs = needs_of(parts)
         fits = [level for level in self.levels if needs.fits(self._granted[level])]
         if not fits:
-            return Infeasible(kind, f"{needs.beyond(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
+            return Infeasible(kind, f"{needs.shortage(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
         return fits, needs.shared_bytes
 
     def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[ScheduledShare] | Infeasible) -> Timed:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compiler.ir.operators import Concat, Convolution, Operator, Shuffle
 from compiler.ir.region import EMPTY, Rows
-from compiler.segment.blocks import needed, operand_rows
+from compiler.segment.blocks import operand_rows, rows_needed
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
@@ -61,7 +61,7 @@ class Roofline:
             return cached
         target_graph, inside = self.target_graph, set(operators)
         specs = [target_graph.operators[k] for k in operators]
-        rows = needed(target_graph)
+        rows = rows_needed(target_graph)
         macs: dict[DataType, int] = {}
         for spec in specs:
             dtype = target_graph.type_of(spec.reads[0]).product

@@ -75,7 +75,7 @@ def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:
 
 def check_runner(machine: Machine, levels: Sequence[str], name: str) -> None:
     """Raise `BadInputError` for a level that grants less than all, where the runner does not say that it sees to that."""
-    less = [level for level in levels if machine.granted(level) != machine.whole]
+    less = [level for level in levels if machine.granted(level) != machine.full_grant]
     if not less or name == BUILT_IN or name.startswith(GRANTING):
         return
     if name.startswith(COMMAND) or getattr(find(RUNNERS, name).object, "grants", False) is not True:

@@ -23,7 +23,7 @@ class AnyPath(Protocol):
     """Has as much of `pathlib.Path` as the store uses, and durability beside it.  `tuner.platform.local_files.LocalPath` is a `Path`.
 
     All methods raise OSError.  What was written or renamed outlives a crash of the computer only when `fsync` of the file, and of the
-    folder for its name, has returned.  `simulator.npu.files.write_whole` does that in its order.
+    folder for its name, has returned.  `simulator.npu.files.write_atomically` does that in its order.
     """
 
     @property

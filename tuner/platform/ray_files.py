@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.own_folders import private_folder, unwritable
+from simulator.npu.own_folders import private_folder, write_error
 
 MOST_FOLDER = 40  # sockets lie up to 64 characters deeper, and a socket's path has 107: not under a long TMPDIR
 TOKEN = "RAY_AUTH_TOKEN"
@@ -18,7 +18,7 @@ def ray_folder() -> Path:
     """Where a Ray of our own keeps its session: RAY_TMPDIR/ray, else the first of some that it can use.  Raises `BadInputError`."""
     if given := os.environ.get("RAY_TMPDIR"):
         folder = Path(given).absolute() / "ray"
-        if why := f"longer than {MOST_FOLDER} characters" if len(str(folder)) > MOST_FOLDER else unwritable(folder):
+        if why := f"longer than {MOST_FOLDER} characters" if len(str(folder)) > MOST_FOLDER else write_error(folder):
             raise BadInputError(f"RAY_TMPDIR {given}: Ray cannot use {folder}: {why}; expected a short path that can be written")
         return folder
     common = Path("/tmp/ray")
@@ -27,7 +27,7 @@ def ray_folder() -> Path:
     for base in ("", "/dev/shm"):
         with suppress(BadInputError):
             folder = private_folder(base) / "ray"
-            if len(str(folder)) <= MOST_FOLDER and not unwritable(folder):
+            if len(str(folder)) <= MOST_FOLDER and not write_error(folder):
                 return folder
     raise BadInputError(
         f"{common}: Ray cannot write there, nor below TMPDIR or /dev/shm; set RAY_TMPDIR to a short path that can be written"
@@ -37,7 +37,7 @@ def ray_folder() -> Path:
 def provide_token() -> bool:
     """Put a token into the environment, which Ray's processes inherit, where it cannot write the file of one; whether there is one."""
     path = token_path()
-    if not os.environ.keys() & {TOKEN, f"{TOKEN}_PATH"} and (path is None or (not path.is_file() and unwritable(path.parent))):
+    if not os.environ.keys() & {TOKEN, f"{TOKEN}_PATH"} and (path is None or (not path.is_file() and write_error(path.parent))):
         os.environ[TOKEN] = secrets.token_hex(32)
     return TOKEN in os.environ
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from simulator.terminal import shown, shown_text
+from simulator.terminal import escape_line, escape_text
 from tuner.report.style import DARK, FONT, INK, MUTED, RULE
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -126,12 +126,12 @@ def counted(number: int, noun: str) -> str:
 def as_text(cell: object) -> str:
     """HTML of a plain text or number, also valid inside an attribute."""
     text = f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else "" if cell is None else str(cell)
-    return escape(shown(text))
+    return escape(escape_line(text))
 
 
 def preformatted(text: str) -> str:
     """HTML of a file's lines."""
-    return f"<pre>{escape(shown_text(text))}</pre>"
+    return f"<pre>{escape(escape_text(text))}</pre>"
 
 
 def error_text(error: float | None) -> str:

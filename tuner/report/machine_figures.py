@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
-from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
-from simulator.timeline import Cause, Timeline, union
+from simulator.occupancy import bytes_in_use, ddr_use, limit_points, shared_in_use
+from simulator.timeline import Cause, Timeline, merge_intervals
 from simulator.timing_state import ENGINES
 from tuner.report.html import as_text
 from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
@@ -150,7 +150,7 @@ def standing(timeline: Timeline) -> go.Figure:
     for core, engine in lanes:
         rows = timeline.queues[core * ENGINES + engine]
         rows = rows[timeline.work[rows]]
-        begin, end = union(timeline.start[rows], timeline.end[rows])
+        begin, end = merge_intervals(timeline.start[rows], timeline.end[rows])
         spent = {"work": int((end - begin).sum())}
         of_engine = (stalls.core == core) & (stalls.engine == engine)
         for cause in Cause:
@@ -190,7 +190,7 @@ def occupancy(timeline: Timeline) -> go.Figure:
     )
     # plotly has no lanes: each is an axis of its own over a part of the height
     for i, (name, steps) in enumerate(lanes):
-        shown, limit, number = thinned(steps, _STEPS), sizes[name], str(i + 1) if i else ""
+        shown, limit, number = limit_points(steps, _STEPS), sizes[name], str(i + 1) if i else ""
         bottom, top = 1 - (i + 0.9) / len(lanes), 1 - (i + 0.25) / len(lanes)
         drawn.layout[f"yaxis{number}"] = axis | {
             "domain": [bottom, top], "range": [0, 1.02], "tickvals": [0, 0.5, 1], "tickformat": ".0%", "fixedrange": True,

@@ -199,7 +199,7 @@ def _grouped(summary: dict[str, Any]) -> str:
 def _crossings(run: RunView, figures: Figures) -> str:
     if len(run.response.variants) == 1:
         return "<p>One program is the best at every level.</p>"
-    reduced = any(run.machine.granted(level) != run.machine.whole for level in run.levels)
+    reduced = any(run.machine.granted(level) != run.machine.full_grant for level in run.levels)
     cost = "<h3>What the wrong variant costs</h3>" + figures.place(machine.behind(run)) + (_GRANTS if reduced else "")
     crossings = machine.crossings(run)
     if not crossings:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from tuner.log.digests import canonical_json, text_digest
 from tuner.log.writer import RunLog
 from tuner.platform.files import AnyPath
@@ -54,7 +54,7 @@ class Checkpoint:
             "run": self.log.origin.run,
             "findings": found,
         }
-        write_whole(self.folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
+        write_atomically(self.folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
 
     def load(self) -> tuple[dict[str, Any], list[bytes]] | None:
         """The state saved last and all findings, None where nothing was; `BadInputError` for what is not this log's, or damaged."""

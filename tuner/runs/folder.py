@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_whole
+from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_atomically
 from tuner.log.digests import digest
 from tuner.log.part_counts import FILE as COUNTS
 from tuner.platform.files import AnyPath, Lock, LockedError
@@ -73,7 +73,7 @@ class RunIdentity(Identity):
 
 def write_json(path: AnyPath, value: Any) -> None:
     """One value, readable by people, whole or not at all."""
-    write_whole(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
+    write_atomically(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
 
 
 def read_json(path: Readable) -> Any:

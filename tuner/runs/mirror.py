@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.files import put_whole
+from simulator.npu.files import put_atomically
 from tuner.log.dataset import part_numbers
 from tuner.log.part import part_name
 from tuner.log.part_counts import Count, read_counts
@@ -170,7 +170,7 @@ class Mirror:
         """A file that is there whole or not at all."""
         to = self.to / name
         to.parent.mkdir(parents=True, exist_ok=True)
-        put_whole(to, [data])
+        put_atomically(to, [data])
 
 
 def _sizes(folder: AnyPath) -> dict[str, int]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from compiler.model import ModelSpec
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import write_whole
+from simulator.npu.files import write_atomically
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import machine_of, parse_yaml
 from simulator.npu.parts import DataType
@@ -64,7 +64,7 @@ def write_source(run: AnyPath, source: ModelSpec, model_digest: str, style: Styl
         style=style,
         frames=source.frames,
     )
-    write_whole(run / MACHINE, [_written(source.machine)])
+    write_atomically(run / MACHINE, [_written(source.machine)])
     write_json(run / SOURCE, saved.model_dump(mode="json"))
 
 

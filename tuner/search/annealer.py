@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from compiler.placement.annealing import DRAWS, Choices, annealed
-from compiler.placement.port_model import Ints, core_masks, replayed
+from compiler.placement.annealing import DRAWS, Choices, anneal
+from compiler.placement.port_model import Ints, core_masks, replay_cycles
 from compiler.placement.segment_graph import Cores, kernel_edges, segment_wiring
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, Tail, widths
 from tuner.measure.grants import NEVER
@@ -42,7 +42,7 @@ class Annealer:
         if not np.isfinite(prices).all():
             return np.inf
         wiring, cores = segment_wiring(self.target_graph, [gene.start for gene in genome]), core_masks([gene.cores for gene in genome])
-        return replayed(prices, np.array([moved for _, moved in pairs], np.float64), wiring, cores, self.port, self.delay)
+        return replay_cycles(prices, np.array([moved for _, moved in pairs], np.float64), wiring, cores, self.port, self.delay)
 
     def annealed(self, genome: Genome, steps: int, rng: np.random.Generator, noise: float = 0.0) -> Genome:
         """Fastest genome on a walk of `steps`, including its start; every segment of the start must be measured.
@@ -59,7 +59,7 @@ class Annealer:
         choices = Choices(EVERY_LENGTH, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.target_graph))
         starts = np.array([gene.start for gene in genome], np.int64)
         chosen = np.arange(tail_count, tail_count + len(genome))
-        _, starts, chosen = annealed(choices, starts, chosen, rng.random((steps, DRAWS)), self.port, self.delay)
+        _, starts, chosen = anneal(choices, starts, chosen, rng.random((steps, DRAWS)), self.port, self.delay)
         stops = [*starts[1:].tolist(), self.table.operators]
         return tuple(
             Gene(start, stop, *self._tails[option]) if option < tail_count else genome[option - tail_count]

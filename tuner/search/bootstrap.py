@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.planner.segmentation import Floats, SegmentationSearch, by_estimate
-from compiler.planner.tweaks import CHANGES, SLIDING, where_it_fits
+from compiler.planner.segmentation import Floats, SegmentationSearch, estimate_predictor
+from compiler.planner.tweaks import CHANGES, SLIDING, apply_if_fits
 from compiler.space.gene import Gene, Genome
 from tuner.measure.grants import NEVER
 from tuner.search.ask_tell import Asking
@@ -35,7 +35,7 @@ class Bootstrap:
     def __init__(self, context: SearchContext) -> None:
         """Predict by the model that the run starts with, or by the estimate."""
         self.context = context
-        levels, estimate = context.rules.levels, by_estimate(context.target_graph)
+        levels, estimate = context.rules.levels, estimate_predictor(context.target_graph)
 
         def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
             return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
@@ -78,7 +78,7 @@ class Bootstrap:
             if cheapest is not None and (measured is None or cheapest[1] <= (1 - _NEAR) * measured[1]):
                 for gene in cheapest[0]:
                     if gene not in asked:
-                        candidates |= dict.fromkeys([gene, *(where_it_fits(self.context.target_graph, gene, change) for change in SLIDING)])
+                        candidates |= dict.fromkeys([gene, *(apply_if_fits(self.context.target_graph, gene, change) for change in SLIDING)])
         new = [gene for gene in candidates if gene not in asked]
         asked.update(new)
         return new
@@ -94,7 +94,7 @@ def corrected(context: SearchContext, genomes: list[Genome]) -> Asking[list[Geno
     current = [list(genome) for genome in genomes]
     yield from context.measure_segments(context.wanted([gene for genes in current for gene in genes]))
     for change in CHANGES:
-        changed = [[context.rules.permitted(where_it_fits(context.target_graph, gene, change)) for gene in genes] for genes in current]
+        changed = [[context.rules.permitted(apply_if_fits(context.target_graph, gene, change)) for gene in genes] for genes in current]
         yield from context.measure_segments(context.wanted([gene for genes in changed for gene in genes]))
         for level, (genes, new) in enumerate(zip(current, changed, strict=True)):
             for index, gene in enumerate(new):
@@ -121,5 +121,5 @@ def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
     turns, phase = divmod(turn, _TURNS)
     place = turns * context.rules.islands + context.island
     return (
-        [where_it_fits(context.target_graph, ranked[place][1], change) for change in CHANGES] if not phase and place < len(ranked) else []
+        [apply_if_fits(context.target_graph, ranked[place][1], change) for change in CHANGES] if not phase and place < len(ranked) else []
     )

@@ -8,9 +8,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import expected_cycles, scaled
+from compiler.cost.features import expected_cycles, scale_features
 from compiler.plan.plan import Infeasible
-from compiler.planner.persistent_choice import held_by_prediction
+from compiler.planner.persistent_choice import choose_by_prediction
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.initial import everywhere
 from compiler.space.level_limits import l1_of, single_operators_at, within_level
@@ -158,7 +158,7 @@ class SearchContext:
         """Predictions, float64 [n, levels]: by the cost model if present, else by the roofline of the features."""
         models = [model for model in self.models if model is not None]
         if len(models) == len(self.models):
-            return predict_at(models, scaled(raw))
+            return predict_at(models, scale_features(raw))
         return np.column_stack([expected_cycles(raw, level) for level in self.rules.at])
 
     def predicted(self, genes: Sequence[Gene], raw: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -212,7 +212,7 @@ class SearchContext:
         """
         if not self.config.use.held:
             return genome
-        return held_by_prediction(self.target_graph, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist(), passes=False)
+        return choose_by_prediction(self.target_graph, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist(), passes=False)
 
     def fastest(self, genomes: Sequence[Genome], level: int) -> int:
         """Index of the genome with the fewest expected cycles at a level, the first of equals."""

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURES, scaled
+from compiler.cost.features import FEATURES, scale_features
 from compiler.space.gene import Gene, Genome
 from tuner.log.columns import to_bytes
 from tuner.log.record import EPOCH, RESULTS, STATUSES, TaskKind
@@ -61,7 +61,7 @@ class Collector:
             "asked": [request.measure for request, _ in rows],
             "genome": pack_genomes([request.genome if request.kind == "segment" else () for request, _ in rows]),
             "values": np.array([nothing if m.values is None else m.values for _, m in rows], np.int64),
-            "features": np.array([blank if m.features is None else scaled(m.features) for _, m in rows], np.float32),
+            "features": np.array([blank if m.features is None else scale_features(m.features) for _, m in rows], np.float32),
             "programs": [genome_name(genome) for genome in self.programs],
             "singles": [single_operators_in_turn(genome) for genome in self.programs],
             "island": [island],

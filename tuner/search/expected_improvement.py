@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.context import condition_of, under
-from compiler.cost.features import estimated
-from compiler.planner.shortest_path import around, shortest
+from compiler.cost.context import condition_of, join_condition
+from compiler.cost.features import estimate_cycles
+from compiler.planner.shortest_path import cover_costs, shortest_cover
 from compiler.space.gene import Gene
 from tuner.cost_model.interface import predict_at
 from tuner.measure.grants import NEVER
@@ -52,13 +52,13 @@ def promises(context: SearchContext, genes: Sequence[Gene], predicted: Floats, l
         border = float(context.known.border[level])
         cost, _ = context.table.costs(level, border, width, room=longest)
         _lower(cost, ((gene, cycles) for (gene, _), cycles in zip(open_, guessed[:, level].tolist(), strict=True)), border)
-        best = shortest(cost)
+        best = shortest_cover(cost)
         if best is None:  # some operator has no way at this level
             continue
         # the room of a run: the most it may cost in a segmentation that beats the best
         now = float(best[1][-1])
         _lower(cost, zip(genes, predicted[:, level].tolist(), strict=True), border)
-        room = now - around(cost)[positions[:, 0], positions[:, 1]]
+        room = now - cover_costs(cost)[positions[:, 0], positions[:, 1]]
         total += improvement(room, np.maximum(predicted[:, level] - border, 0.5 * predicted[:, level])) / now
     return total
 
@@ -110,4 +110,4 @@ def _again(context: SearchContext, features: NDArray[np.float32]) -> Floats:
     if models:
         return predict_at(models, features)
     conditions = [condition_of(target_graph.machine, target_graph.dtype, level) for level in context.rules.levels]
-    return np.column_stack([estimated(under(features, condition)) for condition in conditions])
+    return np.column_stack([estimate_cycles(join_condition(features, condition)) for condition in conditions])

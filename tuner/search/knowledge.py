@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import scaled
+from compiler.cost.features import scale_features
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structural_hash import Structures
 from tuner.log.columns import from_bytes
@@ -73,7 +73,7 @@ class Knowledge:
     def heard(self, request: Request, measurement: Measurement) -> None:
         """Learn one measurement: a `Listener`, for the island that measures now."""
         if request.measure and request.kind == "segment":
-            look = b"" if measurement.cycles is None or measurement.features is None else scaled(measurement.features).tobytes()
+            look = b"" if measurement.cycles is None or measurement.features is None else scale_features(measurement.features).tobytes()
             self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes, look)
         elif request.measure and request.kind == "program":
             self.add_programs([genome_name(request.genome)])

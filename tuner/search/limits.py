@@ -28,7 +28,7 @@ class SearchLimits:
         self.islands = config.islands
         self.at = [target_graph.machine.contention[level] for level in levels]
         self.granted = [target_graph.machine.granted(level) for level in levels]
-        self.less = any(granted != target_graph.machine.whole for granted in self.granted)
+        self.less = any(granted != target_graph.machine.full_grant for granted in self.granted)
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
         off = {name for name, switch in SWITCHES.items() if not (several if switch == "cores" else getattr(use, switch))}

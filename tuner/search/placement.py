@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from compiler.placement.clusters import Quotient, contract, linear_clusters
 from compiler.placement.dag import Dag
-from compiler.placement.list_schedule import Widths, allocate, list_schedule
-from compiler.placement.port_model import Wiring, core_masks, replayed
-from compiler.placement.segment_graph import Cores, segment_edges, segment_wiring, share_out
-from compiler.placement.stages import Pruning, Stage, StagePartition, States, partition, reachable
+from compiler.placement.list_schedule import Widths, allocate_widths, list_schedule
+from compiler.placement.port_model import Wiring, core_masks, replay_cycles
+from compiler.placement.segment_graph import Cores, assign_cores, segment_edges, segment_wiring
+from compiler.placement.stages import Pruning, Stage, StagePartition, States, enumerate_states, partition
 from compiler.space.gene import Gene, Genome, widths
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
@@ -73,7 +73,7 @@ class CutGraph:
         """Expected cycles of the program."""
         times = np.array([times[len(cores)] for times, cores in zip(self.times, placed, strict=True)], np.float64)
         moved = np.array([moved[len(cores)] for moved, cores in zip(self.moved, placed, strict=True)], np.float64)
-        return replayed(times, moved, self.wiring, core_masks(placed), self.port, self.delay)
+        return replay_cycles(times, moved, self.wiring, core_masks(placed), self.port, self.delay)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Placer:
         cores = core_masks([gene.cores for gene in genome])
         prices = np.maximum(cycles - border, 0.5 * cycles)
         return np.array(
-            [replayed(prices[:, level].copy(), moved, wiring, cores, port, self.delay) for level, port in enumerate(self.ports)]
+            [replay_cycles(prices[:, level].copy(), moved, wiring, cores, port, self.delay) for level, port in enumerate(self.ports)]
         )
 
     def pieces(self, cut: Cut, level: int, border: float) -> CutGraph | None:
@@ -171,7 +171,7 @@ class Placer:
 
     def listed(self, pieces: CutGraph) -> list[tuple[float, Genome]]:
         """Placements by list scheduling with expected cycles, the fastest first."""
-        settled = (allocate(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
+        settled = (allocate_widths(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
         placed = [
             list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, chosen, in_order).cores
             for chosen in settled
@@ -195,13 +195,13 @@ class Placer:
         moved = [sum(pieces.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
 
         def placed(stage: Stage) -> dict[int, Cores]:
-            chosen = share_out(stage, times, pieces.cores)
+            chosen = assign_cores(stage, times, pieces.cores)
             groups = ((i, cores) for group, cores in zip(stage, chosen, strict=True) for c in group for i in clusters[c])
             return {i: cores[: _fastest(pieces.times[i], len(cores))] for i, cores in groups}
 
         def bound(stage: Stage) -> int:
             load = [0] * pieces.cores
-            for group, cores in zip(stage, share_out(stage, times, pieces.cores), strict=True):
+            for group, cores in zip(stage, assign_cores(stage, times, pieces.cores), strict=True):
                 for core in cores:
                     load[core] += sum(times[c][len(cores)] for c in group)
             return round(border + max(*load, sum(moved[c] for group in stage for c in group)))
@@ -229,7 +229,7 @@ class Placer:
     def states(self, quotient: Quotient) -> States | None:
         """States of the search for stages; None if more than the configuration allows."""
         pruning = Pruning(self.config.group_clusters, self.config.groups)
-        return reachable(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
+        return enumerate_states(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
 
     def _measured(self, pieces: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], level: int) -> Asking[list[int]]:
         """Cycles of placed stages.  For stages without parallel segments, the known sum."""

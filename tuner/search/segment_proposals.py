@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import scaled
+from compiler.cost.features import scale_features
 from compiler.space.gene import Gene, Genome, widths
 from compiler.space.level_limits import within_level
 from tuner.measure.grants import NEVER
@@ -137,7 +137,7 @@ def _unseen(
     distinct: dict[tuple[str, bytes], tuple[Gene, NDArray[np.float64]]] = {}
     for gene, raw in zip(genes, raws, strict=True):
         if raw is not None:
-            look = context.table.structures.structure(gene.start, gene.stop), scaled(raw).tobytes()
+            look = context.table.structures.structure(gene.start, gene.stop), scale_features(raw).tobytes()
             if look not in context.table.seen:
                 distinct.setdefault(look, (gene, raw))
     return list(distinct.values())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.planner.shortest_path import shortest
+from compiler.planner.shortest_path import shortest_cover
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, Key, Tail
 from compiler.space.structural_hash import Structures
 from tuner.measure.grants import NEVER
@@ -153,7 +153,7 @@ class SegmentTable:
             runs = self._runs()
             for (i, j, _), factor in zip(runs, np.exp(rng.normal(0.0, noise, len(runs))).tolist(), strict=True):
                 cost[j - 1, j - i - 1] *= factor
-        path = shortest(cost)
+        path = shortest_cover(cost)
         if path is None:
             return None
         return tuple(Gene(i, j, *tails[i, j]) for i, j in path[0]), path[1]

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import put_whole
+from simulator.npu.files import put_atomically
 from tuner.log.digests import canonical_json, text_digest
 from tuner.platform.files import AnyPath
 
@@ -50,7 +50,7 @@ class StoredChampions(BaseModel):
 def put_champions(folder: AnyPath, computation: int, champions: StoredChampions) -> None:
     """Raises OSError."""
     text = canonical_json(champions.model_dump(mode="json"))
-    put_whole(folder / f"{computation:016x}-{text_digest(text)}{SUFFIX}", [text.encode()])
+    put_atomically(folder / f"{computation:016x}-{text_digest(text)}{SUFFIX}", [text.encode()])
 
 
 def read_champions(folder: AnyPath, computation: int) -> Iterator[tuple[str, StoredChampions]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import simulator
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import leftover_of, put_whole
+from simulator.npu.files import leftover_of, put_atomically
 from tuner.log.columns import schema_of, to_bytes
 from tuner.log.record import BOARD, flat
 from tuner.platform.files import AnyPath
@@ -120,11 +120,11 @@ class PackStore:
 
     def put(self, data: bytes) -> None:
         """One more pack.  Raises OSError, also where it may be there."""
-        put_whole(self.folder / f"{pack_name(data)}{SUFFIX}", [data])
+        put_atomically(self.folder / f"{pack_name(data)}{SUFFIX}", [data])
 
     def drop(self, name: str, why: str) -> None:
         """Nobody reads the pack of this name any more.  Raises OSError."""
-        put_whole(self.folder / f"{name}{DROPPED}", [f"{why}\n".encode()])
+        put_atomically(self.folder / f"{name}{DROPPED}", [f"{why}\n".encode()])
 
 
 def entries(root: AnyPath) -> Iterator[Entry]:
@@ -209,7 +209,7 @@ def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> in
     first = dict(zip(reversed(every), range(len(every) - 1, -1, -1), strict=True))
     runs = " ".join(dict.fromkeys(run for pack in packs for run in pack.whose.get("run", "").split()))
     data = encoded_pack(packs[0].conditions, {"run": runs}, measured.of(np.array(sorted(first.values()))))
-    put_whole(folder / f"{pack_name(data)}{SUFFIX}", [data])
+    put_atomically(folder / f"{pack_name(data)}{SUFFIX}", [data])
     for entry in small:
         if (name := entry.name.partition("/")[2]) != f"{pack_name(data)}{SUFFIX}":
             (folder / name).remove()

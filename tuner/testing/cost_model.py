@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.context import CONDITIONS, under
+from compiler.cost.context import CONDITIONS, join_condition
 from tuner.config import load_config
 from tuner.cost_model.interface import CostModel, TrainingRows
 from tuner.cost_model.judge import train
@@ -70,7 +70,7 @@ class CostModelContract:
     def test_features_that_nobody_has_seen_have_cycles_too(self) -> None:
         segment_features, condition = np.hsplit(self.rows.features, [-len(CONDITIONS)])
         for strange in (np.zeros_like(segment_features[:2]), 2 * segment_features.max(0, keepdims=True)):
-            cycles = self.predicted(under(strange, condition[0]))
+            cycles = self.predicted(join_condition(strange, condition[0]))
             assert (np.isfinite(cycles) & (cycles > 0)).all(), f"{cycles}: not finite, or not above 0"
 
     def test_two_rows_are_enough(self) -> None:

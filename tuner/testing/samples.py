@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.api import load
-from compiler.cost.features import scaled
+from compiler.cost.features import scale_features
 from compiler.ops.lower_graph import Packed
 from compiler.space.gene import Gene, Genome
 from compiler.space.initial import single_operators
@@ -84,7 +84,7 @@ def sample_rows(machine: str) -> TrainingRows:
         for gene, measurement in measured
         if measurement.features is not None and measurement.cycles is not None
     ]
-    features = scaled(np.stack([raw for _, raw, _ in fits]))
+    features = scale_features(np.stack([raw for _, raw, _ in fits]))
     groups = [f"{gene.start}..{gene.stop}" for gene, _, _ in fits]
     rows = TrainingRows.at_levels(features, np.stack([cycles for _, _, cycles in fits]), groups, conditions_of(target_graph, levels))
     for array in rows[:4]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.compiled import Compiled
-from simulator.sanitizer import check as sanitize
+from simulator.sanitizer import sanitize_program as sanitize
 from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
 from tuner.verify.fixed_point import referred

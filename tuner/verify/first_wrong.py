@@ -21,14 +21,14 @@ from onnx import ModelProto
 
 from compiler.autoplan import quick_plans
 from compiler.build import containers_of, default_by_level, measure, package
-from compiler.diagnostics.float_range import beyond_lines
+from compiler.diagnostics.float_range import out_of_range_lines
 from compiler.frontend import load_model
-from compiler.frontend.frames import frames_in
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.frames import frame_count
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.handlers.to_graph import has_shape
 from compiler.frontend.lower import SUPPORTED
 from compiler.frontend.onnx_io.attributes import label
-from compiler.frontend.partition.support_check import trial
+from compiler.frontend.partition.support_check import check_support
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from compiler.plan.plan import Plan
 from simulator.compiled import Compiled
@@ -63,7 +63,7 @@ def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]
     body: a file with the model.  wrong: names of wrong tensors of the compiled file.
     """
     model = onnx.load(body)
-    frames = frames_in(model)
+    frames = frame_count(model)
     pieces = body_of(model)
     inside = {name for piece in pieces for k in piece.nodes for name in model.graph.node[k].output}
     model = load_model(model, where=str(body))
@@ -89,11 +89,11 @@ class _Search:
 
     def tensors(self, inside: set[str]) -> list[str]:
         """Tensors among `inside` that the host can receive, in graph order; of a group of nodes only its outputs."""
-        groups = grouped(self.model)
+        groups = fuse_groups(self.model)
         self.makers |= {name: label(node) for node in groups.model.graph.node for name in node.output}
         outputs = [(members, name) for node, members in zip(groups.model.graph.node, groups.members, strict=True) for name in node.output]
         outputs = [(members, name) for members, name in outputs if name in inside and name in self.types]
-        refused = trial(self._until([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
+        refused = check_support(self._until([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
         return [name for members, name in outputs if members.isdisjoint(refused)]
 
     def _until(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
@@ -117,5 +117,5 @@ class _Search:
                 compared = values_of(session, self.feeds, expected, self.level).compared
         except TilefarmError:  # this compiler or onnxruntime may reject a part
             return None
-        weights = tuple(beyond_lines(opened.weights_beyond, self.source.dtype))
+        weights = tuple(out_of_range_lines(opened.weights_beyond, self.source.dtype))
         return next((FirstWrong(self.makers[name], name, one, weights) for name, one in compared.items() if not one.ok), None)

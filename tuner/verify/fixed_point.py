@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from compiler.frontend.frames import frames_in
+from compiler.frontend.frames import frame_count
 from compiler.frontend.lower import lower
 from compiler.frontend.onnx_io.load import load
 from compiler.ir.frames import with_frames
@@ -58,7 +58,7 @@ class _Formulas:
 
     def __init__(self, compiled: Compiled, body: Path) -> None:
         model = onnx.load(body)
-        frames = frames_in(model)
+        frames = frame_count(model)
         body_of(model)
         self._graphs = {piece.name: in_fixed_point(_graph(piece, model, frames)) for piece in compiled.pieces}
 

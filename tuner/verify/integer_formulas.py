@@ -128,21 +128,21 @@ def _matmul_to_float(inputs: Inputs, attributes: Attributes, where: str) -> list
     a, b = _there(inputs, 0), _there(inputs, 1)
     a_q = Quantisation.of(_there(inputs, 2), _optional(inputs, 4), a.dtype, where=where)
     b_q = Quantisation.of(_there(inputs, 3), _optional(inputs, 5), b.dtype, b.shape, -1, where)
-    return [linear.scaled(products.matmul_sums(a, a_q, b, b_q), linear.output_scale(a_q, b_q, None), _optional(inputs, 6))]
+    return [linear.scale_sums(products.matmul_sums(a, a_q, b, b_q), linear.output_scale(a_q, b_q, None), _optional(inputs, 6))]
 
 
 def _dynamic_matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes
     x, b = _there(inputs, 0), _there(inputs, 1)
-    q, b_q = linear.measured(x), _q(inputs, 2, b, where, -1)
+    q, b_q = linear.dynamic_quantisation(x), _q(inputs, 2, b, where, -1)
     sums = products.matmul_sums(linear.quantize(x, q), q, b, b_q)
-    return [linear.scaled(sums, linear.output_scale(q, b_q, None), _optional(inputs, 4))]
+    return [linear.scale_sums(sums, linear.output_scale(q, b_q, None), _optional(inputs, 4))]
 
 
 def _dynamic_quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes, where
     x = _there(inputs, 0)
-    q = linear.measured(x)
+    q = linear.dynamic_quantisation(x)
     return [linear.quantize(x, q), q.scale.reshape(()), q.zero_point.reshape(())]
 
 
@@ -152,7 +152,7 @@ def _gemm(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     a_q, b_q, alpha = _q(inputs, 1, a, where), _q(inputs, 4, b, where, -1), attributes.get("alpha", 1.0)
     products.check_bound(a_q, b, b_q, -1, None, where)
     if _optional(inputs, 7) is None:
-        return [linear.scaled(products.gemm_sums(a, a_q, b, b_q, bias), linear.output_scale(a_q, b_q, None, alpha))]
+        return [linear.scale_sums(products.gemm_sums(a, a_q, b, b_q, bias), linear.output_scale(a_q, b_q, None, alpha))]
     return [products.gemm(a, a_q, b, b_q, _made(inputs, 7, a.dtype, where), bias, alpha)]
 
 

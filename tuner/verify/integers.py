@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.onnx_io.attributes import one_line
-from simulator.exact_onnxruntime import REFUSALS, exact_model, tensors
+from simulator.exact_onnxruntime import REFUSALS, exact_model, read_tensors
 from simulator.npu.errors import BadInputError
 from tuner.verify.integer_formulas import formula_of
 
@@ -67,7 +67,7 @@ def integers_of(model: ModelProto, feeds: Mapping[str, Array]) -> Integers:
     graph = optimised.graph
     outputs = [item.name for item in graph.output]
     try:
-        values = tensors(optimised, feeds, [*outputs, *(name for node in graph.node for name in node.output if name)])
+        values = read_tensors(optimised, feeds, [*outputs, *(name for node in graph.node for name in node.output if name)])
     except REFUSALS as error:
         raise BadInputError(f"onnxruntime cannot run the model: {one_line(error)}") from None
     values |= {item.name: numpy_helper.to_array(item) for item in graph.initializer}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from compiler.frontend.handlers.qdq_fusion import Grouped, grouped
+from compiler.frontend.handlers.qdq_fusion import FusedModel, fuse_groups
 from compiler.frontend.onnx_io.fold import VIEWS
 from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import names_read
@@ -44,7 +44,7 @@ def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
 
 def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> Cut:
     """Isolate the integer operators among the nodes `inside` with inputs and outputs in `values`; each reads those from outside."""
-    inside, groups = set(inside), grouped(model)
+    inside, groups = set(inside), fuse_groups(model)
     constants = {item.name for item in groups.model.graph.initializer}  # with tables of groups
     builder = _Making(model, groups, constants, values)
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
@@ -55,7 +55,7 @@ def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], valu
 
 
 class _Making:
-    def __init__(self, model: ModelProto, groups: Grouped, constants: set[str], values: Mapping[str, Array]) -> None:
+    def __init__(self, model: ModelProto, groups: FusedModel, constants: set[str], values: Mapping[str, Array]) -> None:
         self.model, self.constants, self.values = model, constants, values
         self.views = {node.output[0]: node for node in groups.model.graph.node if node.op_type in VIEWS and node.domain in ("", "ai.onnx")}
         self.made = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)

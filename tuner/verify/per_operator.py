@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from compiler.build import default_plan
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.lower import SUPPORTED, lower
-from compiler.frontend.onnx_io.large_constants import NOTHING, ExternalData, ModelWithoutWeights
+from compiler.frontend.onnx_io.large_constants import NO_DATA, ExternalData, ModelWithoutWeights
 from compiler.frontend.onnx_io.load import load
-from compiler.frontend.partition.support_check import Abilities, trial
+from compiler.frontend.partition.support_check import MachineSupport, check_support
 from compiler.ir.graph import Graph
 from compiler.ir.interpret import evaluate
 from compiler.ops.lower_graph import Packed, pack_unit
@@ -164,14 +164,17 @@ def _packed(model: ModelProto, data: ExternalData, machine: Machine, dtype: Data
             graph = lower(remaining, data=data)
             return graph, pack(graph)
         except UnsupportedError:
-            able = Abilities(pack, no_floats(machine, dtype))
-            remaining, data = _without(ModelWithoutWeights(remaining, data).filled(), trial(remaining, SUPPORTED, able).refused), NOTHING
+            able = MachineSupport(pack, no_floats(machine, dtype))
+            remaining, data = (
+                _without(ModelWithoutWeights(remaining, data).filled(), check_support(remaining, SUPPORTED, able).refused),
+                NO_DATA,
+            )
     return None, None
 
 
 def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
     """Model without the groups of refused nodes; None where nothing is removed, or nothing remains."""
-    removed = {i for members in grouped(model).members if not members.isdisjoint(refused) for i in members}
+    removed = {i for members in fuse_groups(model).members if not members.isdisjoint(refused) for i in members}
     nodes = [node for i, node in enumerate(model.graph.node) if i not in removed]
     if not removed or not nodes:
         return None

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.float_range import Beyond
+from simulator.npu.float_range import OutOfRange
 from simulator.npu.parts import DataType
 
 if TYPE_CHECKING:  # the child imports this module and must load no kernels
@@ -82,13 +82,13 @@ class ReferenceValues:
     whose: str = "onnxruntime's"
 
     @cached_property
-    def beyond(self) -> Beyond | None:
+    def beyond(self) -> OutOfRange | None:
         """First tensor, in graph order, with a value outside the NPU's data type; a weight if no other tensor is.
 
         Another run of onnxruntime.  Raises as `reference`.
         """
         answer, _, _ = self._child("beyond")
-        return None if answer["beyond"] is None else Beyond(answer["beyond"][0], float(answer["beyond"][1]))
+        return None if answer["beyond"] is None else OutOfRange(answer["beyond"][0], float(answer["beyond"][1]))
 
     def integers(self, floats: ModelProto | None = None) -> IntegerReference:
         """Integers of the first frame of a quantised model.  floats: its float model.  More runs of onnxruntime.  Raises as `reference`."""

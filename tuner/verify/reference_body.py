@@ -17,13 +17,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.frames import frames_in, of_one_frame, with_ports_of_one
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.frames import frame_count, restore_nodes, restore_ports
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from simulator.exact_onnxruntime import exact_session
 from simulator.npu.errors import BadInputError
-from simulator.npu.float_range import Beyond, holds
+from simulator.npu.float_range import OutOfRange, holds
 from simulator.npu.parts import DataType
-from simulator.onnx_kinds import INTEGERS_ON_NPU, widen
+from simulator.onnx_kinds import INTEGERS_ON_NPU, widen_model
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read, refill
 from tuner.verify.reference import FLOATS, NO_BODY
 from tuner.verify.reference_integers import FloatBorders, borders, integers, is_quantised, with_integers
@@ -74,8 +74,8 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     weights = {tensor.name for tensor in model.graph.initializer}
     nodes: list[NodeProto] = []
     pieces = []
-    frames = frames_in(model)
-    of_one = of_one_frame if frames > 1 else list
+    frames = frame_count(model)
+    of_one = restore_nodes if frames > 1 else list
     for node in model.graph.node:
         if node.domain != DOMAIN:
             nodes += of_one([node])
@@ -93,7 +93,7 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     refill(model.graph.node, nodes)  # without the containers: up to hundreds of megabytes
     refill(model.functions, [f for f in model.functions if f.domain != DOMAIN])
     if frames > 1:
-        with_ports_of_one(model, frames)
+        restore_ports(model, frames)
     return tuple(pieces)
 
 
@@ -222,7 +222,7 @@ def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
 def _beside_integers(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> set[str]:
     """Floats of pieces next to quantisation: the NPU holds them in its data type, in any memory."""
     inside = {k for piece in pieces for k in piece.nodes}
-    groups = grouped(model)
+    groups = fuse_groups(model)
     floats: set[str] = set()
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         if members <= inside and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
@@ -243,7 +243,7 @@ def first_beyond(
     floats: set[str],
     feeds: Sequence[Mapping[str, Array]],
     dtype: DataType,
-) -> Beyond | None:
+) -> OutOfRange | None:
     """First tensor with a value outside `dtype`, and its largest magnitude.  `model` is changed.
 
     Stored tensors come first; then tensors between fused operators; then weights.  In one run, where every tensor is reduced to its largest
@@ -265,11 +265,11 @@ def first_beyond(
     largest = given | {name: _most([frame[_OURS + "max." + name] for frame in reduced]) for name in computed}
     for name in sorted(order, key=lambda name: (largest[name] < 1, name not in stored)):  # stable: in graph order
         if not holds(dtype, largest[name]):
-            return Beyond(name, largest[name])
+            return OutOfRange(name, largest[name])
     for tensor in weights:
         peak = float(np.abs(numpy_helper.to_array(tensor)).max(initial=0.0))
         if not holds(dtype, peak):
-            return Beyond(tensor.name, peak)
+            return OutOfRange(tensor.name, peak)
     return None
 
 
@@ -298,10 +298,10 @@ def answer(folder: Path) -> None:
     with np.load(folder / "feeds.npz", allow_pickle=False) as arrays:
         feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(request["feeds"])}
     model = onnx.load(request["model"])
-    frames = frames_in(model)
+    frames = frame_count(model)
     pieces = body_of(model)
     # onnxruntime would round float16 after every operator and so hide the error to be measured; the NPU stores double as float32
-    widen(model, (TensorProto.FLOAT16, TensorProto.DOUBLE))
+    widen_model(model, (TensorProto.FLOAT16, TensorProto.DOUBLE))
     types, quantised = types_of(model), is_quantised(model)
     float_borders = FloatBorders(frozenset(), {})
     wide = set(request["wide"])

@@ -17,10 +17,10 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.onnx_io.fold import VIEWS
-from compiler.frontend.onnx_io.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
-from simulator.exact_onnxruntime import exact_model, tensors
+from compiler.frontend.onnx_io.scales import MOVES, SCALE_POSITIONS, ZERO_POINT_POSITIONS, ScalePositions, column_tensor_names
+from simulator.exact_onnxruntime import exact_model, read_tensors
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import names_read
@@ -32,11 +32,11 @@ _INTEGERS = (*INTEGERS_ON_NPU, TensorProto.INT32)
 
 
 def is_quantised(model: ModelProto) -> bool:
-    return any(_scaled(node) is not None or ("", node.op_type) in SHIFTED for node in model.graph.node)
+    return any(_scaled(node) is not None or ("", node.op_type) in ZERO_POINT_POSITIONS for node in model.graph.node)
 
 
-def _scaled(node: NodeProto) -> Scaled | None:
-    return SCALED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+def _scaled(node: NodeProto) -> ScalePositions | None:
+    return SCALE_POSITIONS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
 def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]:
@@ -48,8 +48,8 @@ def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]
         if not node.output or node.output[0] in all_types:
             continue
         if scaled is not None:
-            zero = "" if scaled.made is None else [*node.input, "", ""][scaled.made + 1]
-            all_types[node.output[0]] = TensorProto.FLOAT if scaled.made is None else zeros.get(zero, TensorProto.UINT8)
+            zero = "" if scaled.result is None else [*node.input, "", ""][scaled.result + 1]
+            all_types[node.output[0]] = TensorProto.FLOAT if scaled.result is None else zeros.get(zero, TensorProto.UINT8)
         elif node.op_type in MOVES and node.input[0] in all_types:
             all_types[node.output[0]] = all_types[node.input[0]]
     return all_types
@@ -71,7 +71,7 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
     wide = set(wide)
     clean = {item.name for item in model.graph.input}
     steps: dict[str, float] = {}
-    groups = grouped(model)
+    groups = fuse_groups(model)
     constants = {item.name: item for item in groups.model.graph.initializer}  # with tables of groups
     outside: set[str] = set(clean)
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
@@ -90,13 +90,13 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
             )
         scaled = _scaled(node)
         if scaled is not None:
-            scale = constants.get([*node.input, ""][1 if scaled.made is None else scaled.made])
-            step = 1.0 if scaled.made is not None or scale is None else float(numpy_helper.to_array(scale).max(initial=0.0))
+            scale = constants.get([*node.input, ""][1 if scaled.result is None else scaled.result])
+            step = 1.0 if scaled.result is not None or scale is None else float(numpy_helper.to_array(scale).max(initial=0.0))
             steps[node.output[0]] = step
         elif view or (node.op_type in MOVES and not node.domain):
             if node.input[0] in steps:
                 steps[node.output[0]] = steps[node.input[0]]
-        elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (columns_read(node) and node.output[0] in wide)):
+        elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (column_tensor_names(node) and node.output[0] in wide)):
             is_exact = False
         if is_exact:  # not the floats of a piece: they are rounded to its type
             clean.update(name for name in node.output if given is None or name in wide or types.get(name) in _INTEGERS)
@@ -113,7 +113,7 @@ class IntegersTold(NamedTuple):
 
 def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
     """Integers of a quantised model on onnxruntime.  floats: path of its float model, which may be missing."""
-    inside, groups, fused = set(inside), grouped(model), exact_model(model)
+    inside, groups, fused = set(inside), fuse_groups(model), exact_model(model)
     constants = {item.name for item in groups.model.graph.initializer}
     nodes = [
         node
@@ -122,13 +122,13 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
     ]
     names = {name for node in fused.graph.node for name in node.output}
     wanted = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in names}
-    values = tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(wanted)]) | dict(feeds)
+    values = read_tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(wanted)]) | dict(feeds)
     outputs = {item.name: values[item.name] for item in fused.graph.output}
     isolated = cut(model, inside, types, values)
     npu_names = sorted(name for name in wanted if types.get(name) in INTEGERS_ON_NPU)
     # without groups the operators compute in float: the distance of each alone, and of all in a row
-    unfused = tensors(exact_model(isolated.model, group=False), isolated.given, isolated.kinds)
-    through = tensors(exact_model(model, group=False), feeds, npu_names)
+    unfused = read_tensors(exact_model(isolated.model, group=False), isolated.given, isolated.kinds)
+    through = read_tensors(exact_model(model, group=False), feeds, npu_names)
     stock = _stock(model, feeds)
     report = {
         "stock_differing": sum(differing(output, stock[name]) for name, output in outputs.items()),

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simulator.npu.float_range import Beyond
+from simulator.npu.float_range import OutOfRange
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
 from tuner.verify.reference import Array, ReferenceValues, differing
@@ -108,7 +108,7 @@ class Values:
     made: Mapping[str, Array]
     compared: Mapping[str, Compared]
     counted: Mapping[str, Counted]
-    beyond: Beyond | None
+    beyond: OutOfRange | None
     dtype: DataType
 
     @property

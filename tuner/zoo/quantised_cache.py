@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from compiler.frontend.onnx_io.load import model_digest
 from simulator.npu.files import atomic_write
-from simulator.npu.own_folders import forget_old, private_folder, user_cache
+from simulator.npu.own_folders import private_folder, remove_old, user_cache
 from tuner.zoo import quantise
 from tuner.zoo.quantise import quantised, random_samples
 from tuner.zoo.quantiser import QuantisedName
@@ -36,7 +36,7 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
     encoded = quantised(model, random_samples(model, SAMPLES, seed), name.how, str(name))
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        forget_old(path.parent.glob("*.onnx"))  # a network takes as many bytes as it has weights
+        remove_old(path.parent.glob("*.onnx"))  # a network takes as many bytes as it has weights
         atomic_write(path, [encoded])
     return encoded
 

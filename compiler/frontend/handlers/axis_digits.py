@@ -12,15 +12,15 @@ import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.handlers.to_graph import Translator
-from compiler.frontend.handlers.views import Atom, C, N, P, View, whole
+from compiler.frontend.handlers.views import Atom, C, N, P, View, whole_axes
 from compiler.ir.operators import Conv, Pool, Reflow, Resample, Shape, Shuffle
-from compiler.ir.operators.quantised_products import kept
-from compiler.ir.taps import Taps, places
+from compiler.ir.operators.quantised_products import quantised_identity_conv
+from compiler.ir.taps import Taps, select_places
 
 ROWS, COLUMNS = 0, 1
 
 
-def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
+def image_axis_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
     """(image axis, stride along it) of a digit of the pixels; None where it is neither rows nor columns."""
     w = shape[3]
     if atom.stride % w == 0:
@@ -28,13 +28,13 @@ def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
     return (COLUMNS, atom.stride) if w % (atom.size * atom.stride) == 0 else None
 
 
-def in_lines(state: Translator, tensor: str, atom: Atom) -> str:
+def reflow_to_stride(state: Translator, tensor: str, atom: Atom) -> str:
     """Tensor with its pixels in rows as long as a digit's stride, so that the digit is rows of stride 1."""
     n, c, h, w = state.shapes[tensor]
     return state.in_rows(tensor, (n, c, h * w // atom.stride, atom.stride))
 
 
-def taken_anew(state: Translator, node: NodeProto, view: View, axis_taps: Mapping[int, Taps], out: str, fill: float = 0.0) -> View:
+def resample_axes(state: Translator, node: NodeProto, view: View, axis_taps: Mapping[int, Taps], out: str, fill: float = 0.0) -> View:
     """View with some ONNX axes resampled, by axis -> taps, as tensor `out`.  Raises UnsupportedError."""
     for axis in axis_taps:
         atoms = view.axes[axis]
@@ -46,14 +46,14 @@ def taken_anew(state: Translator, node: NodeProto, view: View, axis_taps: Mappin
     for axis in channels:
         atom, last = view.axes[axis][0], axis == channels[-1] and not pixels
         taps = _over_digit(axis_taps[axis], atom.size, atom.stride, state.shapes[view.tensor][1])
-        tensor = channels_anew(state, node, view.tensor, taps, fill, out if last else state.fresh(f"{out}.channels"))
+        tensor = resample_channels(state, node, view.tensor, taps, fill, out if last else state.fresh(f"{out}.channels"))
         view = view.resized(tensor, {atom: len(axis_taps[axis])})
     for axis in pixels:
         atom, last = view.axes[axis][0], axis == pixels[-1]
-        line = line_of(state.shapes[view.tensor], atom)
+        line = image_axis_of(state.shapes[view.tensor], atom)
         if line is None:
-            view, line = view.of(in_lines(state, view.tensor, atom)), (ROWS, 1)
-        along = [places(range(size)) for size in state.shapes[view.tensor][2:]]
+            view, line = view.of(reflow_to_stride(state, view.tensor, atom)), (ROWS, 1)
+        along = [select_places(range(size)) for size in state.shapes[view.tensor][2:]]
         along[line[0]] = _over_digit(axis_taps[axis], atom.size, line[1], len(along[line[0]]))
         name, y = state.name(node, "" if last else ".pixels"), out if last else state.fresh(f"{out}.pixels")
         view = view.resized(state.emit(Resample(name, view.tensor, y, along[0], along[1], fill)), {atom: len(axis_taps[axis])})
@@ -69,19 +69,19 @@ def _over_digit(digit_taps: Taps, digit: int, stride: int, size: int) -> Taps:
     return Taps(tuple(taps))
 
 
-def channels_anew(state: Translator, node: NodeProto, tensor: str, channel_taps: Taps, fill: float, out: str) -> str:
+def resample_channels(state: Translator, node: NodeProto, tensor: str, channel_taps: Taps, fill: float, out: str) -> str:
     """Tensor with resampled channels: by relabelling where each is read at most once, else by a 1x1 convolution."""
     name = state.name(node, ".channels")
     order = tuple(taps[0][0] for taps in channel_taps.taps if taps)
-    if channel_taps == places(order) and len(set(order)) == len(channel_taps):
+    if channel_taps == select_places(order) and len(set(order)) == len(channel_taps):
         return state.emit(Shuffle(name, tensor, out, order))
     _, channels, _, _ = state.shapes[tensor]
     quantisation = state.types.get(tensor)
-    if quantisation is not None and channel_taps != places(order):
+    if quantisation is not None and channel_taps != select_places(order):
         raise state.refuse(node, "channels of integers are filled or weighted; integers can be taken as they are")
     check_product(state, node, len(channel_taps), channels)
     if quantisation is not None:
-        return state.emit(kept(name, tensor, out, quantisation, order, channels))
+        return state.emit(quantised_identity_conv(name, tensor, out, quantisation, order, channels))
     bias = np.array([0.0 if taps else fill for taps in channel_taps.taps], np.float32)
     return state.emit(Conv(name, tensor, out, channel_taps.matrix(channels)[:, :, None, None], bias))
 
@@ -92,11 +92,11 @@ def check_product(state: Translator, node: NodeProto, outputs: int, channels: in
         raise state.refuse(node, f"{outputs:,} sums of {channels:,} channels each; that many weights are not supported")
 
 
-def all_pixels(state: Translator, view: View, axis: int) -> bool:
-    return view.axes[axis] == whole(state.shapes[view.tensor], P) and bool(view.axes[axis])
+def is_all_pixels(state: Translator, view: View, axis: int) -> bool:
+    return view.axes[axis] == whole_axes(state.shapes[view.tensor], P) and bool(view.axes[axis])
 
 
-def cut(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
+def slice_pixels(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
     """View of entries [start, start + size) of an ONNX axis that is all pixels."""
     _, _, h, w = state.shapes[view.tensor]
     tensor = view.tensor

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.handlers.window import padding
+from compiler.frontend.handlers.window import resolve_padding
 from compiler.frontend.onnx_io.attributes import attributes, known_shapes
-from compiler.frontend.onnx_io.scales import OURS, SHIFTED, columns_read
+from compiler.frontend.onnx_io.scales import GROUP_DOMAIN, ZERO_POINT_POSITIONS, column_tensor_names
 from simulator.onnx_names import fresh_name, refill
 
-SUMMED = ".sums"  # suffix of a product's result before the offsets are added
+SUMS_SUFFIX = ".sums"  # suffix of a product's result before the offsets are added
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -80,7 +80,7 @@ def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
     links, groups = _Links(model), {}
     for i, node in enumerate(links.nodes):
         inputs = [*node.input, "", ""][:4]
-        if (_domain(node), node.op_type) not in SHIFTED or inputs[2]:
+        if (_domain(node), node.op_type) not in ZERO_POINT_POSITIONS or inputs[2]:
             continue
         add = links.after(node.output[0], "Add")
         columns = "" if add is None else next((name for name in links.nodes[add].input if name != node.output[0]), "")
@@ -90,7 +90,7 @@ def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
         if (scaling := links.scaled(result)) is not None:
             cast, mul, scales = scaling
             result, members, column_inputs = links.nodes[mul].output[0], members | {cast, mul}, [columns, scales]
-        group_node = helper.make_node(node.op_type, [*inputs, *column_inputs], [result], name=node.name, domain=OURS)
+        group_node = helper.make_node(node.op_type, [*inputs, *column_inputs], [result], name=node.name, domain=GROUP_DOMAIN)
         group_node.attribute.extend(node.attribute)
         groups[max(members)] = ColumnGroup(group_node, frozenset(members))
     return groups
@@ -104,13 +104,13 @@ def _of_zero(links: _Links, columns: str) -> bool:
     return maker is not None and maker.op_type == "Mul" and any(name in links.constants for name in maker.input)
 
 
-def makers(model: ModelProto) -> set[int]:
+def column_producers(model: ModelProto) -> set[int]:
     """Host nodes, used only for column offsets and scales, of a model with a node per group.
 
     Each produces a single value, or an input of a group.
     """
     shapes, links = known_shapes(model.graph), _Links(model)
-    columns = {name for node in links.nodes for name in columns_read(node)}
+    columns = {name for node in links.nodes for name in column_tensor_names(node)}
     for_host: set[int] = set()
     for i in reversed(range(len(links.nodes)) if columns else ()):
         names = [name for name in links.nodes[i].output if name]
@@ -125,7 +125,7 @@ def _only_for(links: _Links, name: str, columns: Collection[str], for_host: Coll
     return bool(readers) and (name in columns or all(i in for_host for i in readers))
 
 
-def unshifted(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
+def split_products(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
     """Copy of the model with such products in steps, except those with results `excluded`; the model itself without any.
 
     Products of two computed operands, and products with a zero point per row, stay unchanged.
@@ -135,16 +135,18 @@ def unshifted(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
     return _Steps(model, shapes).of(products) if products else model
 
 
-def left_alone(model: ModelProto, pieces: Collection[ModelProto]) -> set[str]:
+def host_products(model: ModelProto, pieces: Collection[ModelProto]) -> set[str]:
     """Results of split products that are in none of the subgraphs."""
     outputs = {name for piece in pieces for node in piece.graph.node for name in node.output}
     names = {name for node in model.graph.node for name in node.output}
-    return {name.removesuffix(SUMMED) for name in names - outputs if name.endswith(SUMMED) and name.removesuffix(SUMMED) in names}
+    return {
+        name.removesuffix(SUMS_SUFFIX) for name in names - outputs if name.endswith(SUMS_SUFFIX) and name.removesuffix(SUMS_SUFFIX) in names
+    }
 
 
 def _is_one(node: NodeProto, shapes: Shapes, constants: Collection[str]) -> bool:
     """Whether a node is a product with constant weights and a single computed zero point."""
-    if (_domain(node), node.op_type) not in SHIFTED:
+    if (_domain(node), node.op_type) not in ZERO_POINT_POSITIONS:
         return False
     x, w, x_zero, w_zero = (*node.input, "", "")[:4]
     if x in constants or w not in constants or x_zero in (*constants, "") or (w_zero and w_zero not in constants):
@@ -192,7 +194,7 @@ class _Steps:
             zero_value = self._made("Squeeze", [zero_value], f"{zero_value}.one", TensorProto.INT32, ())
         offsets = self._made("Mul", [zero_value, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
         product.input[:] = [x, w, *(["", *of_weights] if any(of_weights) else [])]
-        product.output[:] = [self._new(f"{y}{SUMMED}", TensorProto.INT32, self.shapes[y])]
+        product.output[:] = [self._new(f"{y}{SUMS_SUFFIX}", TensorProto.INT32, self.shapes[y])]
         self.model.graph.node.append(product)
         self.model.graph.node.append(helper.make_node("Add", [product.output[0], offsets], [y], name=f"{y}.shifted"))
         return offsets
@@ -219,7 +221,7 @@ class _Steps:
         values, shape = attributes(node), self.shapes[name]
         axes = len(shape) - 2
         strides, dilations = (_pair(values.get(key, ())) for key in ("strides", "dilations"))
-        pads = padding(values, _pair(shape[2:]), _pair(self.shapes[node.input[1]][2:]), strides, dilations)
+        pads = resolve_padding(values, _pair(shape[2:]), _pair(self.shapes[node.input[1]][2:]), strides, dilations)
         refill(node.attribute, (item for item in node.attribute if item.name not in ("auto_pad", "pads")))
         if not any(pads):
             return name

@@ -11,7 +11,7 @@ from onnx import NodeProto
 
 from compiler.frontend.handlers.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
 from compiler.frontend.handlers.to_graph import Handler, Translator
-from compiler.frontend.handlers.views import Atoms, C, P, View, constant_as, whole
+from compiler.frontend.handlers.views import Atoms, C, P, View, constant_as, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.ir.operators import Conv, Floats, Step, Vector
 
@@ -24,7 +24,7 @@ def batch_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if values.get("training_mode", 0) or not values.get("spatial", 1):
         raise state.refuse(node, "training_mode is on, or spatial is off; inference with statistics per channel is supported")
     view = state.view(node)
-    of_rows = len(view.shape) == 2 and view.axes[1] == whole(state.shapes[view.tensor], C)
+    of_rows = len(view.shape) == 2 and view.axes[1] == whole_axes(state.shapes[view.tensor], C)
     x = view.tensor if of_rows else state.image(node)
     scale, shift, mean, variance = (state.constant(node, i, "the statistic").astype(np.float64) for i in range(1, 5))
     factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
@@ -192,7 +192,7 @@ def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool
     return neutral is not None and not (constant_first and op in ("Sub", "Div")) and bool(np.all(array == neutral))
 
 
-def chosen(state: Translator, node: NodeProto, values: Attributes) -> None:
+def select_input(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Where with a uniform constant condition, and Expand to the same shape: a view of the selected input."""
     index = 0
     if node.op_type == "Where":
@@ -250,8 +250,8 @@ def _spread_channels(state: Translator, tensor: str, atoms: Atoms, source_channe
 
 
 ELEMENTWISE: dict[str, Handler] = {
-    "Expand": chosen,
-    "Where": chosen,
+    "Expand": select_input,
+    "Where": select_input,
     "BatchNormalization": batch_norm,
     "Clip": clip,
     "PRelu": prelu,

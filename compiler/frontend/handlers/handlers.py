@@ -16,8 +16,8 @@ from compiler.frontend.handlers.reductions import REDUCING
 from compiler.frontend.handlers.resampling import RESAMPLING
 from compiler.frontend.handlers.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.handlers.to_graph import Handler, Translator, graph_shape
-from compiler.frontend.handlers.views import Atom, C, N, P, View, joined, transposed, whole
-from compiler.frontend.handlers.window import Pads, finish_conv, padding, pair
+from compiler.frontend.handlers.views import Atom, C, N, P, View, merge_atoms, transpose_view, whole_axes
+from compiler.frontend.handlers.window import Pads, axis_pair, finish_conv, resolve_padding
 from compiler.frontend.onnx_io.attributes import Attributes, label
 from compiler.ir.operators import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
@@ -37,15 +37,15 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     groups = int(values.get("group", 1))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
-    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
+    stride, dilation = axis_pair(state, node, values, "strides"), axis_pair(state, node, values, "dilations")
     _, _, height, width = graph_shape(view.shape)
-    pads = padding(values, (height, width), kernel, stride, dilation)
+    pads = resolve_padding(values, (height, width), kernel, stride, dilation)
     pixel = height * width == 1 and not any(pads)
     if kernel == (1, 1) and groups == 1 and pixel and graph_shape(view.shape) != state.shapes[view.tensor]:
         product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
     tensor_shape = state.shapes[view.tensor]
-    if view.axes == (whole(tensor_shape, N), (), whole(tensor_shape, P, C)) and tensor_shape[1] == stride[0] > dilation[0] == 1:
+    if view.axes == (whole_axes(tensor_shape, N), (), whole_axes(tensor_shape, P, C)) and tensor_shape[1] == stride[0] > dilation[0] == 1:
         _conv_of_phases(state, node, weights, bias, pads)
         return
     x = state.image(node)
@@ -97,7 +97,7 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node, first)
     rank = len(view.shape)
     axis = int(values.get("axis", 1)) % rank
-    if view.axes[axis] == whole(state.shapes[view.tensor], P) and view.axes[axis]:
+    if view.axes[axis] == whole_axes(state.shapes[view.tensor], P) and view.axes[axis]:
         concat_pixels(state, node, axis)
         return
     views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
@@ -116,7 +116,9 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
 def _beside(state: Translator, view: View, reference: View, axis: int) -> bool:
     """Whether an axis is all channels of both views, and the other axes are equal."""
     alike = view.axes[:axis] + view.axes[axis + 1 :] == reference.axes[:axis] + reference.axes[axis + 1 :]
-    return alike and all(bool(part.axes[axis]) and part.axes[axis] == whole(state.shapes[part.tensor], C) for part in (view, reference))
+    return alike and all(
+        bool(part.axes[axis]) and part.axes[axis] == whole_axes(state.shapes[part.tensor], C) for part in (view, reference)
+    )
 
 
 def _channels(state: Translator, node: NodeProto, index: int, reference: View) -> str:
@@ -139,9 +141,9 @@ def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset
     rank = len(view.shape)
     axis = int(values.get("axis", -1 if opset >= 13 else 1)) % rank
     # before opset 13 every axis from `axis` on is one
-    softmax_atoms = view.axes[axis] if opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
+    softmax_atoms = view.axes[axis] if opset >= 13 else merge_atoms(atom for atoms in view.axes[axis:] for atom in atoms)
     size = math.prod(atom.size for atom in softmax_atoms)
-    if size == 1 or softmax_atoms != joined([Atom(C, size, 1)]):
+    if size == 1 or softmax_atoms != merge_atoms([Atom(C, size, 1)]):
         raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
     return state.shapes[view.tensor][1] // size
 
@@ -189,10 +191,10 @@ def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
 def transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Transpose: another view; its readers decide whether they support it."""
     view = state.view(node)
-    state.views[node.output[0]] = transposed(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
+    state.views[node.output[0]] = transpose_view(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
 
 
-def same(state: Translator, node: NodeProto, values: Attributes) -> None:
+def identity(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Identity, Dropout at inference, and Cast between kinds of float: the NPU computes in its own type."""
     if node.op_type == "Cast" and values["to"] not in FLOATS:
         raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
@@ -222,9 +224,9 @@ HANDLERS: dict[str, Handler] = {
     "Squeeze": relabel,
     "Unsqueeze": relabel,
     "Transpose": transpose,
-    "Cast": same,
-    "Dropout": same,
-    "Identity": same,
+    "Cast": identity,
+    "Dropout": identity,
+    "Identity": identity,
     "LRN": lrn,
     **ELEMENTWISE,
     **SEQUENCE,

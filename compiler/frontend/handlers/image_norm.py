@@ -16,7 +16,7 @@ from onnx import NodeProto
 from compiler.frontend.handlers.pooling import whole_image
 from compiler.frontend.handlers.sequence import floats
 from compiler.frontend.handlers.to_graph import Handler, Translator
-from compiler.frontend.handlers.views import Atom, C, N, View, joined, whole
+from compiler.frontend.handlers.views import Atom, C, N, View, merge_atoms, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.ir.operators import Conv, Floats, Step, Vector
 
@@ -51,7 +51,10 @@ def _groups(state: Translator, node: NodeProto, values: Attributes, view: View) 
     if len(shape) < 3:
         raise state.refuse(node, f"input of shape {shape}; images of one or more axes behind the channels are supported")
     entries = tensor_shape[1] if node.op_type == "GroupNormalization" else shape[1]
-    if tensor_shape[1] % entries or view.axes[:2] != (whole(tensor_shape, N), joined([Atom(C, entries, tensor_shape[1] // entries)])):
+    if tensor_shape[1] % entries or view.axes[:2] != (
+        whole_axes(tensor_shape, N),
+        merge_atoms([Atom(C, entries, tensor_shape[1] // entries)]),
+    ):
         raise state.refuse(node, f"axis 1 of {shape} is not the channels, or groups of them, of {tensor_shape}")
     groups = int(values.get("num_groups", entries))
     if groups < 1 or entries % groups:

@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, OperatorSetIdProto, helper, numpy_helper
 from simulator.onnx_names import names_read
 
 # element-wise operators of one computed input; the other inputs are constants of one value
-ENUMERATED = frozenset({
+TABLE_OPERATORS = frozenset({
     "Abs", "Add", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
     "Log", "Max", "Min", "Mish", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
     "Softsign", "Sqrt", "Sub", "Tanh", "ThresholdedRelu",
@@ -27,7 +27,7 @@ ENUMERATED = frozenset({
 _TURNS = (0, 1, 5, 29)  # a vector kernel computes its last values by other code
 
 
-def entries(
+def evaluate_table(
     nodes: Sequence[NodeProto],
     constants: Mapping[str, NDArray[Any]],
     dtypes: tuple[int, int],

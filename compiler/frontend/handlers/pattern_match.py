@@ -28,7 +28,7 @@ _TAKEN_IN = frozenset({"BatchNormalization", "Dropout", "Identity"})
 _CLOSE = 2e-3  # exporters write 1.4142, some in float16
 
 
-def recognise(model: ModelProto) -> ModelProto:
+def recognise_patterns(model: ModelProto) -> ModelProto:
     """Model with recognised groups as single nodes and without unused nodes; the model itself where nothing changes."""
     seen = _Producers(model)
     replacements = {}

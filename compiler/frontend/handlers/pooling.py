@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from onnx import NodeProto
 
 from compiler.frontend.handlers.to_graph import Handler, Translator
-from compiler.frontend.handlers.window import Pads, finish_image, padding, pair
+from compiler.frontend.handlers.window import Pads, axis_pair, finish_image, resolve_padding
 from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.ir.operators import Pool, Step, Vector
 
@@ -20,7 +20,7 @@ Mode = Literal["max", "average"]
 
 # Window size in pixels above which it is pooled in stages: below, a second operator costs more than it saves, some 1,500 cycles on `edge`
 WIDE_WINDOW = 256
-MOST_POOLED = 2048  # limit of pixels of an image that are pooled at once: 64 KiB per block of channels, twice in UB
+MAX_POOLED_PIXELS = 2048  # limit of pixels of an image that are pooled at once: 64 KiB per block of channels, twice in UB
 
 
 class PoolWindow(NamedTuple):
@@ -35,12 +35,12 @@ class PoolWindow(NamedTuple):
 def pool_window(state: Translator, node: NodeProto, values: Attributes, image: tuple[int, int]) -> PoolWindow:
     """Window of a pooling node over an image of that size.  Raises UnsupportedError."""
     h, w = image
-    kernel, stride = pair(state, node, values, "kernel_shape"), pair(state, node, values, "strides")
-    if pair(state, node, values, "dilations") != (1, 1):
+    kernel, stride = axis_pair(state, node, values, "kernel_shape"), axis_pair(state, node, values, "strides")
+    if axis_pair(state, node, values, "dilations") != (1, 1):
         raise state.refuse(node, f"dilations {values['dilations']}; only windows without holes are supported")
     if len(node.output) > 1 and node.output[1]:
         raise state.refuse(node, "the indices of the maxima are asked for; only the values are supported")
-    pads = list(padding(values, (h, w), kernel, stride, (1, 1)))
+    pads = list(resolve_padding(values, (h, w), kernel, stride, (1, 1)))
     include_pad = bool(values.get("count_include_pad", 0))
     if values.get("ceil_mode", 0):
         for axis, size in enumerate((h, w)):
@@ -93,7 +93,7 @@ def whole_image(state: Translator, node: NodeProto, tensor: str, mode: Mode, nam
     """Pool over all pixels of an image: emits all operators except the last, which is returned with the given name and output."""
     _, _, h, w = state.shapes[tensor]
     scale = 1.0
-    while h * w > MOST_POOLED and (rows := _rows_at_once(h, w)) > 1:
+    while h * w > MAX_POOLED_PIXELS and (rows := _rows_at_once(h, w)) > 1:
         parts = -(-h // rows)
         missing, stage = parts * rows - h, state.name(node, ".rows")
         tensor = state.emit(Pool(stage, tensor, stage, mode, (rows, w), (rows, w), (0, 0, missing, 0), count_include_pad=missing > 0))
@@ -114,7 +114,7 @@ def _rows_at_once(height: int, width: int) -> int:
     """
     if width == 1:
         return _nearest_divisor(height, math.isqrt(height))
-    max_rows = max(1, MOST_POOLED // width)
+    max_rows = max(1, MAX_POOLED_PIXELS // width)
     divisor = max(rows for rows in range(1, height + 1) if height % rows == 0 and rows <= max_rows)
     return divisor if divisor > 1 else min(height, max_rows)
 

@@ -22,35 +22,35 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.handlers.dynamic_zero_points import column_groups
-from compiler.frontend.handlers.lookup_tables import ENUMERATED, entries
+from compiler.frontend.handlers.lookup_tables import TABLE_OPERATORS, evaluate_table
 from compiler.frontend.onnx_io.attributes import attributes, label
 from compiler.frontend.onnx_io.large_constants import LargeConstant
-from compiler.frontend.onnx_io.scales import MOVES, MS, OURS, UNARY
-from compiler.ir.quantised.affine import fitted
+from compiler.frontend.onnx_io.scales import GROUP_DOMAIN, MOVES, MS, UNARY
+from compiler.ir.quantised.affine import fit_affine
 from compiler.ir.quantised.tables import integers_of_type
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import fresh_name, names_read, refill
 
-NOT_HERE: Mapping[str, LargeConstant] = {}  # no external constants
+NO_CONSTANTS: Mapping[str, LargeConstant] = {}  # no external constants
 PRODUCTS = ("Conv", "Gemm", "MatMul")
 # operator -> operator on integers, and its domain; inputs: (x, scale, zero point) of each operand, then scale and zero point of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
 
 
-class Grouped(NamedTuple):
+class FusedModel(NamedTuple):
     """Model with every group as one node.  members: for each node, the numbers of the original nodes that it replaces."""
 
     model: ModelProto
     members: tuple[frozenset[int], ...]
 
 
-def grouped(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> Grouped:
+def fuse_groups(model: ModelProto, beside: Mapping[str, LargeConstant] = NO_CONSTANTS) -> FusedModel:
     """Copy of a model with every group as one node.  beside: external constants."""
     return _with_columns(_of_scales(model, beside))
 
 
-def _with_columns(grouping: Grouped) -> Grouped:
+def _with_columns(grouping: FusedModel) -> FusedModel:
     """Fuse products with computed column offsets, and the operators on their sums, to one node each."""
     groups = column_groups(grouping.model)
     if not groups:
@@ -64,15 +64,15 @@ def _with_columns(grouping: Grouped) -> Grouped:
         elif i not in merged_numbers:
             nodes.append(_Made(node, members))
     refill(copy.graph.node, (entry.node for entry in nodes))
-    return Grouped(copy, tuple(entry.members for entry in nodes))
+    return FusedModel(copy, tuple(entry.members for entry in nodes))
 
 
-def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> Grouped:
+def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> FusedModel:
     """Fuse the groups between DequantizeLinear and QuantizeLinear."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
-        return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
+        return FusedModel(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
     copy = deepcopy(model)
-    groups = Groups(copy, beside)
+    groups = GroupFinder(copy, beside)
     groups.drop_limits()
     fusions = [groups.of(node) for node in groups.nodes]
     nodes = [_Made(node, groups.numbers([node])) if new is None else new for node, new in zip(groups.nodes, fusions, strict=True)]
@@ -83,10 +83,10 @@ def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> Groupe
     copy.graph.initializer.extend(numpy_helper.from_array(groups.tables[name], name) for name in sorted(groups.tables))
     if outputs and MS not in {entry.domain for entry in copy.opset_import}:
         copy.opset_import.append(helper.make_opsetid(MS, 1))
-    return Grouped(copy, tuple(group.members for group in nodes))
+    return FusedModel(copy, tuple(group.members for group in nodes))
 
 
-def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> ModelProto:
+def separate_groups(model: ModelProto, beside: Mapping[str, LargeConstant] = NO_CONSTANTS) -> ModelProto:
     """Copy of the model in which every group has DequantizeLinear nodes of its own; the model itself where nothing is shared."""
     read_counts = Counter(entry.name for entry in model.graph.output)
     for node in model.graph.node:
@@ -94,7 +94,7 @@ def apart(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> 
     if not any(node.op_type == "DequantizeLinear" and read_counts[node.output[0]] > 1 for node in model.graph.node):
         return model
     copy = deepcopy(model)
-    groups = Groups(copy, beside)
+    groups = GroupFinder(copy, beside)
     groups.drop_limits()
     # duplicate a DequantizeLinear for every group that shares it
     in_group = {groups.number[id(node)] for node in groups.nodes if groups.of(node) is not None}
@@ -142,7 +142,7 @@ def _read(nodes: Iterable[_Made], read_names: set[str]) -> list[_Made]:
     return live_nodes[::-1]
 
 
-class Groups:
+class GroupFinder:
     def __init__(self, model: ModelProto, beside: Mapping[str, LargeConstant]) -> None:
         self.nodes = list(model.graph.node)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
@@ -262,7 +262,7 @@ class Groups:
             last = chain[-1]
             computed = [name for name in last.input if name and name not in self.constants]
             operands = [self.constants[name] for name in last.input if name in self.constants]
-            if last.op_type not in ENUMERATED or last.domain not in ("", "ai.onnx") or len(computed) != 1:
+            if last.op_type not in TABLE_OPERATORS or last.domain not in ("", "ai.onnx") or len(computed) != 1:
                 return None
             if any(value.size != 1 for value in operands) or len(self.readers[last.output[0]]) != 1 or last.output[0] in self.outputs:
                 return None
@@ -276,12 +276,14 @@ class Groups:
             self.type_of(border) not in INTEGERS_ON_NPU or self.several(border) for border in (first, after)
         ):
             return None
-        table = entries(nodes, self.constants, (self.type_of(first), self.type_of(after)), self.opsets, self.ir_version)
+        table = evaluate_table(nodes, self.constants, (self.type_of(first), self.type_of(after)), self.opsets, self.ir_version)
         if table is None:
             return None
         name = f"{after.output[0]}.table"
         self.tables[name] = table
-        lookup = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
+        lookup = helper.make_node(
+            "Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=GROUP_DOMAIN
+        )
         return _Made(lookup, self.numbers(nodes))
 
     def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
@@ -301,17 +303,17 @@ class Groups:
         scale, _, _, variance = (constants[name].astype(np.float64) for name in names)
         with np.errstate(invalid="ignore", divide="ignore"):
             factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
-        targets = entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
+        targets = evaluate_table([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
         if targets is None or not np.isfinite(factor).all():
             return None
         x_scale, y_scale = (self.constants[border.input[1]].reshape(()) for border in (before, after))
-        fit = fitted(integers_of_type(helper.tensor_dtype_to_np_dtype(types[0])), targets, x_scale * factor / y_scale)
+        fit = fit_affine(integers_of_type(helper.tensor_dtype_to_np_dtype(types[0])), targets, x_scale * factor / y_scale)
         if fit is None:
             return None
         table_names = [f"{after.output[0]}.{field}" for field in fit._fields]
         self.tables |= dict(zip(table_names, fit, strict=True))
         inputs = [*self._three(before), *self._two(after), *table_names]
-        affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=OURS)
+        affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=GROUP_DOMAIN)
         return _Made(affine, self.numbers([before, node, after]))
 
     def several(self, node: NodeProto) -> bool:

@@ -14,7 +14,7 @@ from copy import deepcopy
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.handlers.qdq_fusion import NOT_HERE, PRODUCTS, Groups
+from compiler.frontend.handlers.qdq_fusion import NO_CONSTANTS, PRODUCTS, GroupFinder
 from compiler.frontend.onnx_io.attributes import attributes, known_shapes
 from compiler.frontend.onnx_io.fold import VIEWS
 from compiler.frontend.onnx_io.large_constants import LargeConstant
@@ -25,7 +25,7 @@ from simulator.onnx_names import fresh_name, names_read, refill
 _MOVED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32)  # types for which onnxruntime has kernels of all views
 
 
-def inward(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) -> ModelProto:
+def propagate_conversions(model: ModelProto, beside: Mapping[str, LargeConstant] = NO_CONSTANTS) -> ModelProto:
     """Copy of the model with conversions moved; the model itself without a change.  beside: external constants.
 
     Raises BadInputError for scales of a convolution's weights along another axis than the output channels.
@@ -45,7 +45,7 @@ def inward(model: ModelProto, beside: Mapping[str, LargeConstant] = NOT_HERE) ->
     return copy
 
 
-class _Border(Groups):
+class _Border(GroupFinder):
     def __init__(self, model: ModelProto, beside: Mapping[str, LargeConstant]) -> None:
         super().__init__(model, beside)
         self.graph, self.shapes, self.changed = model.graph, known_shapes(model.graph), False

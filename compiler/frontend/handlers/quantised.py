@@ -19,13 +19,13 @@ from onnx import NodeProto, helper
 
 from compiler.frontend.handlers.handlers import concat, softmax_groups
 from compiler.frontend.handlers.pooling import pool_window
-from compiler.frontend.handlers.quantised_inputs import columns, integers_read, parameters, shift_of, shifted
+from compiler.frontend.handlers.quantised_inputs import integers_read, quantisation_at, read_column_tensors, shift_of, shifted_input
 from compiler.frontend.handlers.sequence import heads_of, over_axis
 from compiler.frontend.handlers.to_graph import Handler, Translator, graph_shape
 from compiler.frontend.handlers.views import View, constant_as
-from compiler.frontend.handlers.window import finish_image, padding, pair, within_fields
+from compiler.frontend.handlers.window import axis_pair, finish_image, fit_fields, resolve_padding
 from compiler.frontend.onnx_io.attributes import Attributes, label
-from compiler.frontend.onnx_io.scales import MS, OURS
+from compiler.frontend.onnx_io.scales import GROUP_DOMAIN, MS
 from compiler.ir.operators import (
     Dequantise,
     LookUp,
@@ -39,18 +39,18 @@ from compiler.ir.operators import (
     Resample,
     Shape,
 )  # fmt: skip
-from compiler.ir.operators.quantised_products import kept
+from compiler.ir.operators.quantised_products import quantised_identity_conv
 from compiler.ir.operators.quantised_values import PairMode
 from compiler.ir.quantised import products, tables
-from compiler.ir.quantised.affine import Affine, fitted
+from compiler.ir.quantised.affine import Affine, fit_affine
 from compiler.ir.quantised.elementwise import repeats
-from compiler.ir.quantised.parameters import ALONE, STORED, Integers, Quantisation
-from compiler.ir.quantised.tables import every_integer
+from compiler.ir.quantised.parameters import RAW_SUMS, STORED, Integers, Quantisation
+from compiler.ir.quantised.tables import all_stored_integers
 from compiler.ir.taps import Taps
 from simulator.npu.errors import BadInputError
 
 
-def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attributes) -> None:
+def quantised_binary(mode: PairMode, state: Translator, node: NodeProto, values: Attributes) -> None:
     """Emit a sum or product, with operands in the order of onnxruntime's rounding."""
     del values
     constant = [i for i in (0, 3) if node.input[i] in state.constants]
@@ -62,7 +62,7 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
     largest = max(computed, key=lambda i: math.prod(shapes[i]), default=0)
     # the larger computed operand defines the view; constants become a table, multiply-adds, or a tensor
     view, x_q = views[largest] if views else integers_read(state, node)
-    y_q = parameters(state, node, 6, x_q.dtype)
+    y_q = quantisation_at(state, node, 6, x_q.dtype)
     rank = max(map(len, shapes.values()))
     view = view.of_rank(rank)
     if constant and math.prod(shapes[constant[0]]) == 1:
@@ -107,7 +107,7 @@ def _with_one_value(
 ) -> None:
     """Emit an operation with a constant of one value as a table."""
     value = state.constants[node.input[constant]].reshape(1, 1, 1, 1)
-    q, integers = parameters(state, node, constant + 1, value.dtype), every_integer(x_q).reshape(1, -1, 1, 1)
+    q, integers = quantisation_at(state, node, constant + 1, value.dtype), all_stored_integers(x_q).reshape(1, -1, 1, 1)
     (first, a_q), (second, b_q) = ((value, q), (integers, x_q)) if constant == 0 else ((integers, x_q), (value, q))
     entries = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1)
     state.finish_as(node, LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, y_q), view.axes)
@@ -121,14 +121,14 @@ def _per_channel(
     values = constant_as(view, state.shapes[view.tensor], array)
     if values is None or values.shape[0] > 1 or values.shape[2:] != (1, 1):
         return None
-    q = parameters(state, node, constant + 1, array.dtype)
+    q = quantisation_at(state, node, constant + 1, array.dtype)
     channel_values = np.broadcast_to(values, (1, state.shapes[view.tensor][1], 1, 1)).astype(array.dtype)
-    integers = np.broadcast_to(every_integer(x_q), (1, channel_values.shape[1], 1, 256))
+    integers = np.broadcast_to(all_stored_integers(x_q), (1, channel_values.shape[1], 1, 256))
     (first, a_q), (second, b_q) = ((channel_values, q), (integers, x_q)) if constant == 0 else ((integers, x_q), (channel_values, q))
     targets = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1, 256)
     (sx, _), (s, zero), (sy, _) = (quantisation.single(label(node)) for quantisation in (x_q, q, y_q))
     factors = (channel_values.reshape(-1).astype(np.float32) - zero) * s if mode == "mul" else np.ones(len(targets), np.float32)
-    fit = fitted(every_integer(x_q), targets, sx * factors / sy)
+    fit = fit_affine(all_stored_integers(x_q), targets, sx * factors / sy)
     return None if fit is None else QuantisedAffine(state.name(node), view.tensor, node.output[0], ((fit, y_q),), x_q)
 
 
@@ -139,7 +139,7 @@ def _spread(state: Translator, node: NodeProto, tensor: str, quantisation: Quant
         return tensor
     if c < shape[1]:
         name = state.name(node, ".channels")
-        tensor = state.emit(kept(name, tensor, name, quantisation, [0] * shape[1], 1))
+        tensor = state.emit(quantised_identity_conv(name, tensor, name, quantisation, [0] * shape[1], 1))
     if (h, w) not in ((1, 1), shape[2:]):
         name = state.name(node, ".pixels")
         rows, columns = (Taps(tuple(((i if size > 1 else 0, 1.0),) for i in range(stop))) for size, stop in ((h, shape[2]), (w, shape[3])))
@@ -156,7 +156,7 @@ def _constant(state: Translator, node: NodeProto, index: int, reference: View) -
         raise state.refuse(node, f"a constant of shape {list(array.shape)} beside {list(reference.shape)}; one that fits is supported")
     name = state.constant_tensor(node, values, (*shape[:2], *values.shape[2:]))
     state.tensors[name] = state.tensors[name].astype(array.dtype)
-    state.types[name] = parameters(state, node, index + 1, array.dtype)
+    state.types[name] = quantisation_at(state, node, index + 1, array.dtype)
     return name, state.types[name]
 
 
@@ -182,7 +182,7 @@ def quantize(state: Translator, node: NodeProto, values: Attributes) -> None:
         raise state.refuse(node, f"to {dtype}; int8 and uint8 are supported")
     _for_all(state, node)
     view = state.view(node)
-    state.finish_as(node, Quantise(state.name(node), view.tensor, node.output[0], parameters(state, node, 1, dtype)), view.axes)
+    state.finish_as(node, Quantise(state.name(node), view.tensor, node.output[0], quantisation_at(state, node, 1, dtype)), view.axes)
 
 
 def _for_all(state: Translator, node: NodeProto) -> None:
@@ -201,15 +201,15 @@ def dequantize(state: Translator, node: NodeProto, values: Attributes) -> None:
 def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, x_q = integers_read(state, node)
     weights = state.constant(node, 3, "the weight")
-    w_q = parameters(state, node, 4, weights.dtype, weights.shape, 0)
-    _convolution(state, node, values, weights, w_q, x_q, parameters(state, node, 6, x_q.dtype), _bias(state, node, 8, len(weights)))
+    w_q = quantisation_at(state, node, 4, weights.dtype, weights.shape, 0)
+    _convolution(state, node, values, weights, w_q, x_q, quantisation_at(state, node, 6, x_q.dtype), _bias(state, node, 8, len(weights)))
 
 
 def conv_integer(state: Translator, node: NodeProto, values: Attributes) -> None:
-    _, x_q = shifted(state, node, 0)
+    _, x_q = shifted_input(state, node, 0)
     weights = state.constant(node, 1, "the weight")
     w_q = shift_of(state, node, 1, weights, 0)
-    _convolution(state, node, values, weights, w_q, x_q, ALONE, np.zeros(len(weights), np.int32))
+    _convolution(state, node, values, weights, w_q, x_q, RAW_SUMS, np.zeros(len(weights), np.int32))
 
 
 def _convolution(
@@ -227,12 +227,12 @@ def _convolution(
         raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
     products.check_bound(x_q, weights, w_q, 0, bias, label(node))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
-    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
-    pads = padding(values, (h, w), kernel, stride, dilation)
+    stride, dilation = axis_pair(state, node, values, "strides"), axis_pair(state, node, values, "dilations")
+    pads = resolve_padding(values, (h, w), kernel, stride, dilation)
     op = QuantisedConv(state.name(node), x, node.output[0], weights, bias, x_q, w_q, y_q, stride, dilation, pads, groups)
     op = _with_columns(state, node, op)
     n, c, h, w = op.output_shape([(n, c, h, w)])
-    op = within_fields(state, node, op, float(x_q.single(label(node))[1]), w_q.zero_point.reshape(-1, 1, 1))
+    op = fit_fields(state, node, op, float(x_q.single(label(node))[1]), w_q.zero_point.reshape(-1, 1, 1))
     state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
 
 
@@ -249,7 +249,7 @@ def _product(
 
 def _with_columns(state: Translator, node: NodeProto, op: QuantisedConv) -> QuantisedConv:
     """Operator with its column tensors; with scales among them its results are floats."""
-    column_tensors = columns(state, node, len(op.weights))
+    column_tensors = read_column_tensors(state, node, len(op.weights))
     return replace(op, of_columns=column_tensors, y_q=None if len(column_tensors) > 1 else op.y_q) if column_tensors else op
 
 
@@ -261,31 +261,31 @@ def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if right.ndim != 2:
         raise BadInputError(f"{label(node)}: weights of shape {list(right.shape)}; expected two dimensions")
     weights = right if values.get("transB", 0) else right.T
-    w_q = parameters(state, node, 4, weights.dtype, weights.shape, 0)
+    w_q = quantisation_at(state, node, 4, weights.dtype, weights.shape, 0)
     if state.has(node, 7) != state.has(node, 8):
         raise BadInputError(f"{label(node)}: one of y_scale and y_zero_point; expected both, or neither for a result in floats")
-    y_q = parameters(state, node, 7, x_q.dtype) if state.has(node, 7) else None
+    y_q = quantisation_at(state, node, 7, x_q.dtype) if state.has(node, 7) else None
     _product(state, node, weights, w_q, x_q, y_q, _bias(state, node, 6, len(weights)), 1, float(values.get("alpha", 1.0)))
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     del values
     _, a_q = integers_read(state, node)
-    y_q = parameters(state, node, 6, a_q.dtype)
+    y_q = quantisation_at(state, node, 6, a_q.dtype)
     if node.input[3] not in state.constants:
         _matrices(state, node, 3, a_q, integers_read(state, node, 3)[1], y_q)
         return
     matrix = state.constant(node, 3, "the right side")
-    _matrices(state, node, 3, a_q, parameters(state, node, 4, matrix.dtype, matrix.shape, -1), y_q)
+    _matrices(state, node, 3, a_q, quantisation_at(state, node, 4, matrix.dtype, matrix.shape, -1), y_q)
 
 
 def matmul_integer(state: Translator, node: NodeProto, values: Attributes) -> None:
     del values
-    _, a_q = shifted(state, node, 0)
+    _, a_q = shifted_input(state, node, 0)
     if node.input[1] not in state.constants:
-        _matrices(state, node, 1, a_q, shifted(state, node, 1)[1], ALONE)
+        _matrices(state, node, 1, a_q, shifted_input(state, node, 1)[1], RAW_SUMS)
         return
-    _matrices(state, node, 1, a_q, shift_of(state, node, 1, state.constant(node, 1, "the right side"), -1), ALONE)
+    _matrices(state, node, 1, a_q, shift_of(state, node, 1, state.constant(node, 1, "the right side"), -1), RAW_SUMS)
 
 
 def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
@@ -293,8 +293,8 @@ def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation,
     a = state.view(node)
     if node.input[right] not in state.constants:
         heads = heads_of(state, node, (0, right))
-        if (deep := a.shape[-1]) * 255 * 255 > products.MOST:
-            raise BadInputError(f"{label(node)}: sums of {deep:,} products; int32 holds {products.MOST // 255**2:,} of them")
+        if (deep := a.shape[-1]) * 255 * 255 > products.MAX_SUM:
+            raise BadInputError(f"{label(node)}: sums of {deep:,} products; int32 holds {products.MAX_SUM // 255**2:,} of them")
         op = QuantisedMatMul(state.name(node), heads.a, heads.b, node.output[0], heads.heads, heads.transposed, a_q, b_q, y_q)
         state.finish_as(node, op, heads.axes)
         return
@@ -312,15 +312,15 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
     for i in range(2, len(node.input), 3):
         if node.input[i] in state.constants:
             array = state.constants[node.input[i]]
-            y_q, x_q = parameters(state, node, 0, array.dtype), parameters(state, node, i + 1, array.dtype)
+            y_q, x_q = quantisation_at(state, node, 0, array.dtype), quantisation_at(state, node, i + 1, array.dtype)
             parts.append(state.fresh(f"{node.output[0]}.part"))
-            state.constants[parts[-1]] = tables.requantized(array, x_q, y_q)
+            state.constants[parts[-1]] = tables.requantize_table(array, x_q, y_q)
             continue
         view, x_q = integers_read(state, node, i)
-        y_q = parameters(state, node, 0, x_q.dtype)
+        y_q = quantisation_at(state, node, 0, x_q.dtype)
         if not x_q.same_as(y_q):
             name = state.fresh(f"{node.output[0]}.{len(parts)}")
-            entries = tables.table(lambda real: real, x_q, y_q)
+            entries = tables.function_table(lambda real: real, x_q, y_q)
             view = view.of(state.emit(LookUp(name, view.tensor, name, entries, x_q, y_q)))
         parts.append(state.fresh(f"{node.output[0]}.part"))
         state.views[parts[-1]] = view
@@ -334,24 +334,26 @@ def average(state: Translator, node: NodeProto, values: Attributes) -> None:
         raise state.refuse(node, f"{list(shape)}; windows over one or two axes behind the channels are supported")
     _, _, h, w = state.shapes[x]
     kernel, stride, pads, padded = ((h, w), (1, 1), (0, 0, 0, 0), False) if one else pool_window(state, node, values, (h, w))
-    op = QuantisedAverage(state.name(node), x, node.output[0], kernel, x_q, parameters(state, node, 3, x_q.dtype), stride, pads, padded)
+    op = QuantisedAverage(
+        state.name(node), x, node.output[0], kernel, x_q, quantisation_at(state, node, 3, x_q.dtype), stride, pads, padded
+    )
     state.finish(node, op, shape[:2] + (1,) * len(shape[2:])) if one else finish_image(state, node, op)
 
 
-def of_table(function: tables.Function, state: Translator, node: NodeProto, values: Attributes) -> None:
+def quantised_unary(function: tables.Function, state: Translator, node: NodeProto, values: Attributes) -> None:
     del values
     view, x_q = integers_read(state, node)
-    y_q = parameters(state, node, 3, x_q.dtype)
-    op = LookUp(state.name(node), view.tensor, node.output[0], tables.table(function, x_q, y_q), x_q, y_q)
+    y_q = quantisation_at(state, node, 3, x_q.dtype)
+    op = LookUp(state.name(node), view.tensor, node.output[0], tables.function_table(function, x_q, y_q), x_q, y_q)
     state.finish_as(node, op, view.axes)
 
 
-def table(state: Translator, node: NodeProto, values: Attributes) -> None:
+def look_up_table(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Emit a table of `qdq_fusion`, whose entries are a constant."""
     del values
     view, x_q = integers_read(state, node)
     entries = state.constant(node, 5, "the table")
-    op = LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, parameters(state, node, 3, entries.dtype))
+    op = LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, quantisation_at(state, node, 3, entries.dtype))
     state.finish_as(node, op, view.axes)
 
 
@@ -363,18 +365,18 @@ def affine(state: Translator, node: NodeProto, values: Attributes) -> None:
     scale, shift = (state.constant(node, i, "the factor") for i in (5, 6))
     if scale.shape != (state.shapes[x][1],):
         raise state.refuse(node, f"statistics of shape {list(scale.shape)} for {state.shapes[x][1]} channels")
-    y_q = parameters(state, node, 3, state.constant(node, 4, "the zero point").dtype if state.has(node, 4) else np.uint8)
+    y_q = quantisation_at(state, node, 3, state.constant(node, 4, "the zero point").dtype if state.has(node, 4) else np.uint8)
     state.finish(node, QuantisedAffine(state.name(node), x, node.output[0], ((Affine(scale, shift), y_q),), x_q), shape)
 
 
 def leaky_relu(state: Translator, node: NodeProto, values: Attributes) -> None:
-    of_table(partial(tables.leaky, alpha=float(values.get("alpha", 0.01))), state, node, values)
+    quantised_unary(partial(tables.leaky_relu_floats, alpha=float(values.get("alpha", 0.01))), state, node, values)
 
 
 def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
     view, x_q = integers_read(state, node)
     groups = softmax_groups(state, node, values, int(values["opset"]))
-    op = QuantisedSoftmax(state.name(node), view.tensor, node.output[0], x_q, parameters(state, node, 3, x_q.dtype), groups)
+    op = QuantisedSoftmax(state.name(node), view.tensor, node.output[0], x_q, quantisation_at(state, node, 3, x_q.dtype), groups)
     state.finish_as(node, op, view.axes)
 
 
@@ -383,19 +385,19 @@ QUANTISED: dict[str, Handler] = {
     "DequantizeLinear": dequantize,
     "ConvInteger": conv_integer,
     "MatMulInteger": matmul_integer,
-    f"{OURS}.ConvInteger": conv_integer,
-    f"{OURS}.MatMulInteger": matmul_integer,
+    f"{GROUP_DOMAIN}.ConvInteger": conv_integer,
+    f"{GROUP_DOMAIN}.MatMulInteger": matmul_integer,
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
-    f"{OURS}.Affine": affine,
-    f"{OURS}.Table": table,
+    f"{GROUP_DOMAIN}.Affine": affine,
+    f"{GROUP_DOMAIN}.Table": look_up_table,
     f"{MS}.QGemm": gemm,
-    f"{MS}.QLinearAdd": partial(of_two, "add"),
-    f"{MS}.QLinearMul": partial(of_two, "mul"),
+    f"{MS}.QLinearAdd": partial(quantised_binary, "add"),
+    f"{MS}.QLinearMul": partial(quantised_binary, "mul"),
     f"{MS}.QLinearConcat": concat_quantised,
     f"{MS}.QLinearAveragePool": average,
     f"{MS}.QLinearGlobalAveragePool": average,
-    f"{MS}.QLinearSigmoid": partial(of_table, tables.logistic),
+    f"{MS}.QLinearSigmoid": partial(quantised_unary, tables.logistic),
     f"{MS}.QLinearLeakyRelu": leaky_relu,
     f"{MS}.QLinearSoftmax": softmax,
 }

@@ -11,11 +11,11 @@ from onnx import NodeProto
 from compiler.frontend.handlers.to_graph import Translator
 from compiler.frontend.handlers.views import View
 from compiler.frontend.onnx_io.attributes import label
-from compiler.frontend.onnx_io.scales import columns_read, shift_at
+from compiler.frontend.onnx_io.scales import column_tensor_names, zero_point_position
 from compiler.ir.quantised.parameters import Quantisation
 
 
-def parameters(
+def quantisation_at(
     state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None
 ) -> Quantisation:
     """Quantisation from two inputs of a node (scale, zero point), for integers of that type."""
@@ -23,10 +23,10 @@ def parameters(
     return Quantisation.of(state.constant(node, index, "the scale"), zero, dtype, shape, axis, label(node))
 
 
-def columns(state: Translator, node: NodeProto, count: int) -> tuple[str, ...]:
+def read_column_tensors(state: Translator, node: NodeProto, count: int) -> tuple[str, ...]:
     """Tensors with the offset and scale of the sums of each of `count` columns; () for constant quantisation."""
     tensors = []
-    for name in columns_read(node):
+    for name in column_tensor_names(node):
         view = state.views[name]
         if any(op.y == view.tensor for op in state.operators):
             raise state.refuse(node, f"{name!r} is made by the NPU, which rounds; what the host makes of columns is supported")
@@ -42,19 +42,19 @@ def integers_read(state: Translator, node: NodeProto, index: int = 0) -> tuple[V
     tensor_q = state.types.get(view.tensor)
     if tensor_q is None:
         raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
-    return view, parameters(state, node, index + 1, tensor_q.dtype)
+    return view, quantisation_at(state, node, index + 1, tensor_q.dtype)
 
 
 def shift_of(state: Translator, node: NodeProto, index: int, values: NDArray[Any], axis: int | None) -> Quantisation:
     """Quantisation of a constant input with scale 1 and the zero points of `scales.SHIFTED`, one or one per entry of an axis."""
-    zero_index = shift_at(node, index)
+    zero_index = zero_point_position(node, index)
     zero = state.constant(node, zero_index, "the zero point") if state.has(node, zero_index) else None
     return Quantisation.of(np.float32(1), zero, values.dtype, values.shape, axis, label(node))
 
 
-def shifted(state: Translator, node: NodeProto, index: int) -> tuple[View, Quantisation]:
+def shifted_input(state: Translator, node: NodeProto, index: int) -> tuple[View, Quantisation]:
     """Computed input with a single zero point, and its quantisation; sums ignore its scale."""
-    view, zero_index = state.view(node, index), shift_at(node, index)
+    view, zero_index = state.view(node, index), zero_point_position(node, index)
     tensor_q = state.types.get(view.tensor)
     if tensor_q is None:
         raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")

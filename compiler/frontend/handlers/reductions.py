@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from onnx import NodeProto
 
-from compiler.frontend.handlers.axis_digits import ROWS, check_product, in_lines, line_of
+from compiler.frontend.handlers.axis_digits import ROWS, check_product, image_axis_of, reflow_to_stride
 from compiler.frontend.handlers.pooling import Mode, whole_image
 from compiler.frontend.handlers.to_graph import Handler, Translator
-from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, joined
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, merge_atoms
 from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.ir.operators import Conv, Pool, Step, Vector
 
@@ -48,7 +48,7 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
     reduced_atoms = dict.fromkeys((atom for axis in axes for atom in view.axes[axis]), 1)
     # the outermost first, so that inner strides stay valid
     batch, channels, pixels = (
-        joined(sorted((atom for atom in reduced_atoms if atom.axis == kind), key=lambda atom: -atom.stride)) for kind in (N, C, P)
+        merge_atoms(sorted((atom for atom in reduced_atoms if atom.axis == kind), key=lambda atom: -atom.stride)) for kind in (N, C, P)
     )
     before, core, after = REDUCTIONS[node.op_type]
     if batch:
@@ -74,9 +74,9 @@ def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mo
     name = state.name(node, ".pixels")
     if atom.size == h * w:
         return state.emit(whole_image(state, node, tensor, mode, name, state.fresh(name)))
-    line = line_of(state.shapes[tensor], atom)
+    line = image_axis_of(state.shapes[tensor], atom)
     if line is None or line[1] > 1:
-        tensor, line = in_lines(state, tensor, atom), (ROWS, 1)
+        tensor, line = reflow_to_stride(state, tensor, atom), (ROWS, 1)
     window, step = atom.size, atom.size if atom.size < state.shapes[tensor][2 + line[0]] else 1
     kernel, stride = ((window, 1), (step, 1)) if line[0] == ROWS else ((1, window), (1, step))
     return state.emit(Pool(name, tensor, state.fresh(name), mode, kernel, stride))

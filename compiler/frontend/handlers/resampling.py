@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from onnx import NodeProto
 
-from compiler.frontend.handlers.axis_digits import all_pixels, channels_anew, cut, taken_anew
+from compiler.frontend.handlers.axis_digits import is_all_pixels, resample_axes, resample_channels, slice_pixels
 from compiler.frontend.handlers.to_graph import Handler, Translator
 from compiler.frontend.handlers.views import View
 from compiler.frontend.handlers.window import finish_conv
 from compiler.frontend.onnx_io.attributes import Attributes, label
 from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
-from compiler.ir.taps import Tap, Taps, places, weighted
+from compiler.ir.taps import Tap, Taps, merge_taps, select_places
 from simulator.npu.errors import BadInputError
 
 Places = list[int | None]  # source of every place along an axis, None for fill values
@@ -30,11 +30,11 @@ def _numbers(state: Translator, node: NodeProto, index: int, description: str) -
 def _finish(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], index: int = 0) -> None:
     """Set the view of output `index`; identity taps are dropped, ranges of all-pixel axes are sliced."""
     changed = {axis: taps for axis, taps in axis_taps.items() if not taps.is_identity(view.shape[axis])}
-    for axis in changed.keys() & {axis for axis in changed if all_pixels(state, view, axis)}:
+    for axis in changed.keys() & {axis for axis in changed if is_all_pixels(state, view, axis)}:
         start = changed[axis].taps[0][0][0]
-        if changed[axis] == places(range(start, start + len(changed[axis]))):
-            view = cut(state, node, view, axis, start, len(changed.pop(axis)), f".{index}" if len(node.output) > 1 else "")
-    state.views[node.output[index]] = taken_anew(state, node, view, changed, node.output[index])
+        if changed[axis] == select_places(range(start, start + len(changed[axis]))):
+            view = slice_pixels(state, node, view, axis, start, len(changed.pop(axis)), f".{index}" if len(node.output) > 1 else "")
+    state.views[node.output[index]] = resample_axes(state, node, view, changed, node.output[index])
 
 
 def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -46,7 +46,7 @@ def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:
     axis_taps = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = view.shape[axis % rank]
-        axis_taps[axis % rank] = places(range(size)[start:end:step])
+        axis_taps[axis % rank] = select_places(range(size)[start:end:step])
         if not len(axis_taps[axis % rank]):
             raise state.refuse(node, f"[{start}:{end}:{step}] of {size} is empty")
     _finish(state, node, view, axis_taps)
@@ -68,7 +68,7 @@ def split(state: Translator, node: NodeProto, values: Attributes) -> None:
     begin = 0
     for index, length in enumerate(sizes):
         if node.output[index]:
-            _finish(state, node, view, {axis: places(range(begin, begin + length))}, index)
+            _finish(state, node, view, {axis: select_places(range(begin, begin + length))}, index)
         begin += length
 
 
@@ -78,7 +78,7 @@ def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
     index = state.constant(node, 1, "the indices")
     if index.ndim > 1 or not index.size:
         raise state.refuse(node, f"indices of shape {list(index.shape)}; one, or some along one axis, are supported")
-    _finish(state, node, view, {axis: places(int(i) % view.shape[axis] for i in index.reshape(-1))})
+    _finish(state, node, view, {axis: select_places(int(i) % view.shape[axis] for i in index.reshape(-1))})
     if index.ndim == 0:
         axis_view = state.views[node.output[0]]
         state.views[node.output[0]] = View(axis_view.tensor, (*axis_view.axes[:axis], *axis_view.axes[axis + 1 :]))
@@ -114,22 +114,22 @@ def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
     for i, axis in enumerate(axes):
         size, before, after = view.shape[axis], pads[i], pads[i + len(axes)]
         if before or after:
-            axis_taps[axis] = places(_OUTSIDE[mode](place, size) for place in range(-before, size + after))
+            axis_taps[axis] = select_places(_OUTSIDE[mode](place, size) for place in range(-before, size + after))
     _grown(state, node, view, axis_taps, fill)
 
 
 def _grown(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], fill: float = 0.0) -> None:
     """Set the view of output 0 as `_finish`, also for axes of size 1, which no atom represents."""
     if all(view.axes[axis] for axis in axis_taps):
-        state.views[node.output[0]] = taken_anew(state, node, view, axis_taps, node.output[0], fill)
+        state.views[node.output[0]] = resample_axes(state, node, view, axis_taps, node.output[0], fill)
         return
     x, rank = state.image(node), len(view.shape)
     if any(axis == 0 or rank not in (3, 4) for axis in axis_taps):
         raise state.refuse(node, f"axes {sorted(axis_taps)} of {list(view.shape)}; channels, rows and columns of an image are supported")
     _, _, h, w = state.shapes[x]
     if 1 in axis_taps:
-        x = channels_anew(state, node, x, axis_taps[1], fill, state.fresh(f"{node.output[0]}.channels"))
-    rows, columns = axis_taps.get(2, places(range(h))), axis_taps.get(3, places(range(w)))
+        x = resample_channels(state, node, x, axis_taps[1], fill, state.fresh(f"{node.output[0]}.channels"))
+    rows, columns = axis_taps.get(2, select_places(range(h))), axis_taps.get(3, select_places(range(w)))
     shape = [len(axis_taps[axis]) if axis in axis_taps else size for axis, size in enumerate(view.shape)]
     state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))
 
@@ -188,12 +188,12 @@ def _resized_axis(state: Translator, node: NodeProto, values: Attributes, size: 
         raise state.refuse(node, f"coordinate_transformation_mode {transformation!r}, nearest_mode {rounding!r}; accepted: {choices}")
     coordinates = [float(_COORDINATES[transformation](Number(i), Number(size), Number(out_size), Number(scale))) for i in range(out_size)]
     if mode == "nearest":
-        return places(min(max(_ROUNDED[rounding](x), 0), size - 1) for x in coordinates)
+        return select_places(min(max(_ROUNDED[rounding](x), 0), size - 1) for x in coordinates)
     if mode == "linear":
-        return weighted(_linear(min(max(x, 0.0), size - 1.0), size) for x in coordinates)
+        return merge_taps(_linear(min(max(x, 0.0), size - 1.0), size) for x in coordinates)
     if mode == "cubic":
         outside = bool(values.get("exclude_outside", 0))
-        return weighted(_cubic(x, size, float(values.get("cubic_coeff_a", -0.75)), outside) for x in coordinates)
+        return merge_taps(_cubic(x, size, float(values.get("cubic_coeff_a", -0.75)), outside) for x in coordinates)
     raise state.refuse(node, f"mode {mode!r}; accepted: nearest, linear, cubic")
 
 
@@ -248,7 +248,7 @@ def conv_transpose(state: Translator, node: NodeProto, values: Attributes) -> No
         taps = taps[max(0, -begin) : len(taps) - max(0, -end)]
         if not taps:
             raise state.refuse(node, f"pads leave nothing of axis {axis + 2}")
-        spread.append(places(taps))
+        spread.append(select_places(taps))
         pads.append((max(0, begin), max(0, end)))
     rows, columns = spread
     if not (rows.is_identity(h) and columns.is_identity(w)):

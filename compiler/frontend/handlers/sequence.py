@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from compiler.frontend.handlers.to_graph import Handler, Translator
-from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, constant_as, joined, whole
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, constant_as, merge_atoms, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes, label
 from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, QuantisedPair, Reflow, Step, Vector
 from simulator.npu.errors import BadInputError
@@ -45,7 +45,7 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
     kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
     axes = list(view.axes)
-    axes[axis] = joined([Atom(C, len(weights), 1)])
+    axes[axis] = merge_atoms([Atom(C, len(weights), 1)])
     return OverAxis(view.tensor, np.ascontiguousarray(kernel.reshape(-1, c, *((h, w) if covers else (1, 1)))), tuple(axes))
 
 
@@ -91,19 +91,19 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
         raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; equal leading axes are supported")
     (m, k), (k_b, n) = a.axes[-2:], b.axes[-2:]
     shape_a, shape_b = state.shapes[a.tensor], state.shapes[b.tensor]
-    lead_a, lead_b = (joined(atom for atoms in v.axes[:-2] for atom in atoms) for v in (a, b))
+    lead_a, lead_b = (merge_atoms(atom for atoms in v.axes[:-2] for atom in atoms) for v in (a, b))
     heads = math.prod(atom.size for atom in lead_a if atom.axis == C)
     size = shape_a[1] // heads
 
     def per_head(atoms: Atoms, channels: int) -> bool:
         """Whether atoms are all channels of a head, side by side."""
-        return atoms == joined([Atom(C, channels, 1)])
+        return atoms == merge_atoms([Atom(C, channels, 1)])
 
     # b has its head's channels along k (transposed), or along n
-    transposed = per_head(k_b, size) and n == whole(shape_b, P)
-    plain = k_b == whole(shape_b, P) and per_head(n, shape_b[1] // heads)
-    leads = [joined((*whole(shape, N), Atom(C, heads, shape[1] // heads))) for shape in (shape_a, shape_b)]
-    if m != whole(shape_a, P) or not per_head(k, size) or not (transposed or plain) or [lead_a, lead_b] != leads:
+    transposed = per_head(k_b, size) and n == whole_axes(shape_b, P)
+    plain = k_b == whole_axes(shape_b, P) and per_head(n, shape_b[1] // heads)
+    leads = [merge_atoms((*whole_axes(shape, N), Atom(C, heads, shape[1] // heads))) for shape in (shape_a, shape_b)]
+    if m != whole_axes(shape_a, P) or not per_head(k, size) or not (transposed or plain) or [lead_a, lead_b] != leads:
         raise state.refuse(
             node,
             f"{list(a.shape)} x {list(b.shape)}: as the tensors lie, rows are not pixels or the summed axis not a head's channels; "
@@ -119,7 +119,7 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
 def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     axis = int(values.get("axis", -1)) % len(view.shape)
-    if view.axes[axis] != whole(state.shapes[view.tensor], C) or math.prod(view.shape[axis:]) != view.shape[axis]:
+    if view.axes[axis] != whole_axes(state.shapes[view.tensor], C) or math.prod(view.shape[axis:]) != view.shape[axis]:
         raise state.refuse(node, f"over the axes from {axis} on of {list(view.shape)}; over the channels is supported")
     if any(node.output[1:]):
         raise state.refuse(node, "the mean or the deviation is asked for; only the normalised values are supported")
@@ -164,7 +164,7 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
     sums: list[str] = []
     for i, (offset, view) in enumerate(views):
         same = view.axes[:axis] == first.axes[:axis] and view.axes[axis + 1 :] == first.axes[axis + 1 :]
-        if view.axes[axis] != whole(state.shapes[view.tensor], P) or not same:
+        if view.axes[axis] != whole_axes(state.shapes[view.tensor], P) or not same:
             raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
         name = state.name(node, f".{i}")
         sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (size, 1), offset, zero)))

@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, host_order, merge_atoms, reshape_view, row_major, whole_axes
 from compiler.frontend.onnx_io.attributes import Attributes, attributes, known_shapes, label, opset_of
-from compiler.frontend.onnx_io.fold import NO_ROOM, evaluated, folded
+from compiler.frontend.onnx_io.fold import NO_ROOM, evaluate_node, fold_node
 from compiler.frontend.onnx_io.memory_budget import ByteBudget
-from compiler.frontend.onnx_io.scales import columns_read, quantisation_of
+from compiler.frontend.onnx_io.scales import column_tensor_names, quantisation_of
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
-from compiler.ir.quantised.parameters import ALONE, SUMS, Quantisation
+from compiler.ir.quantised.parameters import RAW_SUMS, SUMS, Quantisation
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
 
 Array = NDArray[Any]
 _FOR_HOST = {"DynamicQuantizeLinear": "its scale is that of all values, which the host has before the NPU has any"}
-TAKEN = "float, int8 or uint8 of a known shape"  # supported tensors from and to the host
+HOST_TYPES = "float, int8 or uint8 of a known shape"  # supported tensors from and to the host
 
 
 def graph_shape(shape: tuple[int, ...]) -> Shape:
@@ -71,7 +71,7 @@ class Translator:
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, number of channels) -> broadcast tensor
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
         self.types: dict[str, Quantisation] = {}  # of tensors of integers
-        self.columns = {name for node in model.graph.node for name in columns_read(node)}  # column offsets and scales from the host
+        self.columns = {name for node in model.graph.node for name in column_tensor_names(node)}  # column offsets and scales from the host
 
     # -- queries of handlers ------------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Translator:
         shape, image_shape = self.shapes[view.tensor], graph_shape(view.shape)
         if (*image_shape[:2], image_shape[2] * image_shape[3]) == (*shape[:2], shape[2] * shape[3]):
             ordered = self.in_order(view)
-            if ordered.atoms == whole(shape, N, C, P):
+            if ordered.atoms == whole_axes(shape, N, C, P):
                 return self.in_rows(ordered.tensor, image_shape)
         raise self.refuse(
             node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
@@ -126,7 +126,7 @@ class Translator:
 
     def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
         """View in another shape, as `views.reshaped`; channels are shuffled into order where necessary."""
-        return reshaped(view, onnx_shape) or reshaped(self.in_order(view), onnx_shape)
+        return reshape_view(view, onnx_shape) or reshape_view(self.in_order(view), onnx_shape)
 
     def in_order(self, view: View) -> View:
         """View of the same values on a tensor whose channels have the order of the view."""
@@ -144,7 +144,7 @@ class Translator:
         for atom in reversed(atoms):
             renamed[atom] = Atom(C, atom.size, stride)
             stride *= atom.size
-        return View(self.shuffled[view], tuple(joined(renamed.get(atom, atom) for atom in axes) for axes in view.axes))
+        return View(self.shuffled[view], tuple(merge_atoms(renamed.get(atom, atom) for atom in axes) for axes in view.axes))
 
     def has(self, node: NodeProto, index: int) -> bool:
         return len(node.input) > index and bool(node.input[index])
@@ -202,7 +202,7 @@ class Translator:
     def finish_as(self, node: NodeProto, op: Operator, axes: tuple[tuple[Atom, ...], ...]) -> None:
         """Append the operator of the node's first output.  axes: of its view."""
         self.emit(op)
-        self.views[node.output[0]] = View(op.y, tuple(joined(atoms) for atoms in axes))
+        self.views[node.output[0]] = View(op.y, tuple(merge_atoms(atoms) for atoms in axes))
 
     def check_views(self, node: NodeProto) -> None:
         """Raise ValueError for a bug of a handler: a shape that differs from ONNX's, or a view that does not cover its tensor."""
@@ -223,7 +223,7 @@ class Translator:
             if tensor.name in self.constants:
                 continue
             if reason := self.strange(tensor):
-                raise UnsupportedError(f"input {tensor.name!r} is {reason}; {TAKEN} is supported")
+                raise UnsupportedError(f"input {tensor.name!r} is {reason}; {HOST_TYPES} is supported")
             ports.append(self.receive(tensor))
         return tuple(ports)
 
@@ -238,7 +238,7 @@ class Translator:
         """Quantisation of an input tensor, with scale 1 where no operator states it, so that it is only moved; None for floats."""
         kind = tensor.type.tensor_type.elem_type
         if kind == TensorProto.INT32:
-            return ALONE
+            return RAW_SUMS
         if kind not in INTEGERS_ON_NPU:
             return None
         dtype = helper.tensor_dtype_to_np_dtype(kind)
@@ -253,13 +253,13 @@ class Translator:
         if len(shape) == 3 and channels_last(self.model, name):
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)
-            self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (N, P, C)))
+            self.views[name] = View(name, tuple(whole_axes(self.shapes[name], axis) for axis in (N, P, C)))
         elif self.rows and len(shape) == 2 and shape[0] > 1 and channels_last(self.model, name):
             self.shapes[name], self.matrices = (1, shape[1], shape[0], 1), True
-            self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (P, C)))
+            self.views[name] = View(name, tuple(whole_axes(self.shapes[name], axis) for axis in (P, C)))
         elif (phases := strided_phases(self.model, name, shape)) > 1:
             self.shapes[name] = (shape[0], phases, shape[2] // phases, 1)
-            self.views[name] = View(name, (whole(self.shapes[name], N), (), whole(self.shapes[name], P, C)))
+            self.views[name] = View(name, (whole_axes(self.shapes[name], N), (), whole_axes(self.shapes[name], P, C)))
         else:
             self.shapes[name] = graph_shape(shape)
             self.views[name] = row_major(name, self.shapes[name], shape)
@@ -286,7 +286,7 @@ class Translator:
         kind = tensor.type.tensor_type.elem_type
         quantisation = self.types.get(view.tensor)
         if kind not in (ON_NPU if quantisation is None else (helper.np_dtype_to_tensor_dtype(quantisation.dtype),)):
-            raise UnsupportedError(f"output {name!r} is {kind_name(kind)}; {TAKEN} is supported")
+            raise UnsupportedError(f"output {name!r} is {kind_name(kind)}; {HOST_TYPES} is supported")
         if host_order(view, self.shapes[view.tensor]) is None:
             view = self.views[name] = self.in_order(view)
         return Port(view.tensor, name, view.shape, self._order(name))
@@ -412,9 +412,9 @@ def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:
     """Fold a node of constants; returns whether all its outputs are known now.  Small ones were folded at loading."""
     names = [name for name in node.output if name]
     if any(name not in state.constants for name in names):
-        value = folded(node, values, state.constants, state.budget)
+        value = fold_node(node, values, state.constants, state.budget)
         if value is not None:
             state.constants[node.output[0]] = value
         else:
-            state.constants |= evaluated(node, state.constants, state.known_shapes, state.model.opset_import, state.budget)
+            state.constants |= evaluate_node(node, state.constants, state.known_shapes, state.model.opset_import, state.budget)
     return bool(names) and all(name in state.constants for name in names)

@@ -54,7 +54,7 @@ class View:
     @property
     def atoms(self) -> Atoms:
         """All atoms in ONNX's row-major order."""
-        return joined(atom for atoms in self.axes for atom in atoms)
+        return merge_atoms(atom for atoms in self.axes for atom in atoms)
 
     def of(self, tensor: str) -> View:
         """The same axes over another tensor of the same shape."""
@@ -81,16 +81,16 @@ class View:
             for atom in self.digits(axis):
                 new_atoms[atom] = Atom(axis, sizes.get(atom, atom.size), stride)
                 stride *= new_atoms[atom].size
-        return View(tensor, tuple(joined(new_atoms[atom] for atom in atoms) for atoms in self.axes))
+        return View(tensor, tuple(merge_atoms(new_atoms[atom] for atom in atoms) for atoms in self.axes))
 
 
-def whole(shape: Shape, *axes: int) -> Atoms:
+def whole_axes(shape: Shape, *axes: int) -> Atoms:
     """Atoms over some whole axes, in this order."""
     sizes = (shape[0], shape[1], shape[2] * shape[3])
-    return joined(Atom(axis, sizes[axis], 1) for axis in axes)
+    return merge_atoms(Atom(axis, sizes[axis], 1) for axis in axes)
 
 
-def joined(atoms: Iterable[Atom]) -> Atoms:
+def merge_atoms(atoms: Iterable[Atom]) -> Atoms:
     """Atoms merged where possible, without atoms of size 1."""
     out: list[Atom] = []
     for atom in atoms:
@@ -106,13 +106,13 @@ def joined(atoms: Iterable[Atom]) -> Atoms:
 
 def row_major(tensor: str, shape: Shape, onnx_shape: Sequence[int]) -> View:
     """View of a tensor in the order (n, c, h, w), with any shape of as many values."""
-    view = reshaped(View(tensor, tuple(whole(shape, axis) for axis in (N, C, P))), onnx_shape)
+    view = reshape_view(View(tensor, tuple(whole_axes(shape, axis) for axis in (N, C, P))), onnx_shape)
     if view is None:
         raise ValueError(f"{tensor} of shape {list(shape)} has no view {list(onnx_shape)}")
     return view
 
 
-def reshaped(view: View, onnx_shape: Sequence[int]) -> View | None:
+def reshape_view(view: View, onnx_shape: Sequence[int]) -> View | None:
     """View of the same values in the same order with another shape; None where an axis would split an atom unevenly."""
     pending = list(reversed(view.atoms))
     axes = []
@@ -132,11 +132,11 @@ def reshaped(view: View, onnx_shape: Sequence[int]) -> View | None:
                 remaining = 1
             else:
                 return None
-        axes.append(joined(atoms))
+        axes.append(merge_atoms(atoms))
     return None if pending else View(view.tensor, tuple(axes))
 
 
-def transposed(view: View, perm: Sequence[int]) -> View:
+def transpose_view(view: View, perm: Sequence[int]) -> View:
     return View(view.tensor, tuple(view.axes[a] for a in perm))
 
 

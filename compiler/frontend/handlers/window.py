@@ -16,16 +16,16 @@ from onnx import NodeProto
 
 from compiler.frontend.handlers.to_graph import Translator
 from compiler.frontend.onnx_io.attributes import Attributes
-from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS, beyond
+from compiler.ir.im2col import MAX_COLUMNS, MAX_PADDED_STRIDE, MAX_PIXELS, unencodable_window
 from compiler.ir.operators import Conv, Pool, QuantisedAverage, QuantisedConv, Reflow, Resample, window_size
-from compiler.ir.taps import places
+from compiler.ir.taps import select_places
 from simulator.npu.isa import MAX_WINDOW
 
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
 AnyConv = TypeVar("AnyConv", Conv, QuantisedConv)
 
 
-def pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tuple[int, int]:
+def axis_pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tuple[int, int]:
     """Attribute with one number per image axis; a signal [n, c, l] is an image of one column."""
     numbers = values.get(key, [1, 1])
     if len(numbers) > 2:
@@ -43,13 +43,13 @@ def finish_image(state: Translator, node: NodeProto, op: Pool | QuantisedAverage
 def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:
     """Append a convolution, within the limits of instruction fields; its output has as many axes as the input."""
     n, c, h, w = op.output_shape([state.shapes[op.x]])
-    if w > MOST_COLUMNS or h * w > MOST_PIXELS:
-        raise state.refuse(node, f"a result of {h} x {w} pixels; at most {MOST_COLUMNS} columns, {MOST_PIXELS} pixels in all are supported")
-    op = within_fields(state, node, op)
+    if w > MAX_COLUMNS or h * w > MAX_PIXELS:
+        raise state.refuse(node, f"a result of {h} x {w} pixels; at most {MAX_COLUMNS} columns, {MAX_PIXELS} pixels in all are supported")
+    op = fit_fields(state, node, op)
     state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
 
 
-def within_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float = 0.0, no_weight: NDArray[Any] | float = 0.0) -> AnyConv:
+def fit_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float = 0.0, no_weight: NDArray[Any] | float = 0.0) -> AnyConv:
     """Equal convolution, on a padded or reflowed image where strides or leading padding exceed instruction fields.
 
     zero: padding value.  no_weight: weight without effect, of each output channel [c_out, 1, 1].
@@ -57,14 +57,14 @@ def within_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float =
     op = _without_idle(state, op)
     if max(op.stride) > MAX_WINDOW and _is_line(state, op):
         op = _in_rows(state, node, op, zero, no_weight)
-    if why := beyond(replace(op, pads=(0, 0, 0, 0))):
+    if why := unencodable_window(replace(op, pads=(0, 0, 0, 0))):
         raise state.refuse(node, why)
     pad_top, pad_left, pad_bottom, pad_right = op.pads
-    extra_rows, extra_columns = max(0, pad_top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, pad_left - MAX_WINDOW)
+    extra_rows, extra_columns = max(0, pad_top - MAX_WINDOW) if op.stride[0] > MAX_PADDED_STRIDE else 0, max(0, pad_left - MAX_WINDOW)
     if not extra_rows and not extra_columns:
         return op
     _, _, in_h, in_w = state.shapes[op.x]
-    rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((extra_rows, in_h), (extra_columns, in_w)))
+    rows, columns = (select_places([None] * missing + list(range(size))) for missing, size in ((extra_rows, in_h), (extra_columns, in_w)))
     x = state.emit(Resample(state.name(node, ".padded"), op.x, state.fresh(f"{node.output[0]}.padded"), rows, columns, zero))
     return replace(op, x=x, pads=(pad_top - extra_rows, pad_left - extra_columns, pad_bottom, pad_right))
 
@@ -106,7 +106,9 @@ def _in_rows(state: Translator, node: NodeProto, op: AnyConv, zero: float, no_we
     return replace(op, x=x, weights=weights, stride=(1, 1), dilation=(1, 1), pads=(0, 0, 0, 0))
 
 
-def padding(values: Attributes, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
+def resolve_padding(
+    values: Attributes, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> Pads:
     """Padding (top, left, bottom, right) with auto_pad resolved: SAME gives ceil(size / stride) outputs."""
     auto = values.get("auto_pad", "NOTSET")
     if auto == "VALID":

@@ -26,7 +26,7 @@ VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Un
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
 
-def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array], budget: ByteBudget) -> Array | None:
+def fold_node(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, Array], budget: ByteBudget) -> Array | None:
     """Output of a node of constants, for operators that are common between constants; None for others, and for unknown inputs.
 
     values: the node's attributes.  Raises BadInputError for inputs that do not fit the operator, or an output beyond the budget.
@@ -53,7 +53,7 @@ def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, A
         raise BadInputError(f"{label(node)}: {NO_ROOM}") from None
 
 
-def evaluated(
+def evaluate_node(
     node: NodeProto,
     constants: Mapping[str, Array],
     shapes: Mapping[str, tuple[int, ...]],
@@ -77,7 +77,9 @@ def evaluated(
     return {entry.name: numpy_helper.to_array(entry) for entry in evaluated_model.graph.initializer}
 
 
-def foresee(model: ModelProto, external_names: Collection[str], shapes: Mapping[str, tuple[int, ...]], budget: ByteBudget) -> None:
+def check_folding_budget(
+    model: ModelProto, external_names: Collection[str], shapes: Mapping[str, tuple[int, ...]], budget: ByteBudget
+) -> None:
     """Raise `BadInputError` before folding where the folded constants, by their shapes, exceed the budget, which is spent.
 
     external_names: constants beside the model's own.

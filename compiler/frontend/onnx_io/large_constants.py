@@ -20,7 +20,7 @@ from simulator.onnx_names import names_read, refill
 
 LARGE = 256  # values; constants of at least this size are hidden from checker, converter and shape inference, and are not folded there
 ExternalData = Mapping[str, Data]  # name of a hollow initialiser -> its raw data
-NOTHING: ExternalData = {}
+NO_DATA: ExternalData = {}
 
 
 class LargeConstant(NamedTuple):
@@ -50,7 +50,7 @@ class ModelWithoutWeights(NamedTuple):
         return self.model
 
 
-def taken_out(large: Mapping[str, TensorProto], data: ExternalData = NOTHING) -> dict[str, LargeConstant]:
+def large_constants(large: Mapping[str, TensorProto], data: ExternalData = NO_DATA) -> dict[str, LargeConstant]:
     """Constants that `detach` removed, for repeated access.  data: of a hollow model."""
     raw = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
     return {name: LargeConstant(tensor, data.get(name, raw.get(name))) for name, tensor in large.items()}

@@ -27,14 +27,14 @@ from onnx.external_data_helper import _get_all_tensors, load_external_data_for_t
 from compiler.frontend.onnx_io import onnx_sandbox
 from compiler.frontend.onnx_io.attributes import attributes, check_attributes, known_dims, known_shapes, one_line, opset_of
 from compiler.frontend.onnx_io.inline import with_bodies
-from compiler.frontend.onnx_io.large_constants import LARGE, LargeConstant, ModelWithoutWeights, attach, detach, taken_out
+from compiler.frontend.onnx_io.large_constants import LARGE, LargeConstant, ModelWithoutWeights, attach, detach, large_constants
 from compiler.frontend.onnx_io.memory_budget import ByteBudget, tensor_bytes
 from compiler.frontend.onnx_io.onnx_sandbox import LibraryError
 from compiler.frontend.onnx_io.protobuf_wire import Data, tensor_pieces
-from compiler.frontend.onnx_io.random_weights import seeded
-from compiler.frontend.onnx_io.shape_inference import settle
+from compiler.frontend.onnx_io.random_weights import draw_weights
+from compiler.frontend.onnx_io.shape_inference import infer_and_fold
 from simulator.npu.errors import BadInputError
-from simulator.onnx_kinds import CONVERTED, FLOATS, widen, widened
+from simulator.onnx_kinds import CONVERTED, FLOATS, widen_model, widen_tensor
 from simulator.onnx_names import DOMAIN, SEAL_KEY, fresh_name, names_read, refill
 
 
@@ -99,8 +99,8 @@ def load(
         where, model = where or str(model), _of_file(Path(model), random_weights is not None)
     elif isinstance(model, bytes):
         model = _parsed(model, where or "model")
-    loaded = prepared(model, shapes, where or "model")
-    return loaded if random_weights is None else seeded(loaded, random_weights)
+    loaded = prepare_hollow(model, shapes, where or "model")
+    return loaded if random_weights is None else draw_weights(loaded, random_weights)
 
 
 def _of_file(path: Path, random: bool) -> ModelProto:
@@ -223,19 +223,19 @@ def check_session(model: ModelProto, where: str) -> None:
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
     """Model from `prepared`, with all weights inside."""
-    return prepared(model, shapes, where).filled()
+    return prepare_hollow(model, shapes, where).filled()
 
 
-def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelWithoutWeights:
+def prepare_hollow(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelWithoutWeights:
     """Validate a copy of a model, and fix its input shapes and opset for the translation; no file is read."""
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _get_all_tensors(model)):
         raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
     try:
         skeleton, tensors = detach(model, LARGE)
-        if widen(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in tensors.values()):
-            tensors = {name: widened(tensor, _WIDENED) for name, tensor in tensors.items()}
+        if widen_model(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in tensors.values()):
+            tensors = {name: widen_tensor(tensor, _WIDENED) for name, tensor in tensors.items()}
             skeleton.metadata_props.add(key=CONVERTED, value="bfloat16 to float32")
-        large = taken_out(tensors)
+        large = large_constants(tensors)
         total = sum(_checked_bytes(*constant) for constant in large.values())
         total += sum(_checked_bytes(constant) for constant in skeleton.graph.initializer)
         _check_total(total + skeleton.ByteSize(), where)
@@ -266,11 +266,11 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
 def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
     """Model with inferred shapes; recorded shapes are dropped where they contradict the inputs, as onnxruntime ignores them too."""
     try:
-        return settle(skeleton, LARGE, total, where)
+        return infer_and_fold(skeleton, LARGE, total, where)
     except _MISFITS as error:
         _forget_shapes(skeleton)
         try:
-            return settle(skeleton, LARGE, total, where)
+            return infer_and_fold(skeleton, LARGE, total, where)
         except _MISFITS:
             raise error from None
 
@@ -316,7 +316,7 @@ def _name_apart(model: ModelProto) -> None:
 def model_digest(model: ModelProto) -> str:
     """Digest of the model's bytes, 32 hex digits."""
     skeleton, large = detach(model, LARGE)
-    return digest_of(skeleton, taken_out(large))
+    return digest_of(skeleton, large_constants(large))
 
 
 def digest_of(skeleton: ModelProto, large: Mapping[str, LargeConstant]) -> str:
@@ -413,7 +413,7 @@ def _suggested(model: ModelProto, missing: Collection[str], where: str, model_by
     _forget_shapes(trial)
     with suppress(BadInputError, *_MISFITS):
         onnx_sandbox.check(_with_shapes(trial), model_bytes, where)
-        for before, after in zip(model.graph.output, settle(trial, LARGE, model_bytes, where).graph.output, strict=True):
+        for before, after in zip(model.graph.output, infer_and_fold(trial, LARGE, model_bytes, where).graph.output, strict=True):
             pairs = zip(_dims(before), known_dims(after.type) or (), strict=False)
             sizes |= {dim.dim_param: [size] for dim, size in pairs if dim.dim_param in sizes}
     return " ".join(f"--shape {shlex.quote(name + '=' + ','.join(map(str, size_list)))}" for name, size_list in sizes.items())

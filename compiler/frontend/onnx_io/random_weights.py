@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.onnx_io.attributes import attributes
-from compiler.frontend.onnx_io.large_constants import LARGE, NOTHING, ModelWithoutWeights
+from compiler.frontend.onnx_io.large_constants import LARGE, NO_DATA, ModelWithoutWeights
 from compiler.frontend.onnx_io.memory_budget import ByteBudget
 from compiler.frontend.onnx_io.protobuf_wire import Data
 from simulator.onnx_kinds import ON_NPU
@@ -45,10 +45,10 @@ _UNIT = _Moments(0.0, 1.0)
 
 def seed_weights(model: ModelProto, seed: int) -> ModelProto:
     """Model from `seeded`, with all weights inside."""
-    return seeded(ModelWithoutWeights(model, NOTHING), seed).filled()
+    return draw_weights(ModelWithoutWeights(model, NO_DATA), seed).filled()
 
 
-def seeded(original: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
+def draw_weights(original: ModelWithoutWeights, seed: int) -> ModelWithoutWeights:
     """Copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
 
     Names, shapes and nodes stay, except ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.

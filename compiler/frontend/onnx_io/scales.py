@@ -14,34 +14,34 @@ from compiler.ir.quantised.parameters import Quantisation
 
 MS = "com.microsoft"
 UNARY = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")  # of one tensor; MS has QLinear of each
-OURS = "tilefarm.integers"  # domain of group operators that onnxruntime lacks
+GROUP_DOMAIN = "tilefarm.integers"  # domain of group operators that onnxruntime lacks
 # operators that only move values, and so keep the quantisation
 MOVES = frozenset({"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
-class Scaled(NamedTuple):
+class ScalePositions(NamedTuple):
     """Input positions.  read: integers, each followed by its scale and zero point.  made: scale of the result, or None."""
 
     read: slice
-    made: int | None
+    result: int | None
 
 
-_OF_ONE, _TWO = Scaled(slice(0, 1), 3), Scaled(slice(0, 4, 3), 6)
-SCALED: Mapping[tuple[str, str], Scaled] = {
-    ("", "DequantizeLinear"): Scaled(slice(0, 1), None),
-    ("", "QuantizeLinear"): Scaled(slice(0), 1),
+_OF_ONE, _TWO = ScalePositions(slice(0, 1), 3), ScalePositions(slice(0, 4, 3), 6)
+SCALE_POSITIONS: Mapping[tuple[str, str], ScalePositions] = {
+    ("", "DequantizeLinear"): ScalePositions(slice(0, 1), None),
+    ("", "QuantizeLinear"): ScalePositions(slice(0), 1),
     ("", "QLinearConv"): _TWO,
     ("", "QLinearMatMul"): _TWO,
-    (MS, "QGemm"): Scaled(slice(0, 4, 3), 7),
+    (MS, "QGemm"): ScalePositions(slice(0, 4, 3), 7),
     (MS, "QLinearAdd"): _TWO,
     (MS, "QLinearMul"): _TWO,
-    (MS, "QLinearConcat"): Scaled(slice(2, None, 3), 0),
-    (OURS, "Affine"): _OF_ONE,
-    (OURS, "Table"): _OF_ONE,
+    (MS, "QLinearConcat"): ScalePositions(slice(2, None, 3), 0),
+    (GROUP_DOMAIN, "Affine"): _OF_ONE,
+    (GROUP_DOMAIN, "Table"): _OF_ONE,
     **{(MS, f"QLinear{name}"): _OF_ONE for name in UNARY},
 }
 
-SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
+ZERO_POINT_POSITIONS: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "ConvInteger"): {0: 2, 1: 3},
     ("", "MatMulInteger"): {0: 2, 1: 3},
 }
@@ -50,14 +50,14 @@ SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
 _COLUMNS = 4  # first input with values per column of a product
 
 
-def columns_read(node: NodeProto) -> list[str]:
+def column_tensor_names(node: NodeProto) -> list[str]:
     """Inputs of a product of `compiler.frontend.handlers.dynamic_zero_points` with its offsets and scales per column; [] for others."""
-    return list(node.input[_COLUMNS:]) if node.domain == OURS and ("", node.op_type) in SHIFTED else []
+    return list(node.input[_COLUMNS:]) if node.domain == GROUP_DOMAIN and ("", node.op_type) in ZERO_POINT_POSITIONS else []
 
 
-def shift_at(node: NodeProto, index: int) -> int:
+def zero_point_position(node: NodeProto, index: int) -> int:
     """Position of the zero point of an input."""
-    return SHIFTED["", node.op_type][index]
+    return ZERO_POINT_POSITIONS["", node.op_type][index]
 
 
 def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
@@ -71,14 +71,14 @@ def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping
         current = pending.pop(0)
         for node in graph.node:
             domain = "" if node.domain == "ai.onnx" else node.domain
-            scaled = SCALED.get((domain, node.op_type))
+            scaled = SCALE_POSITIONS.get((domain, node.op_type))
             if scaled is not None:
                 for scale_index in _places(node, scaled, current):
                     quantisation = _said(node, scale_index, dtype, constants)
                     if quantisation is not None:
                         return quantisation
-            elif (domain, node.op_type) in SHIFTED:
-                for index, scale_index in SHIFTED[domain, node.op_type].items():
+            elif (domain, node.op_type) in ZERO_POINT_POSITIONS:
+                for index, scale_index in ZERO_POINT_POSITIONS[domain, node.op_type].items():
                     zero = [*node.input, "", ""][scale_index]
                     if shift_only is None and node.input[index] == current and zero in constants and constants[zero].size == 1:
                         shift_only = Quantisation.of(np.float32(1), constants[zero].reshape(()), dtype, where=label(node))
@@ -88,10 +88,10 @@ def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping
     return shift_only
 
 
-def _places(node: NodeProto, scaled: Scaled, name: str) -> list[int]:
+def _places(node: NodeProto, scaled: ScalePositions, name: str) -> list[int]:
     """Input positions of the tensor's scale at a node."""
     indices = [i + 1 for i in range(len(node.input))[scaled.read] if node.input[i] == name]
-    return indices + ([scaled.made] if scaled.made is not None and name in node.output else [])
+    return indices + ([scaled.result] if scaled.result is not None and name in node.output else [])
 
 
 def _said(node: NodeProto, scale_index: int, dtype: Any, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:

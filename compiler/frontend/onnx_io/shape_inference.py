@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from compiler.frontend.onnx_io import onnx_sandbox
 from compiler.frontend.onnx_io.attributes import attributes, known_dims, known_shapes
-from compiler.frontend.onnx_io.fold import evaluated, folded
+from compiler.frontend.onnx_io.fold import evaluate_node, fold_node
 from compiler.frontend.onnx_io.inline import with_bodies
 from compiler.frontend.onnx_io.memory_budget import ByteBudget, can_follow, memory_limit
 from compiler.frontend.onnx_io.scales import MS, UNARY
@@ -61,7 +61,7 @@ def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
     return inferred
 
 
-def settle(skeleton: ModelProto, max_values: int, model_bytes: int, where: str) -> ModelProto:
+def infer_and_fold(skeleton: ModelProto, max_values: int, model_bytes: int, where: str) -> ModelProto:
     """Skeleton with all inferred shapes, folded constants as initialisers, and inlined nodes (`compiler.frontend.onnx_io.inline`).
 
     max_values: size limit of a folded tensor.  Raises as `infer`, and InferenceError.
@@ -188,10 +188,10 @@ class _Walk:
             return {node.output[0]: np.asarray(dims[values.get("start", 0) : values.get("end", len(dims))], np.int64)}
         if node.op_type == "Size" and node.input[0] in self.shapes:
             return {node.output[0]: np.asarray(math.prod(self.shapes[node.input[0]]), np.int64)}
-        value = folded(node, values, self.constants, self.budget)
+        value = fold_node(node, values, self.constants, self.budget)
         if value is not None:
             return {node.output[0]: value}
-        return evaluated(node, self.constants, self.shapes, self.model.opset_import, self.budget)
+        return evaluate_node(node, self.constants, self.shapes, self.model.opset_import, self.budget)
 
     def _type(self, node: NodeProto, stand_in: tuple[str, slice] | None) -> None:
         """Infer the output types of a node by onnx's rule, with the values that are known here."""

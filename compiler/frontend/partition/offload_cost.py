@@ -32,7 +32,7 @@ class NodeWork(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PieceWork:
+class SubgraphWork:
     """Work of a set of nodes.  weights: number of float constants.  border: number of float values of inputs and outputs.
 
     integer_weights, integer_border: bytes of integer constants, and of integer inputs and outputs.
@@ -62,7 +62,7 @@ class Offload:
         host = self.machine.host
         return sum(max(n.macs / host.macs_per_s, n.values * _HOST_BYTES / host.bytes_per_s) for n in nodes)
 
-    def npu_s(self, work: PieceWork) -> float:
+    def npu_s(self, work: SubgraphWork) -> float:
         """Seconds of the nodes as a subgraph on the NPU."""
         machine = self.machine
         macs = sum(node.macs for node in work.nodes if not node.integers) / float(machine.peak(self.dtype) * machine.cores)
@@ -73,7 +73,7 @@ class Offload:
         copied = work.border * _HOST_BYTES + work.integer_border
         return self.launch_s + copied / machine.host.bytes_per_s + max(macs, moved) / machine.clock_hz
 
-    def declined(self, work: PieceWork) -> str | None:
+    def declined(self, work: SubgraphWork) -> str | None:
         """Reason to keep the nodes on the host; None where the NPU is faster."""
         host, npu = self.host_s(work.nodes), self.npu_s(work)
         if npu < host:
@@ -81,10 +81,10 @@ class Offload:
         return f"supported, but not worth a piece of its own: {host * 1e6:,.1f} us on the host, {npu * 1e6:,.1f} us with launch and copies"
 
 
-class Always(Offload):
+class AlwaysOffload(Offload):
     """Offloading of all supported nodes at any cost, for correctness tests."""
 
     launch_s = 0.0
 
-    def declined(self, work: PieceWork) -> str | None:
+    def declined(self, work: SubgraphWork) -> str | None:
         return None

@@ -28,14 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.handlers.to_graph import Translator, fold
 from compiler.frontend.onnx_io.attributes import attributes, known_shapes, label
-from compiler.frontend.onnx_io.large_constants import NOTHING, ExternalData
+from compiler.frontend.onnx_io.large_constants import NO_DATA, ExternalData
 from compiler.frontend.partition.convex import heaviest_convex
 from compiler.frontend.partition.macs import node_macs
-from compiler.frontend.partition.offload_cost import NodeWork, Offload, PieceWork
-from compiler.frontend.partition.support_check import Abilities, Able, Handlers, Trial, trial
+from compiler.frontend.partition.offload_cost import NodeWork, Offload, SubgraphWork
+from compiler.frontend.partition.support_check import Handlers, MachineCheck, MachineSupport, SupportCheck, check_support
 from compiler.ir.quantised.parameters import STORED
 from simulator.npu.errors import UnsupportedError
 from simulator.onnx_names import fresh_name, names_read
@@ -117,20 +117,20 @@ def _named(pieces: Iterable[Subgraph]) -> tuple[Subgraph, ...]:
     return tuple(replace(piece, name=f"Partition{k}") for k, piece in enumerate(pieces))
 
 
-def whole(model: ModelProto, data: ExternalData = NOTHING) -> Partition:
+def whole_model(model: ModelProto, data: ExternalData = NO_DATA) -> Partition:
     """Partition of a model into one subgraph.  data: weights of a hollow model."""
     return Partition(model, _named([Subgraph("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
 def partition(
-    model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None, no_floats: str = ""
+    model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: MachineCheck | None = None, no_floats: str = ""
 ) -> Partition:
     """Partition of a model from `load_model`: its heaviest subgraph, and with `offload` further ones that pay.
 
     model: with separate nodes for every operator on integers (`qdq_fusion`).  able: raises for integer operators that the machine cannot
     run.  no_floats: reason why it runs no float operators, or ''.  Raises `AllOnHostError` where no node can run on the NPU.
     """
-    parts, abilities = _Parts(model), None if able is None else Abilities(able, no_floats)
+    parts, abilities = _Parts(model), None if able is None else MachineSupport(able, no_floats)
     compared = names_read(node for node in model.graph.node if node.op_type == "Equal")
     maxima = {i for i, node in enumerate(parts.nodes) if node.op_type in ("ReduceMax", "ReduceMin")}
     refused: dict[int, str] = {i: _COMPARED for i in maxima if not compared.isdisjoint(parts.nodes[i].output)}
@@ -147,7 +147,7 @@ def partition(
             declined |= {i: _ENDS[parts.nodes[i].op_type] for i in ends}
             continue
         npu = parts.extract(inside)
-        check = trial(npu, handlers, abilities)
+        check = check_support(npu, handlers, abilities)
         if check.refused:
             blamed = _blamed(parts, npu, inside, check, handlers, abilities)
             refused |= {member: why for i, why in blamed.items() for member in parts.together(inside[i])}
@@ -169,7 +169,7 @@ def partition(
     return Partition(model, _named(parts.ordered(subgraphs)), parts.host(npu_nodes, refused, host_reasons))
 
 
-def without_ends(model: ModelProto) -> Partition | None:
+def partition_without_ends(model: ModelProto) -> Partition | None:
     """Partition of a quantised model with only the conversions at its ends on the host; None without such conversions."""
     parts = _Parts(model)
     inside = list(parts.working)
@@ -188,7 +188,7 @@ class _Parts:
         self.model = model
         self.nodes = list(model.graph.node)
         self.shapes = known_shapes(model.graph)
-        groups = [members for members in grouped(model).members if len(members) > 1]
+        groups = [members for members in fuse_groups(model).members if len(members) > 1]
         self.groups = {i: members for members in groups for i in members}
         self.constants = _constants(model, self.groups)
         self.outputs = [item.name for item in model.graph.output]
@@ -277,14 +277,14 @@ class _Parts:
         integers = node in self.groups or self.nodes[node].op_type in _ON_INTEGERS
         return NodeWork(self.macs[node] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names), integers)
 
-    def work(self, npu: ModelProto, inside: Sequence[int]) -> PieceWork:
+    def work(self, npu: ModelProto, inside: Sequence[int]) -> SubgraphWork:
         """Work of the nodes `inside`.  npu: a model of them."""
         border = [(port.type.tensor_type.elem_type, self.shapes[port.name]) for port in (*npu.graph.input, *npu.graph.output)]
         weights = [(port.data_type, tuple(port.dims)) for port in npu.graph.initializer]
         (floats, of_floats), (integers, of_integers) = (
             [_sized(tensors, integer) for tensors in (weights, border)] for integer in (False, True)
         )
-        return PieceWork(tuple(self.node_work(i) for i in inside), floats, of_floats, integers, of_integers)
+        return SubgraphWork(tuple(self.node_work(i) for i in inside), floats, of_floats, integers, of_integers)
 
     def extract(self, inside: list[int]) -> ModelProto:
         """Model of the nodes `inside`.  Folded constants become initialisers with new names."""
@@ -346,7 +346,9 @@ def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[
     return live
 
 
-def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], check: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
+def _blamed(
+    parts: _Parts, npu: ModelProto, numbers: list[int], check: SupportCheck, handlers: Handlers, able: MachineSupport | None
+) -> dict[int, str]:
     """Nodes of a trial for the host: refused nodes, or the views before them where only the layout is the reason."""
     blamed: dict[int, str] = {}
     view_of = {number: i for i in check.views for number in parts.together(numbers[i])}
@@ -363,7 +365,7 @@ def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], check: Trial, ha
     for i, why in check.refused.items():
         members = sorted(parts.together(numbers[i]))
         views = {view for member in members for name in parts.nodes[member].input if (view := lies(name)) is not None}
-        if views and not trial(parts.extract(members), handlers, able).refused:
+        if views and not check_support(parts.extract(members), handlers, able).refused:
             blamed |= dict.fromkeys(views, f"{label(npu.graph.node[i])} cannot read its result where it lies on the NPU")
         else:
             blamed[i] = why

@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 from onnx import ModelProto
 
-from compiler.frontend.handlers.dynamic_zero_points import makers
-from compiler.frontend.handlers.qdq_fusion import Grouped, grouped
-from compiler.frontend.handlers.to_graph import TAKEN, Handler, Translator, has_shape, translate_node
+from compiler.frontend.handlers.dynamic_zero_points import column_producers
+from compiler.frontend.handlers.qdq_fusion import FusedModel, fuse_groups
+from compiler.frontend.handlers.to_graph import HOST_TYPES, Handler, Translator, has_shape, translate_node
 from compiler.frontend.onnx_io.attributes import label
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Operator
 from simulator.npu.errors import UnsupportedError
 
-Able = Callable[[Graph], object]  # raises UnsupportedError for a graph that the machine cannot run
+MachineCheck = Callable[[Graph], object]  # raises UnsupportedError for a graph that the machine cannot run
 Handlers = Mapping[str, Handler]
 
 
-class Trial(NamedTuple):
+class SupportCheck(NamedTuple):
     """Result of a check.  refused: node -> reason, without its name.  views: nodes without an operator.  operators: number of operators.
 
     A group is represented by the node of its operator.
@@ -33,13 +33,13 @@ class Trial(NamedTuple):
     operators: int
 
 
-class Abilities:
+class MachineSupport:
     """Cache of the machine's support for integer operators: trials repeat them, and packing weights is slow.
 
     no_floats: reason why float operators are unsupported, or ''.
     """
 
-    def __init__(self, able: Able, no_floats: str) -> None:
+    def __init__(self, able: MachineCheck, no_floats: str) -> None:
         self._able, self._no_floats, self._known = able, no_floats, dict[tuple[str, ...], str]()
 
     def __call__(self, op: Operator, state: Translator) -> str:
@@ -62,9 +62,9 @@ class Abilities:
         return self._known[key]
 
 
-def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Trial:
+def check_support(model: ModelProto, handlers: Handlers, able: MachineSupport | None) -> SupportCheck:
     """Check every node of a model.  Rows of matrices are pixels, or images where that refuses fewer nodes."""
-    groups = grouped(model)
+    groups = fuse_groups(model)
     state = Translator(groups.model)
     row_trial = _trial(model, groups, state, handlers, able)
     if state.matrices and row_trial.refused:
@@ -73,7 +73,7 @@ def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Tria
     return row_trial
 
 
-def _trial(model: ModelProto, groups: Grouped, state: Translator, handlers: Handlers, able: Abilities | None) -> Trial:
+def _trial(model: ModelProto, groups: FusedModel, state: Translator, handlers: Handlers, able: MachineSupport | None) -> SupportCheck:
     nodes = list(groups.model.graph.node)
     operator_node = [_operator(model, members) for members in groups.members]
     types = {port.name: port for port in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
@@ -86,7 +86,7 @@ def _trial(model: ModelProto, groups: Grouped, state: Translator, handlers: Hand
 
     from_host(port.name for port in model.graph.input if port.name not in state.constants)
     received = set(state.views)
-    for_host = makers(groups.model)
+    for_host = column_producers(groups.model)
     views: set[int] = set()
     for i, node in enumerate(nodes):
         before = len(state.operators)
@@ -96,7 +96,7 @@ def _trial(model: ModelProto, groups: Grouped, state: Translator, handlers: Hand
             for name in node.input:
                 if name and name not in state.views and name not in state.constants:
                     reason = state.strange(types[name]) if name in types else "of unknown type"
-                    raise state.refuse(node, f"input {name!r} is {reason}; {TAKEN} is supported")
+                    raise state.refuse(node, f"input {name!r} is {reason}; {HOST_TYPES} is supported")
             translate_node(state, node, handlers)
             for op in state.operators[before:]:
                 if able is not None and (why := able(op, state)):
@@ -117,14 +117,14 @@ def _trial(model: ModelProto, groups: Grouped, state: Translator, handlers: Hand
         node = model.graph.node[i]
         try:
             if not has_shape(port):
-                raise state.refuse(node, f"output {port.name!r} is of unknown shape; {TAKEN} is supported")
+                raise state.refuse(node, f"output {port.name!r} is of unknown shape; {HOST_TYPES} is supported")
             tensor = state.hand_over(port).tensor
             if tensor in received or tensor in taken:
                 raise state.refuse(node, f"{port.name!r} is another view of {tensor!r}, which the host has as well")
             taken.add(tensor)
         except UnsupportedError as error:
             refused[i] = str(error).removeprefix(f"{label(node)}: ")
-    return Trial(refused, views, len(state.operators))
+    return SupportCheck(refused, views, len(state.operators))
 
 
 def _operator(model: ModelProto, members: Collection[int]) -> int:

@@ -1,7 +1,7 @@
 """Operators of a graph, one file each: output shape, reference computation, needed input regions, lane constraints."""
 
 from compiler.ir.operators.base import COLUMNS, ROWS, ZERO, Floats, Operator, Shape, Values
-from compiler.ir.operators.conv import Conv, Convolution, Shaped
+from compiler.ir.operators.conv import Conv, Convolution, WeightShape
 from compiler.ir.operators.depth_to_space import DepthToSpace
 from compiler.ir.operators.matmul import HeadedProduct, MatMul
 from compiler.ir.operators.norm import LayerNorm
@@ -24,8 +24,38 @@ from compiler.ir.operators.vector import GUARDS, Step, StepOp, Vector
 from compiler.ir.operators.windows import window_size
 
 __all__ = [
-    "COLUMNS", "GUARDS", "ROWS", "ZERO", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "HeadedProduct",
-    "LayerNorm", "LookUp", "MatMul", "Operator", "Pool", "Quantise", "QuantisedAffine", "QuantisedAverage", "QuantisedConv",
-    "QuantisedMatMul", "QuantisedPair", "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step",
-    "StepOp", "Values", "Vector", "window_size",
+    "COLUMNS",
+    "GUARDS",
+    "ROWS",
+    "ZERO",
+    "Concat",
+    "Conv",
+    "Convolution",
+    "DepthToSpace",
+    "Dequantise",
+    "Floats",
+    "HeadedProduct",
+    "LayerNorm",
+    "LookUp",
+    "MatMul",
+    "Operator",
+    "Pool",
+    "Quantise",
+    "QuantisedAffine",
+    "QuantisedAverage",
+    "QuantisedConv",
+    "QuantisedMatMul",
+    "QuantisedPair",
+    "QuantisedSoftmax",
+    "Reflow",
+    "Resample",
+    "Shape",
+    "Shuffle",
+    "Softmax",
+    "Step",
+    "StepOp",
+    "Values",
+    "Vector",
+    "WeightShape",
+    "window_size",
 ]  # fmt: skip

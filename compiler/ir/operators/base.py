@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.quantised.parameters import Quantisation, integers_of
+from compiler.ir.quantised.parameters import Quantisation, check_quantisation
 from compiler.ir.reach import NO_BOUNDS, WINDOW
 
 Shape = tuple[int, int, int, int]
@@ -73,7 +73,7 @@ class Operator(ABC):
         """
         first = inputs[0] if self.moves else None
         for input_type in inputs:
-            integers_of(input_type, first)
+            check_quantisation(input_type, first)
         return first
 
     @abstractmethod
@@ -144,17 +144,17 @@ class Operator(ABC):
         return ()
 
 
-def between(values: Values, rounding: type[np.floating]) -> Values:
+def mean_samples(values: Values, rounding: type[np.floating]) -> Values:
     """Samples of the range of weighted means of some values."""
     return frozenset(np.linspace(min(values), max(values), _SOME).astype(rounding).astype(float).tolist())
 
 
-def sized(numbers: Sequence[int]) -> str:
+def shape_text(numbers: Sequence[int]) -> str:
     """Text of a shape in dumps: `3x5`."""
     return "x".join(map(str, numbers))
 
 
-class OfOne(Operator):
+class UnaryOperator(Operator):
     """Operator of one input, x."""
 
     if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators.base import ROWS, Floats, Operator, Shape, Spell, Values, sized
-from compiler.ir.operators.windows import spelt_window, window_size, windows_of
+from compiler.ir.operators.base import ROWS, Floats, Operator, Shape, Spell, Values, shape_text
+from compiler.ir.operators.windows import window_attributes, window_size, windows_of
 from simulator.npu.isa import MAX_WINDOW
 
 
 @dataclass(frozen=True)
-class Shaped:
+class WeightShape:
     """Shape in place of weights whose values are not needed."""
 
     shape: tuple[int, ...]
@@ -58,14 +58,14 @@ class Convolution(Operator):
         return n, channels, rows, window_size(w, wide, self.stride[1], self.dilation[1], pad_left, pad_right)
 
     def without_values(self) -> Self:
-        return cast("Self", replace(cast("Any", self), weights=Shaped(self.weights.shape)))
+        return cast("Self", replace(cast("Any", self), weights=WeightShape(self.weights.shape)))
 
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
         return self.weights.shape[2 + axis], self.stride[axis], self.dilation[axis], self.pads[axis]
 
     def attributes(self, spell: Spell) -> list[str]:
-        out = [f"weights={spell(self.weights)}", f"bias={spell(self.bias)}", *spelt_window(self.stride, self.pads)]
-        out += [f"dilation={sized(self.dilation)}"] if self.dilation != (1, 1) else []
+        out = [f"weights={spell(self.weights)}", f"bias={spell(self.bias)}", *window_attributes(self.stride, self.pads)]
+        out += [f"dilation={shape_text(self.dilation)}"] if self.dilation != (1, 1) else []
         return out + ([f"groups={self.groups}"] if self.groups > 1 else [])
 
     @property

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell
+from compiler.ir.operators.base import ROWS, Floats, Shape, Spell, UnaryOperator
 from compiler.ir.reach import RATIO
 
 
 @dataclass(frozen=True, eq=False)
-class DepthToSpace(OfOne):
+class DepthToSpace(UnaryOperator):
     """y[c, i * block + di, j * block + dj] = x[(di * block + dj) * channels of y + c, i, j]."""
 
     name: str

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, OfOne, Spell, Values
+from compiler.ir.operators.base import Floats, Spell, UnaryOperator, Values
 
 
 @dataclass(frozen=True, eq=False)
-class LayerNorm(OfOne):
+class LayerNorm(UnaryOperator):
     """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over the channels, at every pixel.
 
     centred: whether the mean is known to be 0.

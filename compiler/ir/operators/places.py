@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, OfOne, Operator, Shape, Spell, Values
+from compiler.ir.operators.base import Floats, Operator, Shape, Spell, UnaryOperator, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Concat(Operator):
 
 
 @dataclass(frozen=True, eq=False)
-class Shuffle(OfOne):
+class Shuffle(UnaryOperator):
     """Permutation or selection of channels: channel i of y is channel order[i] of x, each at most once.
 
     No instructions: the layout relabels lanes.  A selected run of channels is a part of x with planes of its own; other selections become

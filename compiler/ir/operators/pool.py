@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, ZERO, Floats, OfOne, Shape, Spell, Values, between, sized
-from compiler.ir.operators.windows import spelt_window, window_size, windows_of
+from compiler.ir.operators.base import ROWS, ZERO, Floats, Shape, Spell, UnaryOperator, Values, mean_samples, shape_text
+from compiler.ir.operators.windows import window_attributes, window_size, windows_of
 
 
-class Pooling(OfOne):
+class Pooling(UnaryOperator):
     """Window geometry of pools."""
 
     if TYPE_CHECKING:  # fields of dataclasses
@@ -34,7 +34,7 @@ class Pooling(OfOne):
 
     def attributes(self, spell: Spell) -> list[str]:
         del spell
-        out = [f"kernel={sized(self.kernel)}", *spelt_window(self.stride, self.pads)]
+        out = [f"kernel={shape_text(self.kernel)}", *window_attributes(self.stride, self.pads)]
         return out + (["count_include_pad"] if self.count_include_pad else [])
 
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
@@ -65,7 +65,7 @@ class Pool(Pooling):
         """Range of averages: between the padding values, and 0 where counted windows exceed the image."""
         counted = self.count_include_pad and any(self.pads)
         values = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
-        return values if self.mode == "max" or len(values) < 2 else between(values, rounding)
+        return values if self.mode == "max" or len(values) < 2 else mean_samples(values, rounding)
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]

@@ -15,21 +15,21 @@ from compiler.ir.operators.base import Floats, Shape, Spell, Values
 from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.quantised import elementwise, fixed_point, linear, products
-from compiler.ir.quantised.parameters import ALONE, SUMS, Integers, Quantisation, integers_of
-from compiler.ir.quantised.tables import every_integer
+from compiler.ir.quantised.parameters import RAW_SUMS, SUMS, Integers, Quantisation, check_quantisation
+from compiler.ir.quantised.tables import all_stored_integers
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BYTES, DataType
 
 
-def anything(quantisation: Quantisation) -> Values:
+def all_integers(quantisation: Quantisation) -> Values:
     """All integers of the type, for padding lanes without a tighter bound.  The ends and 0 represent int32."""
     if quantisation.dtype == SUMS:
         return frozenset(map(float, (*quantisation.limits, 0)))
-    return frozenset(every_integer(quantisation).astype(float).tolist())
+    return frozenset(all_stored_integers(quantisation).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
-class Added:
+class Residual:
     """Residual operand: a tensor added to the integers of a product; the sum has quantisation y_q.  last: position in the rounding."""
 
     tensor: str
@@ -59,7 +59,7 @@ class QuantisedConv(Convolution):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
     groups: int = 1
     alpha: float = 1.0
-    added: Added | None = None
+    added: Residual | None = None
     of_columns: tuple[str, ...] = ()
     fixed_point: bool = False
 
@@ -80,7 +80,7 @@ class QuantisedConv(Convolution):
     @property
     def offset(self) -> products.Sums:
         """Summand of the sums x * (w - zero point of w), int32 [c_out]; x as stored, padded with its zero point."""
-        weights = products.centred(self.weights, self.w_q).sum(axis=(1, 2, 3)).astype(np.int64)
+        weights = products.subtract_zero_point(self.weights, self.w_q).sum(axis=(1, 2, 3)).astype(np.int64)
         return np.asarray(self.bias - int(self.x_q.zero_point[0]) * weights).astype(np.int32)
 
     def unfit(self, inputs: Sequence[Shape]) -> str:
@@ -88,12 +88,12 @@ class QuantisedConv(Convolution):
         return "" if inputs[0][1] == channels else f"{inputs[0][1]} input channels, weights for {channels}"
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.x_q)
-        for actual, expected in zip(inputs[1:], (ALONE, None) if self.of_columns else (), strict=False):
-            integers_of(actual, expected)
+        check_quantisation(inputs[0], self.x_q)
+        for actual, expected in zip(inputs[1:], (RAW_SUMS, None) if self.of_columns else (), strict=False):
+            check_quantisation(actual, expected)
         if self.added is None:
             return self.y_q
-        integers_of(inputs[1], self.added.q)
+        check_quantisation(inputs[1], self.added.q)
         return self.added.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
@@ -135,9 +135,9 @@ class QuantisedConv(Convolution):
         scale = self.scale[:, None, None]
         if self.of_columns:
             sums = sums + inputs[1].astype(np.int32)
-            return linear.scaled(sums, inputs[2]) if self.y_q is None else sums
+            return linear.scale_sums(sums, inputs[2]) if self.y_q is None else sums
         if self.y_q is None:
-            return linear.scaled(sums, scale)
+            return linear.scale_sums(sums, scale)
         integers = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)
         return integers if self.added is None else self._sum(integers, inputs[1])
 
@@ -150,7 +150,7 @@ class QuantisedConv(Convolution):
         return elementwise.add(a, a_q, b, b_q, self.added.y_q)
 
 
-def kept(name: str, x: str, y: str, quantisation: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:
+def quantised_identity_conv(name: str, x: str, y: str, quantisation: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:
     """Convolution that copies channels `order` of x: with weights of 1 and equal scales every integer stays."""
     weights = np.eye(channels, dtype=np.int8)[list(order)][:, :, None, None]
     one = Quantisation.of(np.float32(1), None, np.int8)
@@ -178,8 +178,8 @@ class QuantisedMatMul(HeadedProduct):
         return linear.output_scale(self.a_q, self.b_q, self.y_q)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.a_q)
-        integers_of(inputs[1], self.b_q)
+        check_quantisation(inputs[0], self.a_q)
+        check_quantisation(inputs[1], self.b_q)
         return self.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
@@ -203,7 +203,7 @@ class QuantisedMatMul(HeadedProduct):
 
         Missing pixels are zeros of b in every lane: the product that is subtracted from other columns is subtracted from them too.
         """
-        return anything(self.y_q) if super().requires_zeros(inputs, rounding) else frozenset({float(self.y_q.zero_point[0])})
+        return all_integers(self.y_q) if super().requires_zeros(inputs, rounding) else frozenset({float(self.y_q.zero_point[0])})
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = inputs

@@ -13,12 +13,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from compiler.ir.operators.base import OfOne, Operator, Shape, Spell, Values, sized
+from compiler.ir.operators.base import Operator, Shape, Spell, UnaryOperator, Values, shape_text
 from compiler.ir.operators.pool import Pooling
-from compiler.ir.operators.quantised_products import anything
+from compiler.ir.operators.quantised_products import all_integers
 from compiler.ir.quantised import elementwise, linear, pooling, tables
 from compiler.ir.quantised.affine import Affine
-from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
+from compiler.ir.quantised.parameters import Integers, Quantisation, check_quantisation
 from compiler.ir.quantised.products import SlidingWindow
 
 PairMode = Literal["add", "radd", "mul"]
@@ -42,7 +42,7 @@ class _Pointwise(Operator):
 
 
 @dataclass(frozen=True, eq=False)
-class Quantise(OfOne, _Pointwise):
+class Quantise(UnaryOperator, _Pointwise):
     """Conversion of floats to integers."""
 
     name: str
@@ -55,7 +55,7 @@ class Quantise(OfOne, _Pointwise):
         return (None,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], None)
+        check_quantisation(inputs[0], None)
         return self.y_q
 
     def apply(self, inputs: Sequence[Any]) -> Any:
@@ -63,7 +63,7 @@ class Quantise(OfOne, _Pointwise):
 
 
 @dataclass(frozen=True, eq=False)
-class Dequantise(OfOne, _Pointwise):
+class Dequantise(UnaryOperator, _Pointwise):
     """Conversion of integers to floats."""
 
     name: str
@@ -76,7 +76,7 @@ class Dequantise(OfOne, _Pointwise):
         return (self.x_q,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.x_q)
+        check_quantisation(inputs[0], self.x_q)
         return None
 
     def apply(self, inputs: Sequence[Any]) -> Any:
@@ -117,11 +117,11 @@ class QuantisedPair(_Pointwise):
     def unfit(self, inputs: Sequence[Shape]) -> str:
         a, b = inputs
         fits = all(1 in pair or pair[0] == pair[1] for pair in zip(a, b, strict=True))
-        return "" if fits else f"{sized(a)} beside {sized(b)}"
+        return "" if fits else f"{shape_text(a)} beside {shape_text(b)}"
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.a_q)
-        integers_of(inputs[1], self.b_q)
+        check_quantisation(inputs[0], self.a_q)
+        check_quantisation(inputs[1], self.b_q)
         return self.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
@@ -136,7 +136,7 @@ class QuantisedPair(_Pointwise):
 
 
 @dataclass(frozen=True, eq=False)
-class LookUp(OfOne, _Pointwise):
+class LookUp(UnaryOperator, _Pointwise):
     """Table look-up entries[x], the least integer first: any function of one quantised tensor, also a requantisation."""
 
     name: str
@@ -151,18 +151,18 @@ class LookUp(OfOne, _Pointwise):
         return (self.x_q,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.x_q)
+        check_quantisation(inputs[0], self.x_q)
         return self.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
         return [f"entries={spell(self.entries)}"]
 
     def apply(self, inputs: Sequence[Any]) -> Any:
-        return tables.looked_up(inputs[0], self.entries)
+        return tables.look_up(inputs[0], self.entries)
 
 
 @dataclass(frozen=True, eq=False)
-class QuantisedAffine(OfOne):
+class QuantisedAffine(UnaryOperator):
     """Chain of multiply-adds per channel of a quantised tensor, each rounded to integers of its own type: see `Affine`.
 
     It replaces operators that are equal for every integer in every channel.  Padding lanes become 0.
@@ -179,7 +179,7 @@ class QuantisedAffine(OfOne):
         return self.steps[-1][1]
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.x_q)
+        check_quantisation(inputs[0], self.x_q)
         return self.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
@@ -212,11 +212,11 @@ class QuantisedAverage(Pooling):
     count_include_pad: bool = False
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.x_q)
+        check_quantisation(inputs[0], self.x_q)
         return self.y_q
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        return anything(self.y_q)
+        return all_integers(self.y_q)
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         window = SlidingWindow(self.kernel, self.stride, self.pads, (1, 1))
@@ -224,7 +224,7 @@ class QuantisedAverage(Pooling):
 
 
 @dataclass(frozen=True, eq=False)
-class QuantisedSoftmax(OfOne):
+class QuantisedSoftmax(UnaryOperator):
     """Softmax over the channels, or over each of `groups` equal runs of channels, at every pixel."""
 
     name: str
@@ -239,7 +239,7 @@ class QuantisedSoftmax(OfOne):
         return ((self.x, self.groups), (self.y, self.groups)) if self.groups > 1 else ()
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
-        integers_of(inputs[0], self.x_q)
+        check_quantisation(inputs[0], self.x_q)
         return self.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
@@ -247,7 +247,7 @@ class QuantisedSoftmax(OfOne):
         return [f"groups={self.groups}"] if self.groups > 1 else []
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        return anything(self.y_q)
+        return all_integers(self.y_q)
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         x = inputs[0]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, Values, sized
+from compiler.ir.operators.base import ROWS, Floats, Shape, Spell, UnaryOperator, Values, shape_text
 from compiler.ir.reach import RATIO
 
 
 @dataclass(frozen=True, eq=False)
-class Reflow(OfOne):
+class Reflow(UnaryOperator):
     """Pixels of x, row by row, as an image of another height and width: `before` fill pixels first, fill pixels or truncation at the end.
 
     of, size: height and width of x and of y.
@@ -32,7 +32,7 @@ class Reflow(OfOne):
     def attributes(self, spell: Spell) -> list[str]:
         del spell
         before, fill = ([f"{name}={value:g}"] if value else [] for name, value in (("before", self.before), ("fill", self.fill)))
-        return [f"size={sized(self.size)}", *before, *fill]
+        return [f"size={shape_text(self.size)}", *before, *fill]
 
     def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
         """Reach of the rows that contain the pixels of rows of the result."""

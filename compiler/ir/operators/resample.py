@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, Values
+from compiler.ir.operators.base import ROWS, Floats, Shape, Spell, UnaryOperator, Values
 from compiler.ir.reach import LISTED
 from compiler.ir.taps import Taps
 from simulator.npu.isa import bits_float
 
 
 @dataclass(frozen=True, eq=False)
-class Resample(OfOne):
+class Resample(UnaryOperator):
     """Resampling of rows and columns: y[i, j] = sum of weights * x[source row, source column] over rows.taps[i] and columns.taps[j].
 
     A row or a column without taps is `fill`.  Covers slices, all kinds of padding, resizing and inserted zeros.

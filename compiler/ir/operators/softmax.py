@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import ZERO, Floats, OfOne, Spell, Values
+from compiler.ir.operators.base import ZERO, Floats, Spell, UnaryOperator, Values
 
 
 @dataclass(frozen=True, eq=False)
-class Softmax(OfOne):
+class Softmax(UnaryOperator):
     """Softmax over the channels, or over each of `groups` equal runs of channels, at every pixel."""
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from compiler.ir.operators.base import Floats, sized
+from compiler.ir.operators.base import Floats, shape_text
 
 Pair = tuple[int, int]
 
@@ -28,7 +28,7 @@ def windows_of(x: Floats, kernel: Pair, stride: Pair, dilation: Pair, pads: tupl
     return windows[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
 
 
-def spelt_window(stride: tuple[int, int], pads: tuple[int, int, int, int]) -> list[str]:
+def window_attributes(stride: tuple[int, int], pads: tuple[int, int, int, int]) -> list[str]:
     """Stride and pads for `Operator.attributes`, without default values."""
-    out = [f"stride={sized(stride)}"] if stride != (1, 1) else []
+    out = [f"stride={shape_text(stride)}"] if stride != (1, 1) else []
     return out + ([f"pads={','.join(map(str, pads))}"] if any(pads) else [])

@@ -27,7 +27,7 @@ class Affine(NamedTuple):
         return np.clip(to_int32(values), limits.min, limits.max).astype(dtype)
 
 
-def gated(x: Integers, gates: NDArray[Any], zero: int, targets: Integers, slope: NDArray[Any]) -> Affine | None:
+def fit_gated_affine(x: Integers, gates: NDArray[Any], zero: int, targets: Integers, slope: NDArray[Any]) -> Affine | None:
     """Scale and shift with which fma(x, g, fma(g, -zero, shift)), g = float32(gate * scale), rounds to `targets` [gates, n] of x [n].
 
     As `fitted`, for a product of x - zero and a gate: one multiply-add with constants per gate.  None without a solution.
@@ -46,7 +46,7 @@ def gated(x: Integers, gates: NDArray[Any], zero: int, targets: Integers, slope:
     return None
 
 
-def fitted(x: NDArray[Any], targets: Integers, slope: NDArray[Any]) -> Affine | None:
+def fit_affine(x: NDArray[Any], targets: Integers, slope: NDArray[Any]) -> Affine | None:
     """Multiply-add that gives `targets` [channels, n], or [n], of x [n]; None where there is none near that slope.
 
     Every target inside the range of the type limits the shift to an interval of length 1; the middle of the intersection is furthest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
-from compiler.ir.quantised.rounding import saturated, to_int32
+from compiler.ir.quantised.rounding import saturate, to_int32
 from simulator.npu.fused import fma
 
 
@@ -18,7 +18,7 @@ def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Qua
         a, a_q, b, b_q = b, b_q, a, a_q
     ra, rb, fixed = add_factors(a_q, b_q, y_q)
     inner = fma(_floats(b), rb, fixed)
-    return saturated(to_int32(fma(_floats(a), ra, inner)), y_q)
+    return saturate(to_int32(fma(_floats(a), ra, inner)), y_q)
 
 
 def add_factors(a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> tuple[np.float32, np.float32, np.float32]:
@@ -33,7 +33,7 @@ def mul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Qua
     (sa, za), (sb, zb), (sy, zy) = a_q.single("a"), b_q.single("b"), y_q.single("y")
     product = (a.astype(np.int64) - za) * (b.astype(np.int64) - zb)
     with np.errstate(over="ignore"):
-        return saturated(to_int32(product.astype(np.float32) * (sa * sb / sy) + np.float32(zy)), y_q)
+        return saturate(to_int32(product.astype(np.float32) * (sa * sb / sy) + np.float32(zy)), y_q)
 
 
 def _floats(integers: Integers) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.quantised.parameters import SUMS, Floats, Integers, Quantisation
-from compiler.ir.quantised.rounding import saturated
+from compiler.ir.quantised.rounding import saturate
 
 Wide = NDArray[np.int64]
 _INT32 = np.iinfo(np.int32)
@@ -21,10 +21,10 @@ def requantize(sums: NDArray[np.int32], scale: Floats, quantisation: Quantisatio
     if quantisation.dtype == SUMS:
         return sums
     _, zero = quantisation.along(sums.ndim)
-    return saturated(times(sums.astype(np.int64), *multiplier(scale)) + zero, quantisation)
+    return saturate(multiply_by_multiplier(sums.astype(np.int64), *quantize_multiplier(scale)) + zero, quantisation)
 
 
-def multiplier(scale: Floats) -> tuple[Wide, Wide]:
+def quantize_multiplier(scale: Floats) -> tuple[Wide, Wide]:
     """QuantizeMultiplier: (mantissa m, exponent e), scale = m * 2^(e - 31), m of 31 bits; exact for float32.  Scales below 2^-32 are 0."""
     mantissa, exponent = np.frexp(scale.astype(np.float64))
     significand, power = (mantissa * 2.0**_BITS).astype(np.int64), exponent.astype(np.int64)
@@ -32,20 +32,20 @@ def multiplier(scale: Floats) -> tuple[Wide, Wide]:
     return np.where(small, 0, significand), np.where(small, 0, power)
 
 
-def times(integers: Wide, mantissa: Wide, exponent: Wide) -> Wide:
+def multiply_by_multiplier(integers: Wide, mantissa: Wide, exponent: Wide) -> Wide:
     """MultiplyByQuantizedMultiplier with two roundings; integers * 2^exponent saturate where the exponent is above 0."""
     shifted = np.clip(integers * 2 ** np.clip(exponent, 0, _BITS), _INT32.min, _INT32.max)
-    return divided(doubled_high(shifted, mantissa), np.maximum(-exponent, 0))
+    return rounding_divide(doubling_high_multiply(shifted, mantissa), np.maximum(-exponent, 0))
 
 
-def doubled_high(integers: Wide, mantissa: Wide) -> Wide:
+def doubling_high_multiply(integers: Wide, mantissa: Wide) -> Wide:
     """SaturatingRoundingDoublingHighMul of a positive mantissa: integers * mantissa / 2^31, to the nearest, a half up."""
     product, half = integers * mantissa, 1 << _BITS - 1
     nudged = product + np.where(product >= 0, half, 1 - half)
     return np.sign(nudged) * (np.abs(nudged) // 2**_BITS)
 
 
-def divided(integers: Wide, power: Wide) -> Wide:
+def rounding_divide(integers: Wide, power: Wide) -> Wide:
     """RoundingDivideByPOT: integers / 2^power, to the nearest, a half away from zero."""
     divisor = 2**power
     remainder, threshold = integers % divisor, (divisor - 1) // 2 + (integers < 0)

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.quantised.parameters import SUMS, Floats, Integers, Quantisation
-from compiler.ir.quantised.rounding import clamped
+from compiler.ir.quantised.rounding import round_to_integers
 
 
 def quantize(x: Floats, quantisation: Quantisation) -> Integers:
     """QuantizeLinear: x / scale in float32, then `clamped`."""
     scale, _ = quantisation.along(x.ndim)
     with np.errstate(over="ignore", invalid="ignore"):
-        return clamped(np.asarray(x, np.float32) / scale, quantisation)
+        return round_to_integers(np.asarray(x, np.float32) / scale, quantisation)
 
 
 def dequantize(x: NDArray[Any], quantisation: Quantisation) -> Floats:
@@ -38,16 +38,16 @@ def requantize(sums: NDArray[np.int32], scale: Floats, quantisation: Quantisatio
     if quantisation.dtype == SUMS:
         return sums
     with np.errstate(over="ignore"):
-        return clamped(sums.astype(np.float32) * scale, quantisation)
+        return round_to_integers(sums.astype(np.float32) * scale, quantisation)
 
 
-def scaled(sums: NDArray[np.int32], scale: Floats, bias: Floats | None = None) -> Floats:
+def scale_sums(sums: NDArray[np.int32], scale: Floats, bias: Floats | None = None) -> Floats:
     """float32(sums) * scale [+ bias]: a product and a sum, each rounded (MatMulIntegerToFloat, QGemm without a scale of y)."""
     out = sums.astype(np.float32) * scale
     return out if bias is None else out + bias
 
 
-def measured(x: Floats) -> Quantisation:
+def dynamic_quantisation(x: Floats) -> Quantisation:
     """Scale and zero point of DynamicQuantizeLinear (uint8): over the range of x, extended to contain 0."""
     least, greatest = (np.float32(bound) for bound in (min(x.min(initial=0), 0), max(x.max(initial=0), 0)))
     scale = np.float32(1) if greatest == least else (greatest - least) / np.float32(255)

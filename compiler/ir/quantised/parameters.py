@@ -99,7 +99,7 @@ class Quantisation:
         return f"{self.dtype} (q - {zero}) * {scale}"
 
 
-def integers_of(actual: Quantisation | None, expected: Quantisation | None) -> None:
+def check_quantisation(actual: Quantisation | None, expected: Quantisation | None) -> None:
     """Raise ValueError where a tensor has another type than an operator expects.  None stands for floats."""
     if not (actual is expected is None or (actual is not None and actual.same_as(expected))):
         raise ValueError(f"reads {expected or 'floats'}, and is given {actual or 'floats'}")
@@ -127,4 +127,4 @@ def _zeros(zeros: NDArray[Any], zero_point: ArrayLike | None, kind: np.dtype[Any
     return zeros.reshape(-1).astype(kind)
 
 
-ALONE = Quantisation.of(np.float32(1), None, SUMS)  # int32 sums, whose values are the integers
+RAW_SUMS = Quantisation.of(np.float32(1), None, SUMS)  # int32 sums, whose values are the integers

@@ -9,7 +9,7 @@ import numpy as np
 from compiler.ir.quantised.linear import dequantize, requantize
 from compiler.ir.quantised.parameters import Integers, Quantisation
 from compiler.ir.quantised.products import SlidingWindow
-from compiler.ir.quantised.rounding import saturated, to_int32
+from compiler.ir.quantised.rounding import saturate, to_int32
 
 _NORMAL = 2.0**-60  # far from the ends of float32
 
@@ -38,7 +38,7 @@ def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: Slid
         count = np.asarray(math.prod(window.kernel))
     else:
         count = window.over(np.ones((1, 1, *x.shape[2:]), np.int64), 0).sum(axis=tuple(range(2 + rank, 2 + 2 * rank)))
-    return saturated(to_int32(np.asarray(total / count.astype(np.float32) / sy + np.float32(zy), np.float32)), y_q)
+    return saturate(to_int32(np.asarray(total / count.astype(np.float32) / sy + np.float32(zy), np.float32)), y_q)
 
 
 def means_of_sums(x_q: Quantisation, y_q: Quantisation, taps: int, number: int) -> Integers | None:
@@ -56,7 +56,7 @@ def means_of_sums(x_q: Quantisation, y_q: Quantisation, taps: int, number: int) 
     magnitudes = np.abs(sums) if zx in (low, high) else np.full(sums.shape, float(taps * max(high - zx, zx - low)))
     exact = sums * scale + zy
     error_bound = ((taps + 4) * magnitudes * scale + 2 * np.abs(exact)) * 2.0**-24
-    first, last = (saturated(np.rint(np.clip(exact + by, -(2.0**30), 2.0**30)).astype(np.int64), y_q) for by in (-error_bound, error_bound))
+    first, last = (saturate(np.rint(np.clip(exact + by, -(2.0**30), 2.0**30)).astype(np.int64), y_q) for by in (-error_bound, error_bound))
     return first if np.array_equal(first, last) else None
 
 

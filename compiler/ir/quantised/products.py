@@ -15,7 +15,7 @@ from compiler.ir.quantised.parameters import Integers, Quantisation
 from simulator.npu.errors import UnsupportedError
 
 Sums = NDArray[np.int32]
-MOST = 2**31 - 1  # of a sum
+MAX_SUM = 2**31 - 1  # of a sum
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SlidingWindow:
         return windows[(slice(None), slice(None), *steps)]
 
 
-def centred(x: Integers, quantisation: Quantisation) -> NDArray[np.float64]:
+def subtract_zero_point(x: Integers, quantisation: Quantisation) -> NDArray[np.float64]:
     """x - zero_point as float64, in which sums of products below 2^53 are exact and fast."""
     return (x.astype(np.int64) - quantisation.along(x.ndim)[1]).astype(np.float64)
 
@@ -53,12 +53,12 @@ def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: i
     zero = x.single(where)[1]
     reach = max(abs(limit - zero) for limit in x.limits)
     reduced_axes = tuple(axis for axis in range(w.ndim) if axis != channel_axis % w.ndim)
-    bounds = np.abs(centred(w, w_q)).sum(axis=reduced_axes) * reach
+    bounds = np.abs(subtract_zero_point(w, w_q)).sum(axis=reduced_axes) * reach
     if bias is not None:
         bounds = bounds + np.abs(bias.astype(np.float64))
     largest = int(bounds.max(initial=0))
-    if largest > MOST:
-        raise UnsupportedError(f"{where}: sums of up to {largest:,}; expected at most {MOST:,}, what int32 holds")
+    if largest > MAX_SUM:
+        raise UnsupportedError(f"{where}: sums of up to {largest:,}; expected at most {MAX_SUM:,}, what int32 holds")
     return largest
 
 
@@ -73,8 +73,8 @@ def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, wi
     x: [n, c, spatial..], w: [c_out, c / groups, kernel..].  Padding is the zero point, so it adds nothing.
     """
     c_out, c_in = w.shape[:2]
-    windows = window.over(centred(x, x_q), 0.0)
-    weights = centred(w, w_q.of_channels(0, "w"))
+    windows = window.over(subtract_zero_point(x, x_q), 0.0)
+    weights = subtract_zero_point(w, w_q.of_channels(0, "w"))
     n, rank = x.shape[0], len(window.kernel)
     places = windows.shape[2 : 2 + rank]
     rows, columns = c_out // window.groups, c_in * math.prod(window.kernel)
@@ -97,7 +97,7 @@ def conv(
 
 def matmul_sums(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation) -> Sums:
     """Sums (a - zero point of a) * (b - zero point of b), as exact integers.  Batches broadcast."""
-    return _int32(centred(a, a_q) @ centred(b, b_q.of_channels(b.ndim - 1, "b")))
+    return _int32(subtract_zero_point(a, a_q) @ subtract_zero_point(b, b_q.of_channels(b.ndim - 1, "b")))
 
 
 def matmul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:

@@ -20,13 +20,13 @@ def to_int32(x: Floats) -> NDArray[np.int64]:
     return np.where(in_range, np.where(in_range, nearest, np.float32(0)).astype(np.int64), INDEFINITE)
 
 
-def saturated(values: NDArray[Any], quantisation: Quantisation) -> Integers:
+def saturate(values: NDArray[Any], quantisation: Quantisation) -> Integers:
     """Integers in the type of the quantisation, clipped to its range."""
     least, greatest = quantisation.limits
     return np.clip(values, least, greatest).astype(quantisation.dtype)
 
 
-def clamped(x: Floats, quantisation: Quantisation) -> Integers:
+def round_to_integers(x: Floats, quantisation: Quantisation) -> Integers:
     """Integers of x, which is in units of the scale: clipped to the range around the zero point, rounded, plus the zero point.
 
     NaN becomes the least integer, because MAXPS returns its second operand.

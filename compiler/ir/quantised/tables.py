@@ -11,7 +11,7 @@ import numpy as np
 
 from compiler.ir.quantised.linear import dequantize, quantize
 from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
-from compiler.ir.quantised.rounding import INDEFINITE, saturated, to_int32
+from compiler.ir.quantised.rounding import INDEFINITE, saturate, to_int32
 from simulator.npu.fused import fma
 
 Function = Callable[[Floats], Floats]
@@ -22,7 +22,7 @@ _BETA = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.701
 _FAR = np.float32(18)  # beyond it the logistic function is constant
 
 
-def every_integer(quantisation: Quantisation) -> Integers:
+def all_stored_integers(quantisation: Quantisation) -> Integers:
     """All 256 integers of the type, the least first."""
     return integers_of_type(quantisation.dtype)
 
@@ -33,10 +33,10 @@ def integers_of_type(dtype: np.dtype[Any]) -> Integers:
     return np.arange(limits.min, limits.max + 1).astype(dtype)
 
 
-def table(function: Function, x_q: Quantisation, y_q: Quantisation) -> Integers:
+def function_table(function: Function, x_q: Quantisation, y_q: Quantisation) -> Integers:
     """quantize(function(dequantize(i))) for every integer i, the least first."""
     x_q.single("x"), y_q.single("y")
-    return quantize(function(dequantize(every_integer(x_q), x_q)), y_q)
+    return quantize(function(dequantize(all_stored_integers(x_q), x_q)), y_q)
 
 
 class Line(NamedTuple):
@@ -47,10 +47,10 @@ class Line(NamedTuple):
     high: int
 
 
-def line(entries: Integers, x_q: Quantisation, y_q: Quantisation) -> Line | None:
+def fit_line(entries: Integers, x_q: Quantisation, y_q: Quantisation) -> Line | None:
     """Line equal to a table in all 256 entries (a new scale, a constant factor, a limit), or None."""
     (scale, zero), (y_scale, y_zero) = x_q.single("x"), y_q.single("y")
-    steps = every_integer(x_q).astype(np.float64) - zero
+    steps = all_stored_integers(x_q).astype(np.float64) - zero
     targets = entries.astype(np.float64) - y_zero
     low, high = float(targets.min()), float(targets.max())
     inner = (targets > low) & (targets < high) & (steps != 0)
@@ -62,7 +62,7 @@ def line(entries: Integers, x_q: Quantisation, y_q: Quantisation) -> Line | None
     return None
 
 
-def looked_up(x: Integers, entries: Integers) -> Integers:
+def look_up(x: Integers, entries: Integers) -> Integers:
     return np.asarray(entries[x.astype(np.int64) - np.iinfo(x.dtype).min])
 
 
@@ -84,30 +84,30 @@ def _polynomial(x: Floats, factors: Sequence[float]) -> Floats:
     return total
 
 
-def leaky(x: Floats, alpha: float) -> Floats:
+def leaky_relu_floats(x: Floats, alpha: float) -> Floats:
     return np.where(x >= 0, x, np.float32(alpha) * x)
 
 
 def sigmoid(x: Integers, x_q: Quantisation, y_q: Quantisation) -> Integers:
     """QLinearSigmoid."""
-    return looked_up(x, table(logistic, x_q, y_q))
+    return look_up(x, function_table(logistic, x_q, y_q))
 
 
 def leaky_relu(x: Integers, x_q: Quantisation, y_q: Quantisation, alpha: float = 0.01) -> Integers:
     """QLinearLeakyRelu."""
-    return looked_up(x, table(partial(leaky, alpha=alpha), x_q, y_q))
+    return look_up(x, function_table(partial(leaky_relu_floats, alpha=alpha), x_q, y_q))
 
 
-def requantized(x: Integers, x_q: Quantisation, y_q: Quantisation) -> Integers:
+def requantize_table(x: Integers, x_q: Quantisation, y_q: Quantisation) -> Integers:
     """x in another scale and zero point; unchanged where both are equal."""
     if x_q.single("x") == y_q.single("y") and x_q.dtype == y_q.dtype:
         return x
-    return looked_up(x, table(lambda real: real, x_q, y_q))
+    return look_up(x, function_table(lambda real: real, x_q, y_q))
 
 
 def concat(parts: Sequence[tuple[Integers, Quantisation]], y_q: Quantisation, axis: int) -> Integers:
     """QLinearConcat."""
-    return np.concatenate([requantized(x, q, y_q) for x, q in parts], axis)
+    return np.concatenate([requantize_table(x, q, y_q) for x, q in parts], axis)
 
 
 def softmax(x: Integers, x_q: Quantisation, y_q: Quantisation, axis: int) -> Integers:
@@ -125,7 +125,7 @@ def softmax(x: Integers, x_q: Quantisation, y_q: Quantisation, axis: int) -> Int
     with np.errstate(over="ignore"):
         quotients = to_int32(exponential_values * np.floor(np.float32(1) / sy) / total[..., None])
     quotients = np.where(quotients == INDEFINITE, 0, quotients) if y_q.dtype == np.uint8 else quotients
-    return np.moveaxis(saturated((quotients + zy).astype(np.int32), y_q), -1, axis)
+    return np.moveaxis(saturate((quotients + zy).astype(np.int32), y_q), -1, axis)
 
 
 def exponentials(scale: float, length: int) -> Floats:

@@ -9,11 +9,11 @@ import pytest
 
 from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_data_cycles, weight_bytes
 from compiler.bound.dependences import needs_of
-from compiler.bound.engine_balance import dealt, worth
+from compiler.bound.engine_balance import balance_engines, work_worth
 from compiler.bound.engine_work import Shared
 from compiler.bound.phases import Phases, before_first
-from compiler.bound.prefetch import ChannelShare, behind, finished_before
-from compiler.bound.traffic import FusedGraph, excess
+from compiler.bound.prefetch import ChannelShare, finished_before, unfinished_weights
+from compiler.bound.traffic import FusedGraph, find_excess
 from compiler.ir.operators import Conv, Operator, Shuffle
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode_all
@@ -45,7 +45,7 @@ def test_a_product_takes_its_cubes_and_its_moves() -> None:
     assert cells.cycles[0, 1, 1] == pytest.approx(3 * 9 + 8 * 48 / 49 * 9 / 54), "blocks of k with 8 channels, one of columns with 8"
     assert cells.on_vector[0, 1, 1] == pytest.approx(vector * 48 / 49 * 8 / 40 * 8 / 24)
     assert work.fixpipe.on_vector[0] == pytest.approx([vector * 2 / 3, vector / 3])
-    deals = [dealt(product.cycles[0], product.on_vector[0], 0.0)[0] for product in (work.cube, work.loads, work.fixpipe)]
+    deals = [balance_engines(product.cycles[0], product.on_vector[0], 0.0)[0] for product in (work.cube, work.loads, work.fixpipe)]
     waits = first_data_cycles(EDGE, "none") + last_data_cycles(EDGE, "none")
     assert bound.of("none").engines == waits + int(np.ceil(max(deals)))
 
@@ -74,7 +74,7 @@ def test_no_share_of_a_product_is_worth_less(seed: int) -> None:
     if rng.integers(2):
         of_k, of_columns = np.arange(len(of_k)) // 16, np.arange(len(of_columns)) // 16
     for weight in rng.uniform(0, 1, 5):
-        least = float(worth(work._replace(starts=np.zeros(1)).cube, np.zeros(1), np.array([weight]), Phases.one(1))[0])
+        least = float(work_worth(work._replace(starts=np.zeros(1)).cube, np.zeros(1), np.array([weight]), Phases.one(1))[0])
         for _ in range(20):
             rows = np.arange(size * size) < rng.choice([0, size * size // 16 * 16, rng.integers(size * size + 1)])
             taken = np.zeros((len(rows), *needed.shape), np.bool_)  # by VECTOR
@@ -127,8 +127,8 @@ def test_work_is_worth_least_where_it_may_float() -> None:
     """A product of 8 cycles that may be in either phase: 4 under (1/2, 1/2), nothing where VECTOR alone counts."""
     phases = Phases(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
     product, vector = Shared(np.array([[8.0], [8.0], [0.0]]), np.array([[80.0], [80.0], [0.0]])), np.array([0.0, 0.0, 30.0])
-    assert worth(product, vector, np.array([0.5, 0.5]), phases).tolist() == [4.0, 4.0, 15.0]
-    assert worth(product, vector, np.array([0.5, 0.0]), phases).tolist() == [4.0, 0.0, 30.0]
+    assert work_worth(product, vector, np.array([0.5, 0.5]), phases).tolist() == [4.0, 4.0, 15.0]
+    assert work_worth(product, vector, np.array([0.5, 0.0]), phases).tolist() == [4.0, 0.0, 30.0]
 
 
 def test_weights_wait_for_vector_too() -> None:
@@ -153,17 +153,17 @@ def test_inputs_come_in_blocks() -> None:
 
 def test_a_deal_of_products() -> None:
     """Cheap ones go to VECTOR first: of 10 and 10 cycles that take it 20 and 50, 8 go to the first: 20 - 10 z = 20 z of the first."""
-    cycles, weight = dealt(np.array([10.0, 10.0]), np.array([20.0, 50.0]), 0.0)
+    cycles, weight = balance_engines(np.array([10.0, 10.0]), np.array([20.0, 50.0]), 0.0)
     assert cycles == pytest.approx(20 - 10 * 2 / 3)
     assert weight == pytest.approx(20 / 30)
-    assert dealt(np.array([10.0]), np.array([20.0]), 15.0) == (15.0, 0.0), "VECTOR is the busier one as it is"
+    assert balance_engines(np.array([10.0]), np.array([20.0]), 15.0) == (15.0, 0.0), "VECTOR is the busier one as it is"
 
 
 def test_every_weighting_is_below_the_best_deal() -> None:
     rng = np.random.default_rng(0)
     for _ in range(50):
         c, v, own = rng.uniform(1, 9, 6), rng.uniform(1, 90, 6), float(rng.uniform(0, 20))
-        best, weight = dealt(c, v, own)
+        best, weight = balance_engines(c, v, own)
         assert best == pytest.approx(np.minimum(weight * c, (1 - weight) * v).sum() + (1 - weight) * own), "strong duality"
         z = rng.uniform(0, 1, 6)
         assert best <= max(((1 - z) * c).sum(), own + (z * v).sum()) + 1e-9
@@ -239,15 +239,15 @@ def test_weights_that_come_late() -> None:
     """Work first, weights last: after the work of the first operators no weight of the last two is finished."""
     shares = [(ChannelShare(1.0, frozenset(before)),) for before in ((), (), (0,), (0, 1))]
     work, weights = np.array([100.0, 100.0, 1.0, 1.0]), np.array([1.0, 1.0, 500.0, 500.0])
-    found = behind(work, work, weights, shares)
+    found = unfinished_weights(work, work, weights, shares)
     left = dict(zip(found.work.tolist(), found.weights_left.tolist(), strict=True))
     assert left[100.0] == pytest.approx(1002 - 1)  # either of the first two
     assert left[200.0] == pytest.approx(1002 - 1 - 500 - 99 / 100)
     assert left[202.0] == 0
-    found = behind(work, np.zeros(4), weights, shares)
+    found = unfinished_weights(work, np.zeros(4), weights, shares)
     assert found.weights_left.tolist() == [1002.0, 1000.0, 500.0, 0.0], "parts that cost nothing are finished as soon as they may be"
     halves = [*shares[:3], (ChannelShare(0.5, frozenset()), ChannelShare(0.5, frozenset({0, 1})))]
-    found = behind(work, work, weights, halves)
+    found = unfinished_weights(work, work, weights, halves)
     left = dict(zip(found.work.tolist(), found.weights_left.tolist(), strict=True))
     assert left[100.0] == pytest.approx(1002 - 250 - 99.5 / 100), "half of the last one's waits for nothing, and costs half a cycle"
 
@@ -295,7 +295,7 @@ def test_excess_is_of_the_best_windows(seed: int) -> None:
     best = [0]
     for b in range(count):
         best.append(max(best[b], *(best[a] + gain[a, b] for a in range(b + 1))))
-    assert sum(window.bytes for window in excess(fused, capacity)) == best[-1]
+    assert sum(window.bytes for window in find_excess(fused, capacity)) == best[-1]
 
 
 def test_what_does_not_fit_moves_again() -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from compiler.codegen.lower_segment import drafted, lower_draft
+from compiler.codegen.lower_segment import draft_segment, lower_draft
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from scripts.bench_evaluate import genes, varied
@@ -31,7 +31,7 @@ def test_either_end_may_be_first(model: str, machine: str) -> None:
             continue
         for core in range(len(plan.cores)):
             for first in (False, True):
-                draft = drafted(target_graph, plan, gene.start, core)
+                draft = draft_segment(target_graph, plan, gene.start, core)
                 if isinstance(draft, Infeasible) or isinstance(lower_draft(draft, first), Infeasible):
                     continue
                 again = lower_draft(draft, not first)

@@ -9,7 +9,7 @@ from onnx import ModelProto
 from compiler.codegen.lower_segment import Records
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.segment.blocks import cut
+from compiler.segment.blocks import cut_blocks
 from compiler.space.decode import plan_of
 from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
@@ -60,7 +60,7 @@ def cached_plan(u: TargetGraph, rng: np.random.Generator) -> Plan | None:
     count = int(rng.integers(2, 1 + max(spec.out_h for spec in u.operators)))
     halo = tuple("cache" if rng.random() < 0.8 else "recompute" for _ in u.operators)
     cores = tuple(range(1 + int(rng.integers(u.machine.cores))))
-    layout = cut(u, 0, len(u.operators), count, sum(1 << k for k, h in enumerate(halo) if h == "cache"), len(cores))
+    layout = cut_blocks(u, 0, len(u.operators), count, sum(1 << k for k, h in enumerate(halo) if h == "cache"), len(cores))
     tilings = [random_tiling(u, layout, k, rng) for k in range(len(u.operators))]
     if any(tiling is None for tiling in tilings):
         return None
@@ -153,7 +153,7 @@ def test_a_ring_is_no_higher_than_the_rows_that_are_alive() -> None:
 def test_the_first_block_of_a_run_finds_nothing_cached() -> None:
     """Blocks dealt to several cores: each core makes its first block's halo itself."""
     u, _ = chain()
-    one, two = cut(u, 0, 3, 8, -1), cut(u, 0, 3, 8, -1, 2)
+    one, two = cut_blocks(u, 0, 3, 8, -1), cut_blocks(u, 0, 3, 8, -1, 2)
     assert one.computed[1, 4].tolist() == [17, 21]
     assert two.computed[1, 4].tolist() == [15, 21]
     assert [(two.computed[1, t] == one.computed[1, t]).all() for t in range(8)] == [True] * 4 + [False] + [True] * 3
@@ -166,7 +166,7 @@ def test_the_first_block_of_a_run_finds_nothing_cached() -> None:
 def test_one_operator_alone_may_cache() -> None:
     """b keeps a's rows, so that a makes none twice; c does not keep b's."""
     u, some = chain(halo=("recompute", "cache", "recompute"))
-    layout = cut(u, 0, 3, 8, 0b010)
+    layout = cut_blocks(u, 0, 3, 8, 0b010)
     assert [layout.allocations[k.reads[0].storage].cached for k in u.operators] == [False, True, False]
     assert [sum(rows * blocks for rows, blocks in layout.heights[k].items()) for k in (0, 1)] == [32, 32 + 14]
     assert pixels(some) == 16 * (32 + (32 + 14) + 32)
@@ -174,7 +174,7 @@ def test_one_operator_alone_may_cache() -> None:
 
 def test_blocks_without_a_halo_need_no_ring() -> None:
     u = target_graph(EDGE, (1, 16, 16, 8), conv("a", "x", (16, 16), 1), conv("b", "a", (16, 16), 2, stride=2, pad=0))
-    cached, plain = cut(u, 0, 2, 4, -1), cut(u, 0, 2, 4)
+    cached, plain = cut_blocks(u, 0, 2, 4, -1), cut_blocks(u, 0, 2, 4)
     assert not any(staged.cached for staged in cached.allocations.values())
     assert (cached.computed == plain.computed).all()
     assert all((staged.fresh == plain.allocations[storage].fresh).all() for storage, staged in cached.allocations.items())

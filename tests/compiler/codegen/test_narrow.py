@@ -11,8 +11,8 @@ from onnx import ModelProto
 from compiler.ops.matmul import MatMulSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, VectorTiling, parse_plan
-from compiler.segment.blocks import cut
-from compiler.segment.memory_plan import place
+from compiler.segment.blocks import cut_blocks
+from compiler.segment.memory_plan import place_segment
 from compiler.segment.operator_run import streamed_rights
 from compiler.space.decode import decode, decode_all
 from compiler.space.encode import genome_of
@@ -143,8 +143,8 @@ def test_what_is_realised_fits(name: str) -> None:
             gene = Gene(start, stop, blocks, window=window, choices=choices, sliding=bool(rng.integers(2)))
             plan = decode(target_graph, gene)
             if plan is not None:
-                layout = cut(target_graph, start, stop, blocks, plan.caching, 1, streamed_rights(target_graph, start, plan.tilings))
-                places = place([(target_graph, layout)], plan)
+                layout = cut_blocks(target_graph, start, stop, blocks, plan.caching, 1, streamed_rights(target_graph, start, plan.tilings))
+                places = place_segment([(target_graph, layout)], plan)
                 assert not isinstance(places, Infeasible), places
                 found += 1
     assert found > 20

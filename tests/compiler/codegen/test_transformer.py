@@ -21,7 +21,7 @@ from compiler.ops.norm import LayerNormSpec
 from compiler.ops.softmax import SoftmaxSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.segment.blocks import needed
+from compiler.segment.blocks import rows_needed
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
 from compiler.space.initial import layer_by_layer
@@ -284,7 +284,9 @@ def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
 def test_the_last_layer_works_for_the_class_token_alone() -> None:
     """Behind the last attention everything is done at one pixel; before it, at all of them."""
     target_graph = make_case(seed_weights(prepare(build("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).target_graph
-    products = [rows.size for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True) if isinstance(spec, MatMulSpec)]
+    products = [
+        rows.size for spec, rows in zip(target_graph.operators, rows_needed(target_graph), strict=True) if isinstance(spec, MatMulSpec)
+    ]
     assert products == [17, 17, 1, 1]
-    last = [spec.name for spec, rows in zip(target_graph.operators, needed(target_graph), strict=True) if rows.size == 1]
+    last = [spec.name for spec, rows in zip(target_graph.operators, rows_needed(target_graph), strict=True) if rows.size == 1]
     assert len(last) == 11  # queries, scores, softmax, context, projection, norm, layer, GELU, layer, norm, classes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.codegen.weight_prefetch import bring_ahead
+from compiler.codegen.weight_prefetch import prefetch_weights
 from compiler.pipeline import Compiler, LoweredShare
 from compiler.plan.plan import Plan
 from compiler.space.decode import decode_all
@@ -52,7 +52,7 @@ def test_so_much_comes_first_and_the_rest_keeps_its_order(two: TargetGraph, size
     code = lowered(two, planned(two, 0)).code.copy()
     code[:, isa.TAG] = np.arange(len(code))
     brought = code.copy()
-    bring_ahead(brought, two.machine, two.memory.constant_blocks, size)
+    prefetch_weights(brought, two.machine, two.memory.constant_blocks, size)
     order = brought[:, isa.TAG]
     assert sorted(order.tolist()) == list(range(len(code)))
     assert np.array_equal(brought, code[order])

@@ -14,13 +14,13 @@ from compiler.cost import closed_form
 from compiler.cost.ddr_traffic import ddr_rates, load_row_blocks, loaded_blocks
 from compiler.cost.features import FEATURES, raw_features
 from compiler.cost.operator_space import operator_space
-from compiler.cost.tiling_space import cycles_out, estimate, fill_cycles, k_side, m_side, n_side, shape_of, work
+from compiler.cost.tiling_space import chunk_work, cycles_out, estimate, fill_cycles, k_side, m_side, n_side, shape_of
 from compiler.ops.conv import product_of
-from compiler.ops.tile_counts import places
+from compiler.ops.tile_counts import l0_slot_counts
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.schedule.sliding_window import load_cycles
-from compiler.segment.blocks import cut
+from compiler.segment.blocks import cut_blocks
 from compiler.space.gene import block_counts
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.machine_file import load_machine
@@ -74,11 +74,11 @@ def _residual(u: TargetGraph, k: int, found: Counted) -> float:
     if len(spec.reads) == 1 or spec.reads[0] != spec.reads[1]:
         return 0.0
     c, size = closed_form.cost_of(u.machine, int(u.dtype), False), spec.out_h * spec.out_w * spec.y.planes * u.images * 32
-    return float(closed_form.moves(size, c.in_rate, found.rounded_fixpipe, c.in_startup))
+    return float(closed_form.path_cycles(size, c.in_rate, found.rounded_fixpipe, c.in_startup))
 
 
 def _blocks(u: TargetGraph, k: int, plan: SegmentPlan) -> int:
-    return sum(cut(u, k, k + 1, plan.blocks).heights[0].values()) * u.images
+    return sum(cut_blocks(u, k, k + 1, plan.blocks).heights[0].values()) * u.images
 
 
 def _ranked_alike(u: TargetGraph, k: int, plan: SegmentPlan, space: dict[str, list[int]], found: Counted) -> None:
@@ -86,7 +86,7 @@ def _ranked_alike(u: TargetGraph, k: int, plan: SegmentPlan, space: dict[str, li
     spec, tiling = product_of(u.operators[k]), plan.tilings[0]
     assert spec is not None
     assert isinstance(tiling, ConvTiling)
-    c, heights = closed_form.cost_of(u.machine, int(u.dtype), False), cut(u, k, k + 1, plan.blocks).heights[0]
+    c, heights = closed_form.cost_of(u.machine, int(u.dtype), False), cut_blocks(u, k, k + 1, plan.blocks).heights[0]
     n1, k1 = tiling.chunk_n1, tiling.chunk_k1
     point = np.array([space["points"][-4:]], np.int64)
     engines, guess, products, moved = np.zeros(3, np.int64), 0, 0, 0
@@ -95,8 +95,8 @@ def _ranked_alike(u: TargetGraph, k: int, plan: SegmentPlan, space: dict[str, li
         s = shape_of(u.machine, u.dtype, spec, rows, False, (n1, k1))
         along_m, along_n, along_k = m_side(s, c, tiling.tile_m), n_side(s, c, tiling.tile_n1), k_side(s, c, tiling.tile_k1)
         right = int(closed_form.b_cycles(c, s.n1 * s.k1))
-        room = places(s.l0, c.weight_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
-        one = work(c, along_m, along_n, along_k, right, int(tiling.order == "n"), room)
+        room = l0_slot_counts(s.l0, c.weight_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        one = chunk_work(c, along_m, along_n, along_k, right, int(tiling.order == "n"), room)
         fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], tiling.tile_n1)
         chunks, times = s.chunks_n * s.chunks_k, s.groups * count * u.images
         engines += np.array([one[0] * chunks, one[1] * chunks, fix * chunks], np.int64) * times
@@ -126,7 +126,7 @@ def test_ddr_serves_cores_as_fast_as_port_and_dma_do(cores: int) -> None:
     edge = load_machine("edge")
     assert ddr_rates(edge, cores, 0.5) == (float(edge.ddr.deliverable / 2),) * 2
     u = target_graph(machine, (1, 40, 19, 17), conv("y", "x", (40, 24)))
-    blocks = cut(u, 0, 1, 5)
+    blocks = cut_blocks(u, 0, 1, 5)
     (load,) = blocks.loads
     assert loaded_blocks(u, blocks, load) == blocks.allocations[load.storage].loaded * load_row_blocks(u, load)
     alone, _ = ddr_rates(machine, 1)

@@ -34,7 +34,7 @@ from compiler.ops.integer_elementwise import TypedSpec
 from compiler.ops.lower_graph import make_unit, pack_unit
 from compiler.pipeline import Compiler, ScheduledShare
 from compiler.plan.plan import ConvTiling, SegmentPlan
-from compiler.segment.blocks import cut
+from compiler.segment.blocks import cut_blocks
 from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.cycles import price
@@ -122,7 +122,7 @@ def segments(draw: st.DrawFn) -> tuple[TargetGraph, int, SegmentPlan]:
 
 def alike(u: TargetGraph, start: int, plan: SegmentPlan) -> bool:
     """Whether every core makes as many blocks, all of them equally high."""
-    blocks = cut(u, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
+    blocks = cut_blocks(u, start, start + len(plan.operators), plan.blocks, plan.caching, plan.dealt)
     even = all(len(heights) == 1 and sum(heights.values()) == plan.blocks for heights in blocks.heights)
     return even and plan.blocks * u.images % plan.dealt == 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.cost.features import FEATURES, raw_features, scaled
+from compiler.cost.features import FEATURES, raw_features, scale_features
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.segment.dataflow import nest_of, stages_of
@@ -56,7 +56,7 @@ def test_scaling_sums_and_means() -> None:
     u = target_graph(EDGE, (1, 32, 24, 24), conv("a", "x", (32, 48)), max_pool("p", "a", 3, 2, 1))
     plans = [decode(u, Gene(k, k + 1)) for k in (0, 1)]
     raw = np.sum([raw_features(u, plan, k) for k, plan in enumerate(plans) if plan is not None], 0)
-    out = dict(zip(FEATURES, scaled(raw).tolist(), strict=True))
+    out = dict(zip(FEATURES, scale_features(raw).tolist(), strict=True))
     total = dict(zip(FEATURES, raw.tolist(), strict=True))
     assert out["store_emit_num"] == pytest.approx(np.log2(1 + total["store_emit_num"]))
     assert out["store_emit_bits"] == pytest.approx(np.log2(1 + total["store_emit_bits"] / 2))

@@ -13,11 +13,11 @@ from compiler.ir.operators import Shuffle
 from compiler.ops.conv import product_of
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
-from compiler.segment.blocks import cut
-from compiler.segment.channel_splits import pass_counts, passes
+from compiler.segment.blocks import cut_blocks
+from compiler.segment.channel_splits import pass_counts, split_passes
 from compiler.space.gene import block_counts
 from compiler.target.target_graph import TargetGraph
-from compiler.target.zero_blocks import Ints, begin, multiplied, packed, panel
+from compiler.target.zero_blocks import Ints, begins_sum, find_panel, mark_multiplied, pack_panels
 from tests.compiler.cost.test_counted import counted
 from tests.everywhere import MACHINES
 from tests.graphs import conv, target_graph
@@ -30,16 +30,16 @@ from tests.graphs import conv, target_graph
 def test_panels_are_what_is_multiplied(drawn: Ints, chunk_k1: int, tile_k1: int) -> None:
     """Each block once; nothing outside what an n1 needs of a tile; a sum begins once."""
     drawn[~drawn.any(1), 0] = 1
-    found, seen, begun = multiplied(drawn, chunk_k1, tile_k1), np.zeros_like(drawn), np.zeros(len(drawn), int)
+    found, seen, begun = mark_multiplied(drawn, chunk_k1, tile_k1), np.zeros_like(drawn), np.zeros(len(drawn), int)
     assert (found >= drawn).all()
     for chunk in range(0, drawn.shape[1], chunk_k1):
         for k in range(chunk, min(chunk + chunk_k1, drawn.shape[1]), tile_k1):
             stop, n = min(k + tile_k1, chunk + chunk_k1, drawn.shape[1]), 0
             assert (drawn[:, k:stop].any(1) == found[:, k:stop].any(1)).all()
             while n < len(drawn):
-                wide, first, size = panel(found, n, len(drawn), k, stop)
+                wide, first, size = find_panel(found, n, len(drawn), k, stop)
                 seen[n : n + wide, first : first + size] += 1
-                begun[n : n + wide] += size > 0 and begin(found, n, first)
+                begun[n : n + wide] += size > 0 and begins_sum(found, n, first)
                 n += wide
     assert (seen == found).all()
     assert (begun == 1).all()
@@ -51,14 +51,14 @@ def test_panels_are_what_is_multiplied(drawn: Ints, chunk_k1: int, tile_k1: int)
 )
 def test_packed_panels_lie_one_after_the_other(drawn: Ints, tile_n1: int, tile_k1: int) -> None:
     """Each block that is multiplied has a place of its own, others have none, and a panel is one run of places."""
-    (n1, k1), needed = drawn.shape, multiplied(drawn, drawn.shape[1], tile_k1)
-    places, used = packed(needed, tile_n1, tile_k1), 0
+    (n1, k1), needed = drawn.shape, mark_multiplied(drawn, drawn.shape[1], tile_k1)
+    places, used = pack_panels(needed, tile_n1, tile_k1), 0
     assert ((places >= 0) == (needed > 0)).all()
     for n_start in range(0, n1, tile_n1):
         for k in range(0, k1, tile_k1):
             n, n_stop = n_start, min(n_start + tile_n1, n1)
             while n < n_stop:
-                wide, first, size = panel(needed, n, n_stop, k, min(k + tile_k1, k1))
+                wide, first, size = find_panel(needed, n, n_stop, k, min(k + tile_k1, k1))
                 run = places[n : n + wide, first : first + size].reshape(-1)
                 assert run.tolist() == list(range(used, used + len(run)))
                 n, used = n + wide, used + len(run)
@@ -114,7 +114,7 @@ def test_parts_need_their_own(drawn: tuple[TargetGraph, int, SegmentPlan, dict[s
                 at = first * dtype.lanes // spec.fractal.columns % spec.n1
                 assert (part.needed == spec.needed[at : at + part.n1]).all()
     for count in pass_counts(u, 0, k + 1):
-        found = passes(u, 0, k + 1, count)
+        found = split_passes(u, 0, k + 1, count)
         assert not isinstance(found, Infeasible)
         parts = [product for product in map(product_of, found.target_graph.operators) if product is not None and product.needed.size]
         assert all(part.needed.shape == (part.n1, part.k1) for part in parts)
@@ -135,6 +135,6 @@ def test_all_say_what_the_records_of_groups_say(drawn: tuple[TargetGraph, int, S
     assert abs(mte1 - raw["mte1_cycles"]) <= found.products * 2
     assert raw["mte1_cycles"] <= found.mte1_cycles
     assert fixpipe <= raw["fixpipe_cycles"] <= found.fixpipe_cycles
-    sizes = cut(u, k, k + 1, plan.blocks).heights[0]
+    sizes = cut_blocks(u, k, k + 1, plan.blocks).heights[0]
     if len(sizes) == 1:  # stages take all blocks to be as high as the highest
         assert [raw[f"{stage}_emit_num"] for stage in ("cube", "to_l0a", "to_l0b")] == [found.products, found.loads_a, found.loads_b]

@@ -12,7 +12,7 @@ from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.space.decode import plan_of
-from simulator.npu.level import ALONE
+from simulator.npu.level import NO_CONTENTION
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
@@ -99,7 +99,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
         tiling = ConvTiling.model_validate({"weights": "resident", "order": "mn"[n_outer], **sizes})
         program = compiler.compile(plan_of(u, [SegmentPlan(operators=(spec.name,), blocks=1, tilings=(tiling,))]))
         assert isinstance(program, Program), program
-        simulated.append(simulate(program, machine, ALONE).cycles)
+        simulated.append(simulate(program, machine, NO_CONTENTION).cycles)
         ratios.append(simulated[-1] / estimated[i])
     assert len(ratios) > 100
     assert min(ratios) > 0.4

@@ -11,10 +11,10 @@ from compiler.frontend import load_model
 from compiler.frontend.lower import lower
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import QuantisedAffine, QuantisedConv
-from compiler.ir.quantised.affine import Affine, fitted
+from compiler.ir.quantised.affine import Affine, fit_affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import integers_of_type
-from compiler.ops.affine_to_matmul import product
+from compiler.ops.affine_to_matmul import as_convolution
 from compiler.ops.lower_graph import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -98,11 +98,11 @@ def test_a_chain_is_one_operator_and_no_value_differs(seed: int) -> None:
 def test_what_no_multiply_add_gives_has_none() -> None:
     x = integers_of_type(np.dtype(np.int8))
     line = np.clip(np.rint(x * 0.5), -128, 127).astype(np.int8)
-    found = fitted(x, line, np.asarray(0.5))
+    found = fit_affine(x, line, np.asarray(0.5))
     assert found is not None
     np.testing.assert_array_equal(found.apply(x, line.dtype), line)
-    assert fitted(x, np.abs(line), np.asarray(0.5)) is None
-    assert fitted(x, np.where(x == 7, line + 1, line).astype(np.int8), np.asarray(0.5)) is None
+    assert fit_affine(x, np.abs(line), np.asarray(0.5)) is None
+    assert fit_affine(x, np.where(x == 7, line + 1, line).astype(np.int8), np.asarray(0.5)) is None
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -113,7 +113,7 @@ def test_a_product_is_its_multiply_add_for_every_integer(kind: type) -> None:
     for case in range(200):
         x_q, y_q = (Quantisation.of(F(rng.uniform(0.01, 0.1)), kind(rng.integers(least, most + 1)), kind) for _ in range(2))
         slope, shift = (rng.normal(0, spread, 1).astype(F) for spread in ((1, 60) if case else (0, 60)))
-        made = product("y", "x", "y", Affine(slope, shift), x_q, y_q)
+        made = as_convolution("y", "x", "y", Affine(slope, shift), x_q, y_q)
         if made is not None:
             found += 1
             np.testing.assert_array_equal(made.apply([x]), QuantisedAffine("y", "x", "y", ((Affine(slope, shift), y_q),), x_q).apply([x]))
@@ -124,7 +124,7 @@ def test_a_product_is_its_multiply_add_for_every_integer(kind: type) -> None:
 @pytest.mark.parametrize(("sx", "sy", "slope"), [(1e38, 1e-38, 1), (1e-38, 1, 1e-45), (1e38, 1e-38, 0)])
 def test_scales_that_lie_far_apart_have_no_product_and_no_warning(sx: float, sy: float, slope: float) -> None:
     x_q, y_q = (Quantisation.of(F(scale), np.uint8(3), np.uint8) for scale in (sx, sy))
-    assert product("y", "x", "y", Affine(np.array([slope], F), np.zeros(1, F)), x_q, y_q) is None
+    assert as_convolution("y", "x", "y", Affine(np.array([slope], F), np.zeros(1, F)), x_q, y_q) is None
 
 
 def test_what_follows_a_multiply_add_is_a_product() -> None:

@@ -9,19 +9,19 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from compiler.frontend import load_model
-from compiler.frontend.handlers.dynamic_zero_points import column_groups, left_alone, unshifted
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.handlers.dynamic_zero_points import column_groups, host_products, split_products
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition.offload_cost import Always, Offload
+from compiler.frontend.partition.offload_cost import AlwaysOffload, Offload
 from compiler.ops.lower_graph import pack_unit
-from simulator.exact_onnxruntime import exact_model, tensors
+from simulator.exact_onnxruntime import exact_model, read_tensors
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.dynamic import dynamic, mlp, transformer
 
 
 def run(model, feeds, fused=True):
-    return list(tensors(exact_model(model, fused), feeds, [item.name for item in model.graph.output]).values())
+    return list(read_tensors(exact_model(model, fused), feeds, [item.name for item in model.graph.output]).values())
 
 
 def product(op_type, x, w, w_zero, y_rank, **attributes):
@@ -60,7 +60,7 @@ PRODUCTS = {
 def test_sums_are_what_they_were(name):
     args, attributes = PRODUCTS[name]
     model = product(*args, **attributes)
-    steps = unshifted(model)
+    steps = split_products(model)
     assert [node.op_type for node in model.graph.node] == ["DynamicQuantizeLinear", args[0]]
     assert [node.op_type for node in steps.graph.node].count(args[0]) == 1
     assert {i for group in column_groups(steps).values() for i in group.members} == {
@@ -73,15 +73,15 @@ def test_sums_are_what_they_were(name):
 
 def test_what_is_kept_or_known_stays_as_it_is():
     model = product(*PRODUCTS["matrix"][0])
-    assert unshifted(model, ["y"]) is model
+    assert split_products(model, ["y"]) is model
     known = onnx.ModelProto()
     known.CopyFrom(model)
     known.graph.node[1].input[2] = "wz"
     known.graph.initializer.append(numpy_helper.from_array(np.uint8(3), "wz"))
-    assert unshifted(known) is known
-    steps = unshifted(model)
-    assert left_alone(steps, []) == {"y"}
-    assert left_alone(steps, [steps]) == set()
+    assert split_products(known) is known
+    steps = split_products(model)
+    assert host_products(steps, []) == {"y"}
+    assert host_products(steps, [steps]) == set()
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -89,8 +89,8 @@ def test_what_is_kept_or_known_stays_as_it_is():
 def test_floats_are_what_they_were(build, per_channel, tmp_path):
     """Also where onnxruntime makes one kernel of the product and what is around it; of a LayerNormalization it has another one then."""
     model = dynamic(build(), tmp_path, per_channel)
-    steps = unshifted(model)
-    made = [node for node in grouped(steps).model.graph.node if node.domain]
+    steps = split_products(model)
+    made = [node for node in fuse_groups(steps).model.graph.node if node.domain]
     assert len(made) == sum(node.op_type == "MatMulInteger" for node in model.graph.node)
     assert all(len(node.input) == 6 for node in made)  # scales as well
     feeds = {"x": np.random.default_rng(1).normal(size=(1, 16, 32)).astype(np.float32)}
@@ -107,7 +107,7 @@ def test_products_run_on_the_npu_and_the_host_says_why_it_has_the_rest(build, tm
         return pack_unit(graph, machine, DataType.float16)
 
     model = dynamic(build(), tmp_path)
-    graphs, part = lower_partition(model, Always(machine, DataType.float16), able=able)
+    graphs, part = lower_partition(model, AlwaysOffload(machine, DataType.float16), able=able)
     wanted = sum(node.op_type == "MatMulInteger" for node in model.graph.node)
     assert sum(len(op.of_columns) == 2 for graph in graphs for op in graph.operators) == wanted
     kinds = {node.op_type: node.why for node in part.host}
@@ -142,7 +142,7 @@ def test_what_the_machine_cannot_multiply_stays_one_node_of_the_host(tmp_path):
 
     model = dynamic(mlp(), tmp_path)
     with pytest.raises(Exception, match="nothing of it can run on the NPU"):
-        lower_partition(model, Always(machine, DataType.float16), able=able, no_floats="no floats")
+        lower_partition(model, AlwaysOffload(machine, DataType.float16), able=able, no_floats="no floats")
 
 
 def test_a_weight_that_is_computed_is_the_hosts(tmp_path):
@@ -153,6 +153,6 @@ def test_a_weight_that_is_computed_is_the_hosts(tmp_path):
     options = {"MatMulConstBOnly": False}
     quantize_dynamic(path, tmp_path / "q.onnx", weight_type=QuantType.QUInt8, extra_options=options)
     model = load_model(tmp_path / "q.onnx")
-    steps = unshifted(model)
-    left = [node for node in grouped(steps).model.graph.node if node.op_type == "MatMulInteger" and not node.domain]
+    steps = split_products(model)
+    left = [node for node in fuse_groups(steps).model.graph.node if node.op_type == "MatMulInteger" and not node.domain]
     assert len(left) == 2  # of attention

@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import compiler
-from compiler.frontend.frames import frames_in, of_one_frame
+from compiler.frontend.frames import frame_count, restore_nodes
 from compiler.ir.frames import with_frames
 from compiler.model import LoweredModel
 from simulator.npu.errors import BadInputError
@@ -81,7 +81,7 @@ def test_the_model_is_found_again_in_its_frames(tmp_path: Path) -> None:
         model = partial_model(name)
         compiler.compile(model, "edge", layerwise=True, objective="throughput").save(tmp_path / "out.onnx")
         written = onnx.load(tmp_path / "out.onnx")
-        assert frames_in(written) == 2
+        assert frame_count(written) == 2
         body_of(written)
         single = opened(model, 1).part.model
         assert sorted(map(str, written.graph.node), key=str) == sorted((str(node) for node in _named(single)), key=str)
@@ -93,7 +93,7 @@ def _named(model: ModelProto) -> list[onnx.NodeProto]:
     """Its nodes, each with a name."""
     for node in model.graph.node:
         node.name = node.name or node.output[0]
-    return of_one_frame(model.graph.node)
+    return restore_nodes(model.graph.node)
 
 
 def test_graphs_inside_nodes_read_their_frame(tmp_path: Path) -> None:

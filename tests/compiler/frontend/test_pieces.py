@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.onnx_io.load import prepare
-from compiler.frontend.partition.offload_cost import Always, NodeWork, Offload, PieceWork
+from compiler.frontend.partition.offload_cost import AlwaysOffload, NodeWork, Offload, SubgraphWork
 from compiler.frontend.partition.partition import Partition
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
@@ -24,7 +24,7 @@ from tests.piece_models import IN_PIECES, WIDTH, piece_model
 
 EDGE = load_machine("edge")
 OFFLOAD = Offload(EDGE, DataType.float16)
-FREE = Always(EDGE, DataType.float16)
+FREE = AlwaysOffload(EDGE, DataType.float16)
 
 
 def parted(model: ModelProto, offload: Offload | None = OFFLOAD) -> Partition:
@@ -136,13 +136,13 @@ def test_what_is_not_worth_it_says_both_times() -> None:
 
 def test_worth_by_hand() -> None:
     """40 M multiply-accumulates at 40 G a second are 1 ms; 1 M values of border are 4 MB, 400 us of copies; edge computes 4096 a cycle."""
-    work = PieceWork((NodeWork(40_000_000, 0),), 0, 1_000_000)
+    work = SubgraphWork((NodeWork(40_000_000, 0),), 0, 1_000_000)
     assert OFFLOAD.host_s(work.nodes) == pytest.approx(1e-3)
     assert OFFLOAD.npu_s(work) == pytest.approx(20e-6 + 400e-6 + max(40e6 / 4096, 2e6 / float(EDGE.ddr.deliverable)) / 1e9)
     assert OFFLOAD.declined(work) is None
-    small = PieceWork((NodeWork(10_000_000, 0),), 0, 1_000_000)
+    small = SubgraphWork((NodeWork(10_000_000, 0),), 0, 1_000_000)
     assert OFFLOAD.declined(small) == ("supported, but not worth a piece of its own: 250.0 us on the host, 453.0 us with launch and copies")
-    whole = PieceWork((NodeWork(40_000_000, 0, True),), 0, 0, 3_000_000, 1_000_000)  # of integers: another rate, and bytes are bytes
+    whole = SubgraphWork((NodeWork(40_000_000, 0, True),), 0, 0, 3_000_000, 1_000_000)  # of integers: another rate, and bytes are bytes
     cycles = max(40e6 / float(EDGE.peak(DataType.int8)), 4e6 / float(EDGE.ddr.deliverable))
     assert OFFLOAD.npu_s(whole) == pytest.approx(20e-6 + 100e-6 + cycles / 1e9)
     assert EDGE.peak(DataType.int8) == 2 * EDGE.peak(DataType.float16)

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.build import build_variants, default_plan
 from compiler.frontend import load_model
-from compiler.frontend.handlers.qdq_fusion import apart, grouped
+from compiler.frontend.handlers.qdq_fusion import fuse_groups, separate_groups
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition.offload_cost import Always
+from compiler.frontend.partition.offload_cost import AlwaysOffload
 from compiler.ir.operators import QuantisedConv
 from compiler.ops.lower_graph import pack_unit
 from compiler.package.onnx_out import onnx_bytes
@@ -40,7 +40,7 @@ def pieces_of(model, machine=ASCEND):
     def able(graph):
         return pack_unit(graph, machine, DataType.float16)
 
-    graphs, part = lower_partition(model, Always(machine, DataType.float16), able=able)
+    graphs, part = lower_partition(model, AlwaysOffload(machine, DataType.float16), able=able)
     containers = []
     for graph in graphs:
         packed = able(graph)
@@ -80,14 +80,14 @@ def test_a_branch_on_the_host_has_a_reader_of_its_own():
     graphs, part = check(model, feeds)
     assert [type(op).__name__ for graph in graphs for op in graph.operators].count("QuantisedConv") == 2
     assert [node.op_type for node in part.host if node.refused] == ["DequantizeLinear", "Sin", "QuantizeLinear"]
-    sizes = [len(members) for members in grouped(apart(model)).members]
-    assert sum(sizes) == len(apart(model).graph.node)  # every node stands for itself or in one group
+    sizes = [len(members) for members in fuse_groups(separate_groups(model)).members]
+    assert sum(sizes) == len(separate_groups(model).graph.node)  # every node stands for itself or in one group
 
 
 def test_readers_of_their_own_change_nothing():
     model, feeds = of_layers(lambda b, x: b.node("Add", [b.node("Sin", [x]), b.node("Mul", [x, x])]))
-    split = apart(model)
-    groups = [members for members in grouped(split).members if len(members) > 1]
+    split = separate_groups(model)
+    groups = [members for members in fuse_groups(split).members if len(members) > 1]
     for node in [node for node in split.graph.node if node.op_type == "DequantizeLinear"]:
         readers = [i for i, other in enumerate(split.graph.node) if node.output[0] in other.input]
         assert len(readers) == 1 or not any(i in members for i in readers for members in groups)
@@ -95,7 +95,7 @@ def test_readers_of_their_own_change_nothing():
     onnx.checker.check_model(split, full_check=True)
     mine, theirs = (onnxruntime_of(each, feeds, as_it_is=True) for each in (split, model))
     assert {name: mine[name].tobytes() for name in mine} == {name: theirs[name].tobytes() for name in theirs}
-    assert apart(split) is split
+    assert separate_groups(split) is split
 
 
 def of_integers(kind=TensorProto.UINT8, scales=True):

@@ -14,7 +14,7 @@ from compiler.frontend.handlers.handlers import HANDLERS
 from compiler.frontend.handlers.to_graph import channels_last, translate
 from compiler.frontend.lower import SUPPORTED
 from compiler.frontend.onnx_io.load import prepare
-from compiler.frontend.partition.support_check import trial
+from compiler.frontend.partition.support_check import check_support
 from compiler.ir.interpret import evaluate
 from compiler.pipeline import Compiler
 from simulator.npu.errors import UnsupportedError
@@ -91,14 +91,14 @@ def test_rows_are_images_in_front_of_convolutions() -> None:
     graph = lower(model)
     assert graph.shapes["x"] == (ROWS, WIDTH, 1, 1)
     assert np.abs(evaluate(graph, feeds)[out] - expected).max() <= 1e-5 * np.abs(expected).max()
-    assert trial(model, SUPPORTED, None).refused == {}
+    assert check_support(model, SUPPORTED, None).refused == {}
 
 
 def test_what_can_be_neither_says_why_images_cannot() -> None:
     model = model_of(lambda b: b.node("CumSum", [b.gemm("x", 6), ints(b, 1)]))
     with pytest.raises(UnsupportedError, match="CumSum 't5': not supported"):
         lower(model)
-    (why,) = trial(model, SUPPORTED, None).refused.values()
+    (why,) = check_support(model, SUPPORTED, None).refused.values()
     assert why.startswith("not supported")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from compiler.instructions.builders import Ints, general
+from compiler.instructions.builders import Ints, compile_once
 
 
-@general
+@compile_once
 @njit
 def _scaled(out: Ints, at: int, factor: int, offset: int) -> int:
     out[at] = at * factor + offset

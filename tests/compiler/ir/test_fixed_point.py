@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compiler.ir.quantised import fixed_point, linear
 from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.errors import BadInputError
-from simulator.npu.fixed_point import multiplied
+from simulator.npu.fixed_point import scale_fixed_point
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 
@@ -58,8 +58,8 @@ SCALES = st.one_of(
 def test_both_spellings_are_tflites(sums: list[int], scale: float) -> None:
     x, s = np.array(sums, np.int32), np.array([scale], np.float32)
     expected = [tflite(each, scale) for each in sums]
-    assert fixed_point.times(x.astype(np.int64), *fixed_point.multiplier(s)).tolist() == expected
-    assert multiplied(x, s).tolist() == expected
+    assert fixed_point.multiply_by_multiplier(x.astype(np.int64), *fixed_point.quantize_multiplier(s)).tolist() == expected
+    assert scale_fixed_point(x, s).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_both_spellings_are_tflites(sums: list[int], scale: float) -> None:
     ],
 )  # fmt: skip
 def test_halves_by_hand(x: int, scale: float, expected: int) -> None:
-    assert multiplied(np.array([x], np.int32), np.array([scale], np.float32)).tolist() == [expected]
+    assert scale_fixed_point(np.array([x], np.int32), np.array([scale], np.float32)).tolist() == [expected]
 
 
 @given(st.lists(SUMS, min_size=1, max_size=20), st.floats(2.0**-30, 4.0, width=32), st.integers(-128, 127))

@@ -9,7 +9,7 @@ import pytest
 
 from compiler.cost.features import FEATURES, raw_features
 from compiler.cost.tiling_space import engine_cycles, legal_points, shape_of
-from compiler.ir.im2col import WHOLE, Cut, Parts, instructions, parts_of
+from compiler.ir.im2col import WHOLE, Cut, Parts, count_instructions, split_kernel
 from compiler.ir.operators import Conv
 from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
@@ -43,7 +43,7 @@ EDGE = load_machine("edge")
     ],
 )  # fmt: skip
 def test_parts(kernel: Sequence[int], dilation: Sequence[int], per_block: int, expected: Parts) -> None:
-    assert parts_of(kernel, dilation, per_block) == expected
+    assert split_kernel(kernel, dilation, per_block) == expected
 
 
 def counted(cut: Cut, start: int, stop: int, chunk: int, tile: int) -> int:
@@ -64,8 +64,8 @@ def test_instructions_are_counted_without_looking() -> None:
         cut = period, int(rng.integers(1, period + 1))
         start = int(rng.integers(50))
         stop, chunk, tile = start + int(rng.integers(1, 90)), int(rng.integers(1, 60)), int(rng.integers(1, 30))
-        assert instructions(cut, start, stop, chunk, tile) == counted(cut, start, stop, chunk, tile)
-        assert instructions(WHOLE, start, stop, chunk, tile) == counted((200, 200), start, stop, chunk, tile)
+        assert count_instructions(cut, start, stop, chunk, tile) == counted(cut, start, stop, chunk, tile)
+        assert count_instructions(WHOLE, start, stop, chunk, tile) == counted((200, 200), start, stop, chunk, tile)
 
 
 def window(kernel: tuple[int, int], dilation: tuple[int, int] = (1, 1), top: int = 0, channels: int = 20) -> Conv:

@@ -138,7 +138,9 @@ PRODUCERS: dict[str, Callable[[Rng, Size], Made]] = {
     "averages": _behind_exp(lambda rng, size: Pool("p", "e", "p", "average", (3, 3), pads=(1, 1, 1, 1), count_include_pad=True)),
     "softmax": lambda rng, size: [Softmax("p", "x", "p")],
     "normalised": lambda rng, size: [LayerNorm("p", "x", "p", _floats(rng, size[0]), _floats(rng, size[0]), 1e-3)],
-    "padded": lambda rng, size: [Resample("p", "x", "p", taps.places([None, *range(size[1] - 1)]), taps.places(range(size[2])), 0.75)],
+    "padded": lambda rng, size: [
+        Resample("p", "x", "p", taps.select_places([None, *range(size[1] - 1)]), taps.select_places(range(size[2])), 0.75)
+    ],
     "turned": _behind_exp(lambda rng, size: Reflow("p", "e", "p", size[1:], size[1:])),
     "joined": _joined,
     "product": _product(False),
@@ -209,7 +211,9 @@ INTEGER_PRODUCERS: dict[str, Callable[[Rng, Size], Made]] = {
     "average": lambda rng, size: [QuantisedAverage("p", "x", "p", (3, 3), Q, Q, pads=(1, 1, 1, 1), count_include_pad=True)],
     "maximum": lambda rng, size: [LookUp("t", "x", "t", _table(rng), Q, Q), Pool("p", "t", "p", "max", (3, 3), pads=(1, 1, 1, 1))],
     "softmax": lambda rng, size: [QuantisedSoftmax("p", "x", "p", Q, Q)],
-    "padded": lambda rng, size: [Resample("p", "x", "p", taps.places([None, *range(size[1] - 1)]), taps.places(range(size[2])), 7.0)],
+    "padded": lambda rng, size: [
+        Resample("p", "x", "p", taps.select_places([None, *range(size[1] - 1)]), taps.select_places(range(size[2])), 7.0)
+    ],
     "floats between": lambda rng, size: [Dequantise("f", "x", "f", Q), Vector("e", ("f",), "e", _steps("exp")), Quantise("p", "e", "p", Q)],
     "transposed product": lambda rng, size: [
         QuantisedMatMul("m", "x", "x", "m", 1, True, Q, Q, COARSE),

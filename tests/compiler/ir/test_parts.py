@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 from compiler.frontend import lower
 from compiler.ir.layout import assign
 from compiler.ir.operators import Shuffle
-from compiler.ir.parts import covering, runs
+from compiler.ir.parts import find_runs, split_channels
 from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder
@@ -112,7 +112,7 @@ def test_runs() -> None:
     def taken(y: str, *order: int) -> Shuffle:
         return Shuffle(y, "x", y, order)
 
-    found = runs([taken("a", 4, 5), taken("b", 0, 2), taken("c", 5, 6), taken("d", 1), taken("e", *range(8)), taken("f", 3, 2)], 8)
+    found = find_runs([taken("a", 4, 5), taken("b", 0, 2), taken("c", 5, 6), taken("d", 1), taken("e", *range(8)), taken("f", 3, 2)], 8)
     assert found == {"a": (4, 6), "d": (1, 2)}
-    assert covering(found, 8) == [(None, (0, 1)), ("d", (1, 2)), (None, (2, 4)), ("a", (4, 6)), (None, (6, 8))]
-    assert covering({"a": (0, 8)}, 8) == [("a", (0, 8))]
+    assert split_channels(found, 8) == [(None, (0, 1)), ("d", (1, 2)), (None, (2, 4)), ("a", (4, 6)), (None, (6, 8))]
+    assert split_channels({"a": (0, 8)}, 8) == [("a", (0, 8))]

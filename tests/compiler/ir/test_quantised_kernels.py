@@ -7,7 +7,7 @@ import pytest
 
 from compiler.ir.quantised import elementwise
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.rounding import saturated, to_int32
+from compiler.ir.quantised.rounding import saturate, to_int32
 from simulator.npu.fused import fma
 from tests.quantised_kernels import CASES, Batch, near, single
 
@@ -45,7 +45,7 @@ def test_scales_of_these_tests_tell_a_fused_sum_from_two_roundings():
         (sa, za), (sb, zb), (sy, zy) = (q.single("") for q in (a_q, b_q, y_q))
         ra, rb = sa / sy, sb / sy
         fixed = np.float32(zy) - (ra * np.float32(za) + rb * np.float32(zb))
-        unfused = saturated(to_int32(a.astype(np.float32) * ra + (b.astype(np.float32) * rb + fixed)), y_q)
+        unfused = saturate(to_int32(a.astype(np.float32) * ra + (b.astype(np.float32) * rb + fixed)), y_q)
         differing += int((unfused != elementwise.add(np.broadcast_to(a, (256, 256)), a_q, np.broadcast_to(b, (256, 256)), b_q, y_q)).sum())
     assert differing > 100
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.products import MOST, SlidingWindow, check_bound, conv_sums
+from compiler.ir.quantised.products import MAX_SUM, SlidingWindow, check_bound, conv_sums
 from simulator.npu.errors import BadInputError, UnsupportedError
 
 F = np.float32
@@ -60,8 +60,8 @@ def test_the_bound_of_a_sum_is_reached_and_what_int32_does_not_hold_is_refused()
     assert check_bound(x_q, w, w_q, 0, bias, "conv") == 255 * 255 + 5
     x = np.array([255, 0], np.uint8).reshape(1, 2, 1, 1)
     assert conv_sums(x, x_q, w, w_q, SlidingWindow((1, 1), (1, 1), (0,) * 4, (1, 1)), bias).reshape(-1).tolist() == [255 * 127 + 5, 255 - 7]
-    bias[0] = MOST - 255 * 255
-    assert check_bound(x_q, w, w_q, 0, bias, "conv") == MOST
+    bias[0] = MAX_SUM - 255 * 255
+    assert check_bound(x_q, w, w_q, 0, bias, "conv") == MAX_SUM
     bias[0] += 1
     with pytest.raises(UnsupportedError, match=r"^conv: sums of up to 2,147,483,648; expected at most 2,147,483,647, what int32 holds$"):
         check_bound(x_q, w, w_q, 0, bias, "conv")

@@ -38,10 +38,10 @@ from compiler.ops.lower_graph import make_unit
 from compiler.ops.registry import KINDS
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment.blocks import cut
-from compiler.segment.buffer_demand import asked_of
+from compiler.segment.blocks import cut_blocks
+from compiler.segment.buffer_demand import demand_of
 from compiler.segment.core_channels import channel_parts
-from compiler.segment.memory_plan import place, ub_requests
+from compiler.segment.memory_plan import place_segment, ub_requests
 from compiler.segment.operator_run import streamed_rights
 from compiler.segment.strips import strips, widest
 from compiler.space.decode import decode, plan_of
@@ -71,7 +71,7 @@ def _floats(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return (RNG.standard_normal(shape) / 4).astype(np.float32)
 
 
-HALVES = taps.weighted([[(i // 2, 0.5), ((i + 1) // 2, 0.5)] for i in range(11)])
+HALVES = taps.merge_taps([[(i // 2, 0.5), ((i + 1) // 2, 0.5)] for i in range(11)])
 EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "dense": ((2, 20, 9, 8), Conv("y", "x", "y", _floats(40, 20, 3, 3), _floats(40), (1, 2), pads=(1, 1, 1, 1), activation="relu")),
     "depthwise": ((1, 40, 9, 8), Conv("y", "x", "y", _floats(40, 1, 3, 3), _floats(40), pads=(1, 1, 1, 1), groups=40)),
@@ -96,7 +96,7 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "norm": ((1, 20, 4, 5), LayerNorm("y", "x", "y", _floats(20), _floats(20), 1e-3)),
     "reflow": ((1, 20, 6, 8), Reflow("y", "x", "y", (6, 8), (5, 10), 1)),
     "reflow into zeros": ((2, 20, 6, 8), Reflow("y", "x", "y", (6, 8), (30, 5), 40)),
-    "resample": ((1, 20, 6, 8), Resample("y", "x", "y", HALVES, taps.places([None, *range(7)]))),
+    "resample": ((1, 20, 6, 8), Resample("y", "x", "y", HALVES, taps.select_places([None, *range(7)]))),
     "depth to space": ((2, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
 }  # fmt: skip
 Q, OTHER = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9)))
@@ -124,7 +124,7 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "depth to space of bytes": ((1, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
     "slice and padding of bytes": (
         (1, 40, 6, 8),
-        Resample("y", "x", "y", taps.places([None, 1, 3, 5]), taps.places([*range(8), None]), 7.0),
+        Resample("y", "x", "y", taps.select_places([None, 1, 3, 5]), taps.select_places([*range(8), None]), 7.0),
     ),
     "product of bytes": ((1, 76, 3, 13), QuantisedMatMul("y", "x", "x", "y", 2, True, Q, Q, BY_HEADS)),
     "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),
@@ -208,14 +208,14 @@ def test_records_stay_inside_the_footprint(name: str, machine: str, dtype: DataT
         cut_up = strips(target_graph, 0, 1, plan.columns)
         assert not isinstance(cut_up, Infeasible)
         streamed = streamed_rights(target_graph, 0, plan.tilings)
-        layouts = [(each, cut(each, 0, 1, plan.blocks, plan.caching, 1, streamed)) for each in cut_up]
-        places, records = place(layouts, plan), lower_segment(target_graph, plan, 0)
+        layouts = [(each, cut_blocks(each, 0, 1, plan.blocks, plan.caching, 1, streamed)) for each in cut_up]
+        places, records = place_segment(layouts, plan), lower_segment(target_graph, plan, 0)
         if isinstance(records, Infeasible):
             continue
         assert not isinstance(places, Infeasible)
         allowed = np.zeros(target_graph.machine.buffer_blocks(Memory.UB), np.bool_)
         for each, layout in layouts:
-            asked = [asked_of(each, each.operators[0], plan.tilings[0], layout.inside[0])]
+            asked = [demand_of(each, each.operators[0], plan.tilings[0], layout.inside[0])]
             for request in ub_requests(each, layout, asked):
                 allowed[places.ub[request.buffer] : places.ub[request.buffer] + request.size] = True
         for i in range(len(records.code)):

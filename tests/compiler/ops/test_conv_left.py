@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.instructions.builders import im2col
-from compiler.ir.im2col import MOST_APART, beyond, instructions, parts_of
+from compiler.ir.im2col import MAX_PADDED_STRIDE, count_instructions, split_kernel, unencodable_window
 from compiler.ir.operators import Conv
 from compiler.ops.conv_emitter import ConvJob, _left
 from simulator import primitives
@@ -31,16 +31,16 @@ def drawn(rng: np.random.Generator, fractal_rows: int = 16) -> tuple[ConvJob, in
         per_block = dtype.lanes // 4 if four else 1
         kernel = [int(rng.choice(SIZES)) if rng.integers(2) else int(rng.integers(1, 8)) for _ in range(2)]
         dilation = [int(rng.choice((1, 2, 255, 256, 300))) if size > 1 and rng.integers(3) == 0 else 1 for size in kernel]
-        stride = [int(rng.choice((1, 2, 3, MOST_APART, MOST_APART + 1, 255))) for _ in range(2)]
+        stride = [int(rng.choice((1, 2, 3, MAX_PADDED_STRIDE, MAX_PADDED_STRIDE + 1, 255))) for _ in range(2)]
         top, left = (int(rng.choice((0, 1, 9, 254, 255, 256, 257, 511, 700))) for _ in range(2))
         window = Conv("y", "x", "y", np.zeros((1, 1, *kernel), np.float32), np.zeros(1, np.float32), (stride[0], stride[1]),
                       (dilation[0], dilation[1]), (top, left, 0, 0))  # fmt: skip
-        if kernel[0] * kernel[1] < 20_000 and not beyond(window) and (not four or window.takes_fours):
+        if kernel[0] * kernel[1] < 20_000 and not unencodable_window(window) and (not four or window.takes_fours):
             break
     height, width, planes = int(rng.integers(1, 520)), per_block * int(rng.integers(1, 80)), 1 if four else int(rng.integers(1, 4))
     pitch = width // per_block + int(rng.integers(3))
     ring = height + int(rng.integers(9)) if rng.integers(3) == 0 else 0
-    out_w, parts = int(rng.choice((1, 1, 2, 5, 40))), parts_of(kernel, dilation, per_block)
+    out_w, parts = int(rng.choice((1, 1, 2, 5, 40))), split_kernel(kernel, dilation, per_block)
     plane_k = -(-kernel[0] * kernel[1] // per_block)
     m = int(rng.choice((1, 16, 40, 300, 600)))
     k_start = int(rng.integers(planes * plane_k))
@@ -84,7 +84,7 @@ def test_the_parts_are_the_whole(fractal_rows: int) -> None:
         blocks = AT + k * mpad + ROOM
         assert np.array_equal(executed(out[:used], l1, blocks), executed(one, l1, blocks)), j
         check_parameters(out[:used], 0, machine)
-        counted = instructions(parts_of((j.kh, j.kw), (j.dh, j.dw), j.fractal_lanes // j.lanes).cut, k_start, k_start + k, k, k)
+        counted = count_instructions(split_kernel((j.kh, j.kw), (j.dh, j.dw), j.fractal_lanes // j.lanes).cut, k_start, k_start + k, k, k)
         if j.pad_top <= isa.MAX_WINDOW:
             assert used == counted
         several += used > 1

@@ -15,8 +15,8 @@ from compiler.ir.operators import Conv, Operator
 from compiler.ops.lower_graph import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, VectorShare, VectorTiling, parse_plan
-from compiler.planner.segmentation import by_estimate
-from compiler.planner.tweaks import with_share
+from compiler.planner.segmentation import estimate_predictor
+from compiler.planner.tweaks import move_share
 from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.encode import genome_of
 from compiler.space.gene import Gene, Genome, find_fault, pins_of
@@ -141,7 +141,7 @@ def test_what_vector_cannot_make_is_named() -> None:
 
 def test_plans_by_prediction_share_where_that_is_faster() -> None:
     model = target_graph(EDGE, (1, 32, 28, 28), *body(28))
-    genome, *_ = quick_genomes(Compiler(model), model, by_estimate(model), ("none",))["none"]
+    genome, *_ = quick_genomes(Compiler(model), model, estimate_predictor(model), ("none",))["none"]
     assert any(any(gene.on_vector) for gene in genome)
     took = []
     for tried in (genome, tuple(gene._replace(on_vector=()) for gene in genome)):
@@ -160,13 +160,13 @@ def test_tilings_stay_where_a_share_changes() -> None:
     assert plan is not None
     gene = Gene(0, 3, 1, pinned=pins_of(plan.tilings))
     for eighths, planes in ((2, 3), (1, 5), (-1, 3), (-3, 0)):
-        gene = with_share(0, eighths, u, gene)
+        gene = move_share(0, eighths, u, gene)
         assert gene.on_vector == ((0, planes, 0) if planes else ())
         shared = decode(u, gene)
         assert shared is not None
         assert shared.tilings == plan.tilings
         assert [share.planes for share in shared.on_vector] == ([planes] if planes else [])
-    assert with_share(1, 1, u, gene) == gene, "there is one"
+    assert move_share(1, 1, u, gene) == gene, "there is one"
 
 
 def test_a_search_draws_shares() -> None:

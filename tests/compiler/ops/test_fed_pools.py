@@ -15,7 +15,7 @@ from compiler.ops.lower_graph import pack_unit
 from compiler.ops.pool import PoolSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, VectorTiling, parse_plan
-from compiler.planner.tweaks import CHANGES, where_it_fits
+from compiler.planner.tweaks import CHANGES, apply_if_fits
 from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.encode import genome_of
 from compiler.space.gene import UB_SLOTS, Gene
@@ -120,10 +120,10 @@ def test_plans_with_fed_pools_are_read_again_and_have_genes() -> None:
 
 
 def test_a_change_feeds_pools_where_they_can_be() -> None:
-    tried = [where_it_fits(stem(), Gene(0, 3, blocks=4), change) for change in CHANGES]
+    tried = [apply_if_fits(stem(), Gene(0, 3, blocks=4), change) for change in CHANGES]
     assert any(gene.choices and gene.choices[1] >= len(UB_SLOTS) for gene in tried)
     shared = target_graph(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 16), 1), max_pool("p", "a", 3, 2, 1), conv("y", "a", (16, 16), 1))
-    assert all(max(where_it_fits(shared, Gene(0, 3), change).choices, default=0) < len(UB_SLOTS) or not change for change in CHANGES[7:9])
+    assert all(max(apply_if_fits(shared, Gene(0, 3), change).choices, default=0) < len(UB_SLOTS) or not change for change in CHANGES[7:9])
 
 
 def test_what_cannot_be_fed_is_named() -> None:

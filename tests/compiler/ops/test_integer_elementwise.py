@@ -23,10 +23,10 @@ from compiler.ir.operators import (
     Vector,
 )
 from compiler.ir.quantised import elementwise, linear
-from compiler.ir.quantised.affine import gated
+from compiler.ir.quantised.affine import fit_gated_affine
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.rounding import saturated, to_int32
-from compiler.ir.quantised.tables import every_integer, leaky, line, logistic, requantized, table
+from compiler.ir.quantised.rounding import saturate, to_int32
+from compiler.ir.quantised.tables import all_stored_integers, fit_line, function_table, leaky_relu_floats, logistic, requantize_table
 from compiler.ir.taps import Taps
 from compiler.ops.integer_elementwise_emitter import PIXELS
 from compiler.ops.lower_graph import make_unit
@@ -74,12 +74,12 @@ def upwards(seed: int) -> Graph:
         Pool("p", "a", "p", "max", (2, 2), (2, 2)),
         conv(rng, "b", "p", (24, 48), a, b),
         Resample("u", "b", "u", TWICE, TWICE),
-        LookUp("ud", "u", "ud", requantized(every_integer(b), b, d), b, d),
-        LookUp("ad", "a", "ad", requantized(every_integer(a), a, d), a, d),
+        LookUp("ud", "u", "ud", requantize_table(all_stored_integers(b), b, d), b, d),
+        LookUp("ad", "a", "ad", requantize_table(all_stored_integers(a), a, d), a, d),
         Concat("k", ("ud", "ad"), "k"),
         conv(rng, "e", "k", (72, 24), d, a),
-        LookUp("l", "e", "l", table(lambda v: leaky(v, 0.1), a, a), a, a),
-        LookUp("g", "e", "g", table(logistic, a, share), a, share),
+        LookUp("l", "e", "l", function_table(lambda v: leaky_relu_floats(v, 0.1), a, a), a, a),
+        LookUp("g", "e", "g", function_table(logistic, a, share), a, share),
         QuantisedPair("m", "l", "g", "m", "mul", a, share, quantisation(rng, of_d, float(a.scale[0]))),
     ]
     return graph((1, 16, 16, 16), operators, x_q=x)
@@ -96,7 +96,7 @@ def squeezed(seed: int) -> Graph:
         QuantisedAverage("p", "a", "p", (9, 11), a, b),
         conv(rng, "q", "p", (70, 20), b, c, kernel=1),
         conv(rng, "r", "q", (20, 70), c, d, kernel=1),
-        LookUp("g", "r", "g", table(logistic, d, share), d, share),
+        LookUp("g", "r", "g", function_table(logistic, d, share), d, share),
         QuantisedPair("m", "a", "g", "m", "mul", a, share, quantisation(rng, of_a, float(a.scale[0]) / 2)),
         QuantisedPair("s", "a", "r", "s", ("add", "radd")[seed % 2], a, d, quantisation(rng, scale=0.15)),
         QuantisedAverage("y", "a", "y", (3, 2), a, quantisation(rng, of_a, float(a.scale[0]) / 2), (2, 1), (1, 0, 1, 1)),
@@ -129,12 +129,12 @@ def test_a_gate_is_one_multiply_add_of_the_image() -> None:
     for _ in range(24):
         a_q, y_q = quantisation(rng), quantisation(rng)
         b_q = quantisation(rng, scale=1 / 256)
-        a, b = every_integer(a_q), every_integer(b_q)
+        a, b = all_stored_integers(a_q), all_stored_integers(b_q)
         wanted = elementwise.mul(np.tile(a, (256, 1)), a_q, np.tile(b[:, None], (1, 256)), b_q, y_q)
         (sa, za), (sb, zb), (sy, _) = (q.single("") for q in (a_q, b_q, y_q))
-        gate = gated(a, b.astype(np.int64) - zb, za, wanted, np.asarray(sa * sb / sy))
+        gate = fit_gated_affine(a, b.astype(np.int64) - zb, za, wanted, np.asarray(sa * sb / sy))
         pair = QuantisedPair("y", "x", "p", "y", "mul", a_q, b_q, y_q)
-        of_pixel = LookUp("p", "m", "p", requantized(a, a_q, b_q), a_q, b_q)
+        of_pixel = LookUp("p", "m", "p", requantize_table(a, a_q, b_q), a_q, b_q)
         made = graph((1, 40, 3, 5), [Pool("m", "x", "m", "max", (3, 5)), of_pixel, pair], x_q=a_q)
         (*_, spec) = make_unit(made, TINY, DataType.float16).operators
         of_image = [step for step in spec.steps.tolist() if step[1] in (Op.VADDS, Op.VMUL, Op.VMADD, Op.VMULS) and step[3] < PIXELS]
@@ -143,7 +143,7 @@ def test_a_gate_is_one_multiply_add_of_the_image() -> None:
             taken += 1
             scale = (b.astype(np.float32) - np.float32(zb)) * gate.scale
             found = fma(a[None].astype(np.float32), scale[:, None], fma(scale, np.float32(-za), gate.shift)[:, None])
-            np.testing.assert_array_equal(saturated(to_int32(found), y_q), wanted)
+            np.testing.assert_array_equal(saturate(to_int32(found), y_q), wanted)
     assert taken > 20
 
 
@@ -154,7 +154,7 @@ def test_every_integer_takes_another_scale(machine: Machine) -> None:
         rng = np.random.default_rng(seed)
         x = quantisation(rng)
         y = quantisation(rng, scale=float(x.scale[0]) * (0.37, 1.0, 2.9)[seed % 3])
-        made = graph((1, 64, 4, 4), [LookUp("y", "x", "y", requantized(every_integer(x), x, y), x, y)], x_q=x)
+        made = graph((1, 64, 4, 4), [LookUp("y", "x", "y", requantize_table(all_stored_integers(x), x, y), x, y)], x_q=x)
         case = case_of(made, machine, seed=seed)
         check_program(case, Compiler(case.target_graph).compile(default_plan(case.target_graph)))
 
@@ -207,7 +207,7 @@ def test_floats_between_integers_keep_finite_lanes() -> None:
 
 def test_a_table_needs_look_up() -> None:
     q = quantisation(np.random.default_rng(0))
-    made = graph((1, 8, 2, 2), [LookUp("y", "x", "y", table(logistic, q, q), q, q)], x_q=q)
+    made = graph((1, 8, 2, 2), [LookUp("y", "x", "y", function_table(logistic, q, q), q, q)], x_q=q)
     with pytest.raises(UnsupportedError, match="'y': a table; machine tiny has no look-up"):
         make_unit(made, WITHOUT_LOOKUP, DataType.float16)
 
@@ -228,8 +228,8 @@ def test_a_table_that_is_a_straight_line_needs_none(name: str) -> None:
     taken = 0
     for _ in range(12):
         x_q, y_q = (quantisation(rng, None, float(rng.uniform(0.005, 0.05))) for _ in range(2))
-        op = LookUp("y", "x", "y", table(LINES[name], x_q, y_q), x_q, y_q)
-        if line(op.entries, x_q, y_q) is None:  # no one scale rounds to all of them
+        op = LookUp("y", "x", "y", function_table(LINES[name], x_q, y_q), x_q, y_q)
+        if fit_line(op.entries, x_q, y_q) is None:  # no one scale rounds to all of them
             continue
         taken += 1
         case = case_of(graph((1, 256, 1, 1), [op], x_q=x_q), WITHOUT_LOOKUP, DataType.float16)

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from compiler.frontend import lower
-from compiler.ir.operators import Conv, Shaped
+from compiler.ir.operators import Conv, WeightShape
 from compiler.ops.conv import ConvSpec
 from compiler.ops.lower_graph import make_unit, pack_unit
 from simulator.npu.errors import UnsupportedError
@@ -94,7 +94,7 @@ def test_a_unit_does_not_keep_its_models_weights() -> None:
     u, constants = pack_unit(graph((1, 64, 4, 4), operators, ["b"]), EDGE, DataType.float16)
     assert len(constants) >= 2 * 64 * 64 * 9 * 2
     assert len(pickle.dumps(u)) < len(constants) / 8
-    assert all(isinstance(spec.operator, Conv) and isinstance(spec.operator.weights, Shaped) for spec in u.operators)
+    assert all(isinstance(spec.operator, Conv) and isinstance(spec.operator.weights, WeightShape) for spec in u.operators)
 
 
 def test_producers_and_consumers_follow_places_not_names() -> None:

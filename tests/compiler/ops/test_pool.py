@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto
 
 from compiler.cost.features import FEATURES, raw_features
-from compiler.instructions.repeats import START, cheapest
+from compiler.instructions.repeats import START, cheapest_way
 from compiler.instructions.vector_grid import grid
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Pool
@@ -110,7 +110,7 @@ def test_a_mean_over_the_image_is_less_than_two_operations_for_every_block(chann
 @pytest.mark.parametrize(("a", "b", "c"), [(1, 1, 1), (8, 1, 1), (2041, 1, 1), (55, 8, 4), (7, 7, 52), (111, 17, 1), (3, 300, 2)], ids=str)
 def test_the_cheapest_way_over_a_grid(a: int, b: int, c: int) -> None:
     """Every block once, in as many repeats and instructions as it says; no way is cheaper, whichever axes it goes along."""
-    way = cheapest(a, b, c)
+    way = cheapest_way(a, b, c)
     out = np.zeros((4096, isa.WORDS), np.int32)
     strides = (1, 1000, 1_000_000)
     used = grid(out, 0, int(Op.VCOPY), 1, 0, (a, b, c), 0, strides, 0, strides, -1, strides, 0)

@@ -16,7 +16,7 @@ from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.planner.segmentation import by_estimate
+from compiler.planner.segmentation import estimate_predictor
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import RULES
 from compiler.space.decode import decode_all
@@ -146,7 +146,7 @@ def test_fusion_and_a_search_by_simulation_pay() -> None:
     """What `compile` does without a plan: fewer cycles than layer by layer, the same integers."""
     case = case_of(chain(7, (1, 32, 32, 32)), TINY)
     target_graph, compiler = ordered(case.target_graph, "depth"), Compiler(case.target_graph)
-    plan = decode_all(target_graph, quick_genomes(compiler, target_graph, by_estimate(target_graph))["none"][0])
+    plan = decode_all(target_graph, quick_genomes(compiler, target_graph, estimate_predictor(target_graph))["none"][0])
     assert not isinstance(plan, Infeasible)
     tuned, first = compiler.compile(plan), compiler.compile(default_plan(case.target_graph))
     check_program(case, tuned)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.frontend.partition.partition import whole
+from compiler.frontend.partition.partition import whole_model
 from compiler.package import write_onnx
 from compiler.pipeline import Compiler
 from compiler.space.initial import layer_by_layer
@@ -63,7 +63,7 @@ def container(case) -> Container:
 
 def test_a_fresh_process_reproduces_cycles_and_values_from_the_file_alone(case, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(whole(case.model), [encode(container)], path)
+    write_onnx(whole_model(case.model), [encode(container)], path)
     np.savez(tmp_path / "x.npz", **case.feeds)
     here = Path(__file__).resolve().parents[3]
     done = subprocess.run(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.onnx_io.load import load
-from compiler.frontend.partition.partition import whole
+from compiler.frontend.partition.partition import whole_model
 from compiler.package import read_container, write_onnx
 from compiler.package.onnx_out import onnx_bytes
 from simulator.npu.container import Container, ContainerError, Variant
@@ -98,7 +98,7 @@ def run_stock(model: ModelProto | str, feeds: dict[str, np.ndarray]) -> list[np.
 def test_function_style_is_a_model_for_everybody(model, container, tmp_path):
     before = model.SerializeToString(deterministic=True)
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), [container], path)
+    write_onnx(whole_model(model), [container], path)
     assert model.SerializeToString(deterministic=True) == before
 
     onnx.checker.check_model(str(path), full_check=True)
@@ -116,26 +116,26 @@ def test_function_style_is_a_model_for_everybody(model, container, tmp_path):
 def test_weights_beside_the_model_are_written_into_it():
     hollow = load(light_path("squeezenet"), random_weights=0)
     container = container_for(hollow.model)
-    beside = onnx_bytes(whole(*hollow), [container])
+    beside = onnx_bytes(whole_model(*hollow), [container])
     assert len(hollow.data) > 20
-    assert beside == onnx_bytes(whole(hollow.filled()), [container])
+    assert beside == onnx_bytes(whole_model(hollow.filled()), [container])
 
 
 def test_the_file_is_the_same_every_time(model, container, tmp_path):
     for name in ("a", "b"):
-        write_onnx(whole(model), [container], tmp_path / name)
+        write_onnx(whole_model(model), [container], tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_another_parser_and_writer_keeps_the_container(model, container, tmp_path):
-    write_onnx(whole(model), [container], tmp_path / "out.onnx")
+    write_onnx(whole_model(model), [container], tmp_path / "out.onnx")
     onnx.save(onnx.load(tmp_path / "out.onnx"), tmp_path / "again.onnx")
     assert read_container(tmp_path / "again.onnx") == container
 
 
 def test_the_session_takes_file_and_bytes(model, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), [container], path)
+    write_onnx(whole_model(model), [container], path)
     for source in (path, str(path), path.read_bytes(), container):
         assert InferenceSession(source).get_inputs()[0].shape == [1, 3, 8, 8]
 
@@ -143,7 +143,7 @@ def test_the_session_takes_file_and_bytes(model, container, tmp_path):
 def test_a_weight_that_is_also_an_input_stays_a_weight(container, tmp_path):
     model = small_model()
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3, 3, 3]))
-    write_onnx(whole(model), [container], tmp_path / "out.onnx")
+    write_onnx(whole_model(model), [container], tmp_path / "out.onnx")
     onnx.checker.check_model(str(tmp_path / "out.onnx"), full_check=True)
     session = onnxruntime.InferenceSession(str(tmp_path / "out.onnx"), providers=["CPUExecutionProvider"])
     assert [port.name for port in session.get_inputs()] == ["x"]
@@ -151,7 +151,7 @@ def test_a_weight_that_is_also_an_input_stays_a_weight(container, tmp_path):
 
 def test_epcontext_style_has_what_its_readers_look_for(model, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), [container], path, style="epcontext")
+    write_onnx(whole_model(model), [container], path, style="epcontext")
     onnx.checker.check_model(str(path), full_check=True)
     (node,) = onnx.load(path).graph.node
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -184,7 +184,7 @@ def test_the_light_networks_stay_what_they_are(path, tmp_path):
     model = onnx.load(path)
     container = container_for(model)
     out = tmp_path / "out.onnx"
-    write_onnx(whole(model), [container], out)
+    write_onnx(whole_model(model), [container], out)
     onnx.checker.check_model(str(out), full_check=True)
     assert read_container(out) == container
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -198,21 +198,21 @@ def test_the_light_networks_stay_what_they_are(path, tmp_path):
 
 
 def test_compiling_twice_is_refused(model, container, tmp_path):
-    write_onnx(whole(model), [container], tmp_path / "out.onnx")
+    write_onnx(whole_model(model), [container], tmp_path / "out.onnx")
     with pytest.raises(UnsupportedError, match="compiled already"):
-        write_onnx(whole(onnx.load(tmp_path / "out.onnx")), [container], tmp_path / "again.onnx")
+        write_onnx(whole_model(onnx.load(tmp_path / "out.onnx")), [container], tmp_path / "again.onnx")
 
 
 def test_a_container_of_another_model_is_refused(container, tmp_path):
     model = small_model()
     model.graph.input[0].name = "other"
     with pytest.raises(BadInputError, match=r"its inputs are \['x'\], the model's are \['other'\]"):
-        write_onnx(whole(model), [container], tmp_path / "out.onnx")
+        write_onnx(whole_model(model), [container], tmp_path / "out.onnx")
 
 
 def test_a_damaged_container_is_never_written(model, container, tmp_path):
     with pytest.raises(ContainerError):
-        write_onnx(whole(model), [container[:-1]], tmp_path / "out.onnx")
+        write_onnx(whole_model(model), [container[:-1]], tmp_path / "out.onnx")
     assert not list(tmp_path.iterdir())
 
 
@@ -220,7 +220,7 @@ def test_what_holds_no_container_is_refused(model, container, tmp_path):
     (tmp_path / "plain.onnx").write_bytes(model.SerializeToString())
     (tmp_path / "empty.onnx").write_bytes(b"")
     (tmp_path / "text.onnx").write_bytes(b"not a model at all, just a line of text\n")
-    write_onnx(whole(model), [container], tmp_path / "one.onnx")
+    write_onnx(whole_model(model), [container], tmp_path / "one.onnx")
     data = (tmp_path / "one.onnx").read_bytes()
     both = onnx.load_model_from_string(data + data)  # protobuf merges messages: a model with both nodes
     (tmp_path / "two.onnx").write_bytes(both.SerializeToString())
@@ -260,7 +260,7 @@ def test_arbitrary_damage_to_the_file_raises_nothing_but_bad_input(model_bytes, 
 @pytest.fixture(scope="module")
 def model_bytes(model, container, tmp_path_factory) -> bytes:
     path = tmp_path_factory.mktemp("model") / "out.onnx"
-    write_onnx(whole(model), [container], path)
+    write_onnx(whole_model(model), [container], path)
     return path.read_bytes()
 
 
@@ -275,7 +275,7 @@ def test_every_cut_of_the_file_is_refused(model_bytes):
 def test_a_flipped_bit_anywhere_in_the_file_is_refused(model, container, tmp_path, style):
     """In names, attributes and weights of the body as in the container; in the digest's own frame it is no damage to the model."""
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), [container], path, style)
+    write_onnx(whole_model(model), [container], path, style)
     data = path.read_bytes()
     assert onnx.load(path).metadata_props[-1].key == SEAL_KEY
     frame = range(len(data) - SEAL_BYTES, len(data) - 64)
@@ -295,7 +295,7 @@ def test_a_flipped_bit_anywhere_in_the_file_is_refused(model, container, tmp_pat
 
 def test_a_flipped_weight_of_the_body_is_named_as_damage(model, container, tmp_path):
     path = tmp_path / "out.onnx"
-    write_onnx(whole(model), [container], path)
+    write_onnx(whole_model(model), [container], path)
     data, weight = path.read_bytes(), model.graph.initializer[0].raw_data
     assert data.count(weight) == 1
     at = data.index(weight) + 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.placement.annealing import DRAWS, Choices, annealed
-from compiler.placement.port_model import core_masks, replayed, wired
+from compiler.placement.annealing import DRAWS, Choices, anneal
+from compiler.placement.port_model import core_masks, replay_cycles, wire_segments
 
 LONGEST, PORT, DELAY = 3, 100.0, 5.0
 Rows = list[tuple[int, int, float, tuple[int, ...]]]  # start, stop, cycles, cores
@@ -28,13 +28,13 @@ def again(c: Choices, starts: np.ndarray, chosen: np.ndarray) -> float:
     """What the replay says of a result."""
     before, after = (np.searchsorted(starts, ends, "right") - 1 for ends in (c.source, c.target))
     apart = before != after
-    wiring = wired(len(starts), before[apart], after[apart])
-    return replayed(c.cycles[chosen], c.moved[chosen], wiring, c.cores[chosen], PORT, DELAY)
+    wiring = wire_segments(len(starts), before[apart], after[apart])
+    return replay_cycles(c.cycles[chosen], c.moved[chosen], wiring, c.cores[chosen], PORT, DELAY)
 
 
 def walk(c: Choices, starts: list[int], chosen: list[int], steps: int, seed: int = 0) -> tuple[float, np.ndarray, np.ndarray]:
     draws = np.random.default_rng(seed).random((steps, DRAWS))
-    found = annealed(c, np.array(starts), np.array(chosen), draws, PORT, DELAY)
+    found = anneal(c, np.array(starts), np.array(chosen), draws, PORT, DELAY)
     assert found[0] == again(c, *found[1:])
     return found
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compiler.placement.bounds import Bounds, bounds
 from compiler.placement.dag import Dag
-from compiler.placement.list_schedule import Listed, allocate, list_schedule
+from compiler.placement.list_schedule import ListSchedule, allocate_widths, list_schedule
 from tests.graphs_of_work import cell, dags
 
 
@@ -23,7 +23,7 @@ def split(dag: Dag, cores: int, overhead: int) -> list[dict[int, int]]:
     return [{w: -(-time // w) + overhead * (w - 1) for w in range(1, cores + 1)} for time in dag.times]
 
 
-def check(dag: Dag, listed: Listed, times: list[dict[int, int]], cores: int, delay: int) -> None:
+def check(dag: Dag, listed: ListSchedule, times: list[dict[int, int]], cores: int, delay: int) -> None:
     for node, chosen in enumerate(listed.cores):
         assert list(chosen) == sorted(set(chosen))
         assert set(chosen) <= set(range(cores))
@@ -42,7 +42,7 @@ def check(dag: Dag, listed: Listed, times: list[dict[int, int]], cores: int, del
 @given(dags(), st.integers(1, 4), st.integers(0, 5), st.integers(0, 3), st.booleans())
 def test_schedules_are_possible(dag: Dag, cores: int, delay: int, overhead: int, in_order: bool) -> None:
     times = split(dag, cores, overhead)
-    for widths in (None, allocate(dag, times, cores), [1] * len(dag), [cores] * len(dag)):
+    for widths in (None, allocate_widths(dag, times, cores), [1] * len(dag), [cores] * len(dag)):
         listed = list_schedule(dag, times, cores, delay, widths, in_order)
         check(dag, listed, times, cores, delay)
         least = bounds(dag, times, cores, 0, 1)
@@ -100,11 +100,11 @@ def test_a_node_that_fits_no_core_count() -> None:
 def test_what_is_critical_is_widened() -> None:
     """A chain has nothing to run beside it; independent nodes fill the cores alone."""
     chain = Dag.of([8, 8], [(0, 1)])
-    assert allocate(chain, split(chain, 2, 1), 2) == (2, 2)
+    assert allocate_widths(chain, split(chain, 2, 1), 2) == (2, 2)
     apart = Dag.of([8, 8], [])
-    assert allocate(apart, split(apart, 2, 1), 2) == (1, 1)
+    assert allocate_widths(apart, split(apart, 2, 1), 2) == (1, 1)
     useless = [{1: 8, 2: 8}, {1: 8, 2: 9}]
-    assert allocate(chain, useless, 2) == (1, 1)
+    assert allocate_widths(chain, useless, 2) == (1, 1)
 
 
 def test_bounds_by_hand() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from compiler.placement.dag import Dag
 from compiler.placement.list_schedule import list_schedule
-from compiler.placement.port_model import core_masks, wired
-from compiler.placement.port_model import replayed as replayed_arrays
+from compiler.placement.port_model import core_masks, wire_segments
+from compiler.placement.port_model import replay_cycles as replayed_arrays
 from tests.graphs_of_work import cell, dags
 
 PLENTY = 1e9
@@ -28,7 +28,7 @@ def replayed(
     delay: float = 0.0,
 ) -> float:
     before, after = (np.array([edge[end] for edge in edges], np.int64) for end in (0, 1))
-    wiring = wired(len(times), before, after)
+    wiring = wire_segments(len(times), before, after)
     return replayed_arrays(np.array(times, np.float64), np.array(moved, np.float64), wiring, core_masks(placed), port, delay)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compiler.ops.lower_graph import make_unit
-from compiler.placement.segment_graph import segment_edges, segment_wiring, share_out
+from compiler.placement.segment_graph import assign_cores, segment_edges, segment_wiring
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
 from compiler.space.initial import single_operators
@@ -34,19 +34,19 @@ def test_edges_are_producers_and_consumers() -> None:
 
 def test_groups_beside_each_other() -> None:
     times = [{1: 9, 2: 5}, {1: 4, 2: 3}, {1: 4}, {1: 3, 2: 3}]
-    assert share_out([(0,), (1,), (2,), (3,)], times, 2) == [(0,), (1,), (1,), (1,)]
-    assert share_out([(0,), (1, 3)], times, 3) == [(0, 1), (2,)]
-    assert share_out([(0,), (1,)], times, 4) == [(0, 1), (2, 3)]
-    assert share_out([(3,), (2,)], times, 4) == [(0,), (1,)]  # nothing is faster on two
-    assert share_out([(0,)], times, 2) == [(0, 1)]
-    assert share_out([(0, 2)], times, 2) == [(0,)]  # 2 has no time for two cores
+    assert assign_cores([(0,), (1,), (2,), (3,)], times, 2) == [(0,), (1,), (1,), (1,)]
+    assert assign_cores([(0,), (1, 3)], times, 3) == [(0, 1), (2,)]
+    assert assign_cores([(0,), (1,)], times, 4) == [(0, 1), (2, 3)]
+    assert assign_cores([(3,), (2,)], times, 4) == [(0,), (1,)]  # nothing is faster on two
+    assert assign_cores([(0,)], times, 2) == [(0, 1)]
+    assert assign_cores([(0, 2)], times, 2) == [(0,)]  # 2 has no time for two cores
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4])
 def test_cores_are_those_of_the_machine_and_not_shared_by_few(cores: int) -> None:
     times = [{1: 8 + i, 2: 5 + i, 4: 3 + i} for i in range(6)]
     for count in range(1, 7):
-        chosen = share_out([(i,) for i in range(count)], times, cores)
+        chosen = assign_cores([(i,) for i in range(count)], times, cores)
         assert all(set(c) <= set(range(cores)) for c in chosen)
         if count < cores:
             assert len({core for c in chosen for core in c}) == sum(map(len, chosen))

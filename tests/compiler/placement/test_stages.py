@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from compiler.placement.clusters import contract, linear_clusters
 from compiler.placement.dag import Dag, members, node_set
-from compiler.placement.stages import Pruning, Stage, endings, partition, reachable
+from compiler.placement.stages import Pruning, Stage, endings, enumerate_states, partition
 from tests.graphs_of_work import cell, dags
 from tuner.search.ask_tell import answered
 
@@ -71,7 +71,7 @@ def check(dag: Dag, stages: Sequence[Stage]) -> None:
 @given(dags(most=6), st.lists(st.integers(0, 12), min_size=6, max_size=6))
 def test_exact_without_pruning(dag: Dag, moved: list[int]) -> None:
     cost, lazy = Shared(dag, moved), Shared(dag, moved)
-    states = reachable(dag, ANY)
+    states = enumerate_states(dag, ANY)
     assert states is not None
     found = answered(partition(dag, states), cost.measure)
     assert found.cycles == brute_force(dag, cost) == sum(cost.cycles(stage) for stage in found.stages)
@@ -104,7 +104,7 @@ def test_pruned_endings_are_those_within_the_limits(dag: Dag, r: int, s: int) ->
 def test_a_cell_on_two_cores() -> None:
     dag = cell()
     cost = Shared(dag, [0] * 10)
-    states = reachable(dag, Pruning(3, 4))
+    states = enumerate_states(dag, Pruning(3, 4))
     assert states is not None
     found = answered(partition(dag, states, cost.bound), cost.measure)
     # 36 cycles of branches on two cores, in two stages, and 10 + 10 alone; every stage costs 2 more
@@ -116,7 +116,7 @@ def test_a_cell_on_two_cores() -> None:
 def test_clusters_leave_fewer_states() -> None:
     dag = cell()
     small = contract(dag, linear_clusters(dag), dag.span).dag
-    with_all, with_clusters = reachable(dag, ANY), reachable(small, ANY)
+    with_all, with_clusters = enumerate_states(dag, ANY), enumerate_states(small, ANY)
     assert with_all is not None
     assert with_clusters is not None
     assert len(with_all.sets) == 1 + 1 + 4 * 3 * 2 * 3  # nothing, 0 gone or not, and what is left of every branch, 9 with them
@@ -126,15 +126,15 @@ def test_clusters_leave_fewer_states() -> None:
 
 def test_too_many_states_are_none() -> None:
     dag = Dag.of([1] * 12, [])
-    assert reachable(dag, ANY, 4096) is not None
-    assert reachable(dag, ANY, 4095) is None
+    assert enumerate_states(dag, ANY, 4096) is not None
+    assert enumerate_states(dag, ANY, 4095) is None
 
 
 @pytest.mark.parametrize("most", [1, 10, 25])
 def test_a_limit_on_measurements_still_gives_a_cut(most: int) -> None:
     dag = cell()
     cost = Shared(dag, [3] * 10)
-    states = reachable(dag, Pruning(3, 4))
+    states = enumerate_states(dag, Pruning(3, 4))
     assert states is not None
     best = answered(partition(dag, states), Shared(dag, [3] * 10).measure)
     found = answered(partition(dag, states, cost.bound, most), cost.measure)

@@ -10,8 +10,8 @@ import pytest
 from compiler.cost.features import FEATURES, expected_cycles, raw_features
 from compiler.frontend import lower
 from compiler.ops.lower_graph import make_unit
-from compiler.planner.run_costs import alone, guesses, sizes_of
-from compiler.planner.segmentation import BLOCKS, Floats, Predict, SegmentationSearch, by_estimate, segmentations
+from compiler.planner.run_costs import guess_run_cycles, operator_table, single_operator_cycles
+from compiler.planner.segmentation import BLOCKS, Floats, Predict, SegmentationSearch, cheapest_segmentations, estimate_predictor
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome
 from compiler.space.operator_order import ordered
@@ -44,7 +44,7 @@ def cost(target_graph: TargetGraph, genome: Genome, level: str, predict: Predict
 def test_they_cover_all_operators_with_what_fits(machine: str) -> None:
     u = target_graph(machine)
     for level in u.machine.contention:
-        (genome,) = segmentations(u, [level], by_estimate(u))
+        (genome,) = cheapest_segmentations(u, [level], estimate_predictor(u))
         assert [gene.start for gene in genome] == [0, *(gene.stop for gene in genome)][:-1]
         assert genome[-1].stop == len(u.operators)
         plans = [decode(u, gene) for gene in genome]
@@ -54,10 +54,10 @@ def test_they_cover_all_operators_with_what_fits(machine: str) -> None:
 
 def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
     u, levels = target_graph(), ("severe",)
-    predict = by_estimate(u)
-    found = segmentations(u, levels, predict)
-    assert found == segmentations(u, levels, predict)
-    singles = segmentations(u, levels, lambda raw, at: predict(raw, at) * np.where(raw[:, OPERATORS, None] > 1, 1e6, 1.0))
+    predict = estimate_predictor(u)
+    found = cheapest_segmentations(u, levels, predict)
+    assert found == cheapest_segmentations(u, levels, predict)
+    singles = cheapest_segmentations(u, levels, lambda raw, at: predict(raw, at) * np.where(raw[:, OPERATORS, None] > 1, 1e6, 1.0))
     for level, genome, alone_ in zip(levels, found, singles, strict=True):
         assert len(alone_) == len(u.operators)  # a predictor of one's own decides
         assert cost(u, genome, level, predict) < cost(u, alone_, level, predict)
@@ -66,15 +66,15 @@ def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
 def test_what_others_predict_is_what_they_follow() -> None:
     """Of a predictor that only counts segments, as long ones as fit; the estimate has no say."""
     u = target_graph()
-    (few,) = segmentations(u, ["none"], lambda raw, at: np.full((len(raw), len(at)), 1e-3))
-    (best,) = segmentations(u, ["none"], by_estimate(u))
+    (few,) = cheapest_segmentations(u, ["none"], lambda raw, at: np.full((len(raw), len(at)), 1e-3))
+    (best,) = cheapest_segmentations(u, ["none"], estimate_predictor(u))
     assert len(few) <= len(best)
 
 
 def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
     """Who measures what lies on the cheapest segmentation ends with one that is measured, and dearer than none that was measured before."""
     u = target_graph()
-    covers = SegmentationSearch(u, ["none"], by_estimate(u))
+    covers = SegmentationSearch(u, ["none"], estimate_predictor(u))
     first, promised = covers.cheapest(0)
     took: dict[Gene, float] = {}
     for _ in range(200):
@@ -83,7 +83,7 @@ def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
         if not new:
             break
         for gene in new:  # some take much longer than predicted, as runs do in which engines wait for each other
-            took[gene] = cost(u, (gene,), "none", by_estimate(u)) * (1.0 + 0.1 * ((gene.start * 7 + gene.stop * 3) % 5))
+            took[gene] = cost(u, (gene,), "none", estimate_predictor(u)) * (1.0 + 0.1 * ((gene.start * 7 + gene.stop * 3) % 5))
             covers.tell(gene, np.array([took[gene]]))
     assert sum(took[gene] for gene in genome) == pytest.approx(total)
     assert covers.cheapest_measured(0) == (genome, pytest.approx(total))
@@ -97,13 +97,13 @@ def test_a_predictor_that_says_more_than_guesses_do_is_asked_about_few_runs() ->
 
     def dear(raw: Floats, level: str) -> Floats:
         asked.append(len(raw))
-        return 1.4 * by_estimate(u)(raw, level)
+        return 1.4 * estimate_predictor(u)(raw, level)
 
-    (genome,) = segmentations(u, ["none"], dear)
-    (same,) = segmentations(u, ["none"], by_estimate(u))
-    every = SegmentationSearch(u, ["none"], by_estimate(u)).guess
+    (genome,) = cheapest_segmentations(u, ["none"], dear)
+    (same,) = cheapest_segmentations(u, ["none"], estimate_predictor(u))
+    every = SegmentationSearch(u, ["none"], estimate_predictor(u)).guess
     assert sum(asked) < 0.15 * np.isfinite(every).sum()
-    assert cost(u, genome, "none", by_estimate(u)) < 1.05 * cost(u, same, "none", by_estimate(u))
+    assert cost(u, genome, "none", estimate_predictor(u)) < 1.05 * cost(u, same, "none", estimate_predictor(u))
 
 
 def test_the_guess_is_near_the_estimate() -> None:
@@ -111,7 +111,7 @@ def test_the_guess_is_near_the_estimate() -> None:
     u = target_graph()
     level = u.machine.contention["slight"]
     ways = [Gene(0, 1, blocks, cached=-1 if blocks > 1 else 0) for blocks in BLOCKS]
-    guess = guesses(u, sizes_of(u), ways, alone(u, Structures(u), ways), [level])[0]
+    guess = guess_run_cycles(u, operator_table(u), ways, single_operator_cycles(u, Structures(u), ways), [level])[0]
     ratios = []
     for w, way in enumerate(ways):
         for j in range(2, len(u.operators) + 1, 3):
@@ -133,15 +133,17 @@ def test_the_guess_has_runs_that_end_with_a_pool_of_all_rows() -> None:
     u = ordered(make_unit(lower(made), load_machine("edge"), DataType.float16), "depth")
     pool = next(k for k, spec in enumerate(u.operators) if spec.out_h < 96)
     ways = [Gene(0, 1, blocks, cached=-1 if blocks > 1 else 0) for blocks in BLOCKS]
-    guess = guesses(u, sizes_of(u), ways, alone(u, Structures(u), ways), [u.machine.contention["severe"]])[0]
+    guess = guess_run_cycles(u, operator_table(u), ways, single_operator_cycles(u, Structures(u), ways), [u.machine.contention["severe"]])[
+        0
+    ]
     many = [w for w, way in enumerate(ways) if way.blocks > u.operators[pool].out_h]
     assert many
     assert np.isfinite(guess[many, pool, pool]).all(), "of the run that ends with the pool"
-    (genome,) = segmentations(u, ["severe"], by_estimate(u))
+    (genome,) = cheapest_segmentations(u, ["severe"], estimate_predictor(u))
     assert genome[0].stop > pool, "what the pool reads is never stored"
 
 
 def test_what_fits_nowhere_is_said() -> None:
     u = target_graph("edge:buffers_bytes.L1=2048")
     with pytest.raises(InfeasibleError, match=r"no plan fits level none: .*no tiling fits"):
-        segmentations(u, ["none"], by_estimate(u))
+        cheapest_segmentations(u, ["none"], estimate_predictor(u))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.planner.shortest_path import around, shortest
+from compiler.planner.shortest_path import cover_costs, shortest_cover
 
 
 @given(operators=st.integers(1, 7), lengths=st.integers(1, 5), seed=st.integers(0, 1 << 16), gaps=st.booleans())
@@ -23,7 +23,7 @@ def test_it_is_the_cheapest_of_all_cuts(operators: int, lengths: int, seed: int,
             cuts = (0, *inner, operators)
             runs = list(pairwise(cuts))
             totals.append(sum(cost[j - 1, j - i - 1] if j - i <= lengths else np.inf for i, j in runs))
-    found = shortest(cost)
+    found = shortest_cover(cost)
     if found is None:
         reachable = [cover(cost, j) for j in range(operators + 1)]
         assert not np.isfinite(reachable).all()
@@ -42,14 +42,14 @@ def cover(cost: np.ndarray, stop: int) -> float:
 
 
 def test_of_equal_paths_the_last_run_is_longer() -> None:
-    found = shortest(np.array([[1.0, np.inf], [1.0, 2.0]]))
+    found = shortest_cover(np.array([[1.0, np.inf], [1.0, 2.0]]))
     assert found is not None
     assert found[0] == [(0, 2)]
 
 
 @pytest.mark.parametrize("operators", [0, 3])
 def test_nothing_covers_what_has_no_run(operators: int) -> None:
-    found = shortest(np.full((operators, 2), np.inf))
+    found = shortest_cover(np.full((operators, 2), np.inf))
     assert (found is None) == (operators > 0)
 
 
@@ -59,7 +59,7 @@ def test_around_a_run_is_the_cheapest_cover_that_has_it(operators: int, lengths:
     rng = np.random.default_rng(seed)
     cost = rng.uniform(1, 9, (operators, lengths))
     cost[rng.random(cost.shape) < 0.3] = np.inf
-    found = around(cost)
+    found = cover_costs(cost)
     for stop in range(1, operators + 1):
         for start in range(max(0, stop - lengths), stop):
             assert found[stop - 1, stop - start - 1] == pytest.approx(cover(cost, start) + behind(cost, stop))
@@ -75,6 +75,6 @@ def behind(cost: np.ndarray, start: int) -> float:
 
 
 def test_a_prefix_without_runs_of_its_own_is_covered_by_a_longer_run() -> None:
-    found = shortest(np.array([[np.inf, np.inf], [np.inf, 2.0]]))
+    found = shortest_cover(np.array([[np.inf, np.inf], [np.inf, 2.0]]))
     assert found is not None
     assert found[0] == [(0, 2)]

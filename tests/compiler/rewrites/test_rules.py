@@ -31,8 +31,8 @@ from compiler.ir.operators import (
 from compiler.ir.operators.quantised_values import PairMode
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.tables import logistic, table
-from compiler.ir.taps import places, weighted
+from compiler.ir.quantised.tables import function_table, logistic
+from compiler.ir.taps import merge_taps, select_places
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES, RewriteRule
 from tests.integer_graphs import conv as integer_conv
@@ -87,7 +87,7 @@ def added(y: str, a: str, b: str, mode: PairMode, a_q: Quantisation, b_q: Quanti
 
 def looked_up(y: str, x: str, x_q: Quantisation, y_q: Quantisation, factor: float | None = None) -> LookUp:
     """A number times, which is a straight line, or the logistic function."""
-    entries = table(logistic if factor is None else lambda v: v * np.float32(factor), x_q, y_q)
+    entries = function_table(logistic if factor is None else lambda v: v * np.float32(factor), x_q, y_q)
     return LookUp(y, x, y, entries, x_q, y_q)
 
 
@@ -97,7 +97,7 @@ def affine(y: str, x: str, x_q: Quantisation, y_q: Quantisation) -> QuantisedAff
 
 
 def sample(y: str, x: str, rows: Iterable[int | None], columns: Iterable[int | None], fill: float = 0.0) -> Resample:
-    return Resample(y, x, y, places(rows), places(columns), fill)
+    return Resample(y, x, y, select_places(rows), select_places(columns), fill)
 
 
 def pad(y: str, x: str, pads: tuple[int, int, int, int], fill: float = 0.0, size: tuple[int, int] = SHAPE[2:]) -> Resample:
@@ -107,7 +107,7 @@ def pad(y: str, x: str, pads: tuple[int, int, int, int], fill: float = 0.0, size
 
 def smooth(y: str, x: str) -> Resample:
     """Twice as large, every other place between its neighbours."""
-    rows, columns = (weighted([((i // 2, 0.5), (min((i + 1) // 2, size - 1), 0.5)) for i in range(2 * size)]) for size in SHAPE[2:])
+    rows, columns = (merge_taps([((i // 2, 0.5), (min((i + 1) // 2, size - 1), 0.5)) for i in range(2 * size)]) for size in SHAPE[2:])
     return Resample(y, x, y, rows, columns)
 
 

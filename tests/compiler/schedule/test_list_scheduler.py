@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import LOOKAHEAD, Infeasible
-from compiler.schedule.list_scheduler import listed
+from compiler.schedule.list_scheduler import order_records
 from compiler.schedule.local_dependences import ENGINES
 from compiler.schedule.scratch import Scratch
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.timing import simulate_levels
 from tests.compiled import make_case
 from tests.models import small_model
@@ -38,7 +38,7 @@ records = st.lists(st.tuples(st.integers(0, ENGINES - 1), st.integers(1, 50) | s
 def test_records_that_share_a_written_cell_keep_their_order(some: list, lookahead: int, overtake: bool, urgent: bool) -> None:
     """However long they take: a machine may say 2^40 cycles for anything, and times of a few such records leave a heap's keys."""
     engine, cycles = np.array([e for e, _, _ in some], np.uint8), np.array([c for _, c, _ in some], np.int64)
-    order = listed(
+    order = order_records(
         engine, *spans([t for _, _, t in some]), CELLS, cycles, np.zeros(len(some), np.int64), lookahead, overtake, urgent, Scratch()
     )
     assert sorted(order) == list(range(len(some)))
@@ -55,7 +55,7 @@ def test_what_waits_keeps_nobody_back() -> None:
     """CUBE waits for a long load; the product behind it needs nothing of that."""
     engine = np.array([Engine.MTE2, Engine.MTE1, Engine.CUBE, Engine.MTE1, Engine.CUBE], np.uint8)
     span, start = spans([[(0, 1, True)], [(0, 1, False), (1, 1, True)], [(1, 1, False)], [(2, 1, True)], [(2, 1, False)]])
-    order = listed(
+    order = order_records(
         engine, span, start, CELLS, np.array([100, 5, 5, 5, 5], np.int64), np.zeros(5, np.int64), LOOKAHEAD, False, False, Scratch()
     )
     assert [i for i in order if engine[i] == Engine.CUBE] == [4, 2]
@@ -66,7 +66,7 @@ def test_a_load_that_waits_is_overtaken_where_loads_may() -> None:
     engine = np.array([Engine.MTE2, Engine.CUBE, Engine.MTE2, Engine.MTE2], np.uint8)
     span, start = spans([[(0, 1, True)], [(0, 1, False)], [(0, 1, True)], [(1, 1, True)]])
     for overtake, expected in ((False, [0, 2, 3]), (True, [0, 3, 2])):
-        order = listed(
+        order = order_records(
             engine, span, start, CELLS, np.array([5, 100, 5, 5], np.int64), np.zeros(4, np.int64), LOOKAHEAD, overtake, False, Scratch()
         )
         assert [i for i in order if engine[i] == Engine.MTE2] == expected
@@ -78,7 +78,7 @@ def test_what_most_follows_on_goes_first_where_a_segment_is_urgent() -> None:
     span, start = spans([[(i, 1, write)] for i in range(3) for write in (True, False)])
     for after, urgent, expected in ((1000, True, [4, 0, 2]), (1000, False, [0, 2, 4]), (100, True, [0, 2, 4])):
         cycles = np.array([5, 5, 5, 5, 5, after], np.int64)
-        order = listed(engine, span, start, CELLS, cycles, np.zeros(6, np.int64), LOOKAHEAD, False, urgent, Scratch())
+        order = order_records(engine, span, start, CELLS, cycles, np.zeros(6, np.int64), LOOKAHEAD, False, urgent, Scratch())
         assert [i for i in order if engine[i] == Engine.MTE1] == expected
 
 
@@ -90,6 +90,6 @@ def test_a_lookahead_is_faster_and_safe() -> None:
         assert not isinstance(plan, Infeasible)
         program = Compiler(case.target_graph).compile(plan)
         assert not isinstance(program, Infeasible)
-        assert not check(program, EDGE)
+        assert not sanitize_program(program, EDGE)
         found.append(simulate_levels(program, EDGE, ("none",))["none"].cycles)
     assert found[2] <= found[1] < found[0]

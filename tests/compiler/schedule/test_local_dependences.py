@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.schedule.local_dependences import ENGINES, WRITER, WRITER_ENGINE, inside
+from compiler.schedule.local_dependences import ENGINES, WRITER, WRITER_ENGINE, find_dependences
 from compiler.schedule.scratch import Scratch
 
 CELLS = 9
@@ -54,7 +54,7 @@ def test_waits_imply_every_conflict_and_none_implies_another(seed: int, share: f
     overlaps = [e < 2 and r < share for e, r in zip(engines, np.random.default_rng(seed).random(len(engines)), strict=True)]
     start = np.cumsum([0, *map(len, accesses)], dtype=np.int32)
     span = np.array([(a << 1 | w, b) for mine in accesses for a, b, w in mine], np.int32)
-    made = inside(np.array(engines, np.uint8), span, start, 0, np.array(overlaps, np.uint8), np.empty(CELLS, np.uint8), Scratch())
+    made = find_dependences(np.array(engines, np.uint8), span, start, 0, np.array(overlaps, np.uint8), np.empty(CELLS, np.uint8), Scratch())
     wanted, told = before(engines, overlaps, accesses), list[set[int]]()
     for j in range(len(engines)):
         behind = queued(engines, overlaps, told, j)
@@ -73,7 +73,7 @@ def test_the_past_is_met_at_the_first_touch_and_the_last_accesses_are_left(seed:
     start = np.cumsum([0, *map(len, accesses)], dtype=np.int32)
     span = np.array([(a << 1 | w, b) for mine in accesses for a, b, w in mine], np.int32)
     touched = np.empty(CELLS, np.uint8)
-    made = inside(np.array(engines, np.uint8), span, start, 0, np.zeros(len(engines), np.uint8), touched, Scratch())
+    made = find_dependences(np.array(engines, np.uint8), span, start, 0, np.zeros(len(engines), np.uint8), touched, Scratch())
     met = {(j, c, a & 1) for j, a, b in made.outer.tolist() for c in range(a >> 1, b)}
     writer, readers = dict.fromkeys(range(CELLS), -1), {c: [-1] * ENGINES for c in range(CELLS)}
     expected = set()

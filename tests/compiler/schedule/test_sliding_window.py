@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, LoweredShare
 from compiler.plan.plan import LOOKAHEAD, Infeasible, SegmentPlan
-from compiler.schedule.sliding_window import SLOT, Timetable, edges, load_readers, sequence, slide
-from compiler.segment.allocator import Buffer, BufferRequest, fit
-from compiler.segment.blocks import cut
+from compiler.schedule.sliding_window import SLOT, Timetable, load_readers, node_sequence, schedule_nodes, window_edges
+from compiler.segment.allocator import Buffer, BufferRequest, place_buffers
+from compiler.segment.blocks import cut_blocks
 from compiler.segment.engine_lanes import MATRIX, VECTOR, lanes
-from compiler.segment.memory_plan import apart, slot_counts, tensor_requests
+from compiler.segment.memory_plan import find_conflicts, slot_counts, tensor_requests
 from compiler.segment.segment import StripBlocks
 from compiler.space.decode import decode, formula_window
 from compiler.space.gene import ALL, FORMULA, Gene
@@ -44,15 +44,15 @@ def schedules(draw: st.DrawFn, windows: tuple[int | str, ...] = (1, 2, 3, 5, "al
     u = small(draw(st.sampled_from(sorted(SMALL_MODELS))))
     start = draw(st.integers(0, len(u.operators) - 1))
     stop = draw(st.integers(start + 1, min(len(u.operators), start + 6)))
-    blocks = cut(u, start, stop, draw(st.integers(1, 6)), draw(st.integers(0, (1 << stop - start) - 1)))
+    blocks = cut_blocks(u, start, stop, draw(st.integers(1, 6)), draw(st.integers(0, (1 << stop - start) - 1)))
     window = draw(st.sampled_from(windows))
     slots = slot_counts(u, blocks, draw(st.integers(1, 4)), window)
     count = blocks.count * u.storages[0].n
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     cycles = rng.integers(0, 50, (stop - start, count, 6)) * rng.integers(0, 2, (stop - start, count, 1))
     loads = rng.integers(0, 80, (len(blocks.loads), count))
-    edge, readers = edges(u, blocks, slots), load_readers(u, blocks)
-    table = slide(cycles, edge, lanes(u, blocks.start, blocks.stop), None if window == "all" else window, loads, readers)
+    edge, readers = window_edges(u, blocks, slots), load_readers(u, blocks)
+    table = schedule_nodes(cycles, edge, lanes(u, blocks.start, blocks.stop), None if window == "all" else window, loads, readers)
     return u, blocks, edge, readers, window, table
 
 
@@ -100,9 +100,9 @@ def test_a_window_on_paper() -> None:
     lane_of = np.array([MATRIX, VECTOR], np.int64)
 
     def ends(window: int | None) -> Timetable:
-        return slide(cycles, edge, lane_of, window, *none)
+        return schedule_nodes(cycles, edge, lane_of, window, *none)
 
-    assert ends(1).nodes.tolist() == sequence(2, range(4)).tolist()
+    assert ends(1).nodes.tolist() == node_sequence(2, range(4)).tolist()
     assert int(ends(1).end.max()) == 80
     assert int(ends(2).end.max()) == 50
     assert ends(2).begin.tolist() == [0, 10, 10, 20, 20, 30, 30, 40]
@@ -113,8 +113,8 @@ def test_one_lane_that_could_go_either_way_takes_the_heavier_node() -> None:
     cycles = np.zeros((2, 3, 6), np.int64)
     cycles[:, :, 2] = 10
     edge = np.array([(0, 0, 1, 0), (1, 1, 1, 0), (0, 1, 0, 1)], np.int64)
-    table = slide(cycles, edge, np.zeros(2, np.int64), 3, np.zeros((0, 3), np.int64), np.zeros((0, 2), np.bool_))
-    assert table.nodes.tolist() == sequence(2, range(3)).tolist()
+    table = schedule_nodes(cycles, edge, np.zeros(2, np.int64), 3, np.zeros((0, 3), np.int64), np.zeros((0, 2), np.bool_))
+    assert table.nodes.tolist() == node_sequence(2, range(3)).tolist()
 
 
 # in segments
@@ -169,7 +169,7 @@ def test_a_single_lane_in_a_window_of_one_is_the_sequence() -> None:
 
 def test_the_formula_is_a_number_in_the_plan(pooled: TargetGraph) -> None:
     plan = planned(pooled, blocks=8, window=FORMULA, sliding=True)
-    whole = StripBlocks(pooled, cut(pooled, 0, 2, 8))
+    whole = StripBlocks(pooled, cut_blocks(pooled, 0, 2, 8))
     assert plan.window == formula_window(whole, plan.prefetch, plan.tilings, room_blocks(EDGE, Memory.L1)) == 2, (
         "two lanes, about the same work in each"
     )
@@ -188,10 +188,10 @@ def test_the_formula_is_a_number_in_the_plan(pooled: TargetGraph) -> None:
 def test_what_may_be_alive_together_lies_apart(name: str, start: int, length: int, count: int) -> None:
     u = small(name)
     start = min(start, len(u.operators) - 1)
-    blocks = cut(u, start, min(len(u.operators), start + length), count)
+    blocks = cut_blocks(u, start, min(len(u.operators), start + length), count)
     requests = tensor_requests(u, blocks, 1, 1)
-    found, _ = fit(requests, 1 << 30, 0, lambda ordered: apart(u, blocks, ordered, True))
-    apart_ = apart(u, blocks, requests, True)
+    found, _ = place_buffers(requests, 1 << 30, 0, lambda ordered: find_conflicts(u, blocks, ordered, True))
+    apart_ = find_conflicts(u, blocks, requests, True)
     for i, a in enumerate(requests):
         for j, b in enumerate(requests):
             if i != j and apart_[i, j]:
@@ -216,8 +216,8 @@ def test_a_chain_of_any_length_may_share_where_its_edges_order_it(count: int) ->
     names = ["x", *(f"p{k}" for k in range(count))]
     u = target_graph(EDGE, (1, 16, 8, 8), *(max_pool(y, x, 3, 1, 1) for x, y in pairwise(names)))
     requests = [BufferRequest(Buffer("tensor", k), 8, k, k, 1 << k) for k in range(count)]
-    blocks = cut(u, 0, count, 2)
-    assert (apart(u, blocks, requests, True) == np.eye(count, dtype=bool)).all()
+    blocks = cut_blocks(u, 0, count, 2)
+    assert (find_conflicts(u, blocks, requests, True) == np.eye(count, dtype=bool)).all()
     plan = decode(u, Gene(0, count, 2, sliding=True))
     assert plan is not None
     assert isinstance(Compiler(u).alone(plan, 0), list)

@@ -22,7 +22,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code, Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
 from tests.models import small_model
@@ -86,7 +86,7 @@ def test_removing_a_pair_is_a_race() -> None:
     """Waits follow from granules of memory, so a few order more than they must; nearly every single one is needed."""
     _, program = tiny_case()
     found = pairs(program.streams[0])
-    needed = [bool(check(without(program, list(pair)), TINY)) for pair in found]
+    needed = [bool(sanitize_program(without(program, list(pair)), TINY)) for pair in found]
     assert sum(needed) >= NEEDED * len(found), f"{sum(needed)} of {len(found)}"
 
 
@@ -99,7 +99,7 @@ def test_removing_all_flags_between_two_engines_is_a_race() -> None:
         by_engines.setdefault((int(code[s, isa.ENGINE]), int(code[w, isa.ENGINE])), []).extend((s, w))
     assert len(by_engines) >= 8
     for engines, rows in by_engines.items():
-        findings = check(without(program, rows), machine(count_limit=255))
+        findings = sanitize_program(without(program, rows), machine(count_limit=255))
         assert any(f.kind in ("race", "unwritten_read") for f in findings), engines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.segment.allocator import Buffer, BufferRequest, allocate, fit, fits
+from compiler.segment.allocator import Buffer, BufferRequest, allocate, fits, place_buffers
 
 REQUESTS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 8), st.integers(0, 4)), max_size=14).map(
     lambda rows: [BufferRequest(Buffer("weights", i), size, birth, birth + length) for i, (size, birth, length) in enumerate(rows)]
@@ -38,7 +38,7 @@ def test_what_lives_together_lies_apart(requests: list[BufferRequest]) -> None:
 @settings(deadline=None)  # the first example compiles the kernel
 @given(REQUESTS, st.integers(1, 300))
 def test_spread_buffers_lie_apart_as_well_and_fit_where_others_do(requests: list[BufferRequest], capacity: int) -> None:
-    offsets, peak = fit(requests, capacity, True)
+    offsets, peak = place_buffers(requests, capacity, True)
     check(requests, offsets, peak)
     if allocate(requests)[1] <= capacity:
         assert peak <= capacity
@@ -61,9 +61,9 @@ def test_spread_on_paper() -> None:
     """Weights take turns in the room beside the tensor: each comes where the longest nobody was."""
     tensor, *weights = Buffer("tensor", 0), *(Buffer("weights", k) for k in range(4))
     requests = [BufferRequest(tensor, 10, 0, 3), *(BufferRequest(each, 8, k, k) for k, each in enumerate(weights))]
-    assert fit(requests, 34, True) == (dict(zip((tensor, *weights), (0, 10, 18, 26, 10), strict=True)), 34)
-    assert fit(requests, 26, True) == (dict(zip((tensor, *weights), (0, 10, 18, 10, 18), strict=True)), 26)
-    assert fit(requests, 17, True)[1] == 18, "as little as possible, where that is more than there is"
+    assert place_buffers(requests, 34, True) == (dict(zip((tensor, *weights), (0, 10, 18, 26, 10), strict=True)), 34)
+    assert place_buffers(requests, 26, True) == (dict(zip((tensor, *weights), (0, 10, 18, 10, 18), strict=True)), 26)
+    assert place_buffers(requests, 17, True)[1] == 18, "as little as possible, where that is more than there is"
 
 
 def test_equal_requests_lie_by_kind_and_by_their_numbers_as_they_are_spelt() -> None:

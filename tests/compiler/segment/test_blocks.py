@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compiler.ir.operators import MatMul, Pool
-from compiler.segment.blocks import Ints, cut, needed, operand_rows, share
+from compiler.segment.blocks import Ints, cut_blocks, operand_rows, rows_needed, share_rows
 from compiler.segment.operator_run import Load
 from simulator.npu.machine_file import load_machine
 from tests.graphs import concat, conv, max_pool, target_graph
@@ -20,15 +20,15 @@ def rows(of: Ints) -> tuple[Any, ...]:
 
 
 def test_rows_are_shared_evenly() -> None:
-    assert [share(0, 10, t, 3) for t in range(3)] == [(0, 3), (3, 6), (6, 10)]
-    assert [share(4, 14, t, 3) for t in range(3)] == [(4, 7), (7, 10), (10, 14)]
-    assert [sum(1 for _ in range(*share(0, 2, t, 4))) for t in range(4)] == [0, 1, 0, 1]
+    assert [share_rows(0, 10, t, 3) for t in range(3)] == [(0, 3), (3, 6), (6, 10)]
+    assert [share_rows(4, 14, t, 3) for t in range(3)] == [(4, 7), (7, 10), (10, 14)]
+    assert [sum(1 for _ in range(*share_rows(0, 2, t, 4))) for t in range(4)] == [0, 1, 0, 1]
 
 
 def test_halo_of_two_convolutions() -> None:
     """b needs one row more than it makes on either side, and so does a."""
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
-    blocks = cut(u, 0, 2, 2)
+    blocks = cut_blocks(u, 0, 2, 2)
     assert rows(blocks.computed) == (((0, 5), (3, 8)), ((0, 4), (4, 8)))
     assert rows(blocks.own) == (((0, 0), (0, 0)), ((0, 4), (4, 8)))  # a never leaves
     assert blocks.inside == (True, False)
@@ -43,7 +43,7 @@ def test_halo_of_two_convolutions() -> None:
 def test_stride_and_pool() -> None:
     """Pool rows [2, 4) of 4 need convolution rows [4, 8), and these need input rows [2*4-1, 2*7-1+3) = [7, 16)."""
     u = target_graph(EDGE, (1, 16, 16, 16), conv("a", "x", (16, 16), stride=2), max_pool("p", "a", 2, 2))
-    blocks = cut(u, 0, 2, 2)
+    blocks = cut_blocks(u, 0, 2, 2)
     assert rows(blocks.computed) == (((0, 4), (4, 8)), ((0, 2), (2, 4)))
     assert rows(blocks.allocations[u.operators[0].reads[0].storage].rows) == ((0, 8), (7, 16))
 
@@ -51,7 +51,7 @@ def test_stride_and_pool() -> None:
 def test_residual_branch_takes_the_hull() -> None:
     """x is read by a with two rows of halo, and by b as residual with none: the hull is a's."""
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16), residual="x"))
-    blocks = cut(u, 0, 2, 4)
+    blocks = cut_blocks(u, 0, 2, 4)
     assert rows(blocks.computed[0]) == ((0, 3), (1, 5), (3, 7), (5, 8))
     x = u.operators[0].reads[0].storage
     assert rows(blocks.allocations[x].rows) == ((0, 4), (0, 6), (2, 8), (4, 8))
@@ -61,7 +61,7 @@ def test_residual_branch_takes_the_hull() -> None:
 
 def test_output_that_is_also_read_is_stored_without_halo() -> None:
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), outputs=["a", "b"])
-    blocks = cut(u, 0, 2, 2)
+    blocks = cut_blocks(u, 0, 2, 2)
     assert rows(blocks.computed[0]) == ((0, 5), (3, 8))
     assert rows(blocks.own[0]) == ((0, 4), (4, 8))
 
@@ -76,7 +76,7 @@ def test_concat_partly_loaded() -> None:
         conv("y", "j", (64, 16)),
     ]
     u = target_graph(EDGE, SHAPE, *operators)
-    blocks = cut(u, 2, 4, 2)
+    blocks = cut_blocks(u, 2, 4, 2)
     joined = u.operators[0].y.storage
     x = u.operators[0].reads[0].storage
     assert [k.y.plane for k in u.operators[:3]] == [0, 2, 1]
@@ -90,7 +90,7 @@ def test_concat_partly_loaded() -> None:
 def test_more_blocks_than_rows() -> None:
     """Every row is made once, by some block; the others are empty."""
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16), stride=2), conv("b", "a", (16, 16), 1))
-    blocks = cut(u, 0, 2, 7)
+    blocks = cut_blocks(u, 0, 2, 7)
     assert [row for own in rows(blocks.own[1]) for row in range(*own)] == [0, 1, 2, 3]
     assert sum(start == stop for start, stop in rows(blocks.own[1])) == 3
 
@@ -99,10 +99,10 @@ def test_rows_that_nobody_reads_are_not_made() -> None:
     """c takes rows [2, 5) of b, and these need rows [1, 6) of a; alone or together, nothing else is computed or stored."""
     last = Pool("c", "b", "c", "max", (1, 1), pads=(-2, 0, -3, 0))
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), last)
-    assert needed(u) == ((1, 6), (2, 5), (0, 3))
+    assert rows_needed(u) == ((1, 6), (2, 5), (0, 3))
     assert operand_rows(u, 2) == ((2, 5),)
-    assert rows(cut(u, 0, 3, 1).computed) == (((1, 6),), ((2, 5),), ((0, 3),))
-    alone = cut(u, 0, 1, 2)
+    assert rows(cut_blocks(u, 0, 3, 1).computed) == (((1, 6),), ((2, 5),), ((0, 3),))
+    alone = cut_blocks(u, 0, 1, 2)
     assert rows(alone.own) == rows(alone.computed) == (((1, 3), (3, 6)),)
     assert rows(alone.allocations[u.operators[0].reads[0].storage].rows) == ((0, 4), (2, 7))
 
@@ -111,12 +111,12 @@ def test_right_operand_is_whole_in_every_block() -> None:
     """Scores of rows of q need all of k, whether k is loaded or made here: once, with the first block, in a ring of all its rows."""
     product = MatMul("s", "q", "k", "s", 1, True)
     u = target_graph(EDGE, SHAPE, conv("q", "x", (16, 16), 1), conv("k", "x", (16, 16), 1), product)
-    alone = cut(u, 2, 3, 4)
+    alone = cut_blocks(u, 2, 3, 4)
     k = alone.allocations[u.operators[2].reads[1].storage]
     assert rows(k.rows) == ((0, 8),) * 4
     assert rows(k.fresh) == ((0, 8), (0, 0), (0, 0), (0, 0))
     assert (k.cached, k.high(2, 1)) == (True, 8)
     assert operand_rows(u, 2) == ((0, 8), (0, 8))
-    together = cut(u, 0, 3, 4)
+    together = cut_blocks(u, 0, 3, 4)
     assert rows(together.computed[1]) == ((0, 8), (0, 0), (0, 0), (0, 0))
     assert rows(together.computed[0]) == rows(together.computed[2]) == ((0, 2), (2, 4), (4, 6), (6, 8))

@@ -11,13 +11,13 @@ from onnx import ModelProto
 from compiler.frontend import load_model, lower
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Operator
-from compiler.ir.operators.quantised_products import Added
+from compiler.ir.operators.quantised_products import Residual
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.planner.segmentation import SegmentationSearch, by_estimate
-from compiler.segment.channel_splits import pass_counts, passes
+from compiler.planner.segmentation import SegmentationSearch, estimate_predictor
+from compiler.segment.channel_splits import pass_counts, split_passes
 from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
@@ -128,7 +128,7 @@ def test_a_sum_of_integers_behind_its_product_is_not_in_passes() -> None:
     machine = with_integers(EDGE)
     plain = case_of(graph((1, 64, 5, 5), [first, second], x_q=x), machine).target_graph
     assert pass_counts(plain, 0, 2)
-    summed = case_of(graph((1, 64, 5, 5), [first, replace(second, added=Added("x", x, s, last=True))], x_q=x), machine).target_graph
+    summed = case_of(graph((1, 64, 5, 5), [first, replace(second, added=Residual("x", x, s, last=True))], x_q=x), machine).target_graph
     assert pass_counts(summed, 0, 2) == ()
 
 
@@ -166,7 +166,7 @@ def test_who_cannot_be_made_in_passes() -> None:
     start, stop = run_with_passes(target_graph)
     counts = pass_counts(target_graph, start, stop)
     assert counts == (2, 3, 4, 6, 12)
-    refused = passes(target_graph, start, stop, 5)
+    refused = split_passes(target_graph, start, stop, 5)
     assert isinstance(refused, Infeasible)
     assert refused.what == "5 passes over channels; accepted: 1, 2, 3, 4, 6, 12"
 
@@ -175,6 +175,6 @@ def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> Non
     net = Net("mlp")
     model = net.model(mlp(net, net.input("x", (1, 64, 128))))
     target_graph = make_unit(lower(load_model(model, random_weights=0)), resized(EDGE, L1=65536), DataType.float16)
-    found = SegmentationSearch(target_graph, ["severe"], by_estimate(target_graph)).cheapest(0)
+    found = SegmentationSearch(target_graph, ["severe"], estimate_predictor(target_graph)).cheapest(0)
     assert found is not None
     assert any(gene.passes > 1 and gene.blocks == 1 for gene in found[0])

@@ -10,9 +10,9 @@ from compiler.frontend import load_model, lower
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.planner.segmentation import SegmentationSearch, by_estimate
+from compiler.planner.segmentation import SegmentationSearch, estimate_predictor
 from compiler.planner.split_rules import genes_in_passes
-from compiler.segment.channel_splits import input_counts, pass_counts, passes
+from compiler.segment.channel_splits import input_counts, pass_counts, split_passes
 from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
@@ -150,7 +150,7 @@ def test_two_products_move_within_five_percent_of_the_least_where_their_input_do
     """The least of AccelForge's mapper with 64 Ki values on the chip is 3,440,640."""
     graph = lower(load_model(CHAINS["two products"].model(), random_weights=0))
     target_graph = make_unit(graph, traffic_machines(64 * 1024, DataType.float32)[1], DataType.float32)
-    found = SegmentationSearch(target_graph, ["none"], by_estimate(target_graph)).cheapest(0)
+    found = SegmentationSearch(target_graph, ["none"], estimate_predictor(target_graph)).cheapest(0)
     assert found is not None
     assert [gene.input_passes > 1 for gene in found[0]] == [True]
     program = Compiler(target_graph).compile(decode_all(target_graph, found[0]))  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
     target_graph = compiler.target_graph
     last = max(k for k, spec in enumerate(target_graph.operators) if spec.word == "matmul")
     run = ["conv", "conv", "conv", "matmul", "softmax", "matmul"]
-    found = passes(target_graph, 0, last + 1, 4, 1, beside=True)
+    found = split_passes(target_graph, 0, last + 1, 4, 1, beside=True)
     assert not isinstance(found, Infeasible)
     assert [spec.word for spec in found.target_graph.operators[: 4 * len(run)]] == run[:5] + (run[:5] + run[5:]) * 3 + run[5:]
     took = []
@@ -221,7 +221,7 @@ def test_by_rule_passes_over_results_read_an_input_once_and_are_made_two_at_a_ti
 def test_who_cannot_be_made_in_input_passes() -> None:
     target_graph = make_case(bodies(), EDGE, DataType.float16).target_graph
     assert input_counts(target_graph, 1, 3) == (2, 4)
-    refused = passes(target_graph, 1, 3, 1, 3)
+    refused = split_passes(target_graph, 1, 3, 1, 3)
     assert isinstance(refused, Infeasible)
     assert refused.what == "3 passes over channels of inputs; accepted: 1, 2, 4"
 

@@ -17,9 +17,9 @@ from compiler.dump.plan import plan_lines
 from compiler.dump.segments import segment_lines
 from compiler.pipeline import Compiler, with_starts
 from compiler.plan.plan import Infeasible, Plan, parse_plan
-from compiler.planner.persistent_choice import held_by_measure, held_by_prediction
+from compiler.planner.persistent_choice import choose_by_measure, choose_by_prediction
 from compiler.segment.border_tensors import border_names
-from compiler.segment.reorder import permuted_to
+from compiler.segment.reorder import permute_to
 from compiler.space.decode import decode_all
 from compiler.space.encode import genome_of
 from compiler.space.gene import Gene, Genome
@@ -32,7 +32,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
 from tests.graphs import conv, target_graph
@@ -70,7 +70,7 @@ def held(plan: Plan) -> set[str]:
 
 def crossing(target_graph: TargetGraph, plan: Plan) -> list[frozenset[str]]:
     """Of every segment the tensors of its borders."""
-    of = permuted_to(target_graph, [name for segment in plan.segments for name in segment.operators])
+    of = permute_to(target_graph, [name for segment in plan.segments for name in segment.operators])
     assert isinstance(of, TargetGraph)
     return [border_names(of, start, start + len(each.operators)) for each, start in with_starts(plan)]
 
@@ -150,11 +150,11 @@ def test_prediction_chooses_what_is_held() -> None:
     """What is expected to make no segment faster is not; of what does, that which saves most for its room comes first."""
     target_graph = case_of("dense_block", preset="edge").target_graph
     genome = singles(target_graph)
-    assert held_by_prediction(target_graph, genome, lambda raws: [1.0] * len(raws)) == genome
+    assert choose_by_prediction(target_graph, genome, lambda raws: [1.0] * len(raws)) == genome
     from compiler.cost.features import expected_cycles
 
     level = target_graph.machine.contention["severe"]
-    found = held_by_prediction(target_graph, genome, lambda raws: expected_cycles(np.stack(raws), level).tolist())
+    found = choose_by_prediction(target_graph, genome, lambda raws: expected_cycles(np.stack(raws), level).tolist())
     assert held(planned(target_graph, found))
     times = [
         simulate_levels(compiled(target_graph, planned(target_graph, each)), target_graph.machine, ["severe"])["severe"].cycles
@@ -174,7 +174,7 @@ def test_equal_segments_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(holding_module, "_ways", counted)
     u = target_graph(load_machine("edge"), (1, 16, 32, 32), *(conv(f"{at + 1}", f"{at or 'x'}", (16, 16), 3) for at in range(8)))
-    found = held_by_prediction(u, tuple(Gene(at, at + 1) for at in range(8)), lambda raws: [1.0 - at for at in range(len(raws))])
+    found = choose_by_prediction(u, tuple(Gene(at, at + 1) for at in range(8)), lambda raws: [1.0 - at for at in range(len(raws))])
     assert any(gene.held for gene in found)
     beside = {blocks for _, (_, blocks) in asked}
     assert len(asked) <= 3 * len(beside)
@@ -196,13 +196,13 @@ def test_what_is_held_by_measure_is_faster_than_nothing_and_than_all_that_fits()
     def cycles(raws: Sequence[NDArray[np.float64]]) -> list[float]:
         return [1.0] * len(raws)
 
-    found = held_by_measure(target_graph, genome, cycles, took)
+    found = choose_by_measure(target_graph, genome, cycles, took)
     assert asked[found] == min(asked.values()) < asked[genome]
     assert every in asked
     assert len(asked) < 2 * len(cut_tensors(target_graph, genome)), "those that have no segment in common are tried at once"
-    slower = held_by_measure(target_graph, genome, cycles, lambda tried: took(genome) + sum(gene.held.bit_count() for gene in tried))
+    slower = choose_by_measure(target_graph, genome, cycles, lambda tried: took(genome) + sum(gene.held.bit_count() for gene in tried))
     assert slower == genome
-    assert held_by_measure(target_graph, genome, cycles, lambda tried: None) == genome
+    assert choose_by_measure(target_graph, genome, cycles, lambda tried: None) == genome
 
 
 def test_a_held_place_that_is_written_again_is_found() -> None:
@@ -210,12 +210,12 @@ def test_a_held_place_that_is_written_again_is_found() -> None:
     case = case_of("residual_block")
     genome = singles(case.target_graph)
     program = compiled(case.target_graph, planned(case.target_graph, holding(genome, cut_tensors(case.target_graph, genome))))
-    assert not check(program, case.target_graph.machine)
+    assert not sanitize_program(program, case.target_graph.machine)
     for code in program.streams:
         marked = code[:, isa.BLOCK] < 0
         assert set(code[marked & (code[:, isa.OP] > isa.Op.WAIT), isa.DST].tolist()) <= {int(Memory.L1)}
         code[marked, isa.BLOCK] = ~code[marked, isa.BLOCK]
-    assert {finding.kind for finding in check(program, case.target_graph.machine)} == {"overwritten_read"}
+    assert {finding.kind for finding in sanitize_program(program, case.target_graph.machine)} == {"overwritten_read"}
 
 
 def test_a_plan_shows_what_is_held() -> None:

@@ -12,7 +12,7 @@ from compiler.build import compile_plan
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan, parse_plan
 from compiler.segment.allocator import Buffer, BufferRequest
-from compiler.segment.blocks import cut
+from compiler.segment.blocks import cut_blocks
 from compiler.segment.memory_plan import shortage
 from compiler.space.initial import layer_by_layer
 from compiler.target.target_graph import TargetGraph
@@ -129,7 +129,7 @@ def test_what_is_no_plan(net: TargetGraph, plan: Raw, change: Callable[[Raw], No
 
 def test_room_in_pieces_and_many_tensors(net: TargetGraph) -> None:
     """Less is live than there is, but it lies apart; five names, of which four are said."""
-    blocks = cut(net, 0, 3, 1)
+    blocks = cut_blocks(net, 0, 3, 1)
     requests = [
         BufferRequest(Buffer("tensor", 0), 8, 0, 1),
         BufferRequest(Buffer("tensor", 0, 1), 8, 0, 1),

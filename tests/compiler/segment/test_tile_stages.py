@@ -11,8 +11,8 @@ from compiler.cost.tiling_space import legal_points, shape_of
 from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler, LoweredShare
 from compiler.plan.plan import ConvTiling, SegmentPlan, VectorTiling
-from compiler.segment.dataflow import groups, nest_of, route, stages_of
-from compiler.target.capabilities import ALONE
+from compiler.segment.dataflow import group_stages, nest_of, route, stages_of
+from compiler.target.capabilities import SINGLE_TILE
 from compiler.target.target_graph import TargetGraph
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -76,7 +76,7 @@ def test_features_on_paper() -> None:
     assert [f.emit_num for f in n_outer][1:4:2] == [4, 2]  # so have all four of the pixels
     halves = {"tile_k1": 2, "tile_n1": 1}
     assert [f.emit_num for f in features_of(nest, stages_of(EDGE, nest), t.model_copy(update=halves))][1:4:2] == [8, 8]
-    alone = replace(nest, l0=ALONE)  # beside what takes slots as well
+    alone = replace(nest, l0=SINGLE_TILE)  # beside what takes slots as well
     assert [f.emit_num for f in features_of(alone, stages_of(EDGE, nest), t)][1:4:2] == [4, 8]
     assert [f.emit_num for f in features_of(alone, stages_of(EDGE, nest), t.model_copy(update=halves))][1:4:2] == [32, 32]
 
@@ -102,7 +102,7 @@ def test_features_of_pooling_on_paper() -> None:
     assert load == StageFeatures("MTE2 DDR->UB", 16, 2 * 4 * 8 * 16, 16, 2 * 8 * 8 * 16, 4 * 8 * 16 * 16, 4)
     assert steps == [StageFeatures("VECTOR", 16, 2 * 2 * 4 * 16, 16, 2 * 16 * 16, 2 * 4 * 16 * 16, 4)] * 2
     assert store == StageFeatures("MTE3 UB->DDR", 16, 2 * 16 * 16, 16, 2 * 16 * 16, 2 * 4 * 16 * 16, 4)
-    assert [len(group) for group in groups(stages).values()] == [1, 2, 1]
+    assert [len(group) for group in group_stages(stages).values()] == [1, 2, 1]
 
 
 @pytest.mark.parametrize("machine", [TINY, resized(EDGE, L1=8 << 20), ASCEND], ids=lambda machine: machine.name)

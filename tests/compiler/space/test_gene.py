@@ -14,8 +14,8 @@ from compiler.ops.conv import ConvSpec
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, SegmentPlan, parse_plan
-from compiler.segment.blocks import cut
-from compiler.segment.memory_plan import place
+from compiler.segment.blocks import cut_blocks
+from compiler.segment.memory_plan import place_segment
 from compiler.space.decode import _Fitting, decode, decode_all, plan_of
 from compiler.space.gene import ALL, BLOCK_COUNTS, FORMULA, WEIGHTS, WINDOWS, Gene, block_counts, choice_count, find_fault
 from compiler.space.initial import layer_by_layer, single_operators, spread
@@ -66,7 +66,7 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
         if gene.window != FORMULA:
             assert plan.window == (gene.window if gene.window != ALL else "all")
         assert type(plan).model_validate(plan.model_dump()) == plan, "made without validation, and valid"
-        placed = place([(u, cut(u, gene.start, gene.stop, gene.blocks, plan.caching))], plan)
+        placed = place_segment([(u, cut_blocks(u, gene.start, gene.stop, gene.blocks, plan.caching))], plan)
         if isinstance(placed, Infeasible):
             assert " of UB" in placed.what, "L1 was what realising looked at"
         else:

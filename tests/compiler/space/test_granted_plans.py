@@ -39,18 +39,18 @@ def target_graph(name: str, machine: str = GRANTS) -> TargetGraph:
 
 def test_sizes_that_levels_leave() -> None:
     machine = target_graph("conv_chain").machine
-    assert l1_grants(machine) == (SMALL, MIDDLE, machine.whole.l1_bytes)
-    assert [grant.l1_bytes for grant in memory_grants(machine)] == [machine.whole.l1_bytes, MIDDLE, SMALL]
-    assert l1_grants(load_machine("edge")) == (load_machine("edge").whole.l1_bytes,)
+    assert l1_grants(machine) == (SMALL, MIDDLE, machine.full_grant.l1_bytes)
+    assert [grant.l1_bytes for grant in memory_grants(machine)] == [machine.full_grant.l1_bytes, MIDDLE, SMALL]
+    assert l1_grants(load_machine("edge")) == (load_machine("edge").full_grant.l1_bytes,)
 
 
 def test_a_unit_within_all_is_the_unit() -> None:
     u = target_graph("conv_chain")
-    assert limited_to(u, u.machine.whole) is u
+    assert limited_to(u, u.machine.full_grant) is u
     assert at_level(u, "none") is u
     assert within_l1(u, SMALL) is within_l1(u, SMALL), "one object, so that what is known of it is found again"
     small = at_level(u, "severe")
-    assert small.machine.whole == Grant(SMALL, 0, 1)
+    assert small.machine.full_grant == Grant(SMALL, 0, 1)
     assert small.memory == u.memory
 
 
@@ -64,7 +64,7 @@ def test_the_least_is_the_first_that_fits(name: str) -> None:
                 continue
             for each in (plan, plan.model_copy(update={"spread": not plan.spread})):
                 first = next((size for size in l1_grants(u.machine) if fits_l1(within_l1(u, size), each, gene.start)), None)
-                assert least_l1(u, each, gene.start) == (first or u.machine.whole.l1_bytes)
+                assert least_l1(u, each, gene.start) == (first or u.machine.full_grant.l1_bytes)
                 found.add(first)
     assert {SMALL, MIDDLE} <= found
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.cost.features import FEATURES, raw_features, scaled
+from compiler.cost.features import FEATURES, raw_features, scale_features
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.ops.lower_graph import make_unit
 from compiler.plan.plan import MAX_PREFETCH
@@ -353,10 +353,10 @@ def test_features_are_finite_and_add_up(name: str, seed: int, machine: str) -> N
     assert each.shape == (len(raws), len(FEATURES))
     assert np.isfinite(each).all()
     assert (each >= 0).all()
-    assert np.isfinite(scaled(each)).all()
-    assert scaled(each).dtype == np.float32
-    assert np.array_equal(scaled(each)[0], scaled(each[0]))
-    whole = scaled(each.sum(0))
+    assert np.isfinite(scale_features(each)).all()
+    assert scale_features(each).dtype == np.float32
+    assert np.array_equal(scale_features(each)[0], scale_features(each[0]))
+    whole = scale_features(each.sum(0))
     at = FEATURES.index("load_bytes")
     assert whole[at] == pytest.approx(np.log2(1 + each[:, at].sum()), rel=1e-6)
     assert whole[FEATURES.index("operators")] == sum(each[:, FEATURES.index("operators")])

@@ -10,7 +10,7 @@ import pytest
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, parse_plan
-from compiler.segment.reorder import permuted, permuted_to
+from compiler.segment.reorder import permute, permute_to
 from compiler.space.decode import decode_all
 from compiler.space.mutators import random_genome
 from compiler.space.operator_order import ORDERS, Order, ordered
@@ -40,7 +40,7 @@ def shuffled(target_graph: TargetGraph, rng: np.random.Generator) -> TargetGraph
     while len(order) < len(target_graph.operators):
         ready = [k for k in range(len(target_graph.operators)) if k not in order and set(target_graph.producers[k]) <= set(order)]
         order.append(int(rng.choice(ready)))
-    return permuted(target_graph, tuple(order))
+    return permute(target_graph, tuple(order))
 
 
 def test_any_topological_order_keeps_values(case: Case) -> None:
@@ -78,7 +78,7 @@ def test_records_keep_the_numbers_of_the_file(case: Case) -> None:
 def test_an_order_does_not_depend_on_where_it_came_from(case: Case, order: Order) -> None:
     first = ordered(case.target_graph, order)
     assert sorted(names(first)) == sorted(names(case.target_graph))
-    assert permuted_to(case.target_graph, names(first)) is not None
+    assert permute_to(case.target_graph, names(first)) is not None
     for other in ORDERS:
         assert names(ordered(ordered(case.target_graph, other), order)) == names(first)
     assert names(ordered(first, "file")) == names(case.target_graph)
@@ -101,7 +101,7 @@ def test_what_is_no_order(case: Case) -> None:
         ([*mine, mine[0]], "once"),
         (["nobody", *mine[1:]], "none of"),
     ):
-        found = permuted_to(case.target_graph, wrong)
+        found = permute_to(case.target_graph, wrong)
         assert isinstance(found, Infeasible)
         assert what in found.what
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.target.capabilities import MOST_SLOTS, least_slot, room_blocks, tile_slot
+from compiler.target.capabilities import MAX_SLOTS, least_slot, room_blocks, tile_slot
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Memory
 
@@ -21,4 +21,4 @@ def test_every_tile_has_two_slots_at_least_and_small_ones_many(name: str, memory
         assert size <= slot <= room // 2
         assert together in range(2 * slot, room + 1, slot)
         assert slot % least_slot(machine, memory) == 0, "schedules tell slots apart"
-    assert tile_slot(machine, memory, 1)[1] // tile_slot(machine, memory, 1)[0] <= MOST_SLOTS
+    assert tile_slot(machine, memory, 1)[1] // tile_slot(machine, memory, 1)[0] <= MAX_SLOTS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv
-from compiler.target.weight_expansion import Overlay, Run, overlay, pack_masks, pack_overlaid
+from compiler.target.weight_expansion import Overlay, Run, overlay_columns, pack_masks, pack_overlaid
 from compiler.target.weights import dense_weights, effective_groups, pack_conv
 from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType
 
@@ -48,7 +48,7 @@ def expanded(found: Overlay, overlaid: np.ndarray, masks: np.ndarray, groups: in
 def check(conv: Conv, x: Placement, y: Placement, dtype: DataType) -> Overlay | None:
     fractal, n = FRACTALS[dtype], y.planes * dtype.lanes
     groups = effective_groups(conv, x, y, dtype, fractal)
-    found = overlay(conv, x, y, n, groups, fractal)
+    found = overlay_columns(conv, x, y, n, groups, fractal)
     if found is None:
         return None
     e, n1, k1 = found.expansion, n // 16 // groups, x.planes // groups * conv.weights.shape[2] * conv.weights.shape[3]
@@ -98,11 +98,11 @@ def test_bytes_of_any_groups_and_lanes(data: st.DataObject) -> None:
 def test_on_paper() -> None:
     """Depthwise: a block for each tap, masks are an identity.  Two groups of 16: columns 16 apart lie over each other."""
     lanes = place(list(range(32)), 16)
-    found = overlay(grouped(32, 32, 3, 32), lanes, lanes, 32, 2, FRACTALS[DataType.float16])
+    found = overlay_columns(grouped(32, 32, 3, 32), lanes, lanes, 32, 2, FRACTALS[DataType.float16])
     assert found is not None
     assert found.expansion[:5] == (1, 16, 1, 9, (Run(0, 16, 0, 0, 0, 1),))
     lanes = place(list(range(40)), 16)
-    found = overlay(grouped(40, 40, 1, 2), lanes, lanes, 48, 1, FRACTALS[DataType.float16])
+    found = overlay_columns(grouped(40, 40, 1, 2), lanes, lanes, 48, 1, FRACTALS[DataType.float16])
     assert found is not None
     assert found.expansion[:4] == (20, 3, 3, 1)
     assert found.expansion.runs == (Run(0, 20, 0, 1, 0, 0), Run(20, 20, 0, 1, 1, 0), Run(40, 8, 0, 0, 2, 0))
@@ -110,5 +110,5 @@ def test_on_paper() -> None:
 
 def test_none_where_that_saves_little() -> None:
     lanes = place(list(range(64)), 16)
-    assert overlay(grouped(64, 64, 1, 1), lanes, lanes, 64, 1, FRACTALS[DataType.float16]) is None
-    assert overlay(grouped(64, 64, 1, 2), lanes, lanes, 64, 2, FRACTALS[DataType.float16]) is None  # no zeros
+    assert overlay_columns(grouped(64, 64, 1, 1), lanes, lanes, 64, 1, FRACTALS[DataType.float16]) is None
+    assert overlay_columns(grouped(64, 64, 1, 2), lanes, lanes, 64, 2, FRACTALS[DataType.float16]) is None  # no zeros

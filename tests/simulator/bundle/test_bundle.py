@@ -20,7 +20,7 @@ import pytest
 from compiler.build import build_variants, containers_of, default_plans, measure
 from compiler.model import ModelSpec, lower_model
 from simulator.build_controller_table import controller_table
-from simulator.bundle.parts import MANIFEST, Manifest, pretty
+from simulator.bundle.parts import MANIFEST, Manifest, pretty_json
 from simulator.bundle.read import read_bundle, read_model
 from simulator.bundle.write import write_bundle
 from simulator.compiled import Compiled, CompiledPiece, read_compiled
@@ -352,7 +352,7 @@ def seal(bundle: Path) -> None:
     """A manifest of what is there."""
     names = [str(p.relative_to(bundle)) for p in sorted(bundle.rglob("*")) if p.is_file() and p.name != MANIFEST]
     manifest = Manifest.of({name: (bundle / name).read_bytes() for name in names})
-    (bundle / MANIFEST).write_bytes(pretty(manifest.model_dump(mode="json")))
+    (bundle / MANIFEST).write_bytes(pretty_json(manifest.model_dump(mode="json")))
 
 
 @pytest.mark.parametrize("part", DATA_PARTS)
@@ -382,7 +382,7 @@ def changed(bundle: Path, part: str, change: Callable[[Any], Any]) -> None:
     """A JSON part changed, and sealed."""
     value = json.loads((bundle / part).read_bytes())
     change(value)
-    (bundle / part).write_bytes(pretty(value))
+    (bundle / part).write_bytes(pretty_json(value))
     seal(bundle)
 
 
@@ -459,7 +459,7 @@ def test_a_manifest_that_is_none(bundle: Path, text: bytes, named: str) -> None:
 def test_a_part_twice_and_one_too_many(bundle: Path) -> None:
     manifest = json.loads((bundle / MANIFEST).read_bytes())
     manifest["parts"].append(manifest["parts"][0])
-    (bundle / MANIFEST).write_bytes(pretty(manifest))
+    (bundle / MANIFEST).write_bytes(pretty_json(manifest))
     assert refusal(bundle).endswith("lists memory.json twice")
     (bundle / "more.bin").write_bytes(b"")
     seal(bundle)

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.bundle import c_rule
 from simulator.bundle.c_rule import CThresholdRule, c_library
-from simulator.bundle.parts import C_SOURCES, source
+from simulator.bundle.parts import C_SOURCES, package_file
 from simulator.controller import Observation, ThresholdRule
 from simulator.npu.controller_table import MAX_THRESHOLD, RHO_UNIT
 from simulator.npu.errors import BadInputError
@@ -62,7 +62,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler()
     folder = tmp_path_factory.mktemp("driver")
     for name in C_SOURCES:
-        (folder / name).write_bytes(source(name))
+        (folder / name).write_bytes(package_file(name))
     return compiled_program(folder, DRIVER, *SANITIZER)
 
 
@@ -88,7 +88,7 @@ def test_c_decides_as_python_a_million_times(program: Path) -> None:
 
 def test_no_float_and_no_heap() -> None:
     """What the compiler cannot be asked on every host."""
-    text = re.sub(r"/\*.*?\*/", "", "".join(source(name).decode() for name in C_SOURCES), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", "".join(package_file(name).decode() for name in C_SOURCES), flags=re.DOTALL)
     assert set(re.findall(r"#include (\S+)", text)) == {"<stdint.h>", '"controller.h"'}  # so there is nothing to call
     assert set(re.findall(r"\b(?:u?int\w*|float|double|char|void|long)\b", text)) == {"uint32_t", "int32_t", "uint64_t"}
 
@@ -123,7 +123,7 @@ def test_without_a_compiler_it_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.usefixtures("no_library")
 def test_a_compiler_that_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler()
-    monkeypatch.setattr(c_rule, "source", lambda name: b"int f(void) { return 1.5f * x; }\n")
+    monkeypatch.setattr(c_rule, "package_file", lambda name: b"int f(void) { return 1.5f * x; }\n")
     with pytest.raises(BadInputError, match=r"cannot compile controller.c: controller.c:1.*error") as caught:
         CThresholdRule(ThresholdRule((0,), (), ()))
     assert "\n" not in str(caught.value)

@@ -268,7 +268,7 @@ def read_in_place(rate: int, kernel: int, stride: int, m: int, k: int, n1: int) 
     for path in raw["paths"]:
         if path["engine"] == "CUBE":
             path |= {"bytes_per_cycle": rate, "startup_cycles": 0}
-    window = [isa.paired(each, each) for each in (kernel, stride, 1, kernel // 2)]
+    window = [isa.pack_pair(each, each) for each in (kernel, stride, 1, kernel // 2)]
     words = (8, 8, 8, 64, *window, n1, 0, 0, k * 16, 8 // stride, 0, m, m, 0, k, 16)
     code = record(Op.MMAD_IM2COL, Engine.CUBE, *words, src=L1, dst=L0C, d=0, s=(0, 256))
     return int(price(code[None], Machine.model_validate(raw)).busy[0])

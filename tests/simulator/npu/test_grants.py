@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.grant import Grant, most
+from simulator.npu.grant import Grant, combined_needs
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
@@ -18,10 +18,10 @@ L1 = EDGE.buffers_bytes.L1
 
 
 def test_a_level_grants_all_that_it_does_not_name() -> None:
-    assert all(EDGE.granted(level) == EDGE.whole == Grant(L1, 0, EDGE.cores) for level in EDGE.contention)
+    assert all(EDGE.granted(level) == EDGE.full_grant == Grant(L1, 0, EDGE.cores) for level in EDGE.contention)
     four = load_machine("edge:cores=4,contention.severe.l1_bytes=524288")
     assert four.granted("severe") == Grant(524288, 0, 4)
-    assert four.granted("none") == four.whole
+    assert four.granted("none") == four.full_grant
 
 
 def test_levels_that_grant_all_are_written_as_ever() -> None:
@@ -31,8 +31,8 @@ def test_levels_that_grant_all_are_written_as_ever() -> None:
 
 
 def test_a_changed_copy_has_its_own() -> None:
-    assert EDGE.whole.cores == 1
-    assert EDGE.model_copy(update={"cores": 4}).whole == EDGE.model_copy(update={"cores": 4}).granted("severe") == Grant(L1, 0, 4)
+    assert EDGE.full_grant.cores == 1
+    assert EDGE.model_copy(update={"cores": 4}).full_grant == EDGE.model_copy(update={"cores": 4}).granted("severe") == Grant(L1, 0, 4)
 
 
 def test_a_level_says_what_it_grants() -> None:
@@ -67,12 +67,12 @@ def test_a_program_needs_the_blocks_up_to_the_last_it_touches_and_its_cores() ->
 def test_what_fits_lacks_nothing() -> None:
     needs, granted = Grant(100, 10, 2), Grant(64, 10, 1)
     assert needs.fits(needs)
-    assert needs.beyond(needs) == ""
+    assert needs.shortage(needs) == ""
     assert not needs.fits(granted)
-    assert needs.beyond(granted) == "needs 100 B of L1, granted are 64, needs 2 cores, granted are 1"
-    assert most((Grant(1, 2, 3), Grant(3, 0, 1))) == Grant(3, 2, 3)
+    assert needs.shortage(granted) == "needs 100 B of L1, granted are 64, needs 2 cores, granted are 1"
+    assert combined_needs((Grant(1, 2, 3), Grant(3, 0, 1))) == Grant(3, 2, 3)
     rng = np.random.default_rng(0)
     for _ in range(100):
         a, b = (Grant(*map(int, rng.integers(1, 4, 3))) for _ in range(2))
-        assert a.fits(b) == (a.beyond(b) == "")
-        assert a.fits(most((a, b)))
+        assert a.fits(b) == (a.shortage(b) == "")
+        assert a.fits(combined_needs((a, b)))

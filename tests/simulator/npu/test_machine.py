@@ -8,7 +8,7 @@ import yaml
 
 from simulator.npu.cycles import port_units
 from simulator.npu.errors import BadInputError
-from simulator.npu.level import ALONE, Level
+from simulator.npu.level import NO_CONTENTION, Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import configs_folder, load_machine, preset_names, read_yaml
 from simulator.npu.parts import FRACTALS, DataType, Engine, Memory
@@ -40,7 +40,7 @@ def test_every_preset_loads_and_says_every_value_itself(name):
     given = yaml.safe_load(text_of(name))
     assert set(given) == set(Machine.model_fields), "a preset leaves nothing to defaults"
     assert machine.description
-    assert machine.contention["none"] == ALONE
+    assert machine.contention["none"] == NO_CONTENTION
     assert machine.contention["none"].share_units == 65536
     assert Machine.model_validate_json(machine.model_dump_json()).digest == machine.digest
 
@@ -277,7 +277,7 @@ def test_a_level_more(tmp_path, tiny):
 def test_a_level_is_a_share_and_a_latency(tmp_path, tiny):
     tiny["contention"] = {"none": 1, "far": {"share": 1.0, "latency_cycles": 7}, "near": {"share": 0.5}}
     machine = load(tmp_path, tiny)
-    assert machine.contention == {"none": ALONE, "far": Level(share=1, latency_cycles=7), "near": Level(share=0.5)}
+    assert machine.contention == {"none": NO_CONTENTION, "far": Level(share=1, latency_cycles=7), "near": Level(share=0.5)}
     assert machine.model_dump(mode="json")["contention"]["none"] == {"share": 1.0, "latency_cycles": 0}
     assert Machine.model_validate_json(machine.model_dump_json()) == machine
     severe = load_machine("edge:contention.severe.latency_cycles=500,contention.severe.share=0.3").contention["severe"]

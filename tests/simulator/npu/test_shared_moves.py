@@ -12,7 +12,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Program
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from simulator.timing import prepare, simulate
 from tests.programs import copy, flag_set, flag_wait, program
 from tests.shared_machine import with_shared
@@ -91,8 +91,8 @@ def crossing(machine: Machine, *, flags: bool) -> Program:
 
 def test_cores_meet_there_and_the_sanitizer_sees_it() -> None:
     machine = with_shared(TINY, cores=2)
-    assert not [f for f in check(crossing(machine, flags=True), machine) if f.memory == SHARED]
-    (race,) = [f for f in check(crossing(machine, flags=False), machine) if f.memory == SHARED]
+    assert not [f for f in sanitize_program(crossing(machine, flags=True), machine) if f.memory == SHARED]
+    (race,) = [f for f in sanitize_program(crossing(machine, flags=False), machine) if f.memory == SHARED]
     assert race.kind in ("race", "unwritten_read")
     level = machine.contention["none"]
     apart, together = (simulate(crossing(machine, flags=flags), machine, level).cycles for flags in (False, True))

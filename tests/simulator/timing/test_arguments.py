@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.npu.errors import BadInputError, ProgramError
-from simulator.npu.level import ALONE
+from simulator.npu.level import NO_CONTENTION
 from simulator.npu.machine_file import load_machine
 from simulator.npu.program import Program
 from simulator.timing import prepare, simulate, simulate_levels
@@ -39,9 +39,9 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(BadInputError, match=r"'medium'.*none, slight, severe"):
         simulate_levels(p, TINY, ("medium",))
     with pytest.raises(BadInputError, match="rate_divisor"):
-        simulate(p, TINY, ALONE, rate_divisor=2)
+        simulate(p, TINY, NO_CONTENTION, rate_divisor=2)
     with pytest.raises(BadInputError, match="prepared for machine tiny"):
-        simulate(prepare(p, TINY), load_machine("edge"), ALONE)
+        simulate(prepare(p, TINY), load_machine("edge"), NO_CONTENTION)
     with pytest.raises(ProgramError, match="2 streams"):
         prepare(p, load_machine("edge"))
 
@@ -64,4 +64,4 @@ def test_a_result_cannot_be_changed() -> None:
 def test_streams_may_come_read_only() -> None:
     p = program(TINY, [load(10)])
     p.streams[0].flags.writeable = False
-    assert simulate(Program(p.machine, p.streams, p.memory), TINY, ALONE).cycles == 14
+    assert simulate(Program(p.machine, p.streams, p.memory), TINY, NO_CONTENTION).cycles == 14

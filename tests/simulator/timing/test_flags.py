@@ -8,7 +8,7 @@ import pytest
 
 from simulator.npu.errors import DeadlockError
 from simulator.npu.isa import Op
-from simulator.npu.level import ALONE
+from simulator.npu.level import NO_CONTENTION
 from simulator.npu.parts import Engine
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, record
@@ -195,4 +195,4 @@ def test_a_deadlock_by_a_full_queue_says_so() -> None:
 
 def test_a_missing_set_is_a_deadlock() -> None:
     with pytest.raises(DeadlockError, match="core 1 CUBE instruction 0 waits for a SET that does not exist"):
-        simulate(program(TINY, [], [flag_wait(CUBE, 0, MTE1)]), TINY, ALONE)
+        simulate(program(TINY, [], [flag_wait(CUBE, 0, MTE1)]), TINY, NO_CONTENTION)

@@ -7,7 +7,7 @@ import math
 from simulator.ddr import ContentionTrace
 from simulator.npu.cycles import bank_wait_cycles, port_units, turned_units
 from simulator.npu.isa import Op
-from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.level import NO_CONTENTION, SHARE_UNIT, Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.machine_parts import Dma
@@ -241,7 +241,7 @@ def test_a_launch_is_in_every_bound_and_in_the_trace_of_the_load() -> None:
     machine = tiny_with(launch_cycles=7)
     p = program(machine, [load(10)])
     assert program_bound(p, machine) == 7 + 10
-    assert simulate(p, machine, ALONE, shared=False).cycles == 7 + 14
+    assert simulate(p, machine, NO_CONTENTION, shared=False).cycles == 7 + 14
     assert {level: t.cycles for level, t in simulate_levels(p, machine).items()} == {"none": 21, "slight": 31, "severe": 51}
     # data from 11 on: 5 blocks by 16, the other 5 at a quarter: 20 cycles
     assert simulate_trace(p, machine, ContentionTrace.of([(0, 65536), (16, 16384)])).cycles == 36
@@ -251,8 +251,8 @@ def test_a_launch_is_in_every_bound_and_in_the_trace_of_the_load() -> None:
 def test_the_longest_path_shares_nothing() -> None:
     # reader 4-20 at 32, writer 4-20 at its cap 16, as if alone; at half the port both run at 16: 4-36 and 4-20
     p = program(TINY, [load(16), store(8)])
-    assert simulate(p, TINY, ALONE, shared=False).cycles == 20
-    assert simulate(p, TINY, ALONE, shared=False, rate_divisor=2).cycles == 36
+    assert simulate(p, TINY, NO_CONTENTION, shared=False).cycles == 20
+    assert simulate(p, TINY, NO_CONTENTION, shared=False, rate_divisor=2).cycles == 36
     assert prepare(p, TINY).dma_ports == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine, preset_names
-from simulator.sanitizer import check
+from simulator.sanitizer import sanitize_program
 from tests.integers import with_integers
 from tests.plans import multiplying
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
@@ -71,14 +71,14 @@ def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name
             for program in probe.programs:
                 program.verify(machine)
             if name == "tiny":
-                kinds = {finding.kind for finding in check(probe.programs[-1], machine)}
+                kinds = {finding.kind for finding in sanitize_program(probe.programs[-1], machine)}
                 assert kinds <= {"unwritten_read"}, (probe.name, kinds)  # values are of no interest
             times = predicted(probe, machine)
             assert not probe.grows or len(times) == 1 or times[0] > times[1], probe.name
     queue = queue_program(machine, 7, LOAD)
     assert queue is not None
     queue.verify(machine)
-    assert {finding.kind for finding in check(queue, machine)} <= {"unwritten_read"}
+    assert {finding.kind for finding in sanitize_program(queue, machine)} <= {"unwritten_read"}
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "ascend310p"])

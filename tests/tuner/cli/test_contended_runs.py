@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from simulator.background_load import generate
+from simulator.background_load import generate_trace
 from simulator.bundle.c_rule import c_library
 from simulator.bundle.read import read_model
 from simulator.compiled import Compiled
@@ -54,7 +54,7 @@ def test_the_numbers_are_the_runtimes(compiled: Path, capsys: pytest.CaptureFixt
     assert list(variants) == ["none", "severe"]
     response = measure_response(variants, share_grid(EDGE))
     runtime = Runtime(variants, EDGE)
-    trace = generate("bursty", 7, load_of(Compiled.of(container), response, 150))
+    trace = generate_trace("bursty", 7, load_of(Compiled.of(container), response, 150))
     for key, rule in (("result", EstimatorRule(response, 1)), ("oracle", Oracle())):
         served = runtime.serve(rule, trace, inferences=150)
         assert (found[key]["cycles"], found[key]["switches"]) == (served.cycles, served.switches)

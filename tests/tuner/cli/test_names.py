@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from simulator.terminal import shown, shown_json
+from simulator.terminal import escape_json, escape_line
 from tests.tuning import ROOT, quick
 from tuner.cli import main
 
@@ -78,11 +78,11 @@ def test_every_command_shows_names(cli, hostile):
         assert obeyed(text) == [], words
         said += text
     for name in (CONV, RELU, OUT, str(run)):
-        assert shown(name) in said
+        assert escape_line(name) in said
     page = (run / "report.html").read_text()
     body = re.sub("<script>.*?</script>", "", page, flags=re.DOTALL)
     assert [c for c in obeyed(body) if c != "\t"] == []
-    assert shown(CONV) in body
+    assert escape_line(CONV) in body
     events = json.loads((hostile / "t.json").read_text())["traceEvents"]
     assert {CONV, RELU} <= {event["args"]["operator"] for event in events if "operator" in event.get("args", {})}
 
@@ -99,7 +99,7 @@ def test_errors_show_names(cli, hostile, tmp_path):
         code, _, err = cli(*words)
         assert code == 2, words
         assert obeyed(err) == [], words
-        assert shown(TITLE) in err, words
+        assert escape_line(TITLE) in err, words
         assert err.count("\n") == 1, words
 
 
@@ -108,7 +108,7 @@ def test_json_has_the_names_as_they_are(cli, hostile):
     assert obeyed(text) == []
     chain = json.loads(text)["levels"]["none"]["longest_chain"]
     assert {CONV, RELU} <= {link["operator"] for link in chain}
-    assert json.loads(shown_json(json.dumps("é\x7f\x85\u202e\ud800", ensure_ascii=False))) == "é\x7f\x85\u202e\ud800"
+    assert json.loads(escape_json(json.dumps("é\x7f\x85\u202e\ud800", ensure_ascii=False))) == "é\x7f\x85\u202e\ud800"
 
 
 def test_progress_shows_names(hostile, tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_progress_shows_names(hostile, tmp_path, capsys):
     assert main([*map(str, words), "--set", "segments.measured=2", "--set", "segments.candidates=4"]) == 0
     out, err = capsys.readouterr()
     assert obeyed(out) == obeyed(err) == []
-    assert shown(f"m{TITLE}") in err
+    assert escape_line(f"m{TITLE}") in err
 
 
 def test_a_terminal_without_the_letters(tmp_path):

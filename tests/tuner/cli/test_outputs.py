@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from compiler.api import compile
-from simulator.command import run
+from simulator.command import run_command
 from simulator.npu.errors import BadInputError
 from simulator.outputs import check_out, files_beside
 from tests.models import small_model
@@ -147,7 +147,7 @@ def test_the_modules_write_over_no_input(words: tuple[str, ...], tmp_path: Path,
     onnx.save(small_model("conv_chain"), tmp_path / "m.onnx")
     command, *rest = (str(tmp_path / word) if word.endswith(".onnx") else word for word in words)
     module = import_module(f"{command}.__main__")
-    assert run(module.app, command, [*rest, "--out", str(tmp_path / "m.onnx")]) == 2
+    assert run_command(module.app, command, [*rest, "--out", str(tmp_path / "m.onnx")]) == 2
     assert "is the input" in capsys.readouterr().err
 
 

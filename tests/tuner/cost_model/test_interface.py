@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compiler.cost.context import condition_of, under
-from compiler.cost.features import FEATURES, estimated, expected_cycles, scaled, seen
+from compiler.cost.context import condition_of, join_condition
+from compiler.cost.features import FEATURES, estimate_cycles, expected_cycles, model_input, scale_features
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -101,7 +101,7 @@ def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
     once = np.full((1, len(FEATURES)), 1e7)
     twice = 2 * once
     once[:, FEATURES.index("iterations")] = twice[:, FEATURES.index("iterations")] = 1000.0
-    (a, guess), (b, double) = (seen(under(scaled(raw), CONDITION)) for raw in (once, twice))
+    (a, guess), (b, double) = (model_input(join_condition(scale_features(raw), CONDITION)) for raw in (once, twice))
     np.testing.assert_allclose(double, 2 * guess, rtol=1e-2)
     np.testing.assert_allclose(a[:, len(FEATURES) :], b[:, len(FEATURES) :], atol=1e-2)
     assert (a[:, : len(FEATURES)] != b[:, : len(FEATURES)]).any()
@@ -110,7 +110,7 @@ def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
 @pytest.mark.parametrize("level", [*EDGE.contention])
 def test_the_estimate_of_rows_is_that_of_the_level(level: str) -> None:
     raw = np.random.default_rng(5).uniform(0, 1e6, (40, len(FEATURES)))
-    found = estimated(under(scaled(raw), condition_of(EDGE, DataType.float16, level)))
+    found = estimate_cycles(join_condition(scale_features(raw), condition_of(EDGE, DataType.float16, level)))
     np.testing.assert_allclose(found, 1 + expected_cycles(raw, EDGE.contention[level]), rtol=1e-4)
 
 
@@ -224,7 +224,7 @@ def test_the_estimate_proposes_where_no_model_ranks_better() -> None:
     assert coin.chosen == "estimate"
     assert coin.models == ()
     rows.features[:, FEATURES.index("cube_cycles")] = np.random.default_rng(0).uniform(8.0, 16.0, 400)
-    expected = estimated(rows.features)
+    expected = estimate_cycles(rows.features)
     true, wrong = with_cycles(rows, expected), train(BoostedTrees, with_cycles(rows, 1e9 / expected), 1, PARAMS)
     dropped = retrain(BoostedTrees, true, 1, PARAMS, wrong, wrong)
     assert dropped.chosen == "estimate"

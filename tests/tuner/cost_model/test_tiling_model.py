@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURES, raw_features, scaled
+from compiler.cost.features import FEATURES, raw_features, scale_features
 from compiler.cost.operator_space import operator_space
 from compiler.model import ModelSpec, lower_model
 from compiler.pipeline import Compiler
@@ -58,7 +58,7 @@ def test_the_model_decides() -> None:
     assert len(set(listed.tolist())) == len(listed) <= 3 * 256
 
     def feature(name: str, plan: SegmentPlan) -> float:
-        return float(scaled(raw_features(u, plan, 0))[FEATURES.index(name)])
+        return float(scale_features(raw_features(u, plan, 0))[FEATURES.index(name)])
 
     products = [feature("products", space.plan(int(i))) for i in listed]
     assert feature("products", chosen["none"]) == min(products) < max(products) == feature("products", chosen["slight"])
@@ -123,7 +123,7 @@ def test_a_model_of_one_machine_may_be_asked_about_another(model: Path) -> None:
     """It says something of each of its levels, by their conditions."""
     u = target_graph(load_machine("tiny"), (1, 16, 8, 8), conv("y", "x", (16, 16)))
     found = load_models(model, u)
-    features = np.tile(scaled([raw_features(u, plan, 0) for plan in [pick(Compiler(u), 0, found)["none"]]]), (2, 1))
+    features = np.tile(scale_features([raw_features(u, plan, 0) for plan in [pick(Compiler(u), 0, found)["none"]]]), (2, 1))
     cycles = {level: each.predict(features) for level, each in found.items()}
     assert set(cycles) == set(u.machine.contention)
     assert (cycles["severe"] > cycles["none"]).all()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import leftover_of, put_whole, remove_leftovers, write_whole
+from simulator.npu.files import leftover_of, put_atomically, remove_leftovers, write_atomically
 from tuner.platform.files import AnyPath, LockedError
 
 
@@ -116,11 +116,11 @@ class ReaderContract:
     def test_written_whole_leaves_nothing_beside_it(self, folder) -> None:
         file = folder / "state.json"
         for text in (b"first", b"second"):
-            write_whole(file, [text])
+            write_atomically(file, [text])
             assert file.read_bytes() == text
         assert [path.name for path in folder.iterdir()] == ["state.json"]
         with pytest.raises(BadInputError, match=r"state\.json/below: cannot be written: "):
-            write_whole(file / "below", [b"1"])
+            write_atomically(file / "below", [b"1"])
 
     def test_nobody_knows_of_a_lock_or_everybody(self, folder) -> None:
         assert not (folder / ".lock").is_locked()
@@ -169,21 +169,21 @@ class PlaceContract(ReaderContract):
         assert str(beside.parent) == str(folder)
         assert leftover_of(beside.name) == "state.json"
         beside.put([b"half"])
-        put_whole(file, [b"whole"])
+        put_atomically(file, [b"whole"])
         assert beside.read_bytes() == b"half", "somebody else's"
         remove_leftovers(folder)
         assert [path.name for path in folder.iterdir()] == ["state.json"]
 
     def test_what_cannot_be_written_leaves_the_old_file_alone(self, folder) -> None:
         file = folder / "state.json"
-        put_whole(file, [b"old"])
+        put_atomically(file, [b"old"])
 
         def chunks():
             yield b"ne"
             raise OSError(28, "No space left on device")
 
         with pytest.raises(OSError, match="No space left"):
-            put_whole(file, chunks())
+            put_atomically(file, chunks())
         assert file.read_bytes() == b"old"
         assert [path.name for path in folder.iterdir()] == ["state.json"]
 

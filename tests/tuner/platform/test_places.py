@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.files import atomic_write, make_folder, put_whole
+from simulator.npu.files import atomic_write, make_folder, put_atomically
 from tests.rows import Row, put
 from tests.tuner.platform.by_hand import Disk
 from tests.tuner.platform.place_contract import PlaceContract, ReaderContract
@@ -47,12 +47,12 @@ class TestLocal(PlaceContract):
         local = LocalPath(tmp_path)
         (local / "elsewhere").mkdir()
         (local / "link").symlink_to("elsewhere/file")
-        put_whole(local / "link", [b"1"])
+        put_atomically(local / "link", [b"1"])
         assert (local / "link").is_symlink()
         assert (local / "elsewhere" / "file").read_bytes() == b"1"
         (local / "circle").symlink_to("circle")
         with pytest.raises(OSError, match="symbolic links"):
-            put_whole(local / "circle" / "file", [b"1"])
+            put_atomically(local / "circle" / "file", [b"1"])
 
     def test_only_a_link_to_a_folder_is_removed(self, tmp_path: Path) -> None:
         local = LocalPath(tmp_path)
@@ -77,7 +77,7 @@ class TestUrl(ReaderContract):
     def test_what_a_killed_mirror_left_is_written_over(self, folder: RemotePath) -> None:
         file = folder / "state.json"
         file.beside().put([b"half"])
-        put_whole(file, [b"whole"])
+        put_atomically(file, [b"whole"])
         assert [path.name for path in folder.iterdir()] == ["state.json"]
 
 
@@ -112,7 +112,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
 
 
 def test_a_file_is_durable_before_its_name_and_the_name_before_it_is_said(disk: Recording) -> None:
-    put_whole(disk / "state.json", [b"1"])
+    put_atomically(disk / "state.json", [b"1"])
     staged = disk.calls[0].path
     assert disk.calls == [
         Call("put", staged), Call("fsync", staged), Call("replace", staged), Call("name", f"{disk}/state.json"), Call("fsync", str(disk)),

@@ -42,7 +42,7 @@ def test_a_folder_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(ray_files, "MOST_FOLDER", 500)
     assert ray_folder() == tmp_path / f"tilefarm-{os.getuid()}" / "ray"
-    monkeypatch.setattr(ray_files, "unwritable", lambda _: "Read-only file system")
+    monkeypatch.setattr(ray_files, "write_error", lambda _: "Read-only file system")
     with pytest.raises(BadInputError, match="set RAY_TMPDIR to a short path"):
         ray_folder()
 

@@ -13,7 +13,7 @@ from onnx import helper
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition.offload_cost import Always
+from compiler.frontend.partition.offload_cost import AlwaysOffload
 from compiler.model import ModelSpec, lower_model
 from compiler.ops.lower_graph import pack_unit
 from compiler.package.onnx_out import onnx_bytes
@@ -98,7 +98,7 @@ def test_products_of_a_dynamically_quantised_transformer_are_exact(tmp_path):
     def able(graph):
         return pack_unit(graph, EDGE, DataType.float16)
 
-    graphs, part = lower_partition(dynamic(transformer(), tmp_path), Always(EDGE, DataType.float16), able=able)
+    graphs, part = lower_partition(dynamic(transformer(), tmp_path), AlwaysOffload(EDGE, DataType.float16), able=able)
     variants = [build_variants(packed, {"none": default_plan(packed.target_graph)}) for packed in map(able, graphs)]
     (tmp_path / "out.onnx").write_bytes(onnx_bytes(part, [encode(replace(each, controller=None)) for each in variants]))
     session, expected, found = checked(tmp_path / "out.onnx")

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model
-from compiler.frontend.handlers.lookup_tables import entries
+from compiler.frontend.handlers.lookup_tables import evaluate_table
 from compiler.frontend.lower import lower
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import LookUp
@@ -77,7 +77,7 @@ def test_what_is_no_function_of_one_value_is_no_table(middle, more):
 def in_opset(version):
     """Results of a Tanh."""
     nodes = [node("DequantizeLinear", "x", "s", out="xd"), node("Tanh", "xd"), node("QuantizeLinear", "m", "s", out="y")]
-    return entries(nodes, {"s": F(0.03125)}, (TensorProto.UINT8, TensorProto.UINT8), [helper.make_opsetid("", version)], 9)
+    return evaluate_table(nodes, {"s": F(0.03125)}, (TensorProto.UINT8, TensorProto.UINT8), [helper.make_opsetid("", version)], 9)
 
 
 def test_what_onnxruntime_refuses_has_no_table_and_what_is_a_bug_is_raised(monkeypatch):

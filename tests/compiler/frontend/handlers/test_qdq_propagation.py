@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, helper, numpy_helper
 
 from compiler.frontend import load_model
-from compiler.frontend.handlers.qdq_propagation import inward
+from compiler.frontend.handlers.qdq_propagation import propagate_conversions
 from compiler.frontend.lower import lower_partition
 from simulator.exact_onnxruntime import exact_session
 from simulator.npu.errors import BadInputError
@@ -155,5 +155,5 @@ def test_what_cannot_be_integers_is_floats_and_right(case: Case) -> None:
     (mine,) = session.run(None, feeds)
     assert mine.dtype == case.floats
     assert np.abs(mine.astype(np.float32) - wanted).max() <= 1.1 * STEP
-    moved = inward(model)  # for the host, whose onnxruntime may group what it likes
+    moved = propagate_conversions(model)  # for the host, whose onnxruntime may group what it likes
     assert np.abs(exact_session(moved).run(None, feeds)[0].astype(np.float32) - wanted).max() <= 1.1 * STEP

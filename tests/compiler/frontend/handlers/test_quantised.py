@@ -11,15 +11,15 @@ from onnx import helper, numpy_helper
 
 from compiler.dump.graph import graph_lines
 from compiler.frontend import load_model
-from compiler.frontend.handlers.qdq_fusion import grouped
+from compiler.frontend.handlers.qdq_fusion import fuse_groups
 from compiler.frontend.lower import lower
-from compiler.frontend.onnx_io.scales import OURS
+from compiler.frontend.onnx_io.scales import GROUP_DOMAIN
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Reflow, Resample, Shuffle
 from compiler.ir.quantised import elementwise, products
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ops.lower_graph import pack_unit
-from simulator.exact_onnxruntime import exact_model, tensors
+from simulator.exact_onnxruntime import exact_model, read_tensors
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -35,7 +35,7 @@ ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Reflow, Resample, Shuffle, Lo
 
 
 def onnxruntime_of(model, feeds, as_it_is=False):
-    return tensors(exact_model(model, group=not as_it_is), feeds, [item.name for item in model.graph.output])
+    return read_tensors(exact_model(model, group=not as_it_is), feeds, [item.name for item in model.graph.output])
 
 
 def quantised_model(model, how, seed=0):
@@ -109,7 +109,7 @@ def gathered(model):
     out.graph.initializer.append(numpy_helper.from_array(np.int32(128), "least"))
     tables = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer if item.name.endswith(".table")}
     for node in model.graph.node:
-        if node.domain != OURS:
+        if node.domain != GROUP_DOMAIN:
             out.graph.node.append(node)
             continue
         x, y, entries = node.input[0], node.output[0], tables[node.input[5]]
@@ -125,7 +125,7 @@ def gathered(model):
 def test_groups_are_those_of_onnxruntime(network, activations):
     """Grouped here and left alone there, a model gives what onnxruntime makes of it with its own groups, floats in between too."""
     made, feeds = quantised_model(load_network(f"made:{network}-small"), Quantiser("qdq", activations))
-    found = gathered(grouped(made).model)
+    found = gathered(fuse_groups(made).model)
     assert sum(node.op_type == "QuantizeLinear" for node in found.graph.node) <= 6
     mine, theirs = onnxruntime_of(found, feeds, as_it_is=True), onnxruntime_of(made, feeds)
     assert {name: mine[name].tobytes() for name in mine} == {name: theirs[name].tobytes() for name in theirs}
@@ -284,7 +284,7 @@ def qdq(limit):
 
 
 def kinds(model):
-    return {node.op_type for node in grouped(model).model.graph.node}
+    return {node.op_type for node in fuse_groups(model).model.graph.node}
 
 
 def test_limits_in_front_of_a_quantiser_that_has_them_go_and_others_stay():

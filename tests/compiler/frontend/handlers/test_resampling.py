@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 from compiler.frontend import lower
 from compiler.frontend.onnx_io.load import prepare
 from compiler.ir.interpret import evaluate
-from compiler.ir.taps import Taps, places, weighted
+from compiler.ir.taps import Taps, merge_taps, select_places
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import bits_float
 from simulator.npu.parts import DataType
@@ -181,7 +181,7 @@ def test_runs_cover_every_tap_once(rows: list[list[tuple[int, float]]]) -> None:
 
 def test_regular_patterns_are_few_runs() -> None:
     """An upsampling by 2 is two runs, zeros between pixels one, a slice one; linear by 2 two for each phase and its border."""
-    assert len(places(i // 2 for i in range(40)).runs) == 2
-    assert len(places(None if i % 3 else i // 3 for i in range(40)).runs) == 1
-    assert len(places(range(3, 30, 2)).runs) == 1
-    assert weighted([[(0, 0.5), (0, 0.5)], [(1, 0.0), (2, 1.0)]]) == places([0, 2])
+    assert len(select_places(i // 2 for i in range(40)).runs) == 2
+    assert len(select_places(None if i % 3 else i // 3 for i in range(40)).runs) == 1
+    assert len(select_places(range(3, 30, 2)).runs) == 1
+    assert merge_taps([[(0, 0.5), (0, 0.5)], [(1, 0.0), (2, 1.0)]]) == select_places([0, 2])

@@ -10,7 +10,7 @@ from onnx import ModelProto, helper
 
 from compiler.frontend import lower
 from compiler.frontend.handlers.handlers import HANDLERS
-from compiler.frontend.handlers.pattern_match import recognise
+from compiler.frontend.handlers.pattern_match import recognise_patterns
 from compiler.frontend.handlers.to_graph import translate
 from compiler.frontend.onnx_io.load import prepare
 from compiler.ir.interpret import evaluate
@@ -192,12 +192,12 @@ def test_what_only_looks_like_it_is_left_alone() -> None:
         return b.node("Div", [d, b.node("Sqrt", [b.node("Add", [b.node("ReduceMean", [squares], axes=[-1]), number(b, 1e-5)])])])
 
     model = model_of(other_scale)
-    assert recognise(model) is model
+    assert recognise_patterns(model) is model
     feeds = random_feeds(model, 1)
     ((out, expected),) = reference_outputs(model, feeds).items()
     assert np.abs(evaluate(lower(model), feeds)[out] - expected).max() <= 1e-5 * np.abs(expected).max()
     model = model_of(other_tensor)
-    assert sorted(node.name for node in recognise(model).graph.node) == sorted(node.name for node in model.graph.node)
+    assert sorted(node.name for node in recognise_patterns(model).graph.node) == sorted(node.name for node in model.graph.node)
 
 
 REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {

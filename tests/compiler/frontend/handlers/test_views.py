@@ -19,7 +19,7 @@ from compiler.frontend.handlers.views import Atom, C, P, View
 from compiler.frontend.lower import SUPPORTED, lower_partition
 from compiler.frontend.onnx_io.attributes import Attributes
 from compiler.frontend.onnx_io.load import prepare
-from compiler.frontend.partition.offload_cost import Always
+from compiler.frontend.partition.offload_cost import AlwaysOffload
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, QuantisedConv
 from compiler.ops.lower_graph import pack_unit
@@ -60,7 +60,9 @@ def agree(model: ModelProto, seed: int, integers: bool = False) -> Counter[str]:
     """Hold every piece of a model to the values between them; how many pieces there are, of the whole model or a part."""
     values = all_values(model, seed)
     try:
-        graphs, part = lower_partition(prepare(model), Always(EDGE, DataType.float16), able=lambda g: pack_unit(g, EDGE, DataType.float16))
+        graphs, part = lower_partition(
+            prepare(model), AlwaysOffload(EDGE, DataType.float16), able=lambda g: pack_unit(g, EDGE, DataType.float16)
+        )
     except UnsupportedError:
         return Counter(refused=1)
     for graph in graphs:

@@ -13,11 +13,11 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model, lower, seed_weights
-from compiler.frontend.handlers.pattern_match import recognise
+from compiler.frontend.handlers.pattern_match import recognise_patterns
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.onnx_io import onnx_sandbox
 from compiler.frontend.onnx_io.attributes import known_shapes
-from compiler.frontend.onnx_io.fold import foresee
+from compiler.frontend.onnx_io.fold import check_folding_budget
 from compiler.frontend.onnx_io.load import prepare
 from compiler.frontend.onnx_io.memory_budget import FOLLOWED, ByteBudget, can_follow, constant_bytes, memory_limit
 from compiler.frontend.onnx_io.onnx_sandbox import LibraryError
@@ -108,15 +108,15 @@ def test_constants_are_folded_through_computed_shapes() -> None:
 def test_what_does_not_fit_is_refused_before_it_is_folded() -> None:
     skeleton = prepare(filled(16))
     shapes = known_shapes(skeleton.graph)
-    foresee(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4))
+    check_folding_budget(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4))
     with pytest.raises(
         BadInputError, match="Mul 'product': 1,024 bytes of constants; 3,071 may be made of this model's, 2,048 are already"
     ):
-        foresee(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4 - 1))
+        check_folding_budget(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4 - 1))
     del skeleton.graph.initializer[:]  # as large constants are, which are beside it
     with pytest.raises(BadInputError, match="3,071 may be made"):
-        foresee(skeleton, {"n", "one", "third", "shape", "image"}, shapes, ByteBudget(3 * 16 * 16 * 4 - 1))
-    foresee(skeleton, (), shapes, ByteBudget(0))
+        check_folding_budget(skeleton, {"n", "one", "third", "shape", "image"}, shapes, ByteBudget(3 * 16 * 16 * 4 - 1))
+    check_folding_budget(skeleton, (), shapes, ByteBudget(0))
 
 
 def test_an_operator_between_constants_that_only_the_evaluator_knows_is_folded() -> None:
@@ -155,8 +155,8 @@ def test_the_order_of_the_file_does_not_matter() -> None:
     weights = {name: np.full((3, 3, 1, 1), value, np.float32) for name, value in (("w", 0.5), ("v", 0.25))}
     one, other = (prepare(model_of([nodes[i] for i in order], weights)) for order in ((0, 1, 2, 3, 4), (0, 3, 1, 2, 4)))
     assert [op.y for op in lower(one).operators] == [op.y for op in lower(other).operators]
-    assert [node.output[0] for node in recognise(one).graph.node] == ["a", "d", "b", "c", "y"]
-    assert recognise(other) is other
+    assert [node.output[0] for node in recognise_patterns(one).graph.node] == ["a", "d", "b", "c", "y"]
+    assert recognise_patterns(other) is other
 
 
 def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
