@@ -128,7 +128,7 @@ Draw = Callable[[PortLoad, np.random.Generator], Iterable[tuple[float, int]]]
 
 
 def _staircase(load: PortLoad, rng: np.random.Generator) -> Iterable[tuple[float, int]]:
-    """Every share once, in a drawn order, for drawn lengths."""
+    """Shares in a drawn order, each once, for drawn lengths."""
     shares = rng.permutation(load.light_to_heavy).tolist()
     least = min(float(DWELL), load.inferences / len(shares))
     spare = load.inferences - least * len(shares)
@@ -137,7 +137,7 @@ def _staircase(load: PortLoad, rng: np.random.Generator) -> Iterable[tuple[float
 
 
 def _wave(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
-    """Light to heavy and back, every share for the same drawn length, from a drawn phase on."""
+    """Alternation from light to heavy and back, every share for the same drawn length, from a drawn phase on."""
     shares = load.light_to_heavy
     circle = shares + shares[-2:0:-1]
     dwell, position = DWELL * (1 + rng.random()), int(rng.integers(len(circle)))
@@ -155,7 +155,7 @@ def _bursts(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, i
 
 
 def _adversary(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
-    """From one extreme to the other about as fast as a controller can follow, so that its last observation is wrong when it acts.
+    """Alternation of the extremes about as fast as a controller can follow, so that its last observation is wrong when it acts.
 
     Dwells are a quarter to two inferences, whose length depends on the share.
     """

@@ -26,6 +26,7 @@ def controller_table(
     """
     # simulated once for all rules; the ladder without grants
     grid, names = share_grid(machine), list(variants)
+    # simulated once for all rules
     rows = measure_rows(variants, grid, needs)
     response = Response.of(grid, rows)
     rule = choose_thresholds(response).rule

@@ -70,7 +70,7 @@ class StaticState:
 
 @dataclass(frozen=True)
 class StaticRule:
-    """One variant, always."""
+    """A rule that always chooses one variant."""
 
     variant: int
 

@@ -43,7 +43,7 @@ _OURS = "tilefarm.uint8."  # before names of tensors that are added here
 
 
 def session_options(group: bool = True) -> Any:
-    """One thread, no messages.  group: whether the graph may be changed."""
+    """Options for one thread without messages.  group: whether the graph may be changed."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

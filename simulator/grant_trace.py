@@ -28,7 +28,7 @@ _MAX_CYCLE = 1 << 50
 
 @dataclass(frozen=True)
 class GrantTrace:
-    """From cycles[i] on, grants[i] is granted; cycles start at 0 and ascend strictly, the last grant holds for ever.
+    """A grant over time: grants[i] holds from cycles[i] on; cycles start at 0 and ascend strictly, the last grant holds for ever.
 
     Raises `BadInputError` for other cycles.
     """

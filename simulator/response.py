@@ -57,10 +57,8 @@ class Response:
 
     def among(self, variants: Sequence[int]) -> Response:
         """The response of some of the variants."""
-        indices = list(variants)
-        return Response(
-            tuple(self.variants[v] for v in indices), self.grid, self.cycles[indices], self.balance[indices], self.pace[indices]
-        )
+        rows = list(variants)
+        return Response(tuple(self.variants[v] for v in rows), self.grid, self.cycles[rows], self.balance[rows], self.pace[rows])
 
     @property
     def slowness(self) -> Floats:

@@ -47,7 +47,7 @@ class ServedRun:
 
     @property
     def cycles(self) -> int:
-        """From the start of the first inference to the end of the last one."""
+        """Cycles from the start of the first inference to the end of the last one."""
         return int(self.latency.sum())
 
     @property

@@ -94,7 +94,7 @@ class Timeline:
 
     @property
     def block(self) -> Ints:
-        """Of the segment; images follow one another."""
+        """Blocks of segments; a segment's images follow one another."""
         return isa.block_of(self.code[:, isa.BLOCK].astype(np.int64))
 
     @cached_property

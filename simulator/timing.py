@@ -304,6 +304,7 @@ def _run(prepared: Prepared, state: State, load: BackgroundLoad, record: bool) -
     port = prepared.constants.copy()
     port[columns.RECORD] = record
     port[columns.STEPS] = len(load.rates)
+    # nothing to resume from, and nothing to converge with
     no_history = *no_previous_run(prepared.cores), *no_snapshots()
     cycles = int(
         run_event_loop(*state, prepared.word, prepared.engine, prepared.queues, prepared.streams, load.rates, load.steps, port, *no_history)

@@ -41,7 +41,6 @@ def read_bundle(folder: Path) -> Compiled:
     if memory.isa != ISA_DIGEST:
         raise refuse(MEMORY, f"instruction set {memory.isa}, this program has {ISA_DIGEST}; export the model again")
     pieces = []
-    # encode and decode check all values of a container
     for piece in memory.pieces:
         container = build_container(memory, piece, parts, table, refuse)
         try:

@@ -214,7 +214,6 @@ class _Line:
         if token in _TYPE_NUMBERS:
             record[isa.DTYPE] = _TYPE_NUMBERS[token]
             return
-        # a tag: segment.operator, and perhaps a block
         if token.startswith("@"):
             numbers = [self.integer(token, number) for number in token[1:].split(".")]
             if len(numbers) not in (2, 3):

@@ -139,7 +139,7 @@ def encode(container: Container) -> bytes:
 
 
 def encode_chunks(source: Container) -> list[bytes | memoryview]:
-    """As `encode`, in pieces, so that the constants are not copied."""
+    """The chunks of `encode`, without a copy of the constants."""
     digests: dict[str, int] = {}
     constants = _constants_of(source)
     container = replace(source, constants=constants)
