@@ -50,7 +50,8 @@ Floats are computed in float32, integers of 8 bits as they are; scales and zero 
 _LIMITS = (
     "Sizes that an instruction's fields do not hold, where the memories hold what they need:",
     "a convolution's kernel and dilations: of any size, as several instructions for a tile; padding below and to the right as well",
-    f"its padding above: of any size; beyond {isa.MAX_WINDOW} rows with strides beyond {MAX_PADDED_STRIDE}, a copy of the image in padded rows",
+    f"its padding above: of any size; beyond {isa.MAX_WINDOW} rows with strides beyond {MAX_PADDED_STRIDE}, "
+    "a copy of the image in padded rows",
     f"its padding on the left: of any size; beyond {isa.MAX_WINDOW} columns, a copy of the image in padded columns",
     f"its strides: up to {isa.MAX_WINDOW}; of any size along one axis where image and kernel have nothing but that one (a signal's samples "
     f"become rows as long as the stride), and where {isa.MAX_WINDOW} gives one result; any other convolution stays with the host",
