@@ -78,7 +78,7 @@ class LoweredShare:
 
 
 class ScheduledShare(NamedTuple):
-    """One core's share of a segment in a program.  place: of the core among those of its plan.  flip: see `segment.memory_plan.place`."""
+    """One core's share of a segment in a program.  place: its index in the plan.  flip: see `segment.memory_plan.place_segment`."""
 
     segment: int
     core: int

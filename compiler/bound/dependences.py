@@ -43,7 +43,7 @@ class Box(NamedTuple):
     columns: Mask
 
     @classmethod
-    def whole(cls, shape: tuple[int, int, int, int]) -> Box:
+    def full(cls, shape: tuple[int, int, int, int]) -> Box:
         return cls(*(np.ones(size, np.bool_) for size in shape[1:]))
 
     @property
@@ -100,17 +100,17 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """Dependences.  made: the leaf of every operator.  given: leaves that no operator produces.
+    """Dependences.  produced: the leaf of every operator.  given: leaves that no operator produces.
 
     parts: of every tensor, (leaf, channels of the leaf, which channels of the tensor those are).
     """
 
-    made: tuple[Leaf, ...]
+    produced: tuple[Leaf, ...]
     given: tuple[Leaf, ...]
     parts: dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]
 
     def read_by(self, operator: int) -> Iterator[tuple[Leaf, Touch]]:
-        for leaf in (*self.made, *self.given):
+        for leaf in (*self.produced, *self.given):
             for reading in leaf.readings:
                 if reading.reader == operator:
                     yield leaf, reading
@@ -131,7 +131,7 @@ def needs_of(target_graph: TargetGraph) -> Needs:
         shape, readings = shapes[name], touches.get(name, [])
         boxes = [reading.box for reading in readings]
         if name in outside:
-            boxes.append(Box.whole(shape)._replace(channels=outside[name]))
+            boxes.append(Box.full(shape)._replace(channels=outside[name]))
         touched = np.zeros(shape[1], np.int64)
         for box in boxes:
             touched[box.channels] = np.maximum(touched[box.channels], box.pixels)
@@ -179,7 +179,7 @@ def _channels_of_leaves(target_graph: TargetGraph) -> dict[str, list[tuple[str, 
 
 def _reads(op: Operator, operand: int, output: Box, shape: tuple[int, int, int, int]) -> tuple[Box, bool, bool]:
     """Part of an input that the needed part of a result requires; whether it is `Touch.spread`, and `Touch.every`."""
-    full, single_pixel = Box.whole(shape), output.pixels == 1
+    full, single_pixel = Box.full(shape), output.pixels == 1
     if isinstance(op, HeadedProduct):
         heads = np.repeat(output.channels.reshape(op.heads, -1).any(1), shape[1] // op.heads)
         right = operand > 0

@@ -104,9 +104,9 @@ class AxisBlocks(NamedTuple):
     """Blocks along an axis: full and other ones, and lanes in these."""
 
     full: float
-    rest: float
+    partial: float
     full_lanes: float
-    rest_lanes: float
+    partial_lanes: float
 
     @classmethod
     def of(cls, lanes: int, block: int, times: int = 1) -> AxisBlocks:
@@ -118,7 +118,7 @@ class Multiplied(NamedTuple):
     """`times` products of [rows x k] by [k x columns].
 
     cells: float64 [4, 2], pairs of a block of k and one of columns, and products of a row in these: of full blocks of both, of full ones of
-    k and others of columns, the other way round, and of others of both.  left: blocks of k of all left operands of a row.
+    k and others of columns, the other way round, and of others of both.  k_blocks: blocks of k of all left operands of a row.
     reuse: pairs that a block of k is in at most, and a block of columns.  weights: values, and biases where they are not zero.
     """
 
@@ -126,7 +126,7 @@ class Multiplied(NamedTuple):
     rows: int
     columns: int
     cells: Floats
-    left: int
+    k_blocks: int
     reuse: tuple[float, float]
     weights: int
 
@@ -158,7 +158,7 @@ def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Frac
             if c_in <= FOUR and -(-taps * FOUR // c0) < k_blocks:
                 fours, used = AxisBlocks.of(taps * FOUR, c0), c_in / FOUR
                 inner, k_blocks = (
-                    fours._replace(full_lanes=fours.full_lanes * used, rest_lanes=fours.rest_lanes * used),
+                    fours._replace(full_lanes=fours.full_lanes * used, partial_lanes=fours.partial_lanes * used),
                     -(-taps * FOUR // c0),
                 )
             cells = _cells(inner, AxisBlocks.of(columns, c1))
@@ -227,7 +227,7 @@ def work_of(target_graph: TargetGraph, needs: Needs) -> LeastWork:
     loaded, added_up = _loaded_for_it(target_graph, needs), _added_up(target_graph, needs)
     added = set(target_graph.layout.copies)  # this compiler's own, not of the graph
     shapes = target_graph.graph.shapes
-    for spec, leaf in zip(target_graph.operators, needs.made, strict=True):
+    for spec, leaf in zip(target_graph.operators, needs.produced, strict=True):
         op, k, box = spec.operator, spec.index, leaf.needed
         if box is None or spec.name in added:
             continue
@@ -255,7 +255,7 @@ def work_of(target_graph: TargetGraph, needs: Needs) -> LeastWork:
 class OwnLoads(NamedTuple):
     """Loads that count for an operator: the share of its left operand, whether the right one; and whether others read the left one, too."""
 
-    left: float
+    left_share: float
     right: bool
     shared: bool
 
@@ -264,11 +264,11 @@ def _loaded_for_it(target_graph: TargetGraph, needs: Needs) -> list[OwnLoads]:
     """Loads of operands, each counted for one of its readers: a program may load them for all readers at once."""
     count = len(target_graph.operators)
     elsewhere, right, shared = np.zeros(count), np.ones(count, np.bool_), np.zeros(count, np.bool_)
-    for leaf in (*needs.made, *needs.given):
+    for leaf in (*needs.produced, *needs.given):
         for operand, kinds in ((0, Convolution | HeadedProduct), (1, HeadedProduct)):
             readers = [r for r in leaf.readings if r.operand == operand and isinstance(target_graph.operators[r.reader].operator, kinds)]
             shared[[r.reader for r in readers if operand == 0 and len(readers) > 1]] = True
-            for reading in sorted(readers, key=lambda r: -needs.made[r.reader].needed_bytes)[1:]:
+            for reading in sorted(readers, key=lambda r: -needs.produced[r.reader].needed_bytes)[1:]:
                 if operand == 0:
                     elsewhere[reading.reader] += reading.box.channels.sum()
                 else:
@@ -292,7 +292,7 @@ def _added_up(target_graph: TargetGraph, needs: Needs) -> list[bool]:
         return (isinstance(op, Convolution) and operand > 0) or (isinstance(op, Pool) and op.mode == "average")
 
     flags = []
-    for spec, leaf in zip(target_graph.operators, needs.made, strict=True):
+    for spec, leaf in zip(target_graph.operators, needs.produced, strict=True):
         linear = isinstance(spec.operator, Conv) and spec.operator.activation == "none" and not leaf.outside
         flags.append(linear and all(adds(target_graph.operators[r.reader].operator, r.operand) for r in leaf.readings))
     return flags
@@ -303,9 +303,9 @@ def _matrix(machine: Machine, tables: CostTables, dtype: DataType, product: Mult
     fractal, axes = machine.fractal(dtype), tables.matrix[dtype]
     n1, blocks = -(-product.columns // fractal.columns), machine.buffers_bytes.L0C // (fractal.columns * SUM_BYTES)
     columns = blocks if loaded.shared or product.reuse[0] < inf else min(blocks, product.times * n1)
-    tile_steps = _least_step(axes[1], fractal.lanes, product.times * product.left) * _least_step(axes[2], fractal.columns, columns)
+    tile_steps = _least_step(axes[1], fractal.lanes, product.times * product.k_blocks) * _least_step(axes[2], fractal.columns, columns)
     cycles = product.times * steps(product.rows, axes[0]) * product.pairs * tile_steps * int(tables.step_cycles[dtype])
-    left_bytes = product.times * product.rows * product.left * BLOCK_BYTES * loaded.left
+    left_bytes = product.times * product.rows * product.k_blocks * BLOCK_BYTES * loaded.left_share
     right_bytes = product.times * product.pairs * fractal.weight_blocks * BLOCK_BYTES if loaded.right else 0
     out = product.times * product.rows * n1 * fractal.columns * SUM_BYTES
     into_a, into_b, out_of_c = (
@@ -317,7 +317,7 @@ def _matrix(machine: Machine, tables: CostTables, dtype: DataType, product: Mult
     starts = 0.0
     if a and b:
         rooms = a // BLOCK_BYTES, b // (fractal.weight_blocks * BLOCK_BYTES), c // (fractal.columns * SUM_BYTES)
-        pairs = _most(rooms, (product.rows, product.times * product.left, columns), product.reuse)
+        pairs = _most(rooms, (product.rows, product.times * product.k_blocks, columns), product.reuse)
         of_row = product.pairs if product.reuse[0] == inf else product.summed * product.columns / (fractal.lanes * fractal.columns)
         starts = product.times * product.rows * of_row / pairs * machine.matrix.startup_cycles
     return np.array((cycles, into_a.cycles(left_bytes, a) + into_b.cycles(right_bytes, b), out_of_c.cycles(out, c)), np.float64), starts

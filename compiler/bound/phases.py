@@ -39,14 +39,14 @@ class Reads(NamedTuple):
 
     operands: dict[int, list[tuple[Leaf, Touch]]]
 
-    def alone(self, operand: int) -> bool:
+    def is_single(self, operand: int) -> bool:
         """Whether an operand is one leaf: a channel of a concatenation is in one of its parts."""
         return len(self.operands[operand]) == 1
 
 
 def reads_of(target_graph: TargetGraph, needs: Needs) -> list[Reads]:
     reads = [Reads({}) for _ in target_graph.operators]
-    for leaf in (*needs.made, *needs.given):
+    for leaf in (*needs.produced, *needs.given):
         for touch in leaf.readings:
             reads[touch.reader].operands.setdefault(touch.operand, []).append((leaf, touch))
     return reads
@@ -77,7 +77,7 @@ def before_first(target_graph: TargetGraph, needs: Needs) -> list[Ops]:
                 of_pixel |= across
                 if operand == 0 and mixes(spec.operator):
                     of_value |= across
-                elif reads.alone(operand):
+                elif reads.is_single(operand):
                     of_value |= value[k]
         complete.append(frozenset(of_all))
         pixel.append(frozenset(of_pixel))
@@ -105,7 +105,7 @@ def phases_of(target_graph: TargetGraph, needs: Needs, work: NDArray[np.float64]
     """Phases of a target graph.  work: of every operator, in any unit: barriers with little work between them make no phase."""
     count = len(target_graph.operators)
     first, last = np.zeros(count, np.int64), np.full(count, -1, np.int64)
-    if any(leaf.images > 1 for leaf in needs.made):  # a value needs its own image alone
+    if any(leaf.images > 1 for leaf in needs.produced):  # a value needs its own image alone
         return Phases.one(count)
     reads, phase, allowed = reads_of(target_graph, needs), 0, [True] * count
     for barrier, before in enumerate(before_first(target_graph, needs)):

@@ -63,8 +63,8 @@ class _Channels:
 def finished_before(target_graph: TargetGraph, needs: Needs) -> list[tuple[ChannelShare, ...]]:
     """Weights of every operator, by the operators that are finished as soon as one of them is."""
     channels, shapes = _Channels(), target_graph.graph.shapes
-    makers = {leaf.name: leaf for leaf in needs.made}
-    touches = {(leaf.name, r.reader, r.operand): r for leaf in (*needs.made, *needs.given) for r in leaf.readings}
+    makers = {leaf.name: leaf for leaf in needs.produced}
+    touches = {(leaf.name, r.reader, r.operand): r for leaf in (*needs.produced, *needs.given) for r in leaf.readings}
     complete: list[Ops] = []  # finished when all of a result is complete, the operator included
     shares: list[tuple[ChannelShare, ...]] = []
     for spec in target_graph.operators:

@@ -37,7 +37,7 @@ class Excess(NamedTuple):
 
 
 def least_traffic(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]) -> LeastTraffic:
-    outputs = sum(leaf.touched_bytes for leaf in needs.made if leaf.outside)
+    outputs = sum(leaf.touched_bytes for leaf in needs.produced if leaf.outside)
     constants = target_graph.graph.constants
     inputs = sum(leaf.touched_bytes if leaf.name in constants else _in_blocks(leaf) for leaf in needs.given)
     return LeastTraffic(inputs, int(weights.sum()), outputs)
@@ -67,10 +67,10 @@ class FusedGraph(NamedTuple):
 
 
 def fused_of(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]) -> FusedGraph:
-    held = [leaf.needed_bytes for leaf in needs.made]
-    twice = [size if leaf.outside else 2 * size for leaf, size in zip(needs.made, held, strict=True)]
+    held = [leaf.needed_bytes for leaf in needs.produced]
+    twice = [size if leaf.outside else 2 * size for leaf, size in zip(needs.produced, held, strict=True)]
     makers: list[list[int]] = [[] for _ in target_graph.operators]
-    for leaf in needs.made:
+    for leaf in needs.produced:
         for reading in leaf.readings:
             if reading.spread and leaf.needed is not None and reading.box.same(leaf.needed):
                 makers[reading.reader].append(leaf.maker)

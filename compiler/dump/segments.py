@@ -55,7 +55,7 @@ def _shared(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
         return
     names = {storage.address: ("tensor", storage.name) for storage in target_graph.storages}
     names |= {product.weights_at: ("weights", product.name) for product in map(product_of, target_graph.operators) if product is not None}
-    rows = sorted((r.at, r.birth, f"{r.blocks * BLOCK_BYTES:,} B", *names[r.first], r.death) for r in places.residents)
+    rows = sorted((r.block, r.birth, f"{r.blocks * BLOCK_BYTES:,} B", *names[r.first], r.death) for r in places.residents)
     yield f"shared memory: {places.need * BLOCK_BYTES:,} of {target_graph.machine.buffer_blocks(Memory.SHARED) * BLOCK_BYTES:,} B"
     yield from aligned(
         [[f"SHARED[{at}]", size, what, name, f"segments {birth}:{death + 1}"] for at, birth, size, what, name, death in rows]

@@ -195,11 +195,11 @@ def _weights(target_graph: TargetGraph, gene: Gene) -> int:
 
 
 class _Tiles(NamedTuple):
-    """Passes over results that may fit.  whole: whether all of the input is in L1, loaded once."""
+    """Passes over results that may fit.  whole_input: whether all of the input is in L1, loaded once."""
 
     blocks: int
     passes: int
-    whole: bool
+    whole_input: bool
     window: int
 
 
@@ -218,10 +218,10 @@ def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
     needs = {1: live_sizes, _BESIDE: [(a + live_sizes[split - 1][0], b + live_sizes[split - 1][1]) for a, b in live_sizes]}
 
     def moved(tiles: _Tiles) -> tuple[int, int, int]:
-        return tiles.blocks * weights + (tiles.passes if sums and not tiles.whole else 1) * loaded, -tiles.window, tiles.passes
+        return tiles.blocks * weights + (tiles.passes if sums and not tiles.whole_input else 1) * loaded, -tiles.window, tiles.passes
 
     def has_room(tiles: _Tiles) -> bool:
-        have = (room - tiles.whole * loaded // tiles.blocks) * tiles.passes
+        have = (room - tiles.whole_input * loaded // tiles.blocks) * tiles.passes
         return all(rows // tiles.blocks + all_rows <= have for rows, all_rows in needs[tiles.window])
 
     # a rough check of room first: only the best few are decoded
@@ -232,9 +232,12 @@ def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
         once = (1,) if sums and not whole_input and window == 1 else ()
         candidates += [tiles for count in (*once, *counts) if has_room(tiles := _Tiles(blocks, count, whole_input, window))][:2]
     for tiles in sorted(candidates, key=moved)[:_MOST_LOOKS]:
-        if tiles.whole and decode(target_graph, _divided(target_graph, gene, tiles.blocks, tiles.passes, window=tiles.window)) is not None:
+        if (
+            tiles.whole_input
+            and decode(target_graph, _divided(target_graph, gene, tiles.blocks, tiles.passes, window=tiles.window)) is not None
+        ):
             return [_Division(tiles.blocks, tiles.passes, 1, gene.prefetch, window=tiles.window)]
-        if not tiles.whole and (divisions := _with_inputs(target_graph, gene, tiles.blocks, (tiles.passes,), tiles.window)):
+        if not tiles.whole_input and (divisions := _with_inputs(target_graph, gene, tiles.blocks, (tiles.passes,), tiles.window)):
             return divisions if tiles.passes > 1 else []
     return []
 

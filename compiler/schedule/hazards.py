@@ -27,7 +27,7 @@ from simulator.pointer import Pointer, pointer
 class RecordRows(NamedTuple):
     """Scratch per instruction and per edge of a program.
 
-    core, engine: uint8 [n].  known: int32 [n, 6], vector clock.  after: next instruction of the same queue, or -1.  end, key: cycles.
+    core, engine: uint8 [n].  clocks: int32 [n, 6], vector clock.  after: next instruction of the same queue, or -1.  end, key: cycles.
     Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; edge_start: int32 [n + 1], the edges to each.
     set_head, set_tail: int32 [n], set_next: int32 [edges]: the edges from each instruction as a list, or -1.
     Numbers of instructions and of edges have gaps (`instruction_numbers`).
@@ -35,7 +35,7 @@ class RecordRows(NamedTuple):
 
     core: Bytes8
     engine: Bytes8
-    known: Ints32
+    clocks: Ints32
     after: Ints32
     end: Ints
     key: Ints
@@ -73,7 +73,7 @@ class CoreStates(NamedTuple):
 
     numbers: int64 [cores, NUMBERS], ring: int32 [cores, 6, 6, limit], of each core's `Queues`; ports: as there.
     ddr: int32 [cores, granules, 8].  wiped: uint8 [cores, granules], scratch, all 0.  bound, last: `Intervals` of each core, and a free
-    slot for the next one; at: int64 [cores + 1], the slot of each core, and the free one; pieces: int64 [cores].
+    slot for the next one; slots: int64 [cores + 1], the slot of each core, and the free one; pieces: int64 [cores].
     """
 
     numbers: Ints
@@ -84,7 +84,7 @@ class CoreStates(NamedTuple):
     wiped: Bytes8
     bound: Ints32
     last: Ints32
-    at: Ints
+    slots: Ints
     pieces: Ints
 
 
@@ -144,13 +144,13 @@ _NONE = np.iinfo(np.int64).max
 class EngineDrift(NamedTuple):
     """Differences of a pass from the previous pass, over the instructions that both have; int64 [6], by engine.
 
-    known: the last instruction whose clock differs, or -1.  shift: by how many cycles the last one ends later; since: the first of the run
+    clocks: the last instruction whose clock differs, or -1.  shift: by how many cycles the last one ends later; since: the first of the run
     of instructions with that shift.
     all: int64 [4], the last instruction with different edges, or -1; by how many cycles all keys are later, and from which instruction on;
     and how many instructions were adopted (`incremental_converge`).
     """
 
-    known: Ints
+    clocks: Ints
     shift: Ints
     since: Ints
     all: Ints
@@ -164,7 +164,7 @@ def new_drift() -> EngineDrift:
 
 def reset_drift(drift: EngineDrift) -> None:
     """Reset to no instruction of the previous pass."""
-    drift.known[:], drift.shift[:] = -1, _NONE
+    drift.clocks[:], drift.shift[:] = -1, _NONE
     drift.all[:] = -1, _NONE, 0, 0
 
 
@@ -217,7 +217,7 @@ def scan_part(
         pointer(queues.clock), pointer(queues.latest), pointer(queues.ring), pointer(queues.ring_at), pointer(queues.oldest)
     )  # fmt: skip
     free, last_key, queue_first, full = pointer(queues.free), pointer(queues.key), pointer(queues.first), pointer(queues.full)
-    engine, clocks, after, end, key = pointer(rows.engine), pointer(rows.known), pointer(rows.after), pointer(rows.end), pointer(rows.key)
+    engine, clocks, after, end, key = pointer(rows.engine), pointer(rows.clocks), pointer(rows.after), pointer(rows.end), pointer(rows.key)
     edge_start, edge_from, edge_to = pointer(rows.edge_start), pointer(rows.edge_from), pointer(rows.edge_to)
     set_head, set_tail, set_next = pointer(rows.set_head), pointer(rows.set_tail), pointer(rows.set_next)
     part_engines, inner, starts, outer = pointer(part_engine), pointer(inside.need), pointer(inside.start), pointer(inside.outer)
@@ -226,7 +226,12 @@ def scan_part(
     source_of, target_of = pointer(remote.source), pointer(remote.target)
     outers, limit = inside.outer.shape[0], queues.ring.shape[2]
     need, todo, ports = pointer(queues.need), pointer(queues.todo), pointer(queues.ports)
-    drift_clocks, drift_shift, drift_since, drift_all = pointer(drift.known), pointer(drift.shift), pointer(drift.since), pointer(drift.all)
+    drift_clocks, drift_shift, drift_since, drift_all = (
+        pointer(drift.clocks),
+        pointer(drift.shift),
+        pointer(drift.since),
+        pointer(drift.all),
+    )
     edge: Any = np.int64(edge_start[first])
     remote_index = outer_index = 0
     for j in range(part_engine.shape[0]):

@@ -21,20 +21,21 @@ from simulator.addresses import by_reference
 BORDERS = 32  # of a program at most: two are at least 1/32 of its instructions apart
 NEVER = np.iinfo(np.int64).max
 
-PART, FIRST, PAST = range(3)  # columns of `Borders.at`
+PART, FIRST, PAST = range(3)  # columns of `Borders.positions`
 COUNT, USED, SHORT = range(3)  # of `Borders.used`
 
 
 class Borders(NamedTuple):
     """Borders of the last program in order; room for twice as many as a program has.
 
-    at: int64 [room, 3], the part behind each, its first instruction, and its offset in `past`, which has the `Intervals` of every core.
+    positions: int64 [room, 3], the part behind each, its first instruction, and its offset in `past`, which has the `Intervals` of every
+    core.
     numbers, ring, pieces: of `CoreStates` [room, cores, ..].
     used: int64 [3], how many borders there are, how much of `past`, and 1 if that was too short.
     following: int32 [room, 6], of copied borders (`set_aside`), the next instruction of every queue of the first core, or -1.
     """
 
-    at: Ints
+    positions: Ints
     numbers: Ints
     ring: Ints32
     pieces: Ints
@@ -46,13 +47,13 @@ class Borders(NamedTuple):
     def last(self) -> tuple[int, int]:
         """Part and instruction behind the last border; (0, 0) without one."""
         count = int(self.used[COUNT])
-        return (int(self.at[count - 1, PART]), int(self.at[count - 1, FIRST])) if count else (0, 0)
+        return (int(self.positions[count - 1, PART]), int(self.positions[count - 1, FIRST])) if count else (0, 0)
 
     def forget_behind(self, part: int) -> None:
         """Drop the borders behind a part."""
-        count = int(np.searchsorted(self.at[: self.used[COUNT], PART], part, side="right"))
+        count = int(np.searchsorted(self.positions[: self.used[COUNT], PART], part, side="right"))
         if count < self.used[COUNT]:
-            self.used[COUNT], self.used[USED] = count, self.at[count, PAST]
+            self.used[COUNT], self.used[USED] = count, self.positions[count, PAST]
 
     def with_room(self) -> Borders:
         """Borders with more room for pasts if that was too short."""
@@ -77,17 +78,17 @@ def new_borders(cores: int, limit: int) -> Borders:
 def save_border(borders: Borders, states: CoreStates, part: int, first: int) -> None:
     """Save the state in front of a part, if there is room."""
     k, offset, cores = borders.used[COUNT], borders.used[USED], borders.pieces.shape[1]
-    if k == borders.at.shape[0]:
+    if k == borders.positions.shape[0]:
         return
     if offset + cores + 9 * states.pieces[:cores].sum() > borders.past.shape[0]:
         borders.used[SHORT] = 1
         return
-    borders.at[k, PART], borders.at[k, FIRST], borders.at[k, PAST] = part, first, offset
+    borders.positions[k, PART], borders.positions[k, FIRST], borders.positions[k, PAST] = part, first, offset
     for core in range(cores):
         borders.numbers[k, core] = states.numbers[core]
         borders.ring[k, core] = states.ring[core]
         borders.pieces[k, core] = pieces = states.pieces[core]
-        row = states.at[core]
+        row = states.slots[core]
         borders.past[offset : offset + pieces + 1] = states.bound[row, : pieces + 1]
         offset += pieces + 1
         borders.past[offset : offset + 8 * pieces] = states.last[row, :pieces].reshape(8 * pieces)
@@ -104,13 +105,17 @@ def copy_tail_borders(borders: Borders, later: Borders, part: int, part_offset: 
     borders, later, states, rows = by_reference(borders), by_reference(later), by_reference(states), by_reference(rows)
     later.used[COUNT] = later.used[USED] = 0
     for k in range(borders.used[COUNT]):
-        if borders.at[k, PART] < part:
+        if borders.positions[k, PART] < part:
             continue
-        n, new_offset, offset, items = later.used[COUNT], later.used[USED], borders.at[k, PAST], 1 + 9 * borders.pieces[k, 0]
+        n, new_offset, offset, items = later.used[COUNT], later.used[USED], borders.positions[k, PAST], 1 + 9 * borders.pieces[k, 0]
         if new_offset + items > later.past.shape[0]:
             later.used[SHORT] = 1
             break
-        later.at[n, PART], later.at[n, FIRST], later.at[n, PAST] = borders.at[k, PART] + part_offset, borders.at[k, FIRST], new_offset
+        later.positions[n, PART], later.positions[n, FIRST], later.positions[n, PAST] = (
+            borders.positions[k, PART] + part_offset,
+            borders.positions[k, FIRST],
+            new_offset,
+        )
         later.numbers[n], later.ring[n], later.pieces[n] = borders.numbers[k], borders.ring[k], borders.pieces[k]
         later.past[new_offset : new_offset + items] = borders.past[offset : offset + items]
         for e in range(ENGINES):
@@ -123,12 +128,12 @@ def copy_tail_borders(borders: Borders, later: Borders, part: int, part_offset: 
 def restore_border(borders: Borders, states: CoreStates, rows: RecordRows) -> None:
     """Restore the state of the last border, apart from DDR."""
     k = borders.used[COUNT] - 1
-    offset = borders.at[k, PAST]
+    offset = borders.positions[k, PAST]
     for core in range(borders.pieces.shape[1]):
         states.numbers[core] = borders.numbers[k, core]
         states.ring[core] = borders.ring[k, core]
         states.pieces[core] = pieces = borders.pieces[k, core]
-        row = states.at[core]
+        row = states.slots[core]
         states.bound[row, : pieces + 1] = borders.past[offset : offset + pieces + 1]
         offset += pieces + 1
         states.last[row, :pieces] = borders.past[offset : offset + 8 * pieces].reshape((pieces, 8))

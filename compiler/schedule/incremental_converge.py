@@ -51,7 +51,7 @@ def _is_same(number: int, engine: int, active: int, tail: int, shift: int, drift
     return (
         bool(active >> engine & 1)
         and number >= tail
-        and number > drift.known[engine]
+        and number > drift.clocks[engine]
         and number >= drift.since[engine]
         and drift.shift[engine] == shift
     )
@@ -65,7 +65,7 @@ def _same_memories(
 
     base: int64 [6], the last instruction of every engine that all waited for.  low: int64 [6], lowered to the first that may be waited for.
     """
-    row, pieces, pieces_then, past = states.at[0], states.pieces[0], borders.pieces[border, 0], borders.at[border, PAST]
+    row, pieces, pieces_then, past = states.slots[0], states.pieces[0], borders.pieces[border, 0], borders.positions[border, PAST]
     bound, last = states.bound[row], states.last[row]
     bound_then, last_then = borders.past[past : past + pieces_then + 1], borders.past[past + pieces_then + 1 : past + 1 + 9 * pieces_then]
     p = o = 0
@@ -161,7 +161,7 @@ def find_shift(
     for source in range(ENGINES):
         for waiter in range(ENGINES):
             if active >> source & 1:
-                least = min(queues.clock[source, waiter], np.int64(rows.known[low[source], waiter]))
+                least = min(queues.clock[source, waiter], np.int64(rows.clocks[low[source], waiter]))
                 if active >> waiter & 1:
                     if not _same_counts(queues, prev, source, waiter, least, changed_from, tail):
                         return NEVER

@@ -54,7 +54,7 @@ def rewind_pass(
     """
     states, cross, rows, borders = by_reference(states), by_reference(cross), by_reference(rows), by_reference(borders)
     k = borders.used[COUNT] - 1
-    border_part = borders.at[k, PART] if k >= 0 else 0
+    border_part = borders.positions[k, PART] if k >= 0 else 0
     least = states.ddr.shape[1]
     if k >= 0:
         lower_keys(borders, k, states, rows, keys)
@@ -62,8 +62,8 @@ def rewind_pass(
     for p in range(border_part, parts_before.shape[0]):
         part, core = part_of(parts_before[p]), cores_before[p]
         if k >= 0:
-            mark_changed(borders.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows, changed)
-            cut_edges(borders.at[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows)
+            mark_changed(borders.positions[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows, changed)
+            cut_edges(borders.positions[k, FIRST], EDGES * number_before[p, 0], number_before[p, 1], rows)
         least = min(least, reset_ddr_rows(part.bound, part.touched, states.ddr[core], states.wiped[core]))
     if cross.last.shape[0]:
         reset_cross_core(cross)
@@ -98,9 +98,9 @@ def schedule_parts(
     while p < stop:
         first = number[p, 0]
         # in the tail, at a border of the previous program: try to adopt its results
-        while k < later.used[COUNT] and later.at[k, PART] < p:
+        while k < later.used[COUNT] and later.positions[k, PART] < p:
             k += 1
-        if p >= tail and k < later.used[COUNT] and later.at[k, PART] == p:
+        if p >= tail and k < later.used[COUNT] and later.positions[k, PART] == p:
             q = _adopt_parts(parts, number, p, stop, states, rows, borders, k, later, changed_from, number[tail, 0], moving, latency, drift)
             if q > p:
                 p, last_border = q, number[q, 0]
@@ -115,7 +115,7 @@ def schedule_parts(
                 part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target
             )
         # the new history goes to the free slot, then both change places
-        slot, free_slot = states.at[core], states.at[states.at.shape[0] - 1]
+        slot, free_slot = states.slots[core], states.slots[states.slots.shape[0] - 1]
         past, out = Intervals(states.bound[slot], states.last[slot]), Intervals(states.bound[free_slot], states.last[free_slot])
         cross_edges = Remote(remote.source, remote.target, edge_count, remote.latency)
         rows.edge_start[first] = EDGES * first
@@ -123,7 +123,7 @@ def schedule_parts(
             part, latency, core, first, queues_of(states, core), states.ddr[core], past, states.pieces[core], out, piece, cross_edges,
             rows, drift, p >= tail,
         )  # fmt: skip
-        states.at[core], states.at[states.at.shape[0] - 1] = free_slot, slot
+        states.slots[core], states.slots[states.slots.shape[0] - 1] = free_slot, slot
         edges = rows.edge_start[first + part.engine.shape[0]]
         if edges > EDGES * number[p + 1, 0]:
             return False
@@ -137,7 +137,7 @@ def schedule_parts(
 @njit(cache=True)
 def _stretch(parts: Ints, first_part: int, stop: int, border: int, later: Borders) -> tuple[int, int]:
     """Engines active in the parts from `first_part`, at border `border`, up to the next border; and the part there."""
-    end = later.at[border + 1, PART] if border + 1 < later.used[COUNT] else stop
+    end = later.positions[border + 1, PART] if border + 1 < later.used[COUNT] else stop
     active = 0
     for part in range(first_part, end):
         active |= parts[part, USED]
@@ -168,12 +168,12 @@ def _adopt_parts(
             part, instruction = part_of(parts[t]), number[t, 0]
             drift.all[TAKEN] += parts[t, RECORDS]
             adopt_instructions(instruction, parts[t, RECORDS], EDGES * instruction, number[t, 1], first, shift, rows)
-            slot, free_slot = states.at[0], states.at[states.at.shape[0] - 1]
+            slot, free_slot = states.slots[0], states.slots[states.slots.shape[0] - 1]
             past, out = Intervals(states.bound[slot], states.last[slot]), Intervals(states.bound[free_slot], states.last[free_slot])
             states.pieces[0] = record_part(
                 part.bound, part.touched, part.inside.last, instruction, states.ddr[0], past, states.pieces[0], out
             )
-            states.at[0], states.at[states.at.shape[0] - 1] = free_slot, slot
+            states.slots[0], states.slots[states.slots.shape[0] - 1] = free_slot, slot
         if end == stop:
             return end
         border += 1
@@ -196,5 +196,5 @@ def extend_changes(
     """Extend `changed` and `keys`, as `rewind` filled them, by this program's parts behind a border."""
     states, rows, borders = by_reference(states), by_reference(rows), by_reference(borders)
     lower_keys(borders, border, states, rows, keys)
-    for p in range(borders.at[border, PART], parts.shape[0]):
-        mark_changed(borders.at[border, FIRST], EDGES * number[p, 0], number[p, 1], rows, changed)
+    for p in range(borders.positions[border, PART], parts.shape[0]):
+        mark_changed(borders.positions[border, FIRST], EDGES * number[p, 0], number[p, 1], rows, changed)

@@ -22,7 +22,7 @@ SRC, DST, S0, D = isa.SRC, isa.DST, isa.S0, isa.D
 
 
 class Resident(NamedTuple):
-    """Data of `blocks` blocks from block `first` of DDR on, at block `at` of the shared memory, in segments birth .. death.
+    """Data of `blocks` blocks from block `first` of DDR on, at block `block` of the shared memory, in segments birth .. death.
 
     after: indices of the earlier residents of its blocks.
     """
@@ -31,7 +31,7 @@ class Resident(NamedTuple):
     blocks: int
     birth: int
     death: int
-    at: int
+    block: int
     after: tuple[int, ...]
 
 
@@ -69,7 +69,7 @@ def allocate_residents(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
 def resolve_addresses(code: Code, places: SharedPlaces) -> None:
     """Replace addresses in DDR by those in the shared memory."""
     if places.residents:
-        _settle(code, np.array([(r.first, r.at) for r in places.residents], np.int64))
+        _settle(code, np.array([(r.first, r.block) for r in places.residents], np.int64))
 
 
 @njit(cache=True)

@@ -262,7 +262,7 @@ def _rows(room: int, edges: int) -> RecordRows:
     return RecordRows(
         core=np.empty(room, np.uint8),
         engine=np.empty(room, np.uint8),
-        known=np.empty((room, ENGINES), np.int32),
+        clocks=np.empty((room, ENGINES), np.int32),
         after=np.empty(room, np.int32),
         end=np.empty(room, np.int64),
         key=np.empty(room, np.int64),

@@ -214,7 +214,7 @@ def _laid_out(
     touch, sums = np.zeros((2, len(run.allocations), count, 2), np.int64), np.zeros((len(run.allocations), 3), np.int64)
     needed_rows, in_ring = _needed(target_graph)[start:stop], np.array(rings, np.bool_)
     _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, needed_rows, run.allocated, in_ring, begin, rows, sizes)
-    _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, touch, sums)
+    _touch(run.use_start, run.uses, run.made_start, run.makers, in_ring, begin, rows, touch, sums)
     # persistent tensors are not stored
     for k, spec in enumerate(target_graph.operators[start:stop] if held else ()):
         if held >> spec.y.storage & 1:

@@ -54,7 +54,7 @@ class OperatorRun:
     leaves: bool [operators], whose output the segment stores.
     inside: whose output it reads.  allocated: int64 [operators], the index of its output among `allocations`, -1 if it is not inside.
     readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
-    uses: int64 [.., 4], the same of the reads of a storage, from use_start on; made: int64 [..], its makers, from made_start on.
+    uses: int64 [.., 4], the same of the reads of a storage, from use_start on; makers: int64 [..], its makers, from made_start on.
     """
 
     reach: Ints
@@ -68,7 +68,7 @@ class OperatorRun:
     use_start: Ints
     uses: Ints
     made_start: Ints
-    made: Ints
+    makers: Ints
     loads: tuple[Load, ...]
 
 

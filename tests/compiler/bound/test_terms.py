@@ -179,7 +179,7 @@ def test_what_is_needed_of_a_tensor() -> None:
     assert needs.given[0].touched_bytes == 16 * 64 * 2
     needs = needs_of(target_graph(EDGE, (1, 16, 8, 8), max_pool("a", "x", 3, 2), conv("y", "a", (16, 16), kernel=1)))
     assert needs.given[0].touched_bytes == 16 * 49 * 2
-    assert needs.made[0].needed_bytes == 16 * 9 * 2
+    assert needs.produced[0].needed_bytes == 16 * 9 * 2
 
 
 def test_outputs_and_concatenations_count_once() -> None:
