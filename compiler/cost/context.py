@@ -37,20 +37,12 @@ def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.fl
     contention, grant, ddr = machine.contention[level], machine.granted(level), machine.ddr
     timings = ddr.timings
     columns = (
-        contention.share,
-        log2(1 + contention.latency_cycles),
-        log2(1 + grant.l1_bytes),
-        log2(1 + grant.shared_bytes),
-        grant.cores,
+        contention.share, log2(1 + contention.latency_cycles), log2(1 + grant.l1_bytes), log2(1 + grant.shared_bytes), grant.cores,
         *(log2(1 + machine.buffer_blocks(memory) * BLOCK_BYTES) for memory in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB)),
-        log2(machine.peak(dtype)),
-        log2(ddr.deliverable),
-        *(log2(machine.path_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3)),
-        log2(1 + ddr.latency_cycles),
-        ddr.outstanding,
-        0.0 if timings is None else log2(1 + timings.activate_bytes),
-        float(ddr.turned / ddr.deliverable),
-    )
+        log2(machine.peak(dtype)), log2(ddr.deliverable),
+        *(log2(machine.path_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3)), log2(1 + ddr.latency_cycles),
+        ddr.outstanding, 0.0 if timings is None else log2(1 + timings.activate_bytes), float(ddr.turned / ddr.deliverable),
+    )  # fmt: skip
     return np.array(columns, np.float32)
 
 

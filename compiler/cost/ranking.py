@@ -301,15 +301,9 @@ def tiling_of(
     weights: Literal["resident", "streamed"], chunk_n1: int, chunk_k1: int, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int
 ) -> ConvTiling:
     return ConvTiling.model_construct(
-        kind="conv",
-        weights=weights,
-        chunk_n1=chunk_n1,
-        chunk_k1=chunk_k1,
-        tile_m=tile_m,
-        tile_n1=tile_n1,
-        tile_k1=tile_k1,
+        kind="conv", weights=weights, chunk_n1=chunk_n1, chunk_k1=chunk_k1, tile_m=tile_m, tile_n1=tile_n1, tile_k1=tile_k1,
         order="n" if n_outer else "m",
-    )
+    )  # fmt: skip
 
 
 def conv_tiling(

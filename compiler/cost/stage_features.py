@@ -58,17 +58,9 @@ def stage_features(
         source = spec.reads[0]
         source_blocks = spec.input_rows(rows) * target_graph.storages[source.storage].row_blocks
         extents = (
-            product.groups,
-            rows * spec.out_w,
-            product.n1,
-            product.k1,
-            *product.fractal[:4],
-            product.staying,
-            source.planes,
-            source_blocks,
-            product.parts.cut,
-            product.needed,
-        )
+            product.groups, rows * spec.out_w, product.n1, product.k1, *product.fractal[:4], product.staying, source.planes,
+            source_blocks, product.parts.cut, product.needed,
+        )  # fmt: skip
         sums: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times, together)
         return sums
     out = [0.0] * (2 * _MEANS)

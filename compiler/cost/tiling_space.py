@@ -166,11 +166,9 @@ def m_side(shape: Shape, cost: Cost, tile: int) -> tuple[int, int, int, int]:
     """Figures along m: tiles, steps of MMAD, cycles of the left operand to L0A, and rows of the largest tile."""
     tiles, rows = (shape.pixels + tile - 1) // tile, padded_rows(cost.rows, shape.pixels, tile)
     return (
-        tiles,
-        closed_form.steps_along(cost, closed_form.M, single_piece(rows), tile),
-        int(closed_form.a_cycles(cost, rows * shape.k1)),
+        tiles, closed_form.steps_along(cost, closed_form.M, single_piece(rows), tile), int(closed_form.a_cycles(cost, rows * shape.k1)),
         min(tile, rows),
-    )
+    )  # fmt: skip
 
 
 @njit(cache=True)
@@ -224,19 +222,10 @@ def chunk_work(
 
 @njit(cache=True)
 def block_cycles(
-    shape: Shape,
-    cost: Cost,
-    along_m: tuple[int, int, int, int],
-    along_n: tuple[int, int],
-    along_k: tuple[int, int, int],
-    weights: int,
-    fill: int,
-    fix: int,
-    drain: int,
-    n_outer: int,
-    room: Pair,
-) -> int:
-    """Estimate of a point; weights, room: see `work`.  No division: it is the ranking's inner loop."""
+    shape: Shape, cost: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int,
+    fill: int, fix: int, drain: int, n_outer: int, room: Pair,
+) -> int:  # fmt: skip
+    """Estimate of a point; weights, room: see `chunk_work`.  No division: it is the ranking's inner loop."""
     cube, moves = chunk_work(cost, along_m, along_n, along_k, weights, n_outer, room)
     return side_by_side(shape, cost, cube, moves, along_m[0] * along_n[0] * along_k[0], fill, fix, drain)
 
@@ -312,18 +301,9 @@ def _estimate(shape: Shape, cost: Cost, points: NDArray[np.int64]) -> NDArray[np
         fix, drain = cycles_out(shape, cost, along_m[0], along_m[3], along_n[0], n)
         fill = fill_cycles(cost, along_m[3], n, k)
         out[i] = block_cycles(
-            shape,
-            cost,
-            along_m,
-            along_n,
-            k_side(shape, cost, k),
-            weights,
-            fill,
-            fix,
-            drain,
-            n_outer,
+            shape, cost, along_m, along_n, k_side(shape, cost, k), weights, fill, fix, drain, n_outer,
             l0_slot_counts(shape.l0, cost.weight_blocks, m, n, k),
-        )
+        )  # fmt: skip
     return out
 
 

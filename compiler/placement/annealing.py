@@ -49,20 +49,9 @@ def anneal(choices: Choices, starts: Ints, chosen: Ints, draws: Floats, port: fl
 
 @njit(cache=True)
 def _anneal(
-    longest: int,
-    first: Ints,
-    option: Ints,
-    cycles: Floats,
-    moved: Floats,
-    cores: Masks,
-    source: Ints,
-    target: Ints,
-    starts: Ints,
-    start_options: Ints,
-    draws: Floats,
-    port: float,
-    delay: float,
-) -> tuple[float, int, Ints, Ints]:
+    longest: int, first: Ints, option: Ints, cycles: Floats, moved: Floats, cores: Masks, source: Ints, target: Ints, starts: Ints,
+    start_options: Ints, draws: Floats, port: float, delay: float,
+) -> tuple[float, int, Ints, Ints]:  # fmt: skip
     operators, count = (first.shape[0] - 1) // longest, starts.shape[0]
     piece, wires, before = np.empty(operators, np.int64), np.empty(operators + 1, np.int64), np.empty(source.shape[0], np.int64)
     cut, kind = np.full(operators + 1, operators), np.zeros(operators, np.int64)

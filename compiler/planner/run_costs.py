@@ -83,13 +83,10 @@ def operator_table(target_graph: TargetGraph) -> OperatorTable:
             last[p] = k
         start.append(len(edges))
     return OperatorTable(
-        np.array(sizes, np.int64).reshape(-1, _MOST + 1),
-        np.array([spec.runs_on == "CUBE" for spec in target_graph.operators], np.bool_),
+        np.array(sizes, np.int64).reshape(-1, _MOST + 1), np.array([spec.runs_on == "CUBE" for spec in target_graph.operators], np.bool_),
         np.array([spec.index in target_graph.escapes for spec in target_graph.operators], np.bool_),
-        np.array(edges, np.int64).reshape(-1, 4),
-        np.array(start, np.int64),
-        np.array(before, np.int64),
-    )
+        np.array(edges, np.int64).reshape(-1, 4), np.array(start, np.int64), np.array(before, np.int64),
+    )  # fmt: skip
 
 
 def single_operator_cycles(target_graph: TargetGraph, structures: Structures, ways: Sequence[Gene]) -> Floats:
@@ -144,20 +141,9 @@ def _block(sizes: Ints, operator: int, blocks: int) -> int:
 
 @njit(cache=True)
 def _guess(
-    sizes: Ints,
-    matrix: NDArray[np.bool_],
-    escapes: NDArray[np.bool_],
-    edges: Ints,
-    edge_start: Ints,
-    before: Ints,
-    ways: Ints,
-    cycles: Floats,
-    images: int,
-    l1_blocks: int,
-    rates: Floats,
-    port: Floats,
-    out: Floats,
-) -> None:
+    sizes: Ints, matrix: NDArray[np.bool_], escapes: NDArray[np.bool_], edges: Ints, edge_start: Ints, before: Ints, ways: Ints,
+    cycles: Floats, images: int, l1_blocks: int, rates: Floats, port: Floats, out: Floats,
+) -> None:  # fmt: skip
     """Fill out.  ways: int64 [ways, 3], blocks, how often resident data is loaded, and images of a block.
 
     rates: float64 [ways, 2], blocks per cycle of reads and of writes.

@@ -55,16 +55,10 @@ def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
     queues = _QUEUES * cores
     pairs = (queues, queues)
     return CrossCore(
-        np.full((granules, queues if shared else cores), -1, np.int32),
-        np.full((granules if shared else 0, queues), -1, np.int32),
-        np.full(pairs, -1, np.int64),
-        np.full(pairs, -1, np.int64),
-        np.zeros(pairs, np.int64),
-        np.full(pairs, -1, np.int64),
-        np.zeros(pairs, np.int64),
-        np.zeros(queues, np.int64),
-        np.full(queues, -1, np.int64),
-    )
+        np.full((granules, queues if shared else cores), -1, np.int32), np.full((granules if shared else 0, queues), -1, np.int32),
+        np.full(pairs, -1, np.int64), np.full(pairs, -1, np.int64), np.zeros(pairs, np.int64), np.full(pairs, -1, np.int64),
+        np.zeros(pairs, np.int64), np.zeros(queues, np.int64), np.full(queues, -1, np.int64),
+    )  # fmt: skip
 
 
 @njit(cache=True)
@@ -109,17 +103,9 @@ def _wait(cross: CrossCore, queue: int, source: int, move: int, instruction: int
 
 @njit(cache=True)
 def find_cross_core_waits(
-    engine: Bytes8,
-    span: Ints32,
-    start: Ints32,
-    bound: Ints32,
-    core: int,
-    first: int,
-    limit: int,
-    cross: CrossCore,
-    source: Ints32,
+    engine: Bytes8, span: Ints32, start: Ints32, bound: Ints32, core: int, first: int, limit: int, cross: CrossCore, source: Ints32,
     target: Ints32,
-) -> int:
+) -> int:  # fmt: skip
     """Fill source and target with the edges from other cores to a part's instructions (`first` ..); returns how many."""
     granules, writers = cross.written.shape
     queues = cross.last.shape[0]

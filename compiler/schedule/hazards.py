@@ -96,17 +96,11 @@ LATEST, FIRST_OF = 3 * _PAIRS, 3 * _PAIRS + 3 * ENGINES  # of `numbers`: `Queues
 def new_states(cores: int, limit: int, ports: Ints, ddr_granules: int, on_chip: int) -> CoreStates:
     """State of so many cores before any access.  limit: of the count of a flag."""
     return CoreStates(
-        np.empty((cores, NUMBERS), np.int64),
-        np.empty((cores, ENGINES, ENGINES, limit), np.int32),
-        ports,
-        np.empty((2, ENGINES), np.int64),
-        np.full((cores, ddr_granules, 8), -1, np.int32),
-        np.zeros((cores, ddr_granules), np.uint8),
-        np.zeros((cores + 1, on_chip + 1), np.int32),
-        np.empty((cores + 1, on_chip, 8), np.int32),
-        np.arange(cores + 1),
+        np.empty((cores, NUMBERS), np.int64), np.empty((cores, ENGINES, ENGINES, limit), np.int32), ports,
+        np.empty((2, ENGINES), np.int64), np.full((cores, ddr_granules, 8), -1, np.int32), np.zeros((cores, ddr_granules), np.uint8),
+        np.zeros((cores + 1, on_chip + 1), np.int32), np.empty((cores + 1, on_chip, 8), np.int32), np.arange(cores + 1),
         np.zeros(cores, np.int64),
-    )
+    )  # fmt: skip
 
 
 @njit(cache=True)
@@ -191,23 +185,10 @@ def _connect(
 
 @njit(cache=True)
 def scan_part(
-    part_engine: Bytes8,
-    inside: LocalDependences,
-    transfer: Bytes8,
-    cycles: Ints,
-    latency: int,
-    first: int,
-    queues: Queues,
-    bound: Ints32,
-    ddr: Ints32,
-    past: Intervals,
-    pieces: int,
-    piece: Ints32,
-    remote: Remote,
-    rows: RecordRows,
-    drift: EngineDrift,
+    part_engine: Bytes8, inside: LocalDependences, transfer: Bytes8, cycles: Ints, latency: int, first: int, queues: Queues,
+    bound: Ints32, ddr: Ints32, past: Intervals, pieces: int, piece: Ints32, remote: Remote, rows: RecordRows, drift: EngineDrift,
     compare: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Find hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer.
 
     bound .. piece: the history in front of the part (see `access_history`).  compare: `rows` has the part's results of the previous pass;
@@ -227,11 +208,8 @@ def scan_part(
     outers, limit = inside.outer.shape[0], queues.ring.shape[2]
     need, todo, ports = pointer(queues.need), pointer(queues.todo), pointer(queues.ports)
     drift_clocks, drift_shift, drift_since, drift_all = (
-        pointer(drift.clocks),
-        pointer(drift.shift),
-        pointer(drift.since),
-        pointer(drift.all),
-    )
+        pointer(drift.clocks), pointer(drift.shift), pointer(drift.since), pointer(drift.all),
+    )  # fmt: skip
     edge: Any = np.int64(edge_start[first])
     remote_index = outer_index = 0
     for j in range(part_engine.shape[0]):

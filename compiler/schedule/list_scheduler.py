@@ -93,12 +93,8 @@ def _behind(
     write: that is no edge of its own.
     """
     span, start, edge, first, read = (
-        pointer(span_array),
-        pointer(start_array),
-        pointer(edge_array),
-        pointer(first_array),
-        pointer(read_array),
-    )
+        pointer(span_array), pointer(start_array), pointer(edge_array), pointer(first_array), pointer(read_array),
+    )  # fmt: skip
     writer, reader, stamp = pointer(writer_array), pointer(reader_array), pointer(stamp_array)
     writer_array[:] = reader_array[:] = stamp_array[:] = -1
     n, edge_count, read_count = first_array.shape[0], 0, 0

@@ -66,20 +66,9 @@ def find_dependences(
 
 @njit(cache=True)
 def _look(
-    engine: Bytes8,
-    span: Ints32,
-    start: Ints32,
-    ddr_cells: int,
-    overlaps: Bytes8,
-    last: Ints32,
-    clock_array: Ints32,
-    conflict_array: Ints32,
-    clocks_array: Ints32,
-    need_start: Ints32,
-    need: Ints32,
-    outer: Ints32,
-    touched: Bytes8,
-) -> tuple[int, int]:
+    engine: Bytes8, span: Ints32, start: Ints32, ddr_cells: int, overlaps: Bytes8, last: Ints32, clock_array: Ints32,
+    conflict_array: Ints32, clocks_array: Ints32, need_start: Ints32, need: Ints32, outer: Ints32, touched: Bytes8,
+) -> tuple[int, int]:  # fmt: skip
     """Fill need_start, need, outer, last and touched; returns the lengths of need and outer.
 
     clock_array: int32 [6, 6], and conflict_array: int32 [6], scratch.  clocks_array: int32 [n, 6], scratch: vector clock of every

@@ -327,22 +327,9 @@ class Footprints:
 
 @njit(cache=True)
 def _reorder(
-    order: Ints,
-    engine: Bytes8,
-    overlaps: Bytes8,
-    transfer: Bytes8,
-    cost: Ints,
-    cycles: Ints,
-    span: Ints32,
-    start: Ints32,
-    new_engine: Bytes8,
-    new_overlaps: Bytes8,
-    new_transfer: Bytes8,
-    new_cost: Ints,
-    new_cycles: Ints,
-    new_span: Ints32,
-    new_start: Ints32,
-) -> None:
+    order: Ints, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, cost: Ints, cycles: Ints, span: Ints32, start: Ints32,
+    new_engine: Bytes8, new_overlaps: Bytes8, new_transfer: Bytes8, new_cost: Ints, new_cycles: Ints, new_span: Ints32, new_start: Ints32,
+) -> None:  # fmt: skip
     """Copy the records' arrays and spans in another order."""
     span_count = 0
     for k in range(order.shape[0]):

@@ -77,19 +77,11 @@ def part_of(row: Ints) -> Part:
     """Part of a row of the table."""
     records, cells = row[RECORDS], row[CELLS]
     inside = LocalDependences(
-        carray(int32_at(row[_BEGIN]), records + 1),
-        carray(int32_at(row[_NEED]), row[_NEEDS]),
-        carray(int32_at(row[_OUTER]), (row[_OUTERS], 3)),
-        carray(int32_at(row[_LAST]), (cells, 8)),
-    )
+        carray(int32_at(row[_BEGIN]), records + 1), carray(int32_at(row[_NEED]), row[_NEEDS]),
+        carray(int32_at(row[_OUTER]), (row[_OUTERS], 3)), carray(int32_at(row[_LAST]), (cells, 8)),
+    )  # fmt: skip
     return Part(
-        carray(uint8_at(row[_ENGINE]), records),
-        carray(int32_at(row[_SPAN]), (row[_SPANS], 2)),
-        carray(int32_at(row[_START]), records + 1),
-        carray(int32_at(row[_BOUND]), cells + 1),
-        carray(uint8_at(row[_TOUCHED]), cells),
-        carray(uint8_at(row[_TRANSFER]), records),
-        carray(int64_at(row[_CYCLES]), records),
-        carray(int64_at(row[_COST]), records),
-        inside,
-    )
+        carray(uint8_at(row[_ENGINE]), records), carray(int32_at(row[_SPAN]), (row[_SPANS], 2)),
+        carray(int32_at(row[_START]), records + 1), carray(int32_at(row[_BOUND]), cells + 1), carray(uint8_at(row[_TOUCHED]), cells),
+        carray(uint8_at(row[_TRANSFER]), records), carray(int64_at(row[_CYCLES]), records), carray(int64_at(row[_COST]), records), inside,
+    )  # fmt: skip

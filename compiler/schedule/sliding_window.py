@@ -155,18 +155,9 @@ def _ready(edge: Ints, end: Ints, done: Ints, operator: int, iteration: int) -> 
 
 @njit(cache=True)
 def _list(
-    weight_cycles: Ints,
-    load: Ints,
-    reads: NDArray[np.bool_],
-    length: Ints,
-    weight: Ints,
-    edge: Ints,
-    lane_of: Ints,
-    window: int,
-    nodes: Ints,
-    begin: Ints,
-    end_of: Ints,
-) -> None:
+    weight_cycles: Ints, load: Ints, reads: NDArray[np.bool_], length: Ints, weight: Ints, edge: Ints, lane_of: Ints, window: int,
+    nodes: Ints, begin: Ints, end_of: Ints,
+) -> None:  # fmt: skip
     """Fill nodes, begin and end_of.  window: 0 is greedy."""
     operators, count = length.shape
     done = np.zeros(operators, np.int64)

@@ -75,19 +75,9 @@ def find_rows(first: Ints, stream: Bytes8, after: Ints32, edge_start: Ints32, se
 
 @njit(cache=True)
 def write_part(
-    code: Code,
-    first: int,
-    tag: int,
-    place: Ints32,
-    core: Bytes8,
-    engine: Bytes8,
-    edge_start: Ints32,
-    edge_from: Ints32,
-    edge_to: Ints32,
-    set_head: Ints32,
-    set_next: Ints32,
-    out: Code,
-) -> None:
+    code: Code, first: int, tag: int, place: Ints32, core: Bytes8, engine: Bytes8, edge_start: Ints32, edge_from: Ints32, edge_to: Ints32,
+    set_head: Ints32, set_next: Ints32, out: Code,
+) -> None:  # fmt: skip
     """Copy the records of one part (instructions `first` ..), and the flags around them, to their rows of the stream."""
     for j in range(code.shape[0]):
         i = first + j

@@ -260,16 +260,8 @@ def _rows(room: int, edges: int) -> RecordRows:
     Most of the room for edges is never touched: a few kinds of instructions have several, and memory comes with its first use.
     """
     return RecordRows(
-        core=np.empty(room, np.uint8),
-        engine=np.empty(room, np.uint8),
-        clocks=np.empty((room, ENGINES), np.int32),
-        after=np.empty(room, np.int32),
-        end=np.empty(room, np.int64),
-        key=np.empty(room, np.int64),
-        edge_start=np.empty(room + 1, np.int32),
-        edge_from=np.empty(edges, np.int32),
-        edge_to=np.empty(edges, np.int32),
-        set_head=np.empty(room, np.int32),
-        set_tail=np.empty(room, np.int32),
-        set_next=np.empty(edges, np.int32),
-    )
+        core=np.empty(room, np.uint8), engine=np.empty(room, np.uint8), clocks=np.empty((room, ENGINES), np.int32),
+        after=np.empty(room, np.int32), end=np.empty(room, np.int64), key=np.empty(room, np.int64),
+        edge_start=np.empty(room + 1, np.int32), edge_from=np.empty(edges, np.int32), edge_to=np.empty(edges, np.int32),
+        set_head=np.empty(room, np.int32), set_tail=np.empty(room, np.int32), set_next=np.empty(edges, np.int32),
+    )  # fmt: skip

@@ -277,18 +277,9 @@ def _wanted(as_main: int, as_other: int, for_all: int, main: int, main_stop: int
 
 @njit(cache=True)
 def _follow(
-    reach: Ints,
-    bounds: Ints,
-    leaves: Bools,
-    reader_start: Ints,
-    readers: Ints,
-    needed_rows: Ints,
-    allocated: Ints,
-    rings: Bools,
-    begin: Ints,
-    rows: Ints,
-    sizes: Ints,
-) -> None:
+    reach: Ints, bounds: Ints, leaves: Bools, reader_start: Ints, readers: Ints, needed_rows: Ints, allocated: Ints, rings: Bools,
+    begin: Ints, rows: Ints, sizes: Ints,
+) -> None:  # fmt: skip
     """Fill rows, int64 [3, operators, blocks, 2]: computed, of the main input, and stored; and sizes, int64 [operators, blocks + 1].
 
     sizes: rows computed in every block, and rows stored in all.
@@ -341,16 +332,8 @@ def _once(wanted: Ints, begin: Ints, out: Ints) -> None:
 
 @njit(cache=True)
 def _touch(
-    use_start: Ints,
-    uses: Ints,
-    made_start: Ints,
-    maker_of: Ints,
-    rings: Bools,
-    begin: Ints,
-    rows: Ints,
-    accesses: Ints,
-    sums: Ints,
-) -> None:
+    use_start: Ints, uses: Ints, made_start: Ints, maker_of: Ints, rings: Bools, begin: Ints, rows: Ints, accesses: Ints, sums: Ints,
+) -> None:  # fmt: skip
     """Fill accesses, int64 [2, storages, blocks, 2]: touched and fresh rows of every resident storage; and sums, int64 [storages, 3].
 
     sums: whether it is cached, rows of the highest block, rows loaded.  rows: as `_follow` fills them.

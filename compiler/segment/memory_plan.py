@@ -192,6 +192,7 @@ def place_segment(
             return Infeasible(segment_label(plan), demand)
         demands.append(demand)
     target_graph, blocks = strips[0]
+    # memory by memory: persistent tensors take the top of L1, a machine without UB has a region of L1 for it
     machine, addresses, peaks, requested = target_graph.machine, {}, {}, {}
     rule, region = conflict_rule(target_graph, blocks, plan.sliding, plan.window), region_blocks(machine)
     for memory, requests in _requests(strips, plan, demands):
