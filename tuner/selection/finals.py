@@ -1,7 +1,7 @@
-"""Which of a search's best programs a board likes best, when they are measured again side by side.
+"""Finals on a board: a search's best programs are measured again side by side.
 
-A champion that was measured once is partly the luckiest of many.  So the best few programs race (`tuner.selection.race`), and what noise
-alone sets apart goes to the simpler plan.
+A champion measured once is partly the luckiest of many.  So the best few programs race (`tuner.selection.race`), and among programs that
+noise does not separate the simplest plan wins.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Standing = Literal["champion", "not told apart", "slower", "failed"]
 
 
 class BoardFailedError(TilefarmError):
-    """No reading decided anything."""
+    """Error for finals without a usable reading."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A program that is to be measured again.  simulated: cycles by level that grants what it needs, by the simulator."""
+    """Program of the finals.  simulated: simulated cycles by level, for levels that grant its needs."""
 
     plan: Plan
     program: Encoded
@@ -44,16 +44,16 @@ class Contender:
 
     @property
     def simplicity(self) -> tuple[int, int, str]:
-        """Less is simpler."""
+        """Sort key; less is simpler."""
         return len(self.plan.segments), self.instructions, self.plan.digest
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """What was read of a contender.
+    """Readings of a contender.
 
-    By level that it was read at: cycles (None where half of the rounds failed, see `estimates`); spread, of its readings, in parts of them;
-    readings; standing, of no level for a baseline.
+    By level: cycles (None where half of the rounds failed, see `estimates`); relative spread of its readings; number of readings; standing,
+    for no level of a baseline.
     """
 
     contender: Contender
@@ -65,7 +65,7 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Verdict:
-    """plans: the winner's per level.  baselines: as `finalists`, and none of them; one for everything that levels grant."""
+    """Outcome of the finals.  plans: winner of each level.  baselines: as `finalists`, but separate; one for each group of equal grants."""
 
     plans: Mapping[str, Plan]
     finalists: tuple[Finalist, ...]
@@ -73,38 +73,40 @@ class Verdict:
 
     @property
     def robust(self) -> Plan | None:
-        """Of the finalists that ran at every level: the robust one (`tuner.selection.robust`), by their readings; None where none did."""
-        read = [[each.cycles.get(level) for level in self.plans] for each in self.finalists]
-        at = robust(np.array([[np.nan if cycles is None else cycles for cycles in row] for row in read], np.float64))
-        return None if at is None else self.finalists[at].contender.plan
+        """Robust plan among the finalists that ran at every level (`tuner.selection.robust`), by their readings; None without any."""
+        read = [[finalist.cycles.get(level) for level in self.plans] for finalist in self.finalists]
+        index = robust(np.array([[np.nan if cycles is None else cycles for cycles in row] for row in read], np.float64))
+        return None if index is None else self.finalists[index].contender.plan
 
     def cycles(self, plan: Plan, level: str) -> int | None:
-        """Of a finalist or a baseline; None where it did not run."""
-        read = [each.cycles.get(level) for each in (*self.finalists, *self.baselines) if each.contender.plan.digest == plan.digest]
+        """Cycles of a finalist or a baseline; None if it did not run."""
+        read = [
+            finalist.cycles.get(level) for finalist in (*self.finalists, *self.baselines) if finalist.contender.plan.digest == plan.digest
+        ]
         return next((cycles for cycles in read if cycles is not None), None)
 
     @classmethod
     def of(cls, parts: Sequence[Verdict]) -> Verdict:
-        """One of several, about levels that grant different things."""
+        """Join verdicts about levels with different grants."""
         plans = {level: plan for part in parts for level, plan in part.plans.items()}
         read: dict[str, list[Finalist]] = {}
-        for each in (finalist for part in parts for finalist in part.finalists):
-            read.setdefault(each.contender.plan.digest, []).append(each)
+        for entry in (finalist for part in parts for finalist in part.finalists):
+            read.setdefault(entry.contender.plan.digest, []).append(entry)
         finalists = [
             Finalist(
-                some[0].contender,
-                {level: cycles for each in some for level, cycles in each.cycles.items()},
-                {level: spread for each in some for level, spread in each.spread.items()},
-                {level: count for each in some for level, count in each.readings.items()},
-                {level: standing for each in some for level, standing in each.standing.items()},
+                group[0].contender,
+                {level: cycles for entry in group for level, cycles in entry.cycles.items()},
+                {level: spread for entry in group for level, spread in entry.spread.items()},
+                {level: count for entry in group for level, count in entry.readings.items()},
+                {level: standing for entry in group for level, standing in entry.standing.items()},
             )
-            for some in read.values()
+            for group in read.values()
         ]
         return cls(plans, tuple(finalists), tuple(baseline for part in parts for baseline in part.baselines))
 
 
 def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence[str], count: int) -> list[Plan]:
-    """The best `count` measured programs of a search at each level, by task digest.  log, tasks: of its run folder."""
+    """Best `count` measured programs of a search at each level, sorted by task digest.  log, tasks: of its run folder."""
     rows = log[(log["run"] == run) & (log["kind"] == "program") & (log["status"] == "ok")]
     chosen: set[str] = set()
     for level in levels:
@@ -114,59 +116,59 @@ def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence
 
 
 def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> list[Contender]:
-    """Plans as what a board is given, each for the levels that grant what it needs."""
+    """Contenders of plans, each for the levels that grant its needs."""
     compiler = Compiler(packed.target_graph)
-    machine, found = packed.target_graph.machine, []
+    machine, entries = packed.target_graph.machine, []
     for plan in plans:
         program = compile_plan(compiler, plan)
         fits = [level for level in levels if program.needs.fits(machine.granted(level))]
         expected = {level: timing.cycles for level, timing in simulate_levels(program, machine, fits).items()}
-        found.append(Contender(plan, encoded(packed, "program", program, plan.segments, expected), program.instructions, expected))
-    return found
+        entries.append(Contender(plan, encoded(packed, "program", program, plan.segments, expected), program.instructions, expected))
+    return entries
 
 
 def decide(
     entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None,
-    most: int | None = None,
+    limit: int | None = None,
 ) -> Verdict:  # fmt: skip
-    """Let them race at every one of the levels, which all of them fit.
+    """Race the contenders at all levels, which all of them fit.
 
-    measure: numbers are places in `entered`, the baseline's is behind them.  budget: readings of each at a level; most: of all together.
-    A finalist that fails at any level does not win, since a variant is switched to and from at any.  Raises `BoardFailedError` where all
-    of them do, or the baseline.
+    measure: numbers are indices of `entered`, the baseline's comes after them.  budget: readings of each at a level; limit: of all
+    together. A finalist with a failure at any level does not win, since variants are switched between all levels.  Raises
+    `BoardFailedError` if all of them fail, or the baseline.
     """
-    placings = race(len(entered), levels, budget, measure, seen, most)
+    placings = race(len(entered), levels, budget, measure, seen, limit)
     able = np.logical_and.reduce([sound(placing.cycles) for placing in placings.values()])
-    left = all(placing.left for placing in placings.values())
-    if not left or not able[-1]:
-        what = "the baseline" if left else "every finalist"
-        raise BoardFailedError(f"{what} failed in half of the rounds when it was measured again; --resume tries it again")
-    winners = {level: min(placing.near, key=lambda at: entered[at].simplicity) for level, placing in placings.items()}
-    told = {level: estimates(placing.cycles, winners[level]) for level, placing in placings.items()}
-    found = [
+    remaining = all(placing.left for placing in placings.values())
+    if not remaining or not able[-1]:
+        subject = "the baseline" if remaining else "every finalist"
+        raise BoardFailedError(f"{subject} failed in half of the rounds when it was measured again; --resume tries it again")
+    winners = {level: min(placing.near, key=lambda number: entered[number].simplicity) for level, placing in placings.items()}
+    estimated = {level: estimates(placing.cycles, winners[level]) for level, placing in placings.items()}
+    results = [
         Finalist(
             contender,
-            {level: told[level][at] for level in levels},
-            {level: _spread(placings[level].cycles[:, at]) for level in levels},
-            {level: int((placings[level].cycles[:, at] > SKIPPED).sum()) for level in levels},
-            {level: _standing(placings[level], winners[level], at, bool(able[at])) for level in levels if at < len(entered)},
+            {level: estimated[level][number] for level in levels},
+            {level: _spread(placings[level].cycles[:, number]) for level in levels},
+            {level: int((placings[level].cycles[:, number] > SKIPPED).sum()) for level in levels},
+            {level: _standing(placings[level], winners[level], number, bool(able[number])) for level in levels if number < len(entered)},
         )
-        for at, contender in enumerate((*entered, baseline))
+        for number, contender in enumerate((*entered, baseline))
     ]
-    return Verdict({level: entered[at].plan for level, at in winners.items()}, tuple(found[:-1]), (found[-1],))
+    return Verdict({level: entered[number].plan for level, number in winners.items()}, tuple(results[:-1]), (results[-1],))
 
 
-def _standing(placing: Placing, winner: int, at: int, able: bool) -> Standing:
-    """able: it ran at every level."""
-    if at == winner:
+def _standing(placing: Placing, winner: int, number: int, able: bool) -> Standing:
+    """Standing of a finalist at a level.  able: it ran at every level."""
+    if number == winner:
         return "champion"
-    if at in placing.left:
+    if number in placing.left:
         return "not told apart"
     return "slower" if able else "failed"
 
 
 def _spread(cycles: NDArray[np.int64]) -> float:
-    """By the median absolute deviation (x 1.4826, that of a normal distribution): boards have outliers.  0 of one that is not sound."""
+    """Relative spread by the median absolute deviation (x 1.4826, as for a normal distribution): boards have outliers.  0 if not sound."""
     good = cycles[cycles > FAILED]
     if not sound(cycles[:, None])[0]:
         return 0.0

@@ -1,6 +1,6 @@
-"""Programs timed where they were not tuned: on machines a little unlike the one described, and under a load that comes and goes.
+"""Times of programs outside their tuning conditions: on slightly different machines, and under a load that comes and goes.
 
-The same programs, to the bit: only the clock is another one.  So this works where the simulator is the clock.
+The programs are the same to the bit: only the clock differs.  So this needs the simulator as the clock.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from simulator.npu.machine_parts import Ddr
 from simulator.npu.program import Program
 from simulator.timing import Prepared, prepare, simulate_levels, simulate_trace
 
-LESS, MORE = 0.7, 1.3  # of what the description says
-PHASES = 20  # at which an inference meets the load, evenly over its period; a 95th percentile needs no fewer
-PERIODS = 4  # of the load in an inference: shorter ones come to the mean share again, longer ones to a level of their own
-_COVERED = 8  # inferences that the load comes and goes for; at half of its share, one takes twice as long at most
+LESS, MORE = 0.7, 1.3  # factors on described values
+PHASES = 20  # phases of the load at the start of an inference, evenly over its period; enough for a 95th percentile
+PERIODS = 4  # load periods per inference: shorter periods act as their mean, longer ones as a constant level
+_COVERED = 8  # inferences covered by the load; at half of the share one takes at most twice as long
 CONDITIONS = (
     "the machine as described", "DDR latency -30%", "DDR latency +30%", "DDR rate -30%", "DDR rate +30%", "on/off load, mean",
     "on/off load, 95th percentile",
@@ -29,9 +29,9 @@ CONDITIONS = (
 
 
 def perturbed(machine: Machine) -> tuple[Machine, ...]:
-    """Those of `CONDITIONS`, after the machine itself: latency of its DDR and of its levels, and rate of its DDR, less and more.
+    """Machines of `CONDITIONS`, after the described one: latency of its DDR and of its levels, and rate of its DDR, less and more.
 
-    DMAs draw as much as they do: another DRAM makes no wire wider.
+    The rates of the DMAs stay: another DRAM does not change them.
     """
 
     def later(of: Ddr | Level, by: float) -> Any:
@@ -41,17 +41,17 @@ def perturbed(machine: Machine) -> tuple[Machine, ...]:
         return ddr.model_copy(update={"bytes_per_cycle": round(ddr.bytes_per_cycle * by, 6)})
 
     ddr, levels = machine.ddr, machine.contention
-    found: list[dict[str, Any]] = [
+    changes: list[dict[str, Any]] = [
         {"ddr": later(ddr, by), "contention": {name: later(level, by) for name, level in levels.items()}} for by in (LESS, MORE)
     ]
-    found += [{"ddr": wider(ddr, by)} for by in (LESS, MORE)]
-    return tuple(machine.model_copy(update=changed) for changed in found)
+    changes += [{"ddr": wider(ddr, by)} for by in (LESS, MORE)]
+    return tuple(machine.model_copy(update=changed) for changed in changes)
 
 
 def on_off(share_units: int, cycles: int) -> ContentionTrace:
-    """A load that leaves `share_units` in the mean: all of the port while it is off, half of that share while it is on.
+    """Load that leaves `share_units` on average: the complete port while off, half of that share while on.
 
-    cycles: of an inference, which has `PERIODS` periods.  At a share of 1 there is no load, on or off.
+    cycles: of an inference, which has `PERIODS` periods.  At a share of 1 there is no load.
     """
     on_units = max(1, share_units // 2)
     period = max(2, cycles // PERIODS)
@@ -64,24 +64,24 @@ def on_off(share_units: int, cycles: int) -> ContentionTrace:
 
 
 def out_of_sample(programs: Sequence[Sequence[Program]], machine: Machine, cycles: Mapping[str, int]) -> NDArray[np.float64]:
-    """float64 [conditions, programs, levels]: cycles under each of `CONDITIONS`.
+    """Cycles under each of `CONDITIONS`, float64 [conditions, programs, levels].
 
-    programs: each as the programs that it runs one after the other.  cycles: level -> of an inference, about, from which the load has its
-    period: the same for all programs.  Mean and percentile are over the phases of the load.
+    programs: each as its sequence of NPU programs.  cycles: level -> approximate cycles of an inference, for the period of the load, equal
+    for all programs.  Mean and percentile are over the phases of the load.
     """
     levels = tuple(cycles)
     times = np.empty((len(CONDITIONS), len(programs), len(levels)))
-    described = [[prepare(program, machine) for program in each] for each in programs]
-    for at, prepared in enumerate(described):
-        times[0, at] = _at_levels(prepared, machine, levels)
+    described = [[prepare(program, machine) for program in parts] for parts in programs]
+    for index, prepared in enumerate(described):
+        times[0, index] = _at_levels(prepared, machine, levels)
     for condition, clock in enumerate(perturbed(machine), 1):
-        for at, each in enumerate(programs):
-            times[condition, at] = _at_levels([prepare(program, clock) for program in each], clock, levels)
+        for index, parts in enumerate(programs):
+            times[condition, index] = _at_levels([prepare(program, clock) for program in parts], clock, levels)
     loads = [on_off(machine.contention[level].share_units, cycles[level]) for level in levels]
-    for at, prepared in enumerate(described):
+    for index, prepared in enumerate(described):
         for level, load in enumerate(loads):
-            met = _phases(prepared, machine, load, max(2, cycles[levels[level]] // PERIODS))
-            times[-2, at, level], times[-1, at, level] = met.mean(), np.percentile(met, 95, method="inverted_cdf")
+            durations = _phases(prepared, machine, load, max(2, cycles[levels[level]] // PERIODS))
+            times[-2, index, level], times[-1, index, level] = durations.mean(), np.percentile(durations, 95, method="inverted_cdf")
     return times
 
 
@@ -91,12 +91,12 @@ def _at_levels(prepared: Sequence[Prepared], machine: Machine, levels: tuple[str
 
 
 def _phases(prepared: Sequence[Prepared], machine: Machine, load: ContentionTrace, period: int) -> NDArray[np.int64]:
-    """int64 [phases]: an inference that begins at each of them; one where the load never changes."""
+    """Duration of an inference for each phase, int64 [phases]; a single one for a constant load."""
     starts = [period * phase // PHASES for phase in range(PHASES)] if len(load.cycles) > 1 else [0]
-    found = []
+    durations = []
     for start in starts:
         now = start
         for program in prepared:
             now += simulate_trace(program, machine, load.after(now)).cycles
-        found.append(now - start)
-    return np.array(found, np.int64)
+        durations.append(now - start)
+    return np.array(durations, np.int64)

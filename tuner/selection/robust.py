@@ -1,14 +1,14 @@
-"""One program for all levels, and the best few of several: those that lose least where they lose most.
+"""Robust program for all levels, and the best few of several: the least largest loss.
 
-The loss of a program at a level is its cycles over the fewest that were measured there.  The robust program has the least largest loss
-(minimax relative regret; Kouvelis & Yu, Robust Discrete Optimization, 1997, ch. 1).  Weights of levels are no part of it: a level that
-comes rarely is one in which a program must not be bad either.
+The loss of a program at a level is its cycles over the fewest measured there.  The robust program has the least largest loss
+(minimax relative regret; Kouvelis & Yu, Robust Discrete Optimization, 1997, ch. 1).  Weights of levels have no influence: a program must
+not be bad at a rare level either.
 
 | name   | dtype, shape                | meaning                                                                             |
 |--------|-----------------------------|-------------------------------------------------------------------------------------|
 | cycles | float64 [programs, levels]  | measured; NaN where a program does not fit a level.  Programs in their sequence     |
 | loss   | float64 [programs, levels]  | 1 or more; NaN where a program does not fit, and at a level that no program fits    |
-| serves | level -> program or None    | which program runs at each level; None where none of them fits                      |
+| serves | level -> program or None    | program of each level; None where none of them fits                      |
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _MOST_CHOICES = 1_000_000
 
 
 def losses(cycles: Floats) -> Floats:
-    """See `loss` in the table at the top."""
+    """Losses: see `loss` in the table at the top."""
     fewest = np.where(np.isnan(cycles), np.inf, cycles).min(axis=0, initial=np.inf)
     return cycles / np.where(np.isinf(fewest), np.nan, fewest)
 
 
 def robust(cycles: Floats) -> int | None:
-    """The program with the least largest loss; ties go to the smaller sum of losses, then to the earlier one.
+    """Program with the least largest loss; ties go to the smaller sum of losses, then to the earlier one.
 
-    A level that no program fits counts for nothing.  None where no program fits all of the others, or there are none.
+    Levels that no program fits are ignored.  None if no program fits all other levels, or without programs.
     """
     loss = losses(cycles)
     loss = loss[:, ~np.isnan(loss).all(axis=0)]
@@ -46,39 +46,39 @@ def robust(cycles: Floats) -> int | None:
 
 
 def best_variants(cycles: Floats, count: int) -> Serves:
-    """At most `count` programs, each level served by the fastest of them: those with the least largest loss.
+    """At most `count` programs with the least largest loss, each level served by the fastest of them.
 
-    Before that, as few levels as possible are left without a program that fits.  Ties go to the smaller sum of losses, to fewer programs,
-    then to earlier ones.  Every set is looked at: whether a few programs cover all levels within a loss is set cover, and there are hardly
-    more programs than levels.  Raises `BadInputError` where there are too many sets, or for less than one program.
+    Uncovered levels are minimised first.  Ties go to the smaller sum of losses, to fewer programs, then to earlier ones.  Every set is
+    evaluated: covering all levels within a loss by few programs is set cover, and there are hardly more programs than levels.  Raises
+    `BadInputError` for too many sets, or for less than one program.
     """
     programs = len(cycles)
     sizes = range(1, min(count, programs) + 1)
     if count < 1 or sum(math.comb(programs, size) for size in sizes) > _MOST_CHOICES:
         raise BadInputError(f"{count} variants of {programs} programs: accepted: 1 or more, and at most {_MOST_CHOICES:,} ways to choose")
     loss = losses(cycles)
-    found = np.where(np.isnan(loss), np.inf, loss)
+    finite_loss = np.where(np.isnan(loss), np.inf, loss)
     best: tuple[tuple[float, ...], tuple[int, ...]] | None = None
     for size in sizes:
         chosen = np.array(list(combinations(range(programs), size)), np.int64)
-        least = found[chosen].min(axis=1)
+        least = finite_loss[chosen].min(axis=1)
         fits = np.isfinite(least)
-        kept = np.where(fits, least, 1.0)
-        keys = ((~fits).sum(axis=1), kept.max(axis=1, initial=1.0), kept.sum(axis=1))
-        at = int(np.lexsort(keys[::-1])[0])
-        mine = tuple(float(key[at]) for key in keys)
-        if best is None or mine < best[0]:
-            best = mine, tuple(chosen[at].tolist())
+        covered = np.where(fits, least, 1.0)
+        keys = ((~fits).sum(axis=1), covered.max(axis=1, initial=1.0), covered.sum(axis=1))
+        index = int(np.lexsort(keys[::-1])[0])
+        merit = tuple(float(key[index]) for key in keys)
+        if best is None or merit < best[0]:
+            best = merit, tuple(chosen[index].tolist())
     members = () if best is None else best[1]
-    return tuple(_fastest(found[:, level], members) for level in range(cycles.shape[1]))
+    return tuple(_fastest(finite_loss[:, level], members) for level in range(cycles.shape[1]))
 
 
 def _fastest(loss: Floats, members: tuple[int, ...]) -> int | None:
-    at = min(members, key=lambda program: float(loss[program]), default=None)
-    return None if at is None or np.isinf(loss[at]) else at
+    best = min(members, key=lambda program: float(loss[program]), default=None)
+    return None if best is None or np.isinf(loss[best]) else best
 
 
 def served_loss(cycles: Floats, serves: Serves) -> Floats:
-    """float64 [levels]: the loss of what runs at each level, against the fewest cycles of all programs; NaN where nothing does."""
+    """Loss of each level's program against the fewest cycles of all programs, float64 [levels]; NaN without a program."""
     loss = losses(cycles)
     return np.array([math.nan if program is None else loss[program, level] for level, program in enumerate(serves)])

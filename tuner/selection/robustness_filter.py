@@ -1,7 +1,7 @@
-"""What ships at each level: what is fastest there, unless a program that is hardly slower holds better were the machine a little different.
+"""Choice of the shipped program at each level: the fastest, unless a hardly slower one loses less on slightly different machines.
 
-A variant's advantage over the others is a few percent, and its machine is known no better than that.  So programs are timed under
-`tuner.selection.out_of_sample.CONDITIONS`, of which the first is the machine as described, and each level is judged by itself.
+A variant's advantage is a few percent, no more than the accuracy of the machine's description.  So programs are timed under
+`tuner.selection.out_of_sample.CONDITIONS`, the first of which is the described machine, and each level is judged separately.
 
 | name  | dtype, shape                           | meaning                                                                    |
 |-------|----------------------------------------|----------------------------------------------------------------------------|
@@ -19,11 +19,11 @@ import numpy as np
 
 from tuner.selection.robust import Floats, Serves, losses
 
-TOLERANCE = 0.03  # out of sample, what a program may lose and ship; by the description, what insurance against more may cost
+TOLERANCE = 0.03  # largest loss out of sample of a shipped program; largest cost, by the description, of insurance against more
 
 
 class Displaced(NamedTuple):
-    """`program` does not ship at `level`, as it would by the description: under `condition` it loses `over` there."""
+    """Replaced choice: `program` does not ship at `level`, although best by the description, since it loses `over` under `condition`."""
 
     level: int
     program: int
@@ -32,30 +32,32 @@ class Displaced(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """serves: what ships at each level.  displaced: what therefore does not, by level."""
+    """Choice of programs.  serves: shipped program of each level.  displaced: replaced ones, by level."""
 
     serves: Serves
     displaced: tuple[Displaced, ...]
 
 
-def settled(serves: Serves, times: Floats, most: int, insure: float = TOLERANCE) -> Settled:
-    """The guard against what is fast by the description alone: at each level, of programs that cost at most `insure` more, one.
+def settled(serves: Serves, times: Floats, limit: int, insure: float = TOLERANCE) -> Settled:
+    """Guard against programs that are fast only by the description: choose among programs that cost at most `insure` more.
 
-    serves: what would ship by the description; it does where its worst loss is within `TOLERANCE`.  Else the program with the least sum
-    of cost and worst loss ships, so no insurance costs more than it takes off the worst loss.  most: programs that ship, at most.
+    serves: choice by the description; it stays where its worst loss is within `TOLERANCE`.  Otherwise the program with the least sum of
+    cost and worst loss ships, so insurance never costs more than it saves in the worst case.  limit: of shipped programs.
     """
-    now, displaced = list(serves), list[Displaced]()
+    current, displaced = list(serves), list[Displaced]()
     for level, program in enumerate(serves):
         if program is None:
             continue
         cost = losses(times[0])[:, level]
-        rest = {*now[:level], *now[level + 1 :]} - {None}
-        room = [other for other in np.flatnonzero(cost <= 1 + insure).tolist() if len({*rest, other}) <= most]
-        members = [program, *(other for other in room if other != program)]
-        loss = np.array([losses(each[members])[:, level] for each in times])
+        shipped = {*current[:level], *current[level + 1 :]} - {None}
+        room = [option for option in np.flatnonzero(cost <= 1 + insure).tolist() if len({*shipped, option}) <= limit]
+        members = [program, *(option for option in room if option != program)]
+        loss = np.array([losses(row[members])[:, level] for row in times])
         worst = loss.max(axis=0)
-        if worst[0] > 1 + TOLERANCE and (best := int((worst + cost[members]).argmin())):  # ties to what would ship, then to the earlier one
-            now[level] = members[best]
+        if worst[0] > 1 + TOLERANCE and (
+            best := int((worst + cost[members]).argmin())
+        ):  # ties go to the original choice, then to the earlier one
+            current[level] = members[best]
             condition = int(loss[:, 0].argmax())
             displaced.append(Displaced(level, program, condition, float(loss[condition, 0]) - 1))
-    return Settled(tuple(now), tuple(displaced))
+    return Settled(tuple(current), tuple(displaced))

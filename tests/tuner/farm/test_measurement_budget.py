@@ -88,7 +88,7 @@ def test_a_race_takes_no_more_than_it_may(most: int, noise: float) -> None:
             asked += len(turn.programs)
             yield [round(1e6 * (1 + 0.01 * at) * np.exp(rng.normal(0, noise))) for at in turn.programs]
 
-    placings = race(4, ("none", "slight", "severe"), 400, measure, most=most)
+    placings = race(4, ("none", "slight", "severe"), 400, measure, limit=most)
     assert ECHO * 5 * 3 <= asked <= most
     assert asked == sum(int((placing.cycles > SKIPPED).sum()) for placing in placings.values())
     assert all(placing.left for placing in placings.values())
