@@ -79,8 +79,7 @@ class Longer:
 
 @dataclass(frozen=True)
 class LevelAudit:
-    """Audit of one level.  champion: the fastest program of the run.  untuned: every operator on its own: the faster of the run's
-    baseline
+    """Audit of one level.  champion: the fastest program of the run.  untuned: every operator on its own: the faster of the run's baseline
     and the default plan.  raced: if a runner measures.  rival: if the simulator differs from the run's."""
 
     champion: Timed

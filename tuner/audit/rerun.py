@@ -91,8 +91,7 @@ class Again:
         )  # fmt: skip
 
     def best(self, folder: Path, count: int | None = None) -> list[int | None]:
-        """Best cycles of the model by level after `count` readings of the search, by its log; None without a program.  count: None for
-        all."""
+        """Best cycles of the model by level after `count` readings of the search, by its log; None without a program."""
         log = read_log(folder, COLUMNS)
         count = int(log["readings"].sum()) if count is None else count
         best_cycles = best_after(log, copies(LocalPath(folder)), self.levels, [count])[:, 0]

@@ -1,7 +1,6 @@
 """Table of fitted values: classes in order, so that each class depends only on earlier ones.
 
-A row is data: its keys in the machine's file (at most four at a time), the probes whose times depend on them, and assumed values of
-later
+A row is data: its keys in the machine's file (at most four at a time), the probes whose times depend on them, and assumed values of later
 classes.  All classes are fitted alike (`tuner.calibrate.fit`).
 """
 

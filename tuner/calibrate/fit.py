@@ -2,8 +2,7 @@
 
 Times are linear in cycles and in the inverse of rates, except for hidden times and rounding.  So Gauss-Newton steps with differences of
 the simulator's own predictions solve a linear class at once, and come close for others; a search over neighbours on the grid of legal
-values then ends at the minimum, with roundings and limits.  Deterministic, tens of evaluations; a random search (CMA-ES) needed
-thousands
+values then ends at the minimum, with roundings and limits.  Deterministic, tens of evaluations; a random search (CMA-ES) needed thousands
 for the same minimum.
 
 Accuracy of a value: the curvature at the minimum with all values of the class free, twice the standard error.  Where a value can move

@@ -27,8 +27,7 @@ def flag_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 def queue_program(machine: Machine, entries: int, load: int) -> Program | None:
     """Program of `entries` in the vector unit's queue behind a wait for a long transfer, then a long transfer on another engine.
 
-    The two transfers overlap if the queue holds all entries, and run one after the other if it does not: the scalar unit then stops at
-    the
+    The two transfers overlap if the queue holds all entries, and run one after the other if it does not: the scalar unit then stops at the
     queue, and issues the second transfer after the first has ended.  None on a machine without two engines for it.
     """
     inward, outward = machine.path(Memory.L1, Memory.UB), machine.path(Memory.UB, Memory.L1)

@@ -54,8 +54,7 @@ def flag(op: Op, engine: Engine, peer: Engine, core: int = 0, number: int = 0) -
 
 def copy(machine: Machine, source: Memory, target: Memory, start: int, place: int, length: int, count: int = 1, stride: int = 0) -> Code:
     """Copy of `count` bursts of `length` blocks; stride: between bursts, on the DDR side if there is one, with the other side packed; 0
-    repeats
-    the same burst.  start, place: first blocks."""
+    repeats the same burst.  start, place: first blocks."""
     path = machine.path(source, target)
     assert path is not None, f"{machine.name} has no path {source.name} -> {target.name}"
     packed = length if stride else 0

@@ -1,7 +1,6 @@
 """Command line `tilefarm`: parse, call, print.
 
-Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: the value and its place); 3 infeasible on this machine, or a
-smaller
+Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: the value and its place); 3 infeasible on this machine, or a smaller
 share of the model on the NPU than `--min-npu-share`; 4 tuned, but the values are not confirmed against onnxruntime; 70 a bug (one line,
 and a file with the details); 75 the Ray cluster went away (continue with `--resume`); 130 interrupted; 143 SIGTERM.
 Each command is a module of this folder, imported on demand. Functions import heavy modules themselves, so that `--help` answers at once.

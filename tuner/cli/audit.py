@@ -35,8 +35,7 @@ def audit(
     as_json: options.Json = False,
 ) -> int:
     """Uses a tenth of the run's readings, without --longer.  Exit code 1 for a fault: a champion slower than the run reported or slower
-    than
-    the untuned plan, or a file with other content."""
+    than the untuned plan, or a file with other content."""
     from tuner.audit.run import AuditRequest
     from tuner.audit.run import audit as ask
 

@@ -31,8 +31,7 @@ class FileCheck:
     """Findings of one check of a file.
 
     ports: faults of the ports.  levels: one entry per checked level.  integers: of a quantised model.  cause: the message about wrong
-    values,
-    '' where there are none; first: the first wrong operator.  outputs: of the first level.
+    values, '' where there are none; first: the first wrong operator.  outputs: of the first level.
     """
 
     ports: tuple[str, ...]
@@ -94,8 +93,8 @@ def check_compiled(
     floats: Path | None = None,
     body: Path | None = None,
 ) -> FileCheck:
-    """Check a compiled file at `levels`.  session: of the file.  floats: the model before quantisation.  body: a file with the model,
-    for a file without one.
+    """Check a compiled file at `levels`.  session: of the file.  floats: the model before quantisation.  body: a file with the
+    model, if `path` has none.
 
     Raises `BadInputError` for levels or feeds that the file does not have, for `floats` of one that is not quantised, and as
     `reference`.

@@ -17,8 +17,8 @@ _FEW = 20  # a cache with fewer kernels counts as empty
 
 @contextmanager
 def report_kernels(search: bool) -> Iterator[None]:
-    """Report kernel compilation on stderr: at the first compiled kernel if the cache is empty, then every few seconds; idle cores help
-    to compile.
+    """Report kernel compilation on stderr: at the first compiled kernel if the cache is empty, then every few seconds; idle cores help to
+    compile.
 
     search: whether the command searches.
     """

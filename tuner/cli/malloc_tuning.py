@@ -1,8 +1,7 @@
 """Allocator and garbage collector settings for short-lived commands: keep freed memory, rarely search for cycles.
 
 A network's weights are in memory several times: as read from the file, as arrays, packed, and on their way into a file.  Each copy is
-large, so the C library maps and unmaps it, and the kernel clears all pages of the next copy: half of the time of VGG-19, although one
-page
+large, so the C library maps and unmaps it, and the kernel clears all pages of the next copy: half of the time of VGG-19, although one page
 in a hundred is new.  Large pages, which numpy requests, cost the kernel even more.
 
 Python searches for cycles after every 700 new objects, and at exit through all of them: a tenth of the time of DenseNet, for a megabyte.

@@ -39,8 +39,7 @@ def study(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """The objective is the area under a search's curve: log(best so far / untuned) over log(readings), a mean over levels, seeds,
-    networks.
+    """The objective is the area under a search's curve: log(best so far / untuned) over log(readings), a mean over levels, seeds, networks.
     A trial worse than the median of earlier ones is stopped at an eighth, a quarter or half of the readings.
     """
     from tuner.request import StudyRequest

@@ -33,8 +33,7 @@ def train(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Networks are held out in turn: the table says how many pairs of a network's segments a model of the other networks ranks
-    correctly,
+    """Networks are held out in turn: the table says how many pairs of a network's segments a model of the other networks ranks correctly,
     and how many the estimate ranks correctly.
     """
     from simulator.npu.files import write_atomically

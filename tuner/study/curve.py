@@ -1,8 +1,7 @@
 """Objective of a study: the area under the anytime curve of a search.
 
 A curve is log(best so far / untuned) at fixed numbers of readings, each twice the one before: the mean over them is the mean over the
-logarithm of readings, and settings with an early gain count as much as settings with a good end.  Lower is better.  The curve is read
-from
+logarithm of readings, and settings with an early gain count as much as settings with a good end.  Lower is better.  The curve is read from
 the log of a run, so it depends only on the seed, not on the number or speed of workers.
 """
 

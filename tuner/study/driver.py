@@ -1,7 +1,6 @@
 """Optuna over the hyper-parameters of the search: batches of trials, the same on any cluster and after any kill.
 
-One driver owns the study.  Batch b: B trials of a new sampler seeded by (seed, b) and told of all earlier batches, and their runs.  A
-batch
+One driver owns the study.  Batch b: B trials of a new sampler seeded by (seed, b) and told of all earlier batches, and their runs.  A batch
 is *done* once its file `batches/<b>.json` exists; these files are the study, and the unfinished batch of a killed driver is asked again.
 The last batch may be short: with more trials it is asked again, and keeps its results.
 """

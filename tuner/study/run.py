@@ -1,7 +1,6 @@
 """Study from its request: the run of one trial on one network, and the workers of trials.
 
-All trials are judged against the same cycles: those of every operator on its own, as `compile --layerwise` makes them.  Against a
-baseline
+All trials are judged against the same cycles: those of every operator on its own, as `compile --layerwise` makes them.  Against a baseline
 tuned by the trial, a badly tuned baseline would look like a gain.
 """
 
