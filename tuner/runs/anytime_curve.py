@@ -1,6 +1,6 @@
-"""The anytime curve of a search: the best model that it knew after so many readings, by its log.
+"""Anytime curve of a search: the best model after each number of readings, from its log.
 
-Readings are counted in the order in which tasks have their place, so the curve is the same for any number of workers.
+Readings are counted in the committed order of tasks, so the curve is independent of the number of workers.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ COLUMNS = ("run", "seq", "level", "kind", "status", "cycles", "readings")
 
 
 def best_after(log: pd.DataFrame, served: dict[str, int], levels: Sequence[str], counts: Sequence[int]) -> NDArray[np.float64]:
-    """float64 [levels, counts]: cycles of the best model after each number of readings, NaN where none was measured by then.
+    """Cycles of the best model after each number of readings, float64 [levels, counts]; NaN before the first measurement.
 
     log: rows of a run, with `COLUMNS`.  served: see `tuner.runs.subgraph_runs.copies`.
     """
-    programs, found = whole_programs(_spent(log, served)), np.full((len(levels), len(counts)), np.nan)
+    programs, curves = whole_programs(_spent(log, served)), np.full((len(levels), len(counts)), np.nan)
     for i, level in enumerate(levels):
         best = best_so_far(programs[programs["level"] == level], served)
-        at = np.searchsorted(best["spent"].to_numpy(np.int64), np.asarray(counts), side="right") - 1
-        known = at >= 0
-        found[i, known] = best["cycles"].to_numpy(np.float64)[at[known]]
-    return found
+        position = np.searchsorted(best["spent"].to_numpy(np.int64), np.asarray(counts), side="right") - 1
+        measured = position >= 0
+        curves[i, measured] = best["cycles"].to_numpy(np.float64)[position[measured]]
+    return curves
 
 
 def readings_for(log: pd.DataFrame, served: dict[str, int], programs: int) -> int:
-    """After how many readings the first so many programs were measured; those of all, where there are no more.  As `best_after`."""
+    """Readings until the first `programs` programs were measured, or all programs if there are fewer.  Arguments as `best_after`."""
     spent = whole_programs(_spent(log, served)).drop_duplicates(["search", "seq"])["spent"].to_numpy(np.int64)
     return int(spent[min(programs, len(spent)) - 1]) if len(spent) else 0
 
 
 def _spent(log: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
-    """Rows in the order of tasks, with `spent`: readings until their task was known, which is at all levels or at none."""
-    order = {run: at for at, run in enumerate(served)}  # searches of pieces come one after the other
+    """Rows in the order of tasks, with `spent`: readings until their task was measured, at all levels or none."""
+    order = {run: index for index, run in enumerate(served)}  # searches of subgraphs run in sequence
     rows = log.assign(search=log["run"].astype("str").map(lambda run: order.get(run, 0)).astype("int64"), level=log["level"].astype("str"))
     rows = rows.sort_values(["search", "seq"], kind="stable")
     rows = rows.assign(spent=rows["readings"].cumsum())

@@ -1,7 +1,7 @@
-"""Where a run stands: a state as JSON, and the findings that it is made of.  Written whole or not at all, and never ahead of the log.
+"""Checkpoint of a run: its state as JSON, and the findings behind it.  Written atomically, and never ahead of the log.
 
-Findings only ever grow, so they lie in a file of their own, to which every checkpoint adds the new ones; the state says how far the file
-counts, and the digest of that.
+Findings only grow, so they lie in a file of their own, to which every checkpoint appends the new ones; the state has the counted length of
+the file, and its digest.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Checkpoint:
-    """Of one run.  folder: `RUN/checkpoint`."""
+    """Checkpoint of one run.  folder: `RUN/checkpoint`."""
 
     def __init__(self, folder: AnyPath, log: RunLog) -> None:
         self.folder, self.log = folder, log
         self._size, self._digest = 0, hashlib.sha256()
 
     def save(self, state: Mapping[str, Any], findings: Sequence[bytes]) -> None:
-        """Publish the log, then write `state`: anything JSON can hold, with `numbers`, those of the tasks that it counts (`Ranges`).
+        """Publish the log, then write `state`: any JSON with `numbers`, the committed task numbers (`Ranges`).
 
-        findings: those that are new."""
+        findings: the new ones."""
         self.log.flush()
-        data, findings_file = b"".join(_LENGTH.pack(len(each)) + each for each in findings), self.folder / FINDINGS
+        data, findings_file = b"".join(_LENGTH.pack(len(finding)) + finding for finding in findings), self.folder / FINDINGS
         try:
-            findings_file.put([data], self._size)  # over what a killed session wrote and did not count
+            findings_file.put([data], self._size)  # overwrites uncounted bytes of a killed session
             findings_file.fsync()
-            if not self._size:  # its name, too: a crash may keep that of the state, which is newer, and lose this one
+            if not self._size:  # also its name: a crash may keep the newer name of the state and lose this one
                 self.folder.fsync()
         except OSError as error:
             raise BadInputError(f"{findings_file}: cannot be written: {error.strerror or error}") from None
         self._size += len(data)
         self._digest.update(data)
         text = canonical_json(state)
-        found = {"bytes": self._size, "digest": self._digest.hexdigest()}
+        findings_head = {"bytes": self._size, "digest": self._digest.hexdigest()}
         head = {
             "version": VERSION,
             "digest": text_digest(text),
             "run": self.log.origin.run,
-            "findings": found,
+            "findings": findings_head,
         }
         write_atomically(self.folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
 
     def load(self) -> tuple[dict[str, Any], list[bytes]] | None:
-        """The state saved last and all findings, None where nothing was; `BadInputError` for what is not this log's, or damaged."""
+        """Load the last state and all findings; None without a checkpoint; `BadInputError` for another log's, or a damaged one."""
         path = self.folder / FILE
         if not path.exists():
             return None
@@ -75,8 +75,8 @@ class Checkpoint:
             raise BadInputError(f"{path}: made for run {run}, not for {self.log.origin.run}; remove it to start from the log alone")
         lost, missing = self.log.lost.get("tasks", 0), self.log.numbers.missing(state["numbers"])
         if lost or missing:
-            # what the search knows of them is here; what it has to log, and to find in its log, is not
-            counts = " and ".join(f"{count} {what}" for count, what in ((missing, "measured tasks"), (lost, "rows of tasks/")) if count)
+            # the search state includes the lost tasks, but the log, which later steps read, does not
+            counts = " and ".join(f"{count} {noun}" for count, noun in ((missing, "measured tasks"), (lost, "rows of tasks/")) if count)
             raise BadInputError(
                 f"{path}: counts what is not there, since {counts} were lost; remove it, and --resume measures from the start, "
                 f"and logs what is missing"
@@ -92,9 +92,9 @@ class Checkpoint:
         self._size, self._digest = size, hashlib.sha256(data)
         if len(data) != size or self._digest.hexdigest() != digest:
             raise BadInputError(f"{path}: damaged (digest differs); remove {FILE} to start from the log alone")
-        out, at = [], 0
-        while at < size:
-            (length,) = _LENGTH.unpack_from(data, at)
-            out.append(data[at + _LENGTH.size : at + _LENGTH.size + length])
-            at += _LENGTH.size + length
-        return out
+        findings, offset = [], 0
+        while offset < size:
+            (length,) = _LENGTH.unpack_from(data, offset)
+            findings.append(data[offset + _LENGTH.size : offset + _LENGTH.size + length])
+            offset += _LENGTH.size + length
+        return findings

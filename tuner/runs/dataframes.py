@@ -1,4 +1,4 @@
-"""What a search came to, as data frames: for notebooks, and for the figures that are drawn of them."""
+"""Results of a search as data frames, for notebooks and figures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tuner.runs.subgraph_runs import best_so_far
 
 
 def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[str, int], by_time: bool = False) -> pd.DataFrame:
-    """The best program so far of every level, a row per measured program: level, program, seconds, cycles, speedup.
+    """Best program so far of every level, a row per measured program: level, program, seconds, cycles, speedup.
 
-    programs: rows of whole programs that ran, in the order in which they were asked for.  served: see `tuner.runs.subgraph_runs.copies`.
-    baseline: level -> cycles.  by_time: in the order in which they were measured, since islands do not wait for each other.  program: from
-    1; seconds: since the first.
+    programs: rows of measured programs of the model, in request order.  served: see `tuner.runs.subgraph_runs.copies`.
+    baseline: level -> cycles.  by_time: in measured order, since islands do not wait for each other.  program: from 1; seconds: since the
+    first.
     """
     columns = ("level", "program", "seconds", "cycles", "speedup")
-    found = []
+    frames = []
     for level, base in baseline.items():
         rows = programs[programs["level"].astype("str") == level]
         if by_time:
@@ -31,34 +31,34 @@ def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[
         cycles = rows["cycles"].to_numpy(np.int64)
         seconds = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy()
         values = (level, np.arange(1, len(rows) + 1), seconds, cycles, base / cycles)
-        found.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(columns))
+        frames.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=list(columns))
 
 
 def champions(rows: Iterable[tuple[str, int, int, str]]) -> pd.DataFrame:
-    """Of (level, cycles, those of the baseline, digest of the plan), with the speed-up over the baseline."""
+    """Frame of rows (level, cycles, baseline cycles, digest of the plan), with the speed-up over the baseline."""
     frame = pd.DataFrame(rows, columns=["level", "cycles", "baseline_cycles", "plan"])
     return frame.assign(speedup=frame["baseline_cycles"] / frame["cycles"])
 
 
 def whole_programs(log: pd.DataFrame) -> pd.DataFrame:
-    """Rows of whole programs that ran."""
+    """Rows of successful programs."""
     rows: Any = log[(log["kind"] == "program") & (log["status"] == "ok")]
     return rows
 
 
 def asked_programs(log: pd.DataFrame, served: Mapping[str, int]) -> pd.DataFrame:
-    """Those rows in the order in which they were asked for.  served: see `tuner.runs.subgraph_runs.copies`."""
+    """Rows of successful programs in request order.  served: see `tuner.runs.subgraph_runs.copies`."""
     rows = whole_programs(log)
-    order = {run: i for i, run in enumerate(served)}  # searches of pieces come one after the other
+    order = {run: i for i, run in enumerate(served)}  # searches of subgraphs run in sequence
     rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))
     return rows.sort_values(["search", "seq", "level"], kind="stable")
 
 
 def gains(log: pd.DataFrame) -> pd.DataFrame:
-    """What proposers brought: level, proposer, programs, gain, the most over all levels first.
+    """Gains by proposer: level, proposer, programs, gain, the largest over all levels first.
 
-    gain: octaves by which a search's best program became faster with theirs.  Moves that made a program together share it equally.
+    gain: octaves by which a search's best program became faster.  The moves of one program share its gain equally.
     """
     rows = whole_programs(log).sort_values("seq", kind="stable")
     names = pd.Series([by.split(",") if isinstance(by, str) else ["not said"] for by in rows["proposed_by"]], rows.index)
@@ -67,20 +67,20 @@ def gains(log: pd.DataFrame) -> pd.DataFrame:
     best = rows["cycles"].astype("float64").groupby(by).cummin()
     gain = np.log2(best.groupby(by).shift().fillna(best) / best)
     shares = pd.DataFrame({"level": by[1], "proposer": names, "programs": 1 / count, "gain": gain / count})
-    found = shares.explode("proposer").groupby(["level", "proposer"], sort=False, as_index=False).sum()
-    order = found.groupby("proposer")["gain"].transform("sum")
-    return found.assign(order=order).sort_values(["order", "proposer"], ascending=[False, True], kind="stable").drop(columns="order")
+    totals = shares.explode("proposer").groupby(["level", "proposer"], sort=False, as_index=False).sum()
+    order = totals.groupby("proposer")["gain"].transform("sum")
+    return totals.assign(order=order).sort_values(["order", "proposer"], ascending=[False, True], kind="stable").drop(columns="order")
 
 
 class ProgramCycles(NamedTuple):
-    """tasks: of programs, as they were asked for.  cycles: float64 [programs, levels], NaN where one was not measured."""
+    """Cycles of programs.  tasks: in request order.  cycles: float64 [programs, levels], NaN if not measured."""
 
     tasks: tuple[str, ...]
     cycles: NDArray[np.float64]
 
 
 def program_cycles(log: pd.DataFrame, levels: Sequence[str]) -> ProgramCycles:
-    """Of every whole program of one search that ran at some level.  log: its rows, with seq, task, level, cycles, kind and status."""
+    """Cycles of every program of one search that ran at some level.  log: its rows, with seq, task, level, cycles, kind and status."""
     rows = whole_programs(log)
     table = rows.assign(level=rows["level"].astype("str"), task=rows["task"].astype("str"))
     wide = table.pivot_table(index=["seq", "task"], columns="level", values="cycles", aggfunc="first", observed=True)

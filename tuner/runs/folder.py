@@ -1,4 +1,4 @@
-"""`RUN/`: what lies where, whose it is, and who may write in it."""
+"""Folder of a run: layout, identity, and exclusive access."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tuner.plugins import Plugin
 IDENTITY = "run.json"
 LOCK = ".lock"
 SETTINGS = "config.yaml"
-OWN = "own"  # in `plans`: the champion of every level, whatever ships there
+OWN = "own"  # in `plans`: the champion of every level, shipped or not
 TMP = ".tmp"
 FOLDERS = ("plans", f"plans/{OWN}", "checkpoint", "models", TMP)
-# of a run, a sweep, a study; a dataset's part 0 is written when it begins, without rows
+# of a run, a sweep, a study; part 0 of a dataset has no rows
 _RESULTS = ("log/*[1-9].parquet", "*/log/*[1-9].parquet", "batches/*.json")
 
 
@@ -32,14 +32,14 @@ P = TypeVar("P", bound=AnyPath)
 
 
 class Readable(Protocol):
-    """A place or a path."""
+    """Path or place with readable bytes."""
 
     def read_bytes(self) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose folder it is; the fields of a subclass are compared when it is opened again."""
+    """Identity of a folder; the fields of a subclass are compared when the folder is reopened."""
 
     @property
     def run(self) -> str:
@@ -48,7 +48,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class RunIdentity(Identity):
-    """What a run's results follow from; equal identities give equal rows.  The budget is not part of it."""
+    """Inputs of a run's results; equal identities give equal rows.  The budget is not part of it."""
 
     model: str  # name
     model_digest: str
@@ -63,21 +63,21 @@ class RunIdentity(Identity):
     start: tuple[str, ...] = ()
     prior: str = ""  # digest of a cost model's file
     plugins: tuple[Plugin, ...] = ()
-    champions: tuple[str, ...] = ()  # of a store, that stand for a search
+    champions: tuple[str, ...] = ()  # of a store, in place of a search
 
     @property
     def run(self) -> str:
-        """Id of the run: readable, and the same for the same identity."""
+        """Id of the run: readable, and equal for equal identities."""
         return f"{plain(f'{self.model}-{self.machine}')[:60]}-s{self.seed}-{digest(asdict(self))[:8]}"
 
 
 def write_json(path: AnyPath, value: Any) -> None:
-    """One value, readable by people, whole or not at all."""
+    """Write one value atomically, readable by people."""
     write_atomically(path, [json.dumps(value, indent=2, sort_keys=False, allow_nan=False, ensure_ascii=False).encode(), b"\n"])
 
 
 def read_json(path: Readable) -> Any:
-    """Raises `BadInputError` with file and place."""
+    """Read one value.  Raises `BadInputError` with the file and the position."""
     try:
         return json.loads(path.read_bytes().decode())
     except OSError as error:
@@ -87,16 +87,16 @@ def read_json(path: Readable) -> Any:
 
 
 def read_identity(folder: AnyPath | Path) -> dict[str, Any]:
-    """What a folder's `run.json` says.  Raises `BadInputError` where it is not of a run, a study or a sweep."""
+    """Read a folder's `run.json`.  Raises `BadInputError` for a folder that is no run, study or sweep."""
     path = folder / IDENTITY
-    there = read_json(path)
-    if not isinstance(there, dict) or "run" not in there:
+    identity = read_json(path)
+    if not isinstance(identity, dict) or "run" not in identity:
         raise BadInputError(f"{path}: not the identity of a run")
-    return there
+    return identity
 
 
 def began_with(folder: AnyPath | Path, field: str) -> tuple[str, ...]:
-    """Lines of an identity that say what a run began with.  Raises `BadInputError`."""
+    """Lines of an identity about the initial runs or plans.  Raises `BadInputError`."""
     lines = read_identity(folder).get(field, [])
     if not isinstance(lines, list):
         raise BadInputError(f"{folder / IDENTITY}: {field} {lines!r}; a list is expected")
@@ -104,13 +104,13 @@ def began_with(folder: AnyPath | Path, field: str) -> tuple[str, ...]:
 
 
 def plain(name: str) -> str:
-    """A name as the beginning of a file's: letters, digits, `_`, `.` and `-` only, and not hidden."""
+    """Name as the start of a file name: letters, digits, `_`, `.` and `-` only, and not hidden."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).lstrip(".") or "-"
 
 
 @dataclass(frozen=True)
 class SearchFolder:
-    """Where one search of a run keeps what is its own.  path: of the run, whose log it shares.  resumed: the run was there before."""
+    """Folders of one search of a run.  path: of the run, whose log is shared.  resumed: whether the run is older than this session."""
 
     path: AnyPath
     models: AnyPath
@@ -123,7 +123,7 @@ def _names(folder: AnyPath) -> list[str]:
 
 
 def _there(folder: AnyPath) -> None:
-    """Made, if it is not there, and its name outlives a crash.  Raises `BadInputError`."""
+    """Create a folder if missing, with a durable name.  Raises `BadInputError`."""
     try:
         if folder.is_dir():
             folder.parent.fsync()
@@ -134,17 +134,17 @@ def _there(folder: AnyPath) -> None:
 
 
 def _of_others(name: str) -> bool:
-    """Not what a session leaves that is killed while it claims a folder."""
+    """Whether a name is foreign, not left by a session killed during its claim of the folder."""
     return name not in (LOCK, *FOLDERS) and leftover_of(name) != IDENTITY
 
 
 class RunFolder(Generic[P]):
-    """An open run: locked until `close`.  Where `resume` is false, the folder must be new or empty.  folders: made inside it.
+    """Open folder of a run: locked until `close`.  Without `resume` it must be new or empty.  folders: created inside it.
 
-    explain: words for what a field of the identity differs in, where its values say little.
+    explain: words for differences in an identity's field, if its values say little.
 
-    A context manager: left by an error of the user's before there are results, it leaves the folder as it was found, so that the same
-    command with the mistake corrected is not refused for what the mistaken one claimed.
+    A context manager: after a user's error before the first results it restores the folder, so that the corrected command is not refused
+    for the claim of the wrong one.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class RunFolder(Generic[P]):
                 make_folder(path)
             except OSError as error:
                 raise BadInputError(f"--out {path}: cannot be made: {error.strerror}") from None
-        elif not (path / IDENTITY).exists() and (others := sorted(filter(_of_others, self._before))):
-            raise BadInputError(f"--out {path}: holds other files ({', '.join(others[:3])}); give a folder that is new or empty")
+        elif not (path / IDENTITY).exists() and (foreign := sorted(filter(_of_others, self._before))):
+            raise BadInputError(f"--out {path}: holds other files ({', '.join(foreign[:3])}); give a folder that is new or empty")
         self._lock = self._locked()
         try:
             self._claim(resume)
@@ -178,8 +178,8 @@ class RunFolder(Generic[P]):
             for folder in (path, *(path / name for name in folders)):
                 remove_leftovers(folder)
             if self._before is not None:
-                with suppress(PermissionError):  # a folder that one may pass through only, where nobody made this one
-                    path.parent.fsync()  # whoever made it may have been killed before its name would outlive a crash
+                with suppress(PermissionError):  # a parent without read permission has not been changed
+                    path.parent.fsync()  # its creator may have been killed before its name was durable
         except OSError as error:
             self.close()
             raise BadInputError(f"--out {path}: cannot be written: {error.strerror}") from None
@@ -192,37 +192,37 @@ class RunFolder(Generic[P]):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, TilefarmError) and not self.resumed:
-            with suppress(OSError):  # what cannot be taken away stays; what is said is the error that led here
+            with suppress(OSError):  # leftovers stay; the first error is the one to report
                 self._abandon()
         self.close()
 
     def _abandon(self) -> None:
-        """Take away what this session brought, unless there are results."""
-        if any(found for pattern in _RESULTS for found in self.path.glob(pattern)):
+        """Remove everything that this session created, unless there are results."""
+        if any(result_file for pattern in _RESULTS for result_file in self.path.glob(pattern)):
             return
         brought = set(_names(self.path)) - set(self._before or ())
-        gone = self.path / TMP / "gone"
-        if gone.exists():
-            gone.remove()
-        make_folder(gone)
-        # whole, and for good, before it is known no more whose they are; the count of parts before the parts: where the power is cut in
-        # the midst of it, what is there is a run without results, or nobody's
+        trash = self.path / TMP / "gone"
+        if trash.exists():
+            trash.remove()
+        make_folder(trash)
+        # durably, before the identity is removed; the count of parts before the parts: a power cut in between leaves a run without
+        # results, or a folder without identity
         for name in sorted(brought - {IDENTITY, LOCK, TMP}, key=lambda name: (name != COUNTS, name)):
-            (self.path / name).replace(gone / name)
+            (self.path / name).replace(trash / name)
             if name == COUNTS:
                 self.path.fsync()
         self.path.fsync()
         if IDENTITY in brought:
             (self.path / IDENTITY).remove()
             self.path.fsync()
-        gone.remove()
+        trash.remove()
         for name in sorted(brought & {LOCK, TMP}):
             (self.path / name).remove()
         if self._before is None:
             self.path.remove()
 
     def close(self) -> None:
-        """Let the next driver in.  The lock also ends with the process, however that ends."""
+        """Release the folder for the next driver.  The lock also ends with the process."""
         self._lock.close()
 
     def _locked(self) -> Lock:
@@ -234,26 +234,26 @@ class RunFolder(Generic[P]):
             raise BadInputError(f"--out {self.path}: cannot be written: {error.strerror}") from None
 
     def _claim(self, resume: bool) -> None:
-        mine = json.loads(json.dumps({"run": self.run, **asdict(self.identity)}))
+        claimed = json.loads(json.dumps({"run": self.run, **asdict(self.identity)}))
         path = self.path / IDENTITY
         if not path.exists():
-            write_json(path, mine)
+            write_json(path, claimed)
             return
-        there = read_identity(self.path)
-        if differ := [key for key in mine if key != "run" and there.get(key) != mine[key]]:
-            words = [text for key in differ for text in self._differs(key, there.get(key), mine[key])]
-            what = ", ".join(words[:3]) + (f", {len(words) - 3} more" if len(words) > 3 else "")
-            raise BadInputError(f"--out {self.path}: holds run {there['run']} ({what}); give another --out")
+        existing = read_identity(self.path)
+        if differ := [key for key in claimed if key != "run" and existing.get(key) != claimed[key]]:
+            words = [text for key in differ for text in self._differs(key, existing.get(key), claimed[key])]
+            changes = ", ".join(words[:3]) + (f", {len(words) - 3} more" if len(words) > 3 else "")
+            raise BadInputError(f"--out {self.path}: holds run {existing['run']} ({changes}); give another --out")
         if not resume:
-            raise BadInputError(f"--out {self.path}: holds run {there['run']}; --resume continues it, or give another --out")
+            raise BadInputError(f"--out {self.path}: holds run {existing['run']}; --resume continues it, or give another --out")
         self.resumed = True
 
-    def _differs(self, key: str, there: Any, mine: Any) -> list[str]:
-        found = self._explain[key]() if key in self._explain else []
-        return found or [f"{key} {there!r}, not {mine!r}"]
+    def _differs(self, key: str, existing: Any, claimed: Any) -> list[str]:
+        words = self._explain[key]() if key in self._explain else []
+        return words or [f"{key} {existing!r}, not {claimed!r}"]
 
     def place(self, piece: str | None = None) -> SearchFolder:
-        """Of the one search, or of that of a piece: folders of its name."""
+        """Folders of the only search, or of the search of a subgraph, by its name."""
         models, checkpoint = (self.models, self.checkpoint) if piece is None else (self.models / piece, self.checkpoint / piece)
         for folder in (models, checkpoint):
             _there(folder)

@@ -1,4 +1,4 @@
-"""Runs as their folders tell: what stands there, and in which state it is.  Nothing here writes."""
+"""Runs read from their folders: content and state.  Read-only."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SUMMARY_VERSION: Literal[4] = 4
 INDEX = "index.parquet"  # of a sweep
 Kind = Literal["run", "sweep", "study"]
 State = Literal["done", "unconfirmed", "running", "stopped", "unfinished"]
-ENDED = ("done", "unconfirmed")  # states of a run that has all its files
+ENDED = ("done", "unconfirmed")  # states of a complete run
 
 
 @dataclass(frozen=True, eq=False)
 class RunEntry:
-    """identity: run.json.  summary: summary.json, None before the end.
+    """Run in a folder.  identity: run.json.  summary: summary.json, None before the end.
 
-    `unconfirmed`: done, but values of its programs are not onnxruntime's.  `stopped`: it can be resumed.  `unfinished`: running or stopped,
-    which a URL does not tell.
+    `unconfirmed`: done, but values of its programs differ from onnxruntime's.  `stopped`: it can be resumed.  `unfinished`: running or
+    stopped, which is unknown behind a URL.
     """
 
     path: AnyPath
@@ -40,7 +40,7 @@ class RunEntry:
 
 
 def kind_of(path: AnyPath) -> Kind:
-    """What a folder's identity is of.  Raises `BadInputError` where there is none."""
+    """Kind of a folder by its identity.  Raises `BadInputError` without one."""
     if not (path / IDENTITY).is_file():
         raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
     identity = read_json(path / IDENTITY)
@@ -50,7 +50,7 @@ def kind_of(path: AnyPath) -> Kind:
 
 
 def open_run(where: AnyPath | Path | str) -> RunEntry:
-    """Raises `BadInputError` where there is no run, or one whose summary is of another version."""
+    """Open a run.  Raises `BadInputError` for other folders, and for a summary of another version."""
     path = place(where)
     kind = kind_of(path)
     if kind == "sweep":
@@ -74,29 +74,29 @@ def _read_summary(path: AnyPath) -> dict[str, Any]:
 
 
 def find_runs(where: AnyPath | Path | str) -> Iterator[RunEntry]:
-    """Every run in a folder or below it, by path."""
+    """Find all runs in a folder and below, sorted by path."""
     folder = place(where)
     if not folder.is_dir():
         raise BadInputError(f"{folder}: not a folder")
-    for found in sorted(folder.glob(f"**/{IDENTITY}"), key=lambda path: str(path).split("/")):
+    for identity_path in sorted(folder.glob(f"**/{IDENTITY}"), key=lambda path: str(path).split("/")):
         try:
-            yield open_run(found.parent)
+            yield open_run(identity_path.parent)
         except BadInputError:
-            continue  # a study's identity, somebody else's file of that name, or a run of another version
+            continue  # a study, a foreign file of that name, or a run of another version
 
 
 def state_of(path: AnyPath, ended: bool) -> State:
-    """Whether a driver holds the lock."""
-    held = (path / LOCK).is_locked()
-    if held:
+    """State of a folder by its lock."""
+    locked = (path / LOCK).is_locked()
+    if locked:
         return "running"
     if ended:
         return "done"
-    return "stopped" if held is not None else "unfinished"
+    return "stopped" if locked is not None else "unfinished"
 
 
 def baseline_of(run: RunEntry) -> dict[str, int]:
-    """Level -> cycles of the baseline: as the summary has it, before that as the last checkpoint does; {} while there is none."""
+    """Baseline cycles by level: of the summary, or of the last checkpoint; {} before the first."""
     if run.summary is not None:
         return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}
     folder, total = run.path / "checkpoint", dict.fromkeys(run.levels, 0)
@@ -104,22 +104,25 @@ def baseline_of(run: RunEntry) -> dict[str, int]:
         path = (folder / name if name else folder) / "state.json"
         try:
             baselines = [cycles for _, cycles, _ in read_json(path)["state"]["champions"]["baselines"]]
-            # of programs of single operators one is the baseline of every level, and the others need what it does not grant
-            total = {level: total[level] + count * min(map(int, mine)) for level, *mine in zip(run.levels, *baselines, strict=True)}
-        except (BadInputError, KeyError, TypeError, ValueError):  # none yet, or of another version
+            # one of these is the level's baseline; the others need more than the level grants
+            total = {
+                level: total[level] + count * min(map(int, level_cycles))
+                for level, *level_cycles in zip(run.levels, *baselines, strict=True)
+            }
+        except (BadInputError, KeyError, TypeError, ValueError):  # no checkpoint yet, or of another version
             return {}
     return total
 
 
 class AskedBudget(NamedTuple):
-    """A budget, as it was asked for last: one of the two, or neither, where it is one of time."""
+    """Budget of the last command: one of the two, or neither for a budget of time."""
 
     candidates: int | None = None
     measurements: int | None = None
 
 
 def budget_of(path: AnyPath) -> AskedBudget:
-    """As the folder's settings say."""
+    """Budget from the folder's settings."""
     import yaml
 
     if not (path / SETTINGS).is_file():

@@ -1,7 +1,7 @@
-"""Rows of an older schema version become rows of today's, in a new folder.
+"""Migration of rows to today's schema version, in a new folder.
 
-What a version changed is data: `STEPS` has, for a dataset, the step from each version to the next; versions in between are walked through
-one by one.  A release that raises `SCHEMA_VERSION` for columns that may be null adds nothing here, any other change is one entry.
+Changes of a version are data: `STEPS` has, for a dataset, the step from each version to the next.  A release that raises `SCHEMA_VERSION`
+for columns that may be null adds nothing here, any other change is one entry; intermediate versions are passed one by one.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 
 
 class MigrationStep(NamedTuple):
-    """From one version of a dataset to the next: columns are renamed, then added, then dropped.
+    """Step from one version of a dataset to the next: columns are renamed, then added, then dropped.
 
     renamed: old name -> new one.  added: name -> one value for all rows, or a function of the table so far.  Order, types, units and the
-    number of the version follow from today's schema.
+    version number follow from today's schema.
     """
 
     renamed: Mapping[str, str] = {}
@@ -41,7 +41,7 @@ class MigrationStep(NamedTuple):
     dropped: tuple[str, ...] = ()
 
     def of(self, table: pa.Table) -> pa.Table:
-        """The rows of `table`, one version on."""
+        """Rows of `table`, one version later."""
         table = table.rename_columns([self.renamed.get(name, name) for name in table.column_names])
         for name, value in self.added.items():
             column = value(table) if callable(value) else pa.array([value] * table.num_rows)
@@ -53,7 +53,7 @@ Steps = Mapping[str, Mapping[int, MigrationStep]]
 
 
 def _nothing_shared(table: pa.Table) -> pa.Array:
-    """Nobody counted what moved from and to a memory that cores share: 0, and null where nothing was measured."""
+    """Bytes of shared memory, unknown then: 0, and null without a measurement."""
     return pc.if_else(pc.is_valid(table["cycles"]), pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
 
 
@@ -61,14 +61,14 @@ _MEDIAN = re.compile(r"\(median of (\d+)\)$")
 
 
 def _repeats(table: pa.Table) -> pa.Array:
-    """As the name of the runner says; 0 for what did not fit."""
+    """Readings by the name of the runner; 0 for infeasible tasks."""
     names, status = table["runner"].cast(pa.string()).to_pylist(), table["status"].cast(pa.string()).to_pylist()
-    found = {name: int(median[1]) if (median := _MEDIAN.search(name)) else 1 for name in set(names)}
-    return pa.array([0 if how == "infeasible" else found[name] for name, how in zip(names, status, strict=True)], pa.int64())
+    repeats = {name: int(median[1]) if (median := _MEDIAN.search(name)) else 1 for name in set(names)}
+    return pa.array([0 if state == "infeasible" else repeats[name] for name, state in zip(names, status, strict=True)], pa.int64())
 
 
 def _never(table: pa.Table) -> pa.Array:
-    """No canary was read."""
+    """Flags of drift: false, since no canary was read."""
     return pa.repeat(False, table.num_rows)
 
 
@@ -87,17 +87,17 @@ STEPS: Steps = {
 
 
 class Migrated(NamedTuple):
-    """What became of a dataset: the version that it had, and its rows."""
+    """Migration of a dataset: its earlier version, and its rows."""
 
     version: int
     rows: int
 
 
 def migrate(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Steps = STEPS) -> dict[str, Migrated]:
-    """Write both datasets of `run` to the new folder `out` with today's schemas; `run` stays as it is.
+    """Write both datasets of `run` to the new folder `out` with today's schemas; `run` stays unchanged.
 
-    Raises `BadInputError` where `out` exists, a part cannot be read, a dataset is newer than this program, or no step leads here, and
-    leaves nothing behind then.
+    Raises `BadInputError` if `out` exists, a part cannot be read, a dataset is newer than this program, or a step is missing; then nothing
+    is left behind.
     """
     run, out = place(run), place(out)
     if out.exists():
@@ -115,14 +115,14 @@ def migrate(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Steps =
 
 
 def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[MigrationStep], pa.Schema]:
-    """(version, steps from it to today's, today's schema)."""
+    """Plan of a migration: (version, steps to today's, today's schema)."""
     numbers = part_numbers(folder)
     if not numbers:
-        read_dataset(folder, name, ())  # says why there are none
+        read_dataset(folder, name, ())  # raises with the reason
     if gaps := sorted({*range(len(numbers))} - {*numbers}):
         raise BadInputError(f"{folder / part_name(gaps[0])}: missing; `log repair` first")
-    there = _read(folder, 0).schema
-    version = schema_version(there, folder)
+    stored = _read(folder, 0).schema
+    version = schema_version(stored, folder)
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version} is newer than this program, which writes {SCHEMA_VERSION}")
     if version == SCHEMA_VERSION:
@@ -130,14 +130,14 @@ def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[Migration
     missing = [number for number in range(version, SCHEMA_VERSION) if number not in steps[name]]
     if missing:
         raise BadInputError(f"{folder}: schema {version}: this program has no step from {missing[0]} to {missing[0] + 1}")
-    return version, [steps[name][number] for number in range(version, SCHEMA_VERSION)], _today(there, folder, name)
+    return version, [steps[name][number] for number in range(version, SCHEMA_VERSION)], _today(stored, folder, name)
 
 
-def _today(there: pa.Schema, folder: AnyPath, name: str) -> pa.Schema:
+def _today(stored: pa.Schema, folder: AnyPath, name: str) -> pa.Schema:
     if name == "log":
         return log_schema()
     try:
-        sets = json.loads((there.metadata or {})[b"feature_sets"])
+        sets = json.loads((stored.metadata or {})[b"feature_sets"])
     except (KeyError, ValueError):
         raise BadInputError(f"{folder}: its schema does not say which features its columns are (feature_sets)") from None
     return task_schema([FeatureSet(key, tuple(features)) for key, features in sets.items()])
@@ -149,9 +149,9 @@ def _walked(folder: AnyPath, name: str, path: list[MigrationStep], schema: pa.Sc
         for step in path:
             table = step.of(table)
         table = completed(table, name, None)
-        at = table.column_names.index("schema_version") if "schema_version" in table.column_names else -1
-        if at >= 0:
-            table = table.set_column(at, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int16()))
+        index = table.column_names.index("schema_version") if "schema_version" in table.column_names else -1
+        if index >= 0:
+            table = table.set_column(index, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int16()))
         if set(table.column_names) != set(schema.names):
             wrong = sorted(set(table.column_names) ^ set(schema.names))
             raise BadInputError(f"{folder / part_name(number)}: columns {', '.join(wrong[:4])} are not those of today's schema")
@@ -164,9 +164,9 @@ def _walked(folder: AnyPath, name: str, path: list[MigrationStep], schema: pa.Sc
 def _read(folder: AnyPath, number: int) -> pa.Table:
     path = folder / part_name(number)
     try:
-        if path.is_file():  # a pipe would be waited for
+        if path.is_file():  # opening a pipe would block
             return pq.ParquetFile(pa.BufferReader(path.mapped())).read()
-        what = "no file there"
+        fault = "no file there"
     except (OSError, pa.ArrowException) as error:
-        what = f"cannot be read: {' '.join(str(error).split())}"
-    raise BadInputError(f"{path}: {what}; `log repair` first")
+        fault = f"cannot be read: {' '.join(str(error).split())}"
+    raise BadInputError(f"{path}: {fault}; `log repair` first")

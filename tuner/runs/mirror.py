@@ -1,10 +1,10 @@
-"""`--mirror URL`: a folder is copied to a URL while it grows, beside the driver.
+"""Mirror of a folder (`--mirror URL`): copied to a URL while it grows, beside the driver.
 
-What lies there can be read at any moment, as the folder itself can: nothing appears there before what it refers to.  So files are read
-here in the order summary, checkpoint, models, log, tasks (a later one may be newer and never older), and written there the other way
-round.  Parts are never touched again, so the next number is all there is to look for.
+The copy can be read at any moment, as the folder itself: no file appears before the files it refers to.  So files are read in the order
+summary, checkpoint, models, log, tasks (a later one may be newer and never older), and written in the opposite order.  Parts never change,
+so only the next number is looked for.
 
-The search does not wait for it.  An error is said once and tried again; what is not there in the end is an error of the run's.
+The search does not wait for the mirror.  An error is reported once and tried again; an incomplete copy at the end is an error of the run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tuner.platform.remote_files import RemotePath, is_url, url_place
 from tuner.runs.folder import IDENTITY, read_json
 
 POLL_S = 1.0
-MOST_S = 60.0  # between tries while it cannot be written
+MOST_S = 60.0  # longest wait between tries
 TRIES = 3  # at the end
-_FAILS = (OSError, BadInputError)  # whoever looks, or reads what is counted, says it so
+_FAILS = (OSError, BadInputError)  # raised by listings and by reads of counts
 
 RUN_DATASETS = ("tasks", "log")
 RUN_FILES = (
@@ -33,11 +33,11 @@ RUN_FILES = (
     "plans/**/*.json", "best_tilefarm.bin", "best.onnx", "checkpoint/**/findings.bin", "checkpoint/**/state.json",
     "checkpoint/**/finals.jsonl", "summary.json",
 )  # fmt: skip
-"""Of a run, later ones referring to earlier ones."""
+"""Files of a run; later ones refer to earlier ones."""
 
 
 class MirrorError(TilefarmError):
-    """The results are there, their copy is not."""
+    """Error of an incomplete copy of complete results."""
 
     exit_code = 1
 
@@ -49,17 +49,17 @@ class _File(NamedTuple):
 
 
 def mirror_place(url: str) -> RemotePath:
-    """What `--mirror` names.  Raises `BadInputError` for what is no URL, or one that no file system takes."""
+    """Place of `--mirror`.  Raises `BadInputError` for text that is no URL, or one without a file system."""
     if not is_url(url):
         raise BadInputError(f"--mirror {url}: expected a URL such as s3://bucket/folder or file:///folder")
     return url_place(url)
 
 
 class Mirror:
-    """folder: with an identity in it; the copy, `to`, may hold an earlier state of it.  datasets, files: names and globs, in order.
+    """Copier of `folder`, which has an identity, to `to`, which may hold an earlier state.  datasets, files: names and globs, in order.
 
-    Raises `BadInputError` where nothing can be written at `to`, or something else is there.  A context manager: leaving it copies what
-    is left and raises `MirrorError` where that fails.
+    Raises `BadInputError` if `to` cannot be written, or holds something else.  A context manager: on leaving it copies the remaining files
+    and raises `MirrorError` on failure.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Mirror:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close()
         except MirrorError as failed:
@@ -95,7 +95,7 @@ class Mirror:
             self._say(str(failed))
 
     def close(self) -> None:
-        """Copy what is left.  Raises `MirrorError`."""
+        """Copy the remaining files.  Raises `MirrorError`."""
         self._steps.close()
         for last in range(TRIES):
             try:
@@ -121,28 +121,28 @@ class Mirror:
         return self._wait_s
 
     def _adopt(self) -> None:
-        """Go on with what is there, if it is an earlier state of this folder."""
+        """Continue an existing copy, if it is an earlier state of this folder."""
         if not (self.to / IDENTITY).is_file():
             return
-        mine, theirs = read_json(self.folder / IDENTITY), read_json(self.to / IDENTITY)
-        if theirs != mine:
-            whose = theirs.get("run") if isinstance(theirs, dict) else "something else"
-            raise BadInputError(f"--mirror {self.to}: holds {whose}; give another")
+        identity, copied = read_json(self.folder / IDENTITY), read_json(self.to / IDENTITY)
+        if copied != identity:
+            owner = copied.get("run") if isinstance(copied, dict) else "something else"
+            raise BadInputError(f"--mirror {self.to}: holds {owner}; give another")
         for name in self._datasets:
-            here = part_numbers(self.folder / name)
+            numbers = part_numbers(self.folder / name)
             sizes = _sizes(self.to / name)
             parts = {part for part in sizes if not part.startswith(".")}
-            # part 0 has no rows; a session that ended before it had any took its own away again
-            if more := sorted(parts - {part_name(number) for number in (0, *here)}):
-                raise BadInputError(f"--mirror {self.to}: holds {name}/{more[0]} of {theirs['run']}, {self.folder} does not; give another")
-            for number in here:
+            # part 0 has no rows; a session without results removes its own
+            if more := sorted(parts - {part_name(number) for number in (0, *numbers)}):
+                raise BadInputError(f"--mirror {self.to}: holds {name}/{more[0]} of {copied['run']}, {self.folder} does not; give another")
+            for number in numbers:
                 part = part_name(number)
                 if sizes.get(part) != (self.folder / name / part).version()[1]:
                     break
                 self._next[name] = number + 1
 
     def _copy(self) -> None:
-        """One round.  Raises `_FAILS`; what was written before stays counted."""
+        """Copy one round.  Raises `_FAILS`; earlier files stay counted."""
         files = list(self._changed())
         parts = [(name, self._published(name)) for name in reversed(self._datasets)]
         for name, stop in reversed(parts):
@@ -155,7 +155,7 @@ class Mirror:
             self._there[file.name] = file.version
 
     def _changed(self) -> Iterator[_File]:
-        """Files that are not there as they are here, the last one first."""
+        """Files that differ from their copies, the last one first."""
         for pattern in reversed(self._files):
             for path in sorted(self.folder.glob(pattern), key=str, reverse=True):
                 name, version = str(path).removeprefix(f"{self.folder}/"), path.version()
@@ -163,18 +163,18 @@ class Mirror:
                     yield _File(name, version, path.read_bytes())
 
     def _published(self, name: str) -> int:
-        """One past the last part that is counted: another one may be there, and be gone when the computer goes down."""
+        """Number of counted parts: an uncounted part may vanish in a crash."""
         return (read_counts(self.folder) or {}).get(name, Count()).parts
 
     def _put(self, name: str, data: bytes) -> None:
-        """A file that is there whole or not at all."""
+        """Write a file atomically."""
         to = self.to / name
         to.parent.mkdir(parents=True, exist_ok=True)
         put_atomically(to, [data])
 
 
 def _sizes(folder: AnyPath) -> dict[str, int]:
-    """Bytes of the files in it by name; {} where there is no folder."""
+    """Sizes of the folder's files by name; {} without a folder."""
     return {path.name: path.version()[1] for path in folder.iterdir() if path.is_file()} if folder.is_dir() else {}
 
 

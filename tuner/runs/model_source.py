@@ -1,7 +1,7 @@
-"""How a run folder remembers what is compiled and for what: `RUN/source.json` and `RUN/machine.yaml`.
+"""Model and machine of a run: `RUN/source.json` and `RUN/machine.yaml`.
 
-The machine is kept whole, as a file that any command takes, so that an export does not follow one that was edited since; the model is
-kept as a path and a digest, so that an export refuses one that was.
+The machine is stored completely, as a file for any command, so that later edits of the original have no effect; the model is stored as a
+path and a digest, so that an export refuses an edited model.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Saved(BaseModel):
 
 @dataclass(frozen=True)
 class SavedSource:
-    """A source as a run folder holds it.  model_digest: of the unit's graph (weights and shapes included)."""
+    """Source as stored in a run folder.  model_digest: of the target graph's source (weights and shapes included)."""
 
     source: ModelSpec
     model_digest: str
@@ -53,7 +53,7 @@ class SavedSource:
 
 
 def write_source(run: AnyPath, source: ModelSpec, model_digest: str, style: Style = "function") -> None:
-    """Keep in `run` what its plans were made for."""
+    """Store the source of a run's plans in `run`."""
     saved = _Saved(
         model=str(source.model if is_made(source.model) else source.model.resolve()),
         model_digest=model_digest,
@@ -69,7 +69,7 @@ def write_source(run: AnyPath, source: ModelSpec, model_digest: str, style: Styl
 
 
 def read_source(run: AnyPath) -> SavedSource:
-    """What a run's plans were made for.  Raises `BadInputError` where the folder is no run or the file is damaged."""
+    """Read the source of a run's plans.  Raises `BadInputError` for other folders and damaged files."""
     if not run.is_dir():
         raise BadInputError(f"{run}: no such run folder")
     path = run / SOURCE
@@ -86,7 +86,7 @@ def read_source(run: AnyPath) -> SavedSource:
 
 @lru_cache(maxsize=4)
 def _written(machine: Machine) -> bytes:
-    """A file that says the whole machine."""
+    """YAML file of the complete machine."""
     return yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False, allow_unicode=True).encode()
 
 

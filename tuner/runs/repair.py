@@ -1,6 +1,6 @@
-"""Looking after a run's datasets: check them, get them readable again, rewrite them elsewhere in few parts.
+"""Maintenance of a run's datasets: verify, repair, compact into fewer parts.
 
-Nothing here rewrites a part in place.  `repair` moves aside what readers refuse; `compact` writes a new folder.
+No part is rewritten in place.  `repair` moves unreadable files aside; `compact` writes a new folder.
 """
 
 from __future__ import annotations
@@ -30,48 +30,47 @@ COMPACT_ROWS = 1 << 20
 
 
 def verify(run: AnyPath | Path | str) -> list[Fault]:
-    """Read every part of `tasks/` and `log/` and check what the format promises; an empty list when all of it holds.
+    """Read every part of `tasks/` and `log/` and check the promises of the format; an empty list for a sound run.
 
-    Raises `BadInputError` where `run` is no run folder, or its datasets are of another version.
+    Raises `BadInputError` if `run` is no run folder, or its datasets are of another version.
     """
     run = place(run)
     counts, faults = _counts(run)
-    found = {name: _examined(run, name, counts) for name in DATASETS}
-    faults += [fault for each in found.values() for fault in each.faults]
-    return faults + _rows(found["log"], found["tasks"])
+    datasets = {name: _examined(run, name, counts) for name in DATASETS}
+    faults += [fault for dataset in datasets.values() for fault in dataset.faults]
+    return faults + _rows(datasets["log"], datasets["tasks"])
 
 
 def lost_rows(run: AnyPath | Path | str) -> dict[str, int]:
-    """By dataset, where rows were there and are not any more."""
+    """Number of lost rows by dataset, for datasets with any."""
     run = place(run)
     counts, _ = _counts(run)
-    found = {name: examine(run / name, name, (), counts).lost for name in DATASETS}
-    return {name: lost for name, lost in found.items() if lost}
+    losses = {name: examine(run / name, name, (), counts).lost for name in DATASETS}
+    return {name: lost for name, lost in losses.items() if lost}
 
 
 def repair(run: AnyPath | Path | str) -> list[Fault]:
-    """Move files that are not right parts to `RUN/aside/`, those that are parts under a wrong name from there to the right one, and put
-    an empty part where one is missing; returns what was done.
+    """Move invalid files to `RUN/aside/`, misplaced parts to their right names, and write an empty part for each missing one; returns the
+    repaired faults.
 
-    Rows that were in a damaged part are lost to readers; nothing is deleted.  Raises `BadInputError` while a driver writes, and where
-    nothing can be moved.
+    Rows of damaged parts are lost to readers; nothing is deleted.  Raises `BadInputError` while a driver writes, and if moving fails.
     """
     run = place(run)
     if state_of(run, ended=False) == "running":
         raise BadInputError(f"{run}: a driver is writing there; wait for it")
     counts, done = _counts(run)
-    found = {name: _examined(run, name, counts) for name in DATASETS}
-    faults = [fault for each in found.values() for fault in each.faults]
+    datasets = {name: _examined(run, name, counts) for name in DATASETS}
+    faults = [fault for dataset in datasets.values() for fault in dataset.faults]
     try:
         moved = [(fault, _aside(run, fault)) for fault in faults if fault.there]
-        back = [fault for fault, path in moved if fault.part is not None and _put_back(run, fault.part, path, found)]
-        for each in found.values():
-            _fill(run, examine(each.folder, each.name, (), counts))
+        restored = [fault for fault, path in moved if fault.part is not None and _put_back(run, fault.part, path, datasets)]
+        for dataset in datasets.values():
+            _fill(run, examine(dataset.folder, dataset.name, (), counts))
     except OSError as error:
         raise BadInputError(f"{error.filename or run}: cannot be repaired: {error.strerror or error}") from None
-    done += [fault._replace(what=f"{fault.what}; put there") if fault in back else fault for fault in faults]
+    done += [fault._replace(what=f"{fault.what}; put there") if fault in restored else fault for fault in faults]
     after = {name: examine(run / name, name, (), counts) for name in DATASETS}
-    ends = {name: Count(len(each.parts), max(each.rows, each.count.rows)) for name, each in after.items()}
+    ends = {name: Count(len(dataset.parts), max(dataset.rows, dataset.count.rows)) for name, dataset in after.items()}
     if ends != counts:
         write_counts(run, ends)
     return done
@@ -80,7 +79,7 @@ def repair(run: AnyPath | Path | str) -> list[Fault]:
 def compact(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[str, int]:
     """Write both datasets to the new folder `out` in parts of up to 2^20 rows; returns rows by dataset.
 
-    Raises `BadInputError` where `out` exists or the run does not verify.
+    Raises `BadInputError` if `out` exists or the run does not verify.
     """
     run, out = place(run), place(out)
     if out.exists():
@@ -91,9 +90,9 @@ def compact(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[str, i
 
 
 def write_datasets(out: AnyPath, tables: Mapping[str, tuple[pa.Schema, Iterable[pa.Table]]], before: Mapping[str, Count]) -> dict[str, int]:
-    """New datasets in the new folder `out`, in parts of up to 2^20 rows and a bit; returns rows by dataset.
+    """Write datasets to the new folder `out`, in parts of slightly more than 2^20 rows; returns rows by dataset.
 
-    before: of the datasets that they are made from; what those had lost is lost here.
+    before: counts of the source datasets; their lost rows count as lost here.
     """
     make_folder(out)
     counts = {name: _write(out / name, schema, parts, out / ".tmp") for name, (schema, parts) in tables.items()}
@@ -117,13 +116,13 @@ def _write(folder: AnyPath, schema: pa.Schema, parts: Iterable[pa.Table], tmp: A
 
 
 def _parts(folder: AnyPath) -> tuple[pa.Schema, Iterator[pa.Table]]:
-    """Of a dataset that was verified: its schema, and its parts one after the other."""
-    found = read_dataset(folder, folder.name, ())
-    return found.schema, part_tables(found)
+    """Schema of a verified dataset, and its parts in order."""
+    dataset = read_dataset(folder, folder.name, ())
+    return dataset.schema, part_tables(dataset)
 
 
 def _counts(run: AnyPath) -> tuple[dict[str, Count], list[Fault]]:
-    """What `parts.json` says, or what is wrong with it."""
+    """Content of `parts.json`, or its fault."""
     try:
         return read_counts(run) or {}, []
     except BadInputError:
@@ -131,14 +130,14 @@ def _counts(run: AnyPath) -> tuple[dict[str, Count], list[Fault]]:
 
 
 def _examined(run: AnyPath, name: str, counts: dict[str, Count]) -> Dataset:
-    found = examine(run / name, name, None, counts)
-    if not found.parts and not found.faults and not found.count.rows:
+    dataset = examine(run / name, name, None, counts)
+    if not dataset.parts and not dataset.faults and not dataset.count.rows:
         raise BadInputError(f"{run / name}: no {name} here; expected a run folder")
-    return found
+    return dataset
 
 
 def _aside(run: AnyPath, fault: Fault) -> AnyPath:
-    """Where a file was moved to: what an earlier repair moved stays."""
+    """Move a file aside; returns its new path.  Files moved by an earlier repair stay."""
     wanted = run / ASIDE / fault.file
     if not wanted.parent.is_dir():
         make_folder(wanted.parent)
@@ -151,42 +150,42 @@ def _aside(run: AnyPath, fault: Fault) -> AnyPath:
 
 
 def _taken(path: AnyPath) -> bool:
-    """Also by a link that leads nowhere."""
-    return any(other.name == path.name for other in path.parent.iterdir())
+    """Whether a name exists, also as a dangling link."""
+    return any(entry.name == path.name for entry in path.parent.iterdir())
 
 
-def _put_back(run: AnyPath, part: PartFile, path: AnyPath, found: Mapping[str, Dataset]) -> bool:
-    """A part that lay elsewhere, to its place if that is free; returns whether it is there now."""
-    of = found.get(part.mark.dataset)
+def _put_back(run: AnyPath, part: PartFile, path: AnyPath, datasets: Mapping[str, Dataset]) -> bool:
+    """Move a misplaced part to its place if free; returns whether it did."""
+    dataset = datasets.get(part.mark.dataset)
     to = run / part.mark.file
-    if of is None or not to.parent.is_dir() or _taken(to) or not (of.schema is None or part.schema.equals(of.schema, True)):
+    if dataset is None or not to.parent.is_dir() or _taken(to) or not (dataset.schema is None or part.schema.equals(dataset.schema, True)):
         return False
     path.replace(to)
     to.parent.fsync()
     return True
 
 
-def _fill(run: AnyPath, found: Dataset) -> None:
-    """An empty part for each that is missing; no folder where nobody can say what its parts were like."""
-    folder = run / found.name
-    if found.schema is None:
+def _fill(run: AnyPath, dataset: Dataset) -> None:
+    """Write an empty part for each missing one; remove the folder if its schema is unknown."""
+    folder = run / dataset.name
+    if dataset.schema is None:
         if folder.is_dir():
-            if any(folder.iterdir()):  # hidden files are nobody's fault
+            if any(folder.iterdir()):  # hidden files are not faults
                 raise BadInputError(f"{folder}: cannot be repaired: Directory not empty")
             folder.remove()
         return
     if not folder.is_dir():
         make_folder(folder)
-    for number in sorted({*range(found.end)} - {part.mark.number for part in found.parts}):
-        write_empty_part(folder, number, found.schema, run / ".tmp")
+    for number in sorted({*range(dataset.end)} - {part.mark.number for part in dataset.parts}):
+        write_empty_part(folder, number, dataset.schema, run / ".tmp")
 
 
 def _rows(log: Dataset, tasks: Dataset) -> list[Fault]:
-    """What holds between rows."""
+    """Faults between rows."""
     faults = []
-    for name, found, key in (("log", log, "row_id"), ("tasks", tasks, "task")):
-        if found.parts and (again := found.rows - pc.count_distinct(found.table[key]).as_py()):
-            faults.append(Fault(name, f"{again} rows have a {key} that is taken"))
+    for name, dataset, key in (("log", log, "row_id"), ("tasks", tasks, "task")):
+        if dataset.parts and (duplicates := dataset.rows - pc.count_distinct(dataset.table[key]).as_py()):
+            faults.append(Fault(name, f"{duplicates} rows have a {key} that is taken"))
     if not log.parts or not tasks.parts:
         return faults
     rows = log.table

@@ -1,4 +1,4 @@
-"""What a study's folder tells of it."""
+"""Summary of a study, read from its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = 3  # of batches and summary
 
 
 def study_summary(path: AnyPath) -> dict[str, Any]:
-    """Its summary.json.  Raises `BadInputError` where there is none, or one of another version."""
+    """Read a study's summary.json.  Raises `BadInputError` if it is missing or of another version."""
     file = path / SUMMARY
     if not file.is_file():
         raise BadInputError(f"{file}: not there; a study writes it when it begins")
@@ -25,5 +25,5 @@ def study_summary(path: AnyPath) -> dict[str, Any]:
 
 
 def setting_text(value: float | str) -> str:
-    """A setting's value, for tables."""
+    """Text of a setting's value, for tables."""
     return value if isinstance(value, str) else f"{value:.4g}"

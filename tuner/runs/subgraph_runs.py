@@ -1,4 +1,4 @@
-"""Reading the log of a model in several pieces: whose rows are whose, and what the model takes in all."""
+"""Logs of a model in several subgraphs: rows of each search, and totals of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "pieces.json"
 
 
 def copies(folder: AnyPath) -> dict[str, int]:
-    """Id of a search in a run's log -> how many pieces it serves; {} for a model in one piece.  Raises `BadInputError`."""
+    """Number of subgraphs by id of their search in a run's log; {} for a model in one piece.  Raises `BadInputError`."""
     return {run: len(pieces) for run, pieces in _searches(folder).items()}
 
 
@@ -36,10 +36,10 @@ def _searches(folder: AnyPath) -> dict[str, list[str]]:
 
 
 def best_so_far(programs: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
-    """Rows of whole programs of one level, in the order in which they were measured, with `cycles` of the best model so far.
+    """Rows of one level's programs, in measured order, with `cycles` of the best model so far.
 
-    A model in several pieces takes the sum over its pieces; one that no program was measured of yet counts with the first that will be.
-    Empty where a piece has none at all.
+    Cycles of a model in several subgraphs are the sum over them; before a subgraph's first program, that first one counts.
+    Empty if a subgraph has no program.
     """
     import pandas as pd
 
@@ -48,8 +48,8 @@ def best_so_far(programs: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
     runs = programs["run"].astype("str")
     total = pd.Series(0, index=programs.index, dtype="int64")
     for run, count in served.items():
-        mine = programs["cycles"].where(runs == run)
-        if mine.isna().all():
+        cycles = programs["cycles"].where(runs == run)
+        if cycles.isna().all():
             return programs.iloc[:0]
-        total += (mine.cummin().ffill().bfill() * count).astype("int64")
+        total += (cycles.cummin().ffill().bfill() * count).astype("int64")
     return programs.assign(cycles=total)

@@ -1,4 +1,4 @@
-"""How far a sweep is, by its table and the folders of its runs.  Nothing here writes."""
+"""Progress of a sweep, from its table and the folders of its runs.  Read-only."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
 
 @dataclass(frozen=True)
 class SweepStanding:
-    """runs: of all cells, by state of the table (done, unconfirmed, failed, waiting).
+    """Progress of a sweep.  runs: number of cells by state of the table (done, unconfirmed, failed, waiting).
 
-    begun: those that go on, or, where nobody can tell, have begun.
-    left_s: until all runs are done with as many at once as now; None while nothing tells, or the sweep does not go on.
+    begun: running ones, or unfinished ones if it is unknown whether they run.
+    left_s: time until all runs are done with as many at once as now; None if unknown, or if the sweep does not run.
     """
 
     state: State
@@ -36,24 +36,24 @@ class SweepStanding:
 
     @property
     def ended(self) -> int:
-        """Those that have all their files."""
+        """Number of complete runs."""
         return sum(self.runs[state] for state in ENDED)
 
 
 def read_index(path: AnyPath, columns: list[str] | None = None) -> pd.DataFrame:
-    """The table of a sweep's folder.  Raises `BadInputError` where it is not there, or not as it was written."""
+    """Read the table of a sweep's folder.  Raises `BadInputError` if it is missing or changed."""
     try:
         part = read_part(path / INDEX, columns)
         if part.mark == INDEX_MARK:
             return part.table.to_pandas()
-        what = f"is {part.mark.file}"
+        fault = f"is {part.mark.file}"
     except PartError as error:
-        what = str(error)
-    raise BadInputError(f"{path / INDEX}: {what}; take it away, and `tilefarm sweep --resume` writes it anew")
+        fault = str(error)
+    raise BadInputError(f"{path / INDEX}: {fault}; take it away, and `tilefarm sweep --resume` writes it anew")
 
 
 def sweep_standing(path: AnyPath) -> SweepStanding:
-    """Raises `BadInputError` where the table is not there or cannot be read."""
+    """Progress of a sweep.  Raises `BadInputError` for a missing or unreadable table."""
     index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
     counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}
     waiting = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
@@ -66,7 +66,7 @@ def sweep_standing(path: AnyPath) -> SweepStanding:
 
 
 def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[Progress]) -> float | None:
-    """What a run takes is the mean of those that are done, else of what the running ones are on the way to."""
+    """Remaining time: a run takes the mean of the finished ones, else the projected time of the running ones."""
     each_s = took_s or [now.left_s / (1 - now.share) for now in begun if now.left_s is not None]
     if not each_s or not begun:
         return None
