@@ -1,5 +1,5 @@
-"""All that the driver, the farm and the store ask of what is outside the program: time, files, threads, actors.
+"""Interfaces of driver, farm and store to the outside: time, files, threads, actors.
 
-Nothing else in them calls `time`, `threading` or `os`.  So a farm can be run in a world that is simulated, in which disks fill up, writes
-tear, actors die and messages come late, from a seed.
+These packages call `time`, `threading` and `os` only here.  So a farm can run in a simulated environment, with full disks, torn writes,
+dying actors and late messages, from a seed.
 """

@@ -1,7 +1,7 @@
-"""Actors as the farm sees them: processes elsewhere that are sent jobs, and events that come back.
+"""Actors of the farm: remote processes that receive jobs and send events.
 
-Two implementations: Ray's (`tuner.platform.ray_actors`), and a simulated one that kills, delays, repeats and reorders.  What they have in
-common is held by one contract suite.
+Two implementations: Ray's (`tuner.platform.ray_actors`), and a simulated one that kills, delays, repeats and reorders.  One contract suite
+tests both.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple, Protocol
 
 from simulator.npu.errors import TilefarmError
 
-Actor = int  # number of an actor: every start has a new one, so that what an earlier one said is known as such
+Actor = int  # number of an actor: new at every start, so that late events of an earlier one are recognised
 
 
 class Built(NamedTuple):
-    """An actor is there.  name: host and process, for the log."""
+    """Event of a started actor.  name: host and process, for the log."""
 
     actor: Actor
     name: str
 
 
 class Lost(NamedTuple):
-    """An actor has died, or could not be started.  why: one line.
+    """Event of an actor that died, or could not be started.  why: one line.
 
-    outside: its computer went away, or the way there: nothing that it was at can have done that.
+    outside: its computer or the connection failed: no item of its work can be the cause.
     """
 
     actor: Actor
@@ -33,7 +33,7 @@ class Lost(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """items: that the actor has finished of the job it is at; it is alive."""
+    """Event of a living actor.  items: finished ones of its current job."""
 
     actor: Actor
     job: int
@@ -41,7 +41,7 @@ class Progress(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """The actor is about to try an item of a job, and waits until this was heard.  item: packed, so that it can be a job of its own."""
+    """Event before an actor tries an item of a job; it waits for an answer.  item: packed, so that it can become a job of its own."""
 
     actor: Actor
     job: int
@@ -49,7 +49,7 @@ class Announced(NamedTuple):
 
 
 class Done(NamedTuple):
-    """result: what the job returned, packed."""
+    """Event of a finished job.  result: packed."""
 
     actor: Actor
     job: int
@@ -57,7 +57,7 @@ class Done(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """What makes an actor's worker raised (job BUILDING), or the code of a job: a fault of the program's, which ends the run."""
+    """Event of an exception in a worker's construction (job BUILDING) or in a job: a bug of the program, which ends the run."""
 
     actor: Actor
     job: int
@@ -71,7 +71,7 @@ Event = Built | Lost | Progress | Announced | Done | Raised
 
 
 class Message(NamedTuple):
-    """job: its number.  packed: the job and what goes with it.  shared: of `Actors.share`, opened for the actor.
+    """Message to an actor.  job: its number.  packed: the job and its data.  shared: of `Actors.share`, resolved for the actor.
 
     announces: whether every item is announced before it is tried.
     """
@@ -83,11 +83,11 @@ class Message(NamedTuple):
 
 
 class FarmError(TilefarmError):
-    """The cluster, not the input: actors that cannot be kept alive."""
+    """Error of the cluster, not of the input: actors that do not stay alive."""
 
 
 class ClusterGoneError(FarmError):
-    """All of the cluster under the driver has ended."""
+    """Error of a cluster that has ended under the driver."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same command, with --resume, may well succeed
 
@@ -96,43 +96,44 @@ Announce = Callable[[bytes], None]
 
 
 class Worker(Protocol):
-    """What an actor works with, made there.  A job of its own thread, or process, is nobody else's business."""
+    """Worker of an actor, constructed there.  It may use threads and processes of its own."""
 
     @property
     def done(self) -> int:
-        """Items finished so far, of all jobs: what `Progress` says.  Read beside a job that runs."""
+        """Number of items finished so far, over all jobs: sent as `Progress`.  Read while a job runs."""
         ...
 
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
-        """A job's result.  announce: called with each item before it is tried, returns when that was heard; None where nobody asks."""
+        """Run a job; returns its packed result.  announce: called with each item before its trial, returns after an answer; None to skip
+        it."""
         ...
 
 
 class Actors(Protocol):
-    """Places for `count` actors, `slot` 0 .. count - 1, at most one actor in each.
+    """Slots for `count` actors, 0 .. count - 1, with at most one actor in each.
 
-    Messages to one actor are worked on in the order in which they were sent.  Its events come in order, unless it died: what was on its way
-    then may be lost.  Events of an actor that was killed may still come.
+    Messages to one actor are processed in order.  Its events arrive in order; events in transit are lost if it dies.  Events of a killed
+    actor may still arrive.
     """
 
     count: int
 
     def start(self, slot: int, actor: Actor) -> None:
-        """A new actor there; `Built` or `Lost` follows, some time."""
+        """Start a new actor in a slot; `Built` or `Lost` follows later."""
         ...
 
     def kill(self, actor: Actor) -> None:
-        """At once; no event follows but those that are on their way."""
+        """Kill an actor at once; only events in transit follow."""
         ...
 
     def send(self, actor: Actor, message: Message) -> None: ...
 
     def share(self, value: Any) -> Any:
-        """A reference to a value for many messages."""
+        """Return a reference to a value for many messages."""
         ...
 
     def events(self, patience_s: float) -> list[Event]:
-        """What has come; waits so long for a first one.  Raises `ClusterGoneError` where all of it went away."""
+        """Return new events; waits up to `patience_s` for the first.  Raises `ClusterGoneError` if the cluster has ended."""
         ...
 
     def close(self) -> None: ...

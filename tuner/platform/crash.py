@@ -1,6 +1,6 @@
-"""An exception in a line, for the log; a bug's details in a file, for whoever mends it.
+"""Text of exceptions: one line for the log; for a bug, a file with details.
 
-Little is imported here: what is broken may be what would be imported.
+Few imports: an import may be the very fault.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _PACKAGES = ("tilefarm", "numba", "numpy", "onnx", "onnxruntime", "pandas", "pya
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as the log shows it."""
+    """Exception as a line of the log."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
 def details(error: BaseException, doing: str) -> str:
-    """What was being done, with what versions, and the whole traceback."""
+    """Details of an error: the command, versions, and the complete traceback."""
     versions = ", ".join(f"{name} {version_of(name)}" for name in _PACKAGES)
     head = (doing, f"Python {platform.python_version()} on {platform.platform()}, {os.cpu_count()} CPUs", versions)
     return "\n".join((*head, "", *traceback.format_exception(error)))
 
 
 def keep(text: str, folders: Iterable[Path]) -> Path | None:
-    """Write `crash-*.txt` into the first of `folders` that takes it, else among the temporary files; None where nothing can be written."""
+    """Write `crash-*.txt` into the first writable folder of `folders`, else into the temporary folder; None if nothing can be written."""
     data = [text.encode(errors="backslashreplace")]
     for folder in folders:
         path = folder / f"crash-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt"
@@ -43,7 +43,7 @@ def keep(text: str, folders: Iterable[Path]) -> Path | None:
             continue
         return path
     try:
-        # in a folder of everybody's the file is the user's own, under a name that nobody can take before
+        # in a shared folder: a private file with an unpredictable name
         descriptor, name = tempfile.mkstemp(prefix="tilefarm-crash-", suffix=".txt")
         with os.fdopen(descriptor, "wb") as file:
             file.writelines(data)

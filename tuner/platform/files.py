@@ -1,4 +1,4 @@
-"""A file or folder of the store, wherever it is: on this computer, behind a URL, on a simulated disk."""
+"""Interface of a file or folder of the store: local, behind a URL, or on a simulated disk."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Protocol, Self
 
 
 class Lock(Protocol):
-    """That this process holds."""
+    """Lock held by this process."""
 
     def close(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         ...
 
 
 class LockedError(OSError):
-    """Somebody else holds the lock; the text says who."""
+    """Error for a lock held by another process; the text names it."""
 
 
 class AnyPath(Protocol):
-    """Has as much of `pathlib.Path` as the store uses, and durability beside it.  `tuner.platform.local_files.LocalPath` is a `Path`.
+    """Part of `pathlib.Path` used by the store, with durability.  `tuner.platform.local_files.LocalPath` is a `Path`.
 
-    All methods raise OSError.  What was written or renamed outlives a crash of the computer only when `fsync` of the file, and of the
-    folder for its name, has returned.  `simulator.npu.files.write_atomically` does that in its order.
+    All methods raise OSError.  Data and names survive a crash of the computer only after `fsync` of the file, and of the folder for its
+    name.  `simulator.npu.files.write_atomically` does this in the right order.
     """
 
     @property
@@ -35,11 +35,11 @@ class AnyPath(Protocol):
     def __truediv__(self, name: str) -> Self: ...
 
     def resolve(self) -> Self:
-        """What a link leads to, itself where it is none."""
+        """Return the target of a link, else the path itself."""
         ...
 
     def exists(self) -> bool:
-        """Anything is there, a file or a folder or neither."""
+        """Whether a file, a folder or anything else has the name."""
         ...
 
     def is_file(self) -> bool: ...
@@ -49,59 +49,59 @@ class AnyPath(Protocol):
     def iterdir(self) -> Iterator[Self]: ...
 
     def glob(self, pattern: str) -> Iterator[Self]:
-        """Files and folders below this folder, of such a name (`matches`), in any order; none where there is no folder."""
+        """Find files and folders below this folder by name (`matches`), in any order; none without a folder."""
         ...
 
     def read_bytes(self) -> bytes: ...
 
     def mapped(self) -> memoryview:
-        """The bytes, not read before they are looked at."""
+        """Return the bytes, read on access."""
         ...
 
     def version(self) -> tuple[int, int]:
-        """Changes whenever the file does: nanoseconds of its last change, and bytes."""
+        """Return a value that changes with the file: nanoseconds of its last change, and bytes."""
         ...
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None: ...
 
     def beside(self) -> Self:
-        """A file in the same folder that nobody else writes, to become this one (`simulator.npu.files.leftover_of` knows its name).
+        """Return a temporary file in the same folder, for this process only (`simulator.npu.files.leftover_of` recognises its name).
 
-        Itself, where a file appears when it is complete, as in an object store.
+        The path itself, if files appear only when complete, as in an object store.
         """
         ...
 
     def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
-        """Write: a new file or over an old one, or from byte `at` on, what was behind it cut off in the end.  Not durable before `fsync`.
+        """Write a new file, or replace the old content, or from byte `at` on; old content behind is cut off.  Not durable before `fsync`.
 
-        With `at` above 0 the file is there.
+        With `at` above 0 the file must exist.
         """
         ...
 
     def fsync(self) -> None:
-        """Of a file its bytes, of a folder its names."""
+        """Make a file's bytes durable, or a folder's names."""
         ...
 
     def replace(self, to: Self) -> object:
-        """Rename; what was there is gone.  One instant, whatever happens."""
+        """Rename atomically; an existing target is replaced."""
         ...
 
     def remove(self) -> None:
-        """A file, if it is there, or a folder with all in it."""
+        """Remove a file, if it exists, or a folder with its content."""
         ...
 
     def lock(self) -> Lock:
-        """Hold the file for this process until the lock is closed or the process ends, and write who does.  Raises `LockedError`."""
+        """Lock the file until the lock is closed or the process ends, and write the holder into it.  Raises `LockedError`."""
         ...
 
     def is_locked(self) -> bool | None:
-        """Whether a process holds the file; None where nobody can tell."""
+        """Whether a process holds the file; None if unknown."""
         ...
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Of a name below a folder, its parts joined by `/`.  Of the pattern's parts, `**` stands for any folders, also none; `*`, `?`, `[...]`
-    are as a shell has them, but hidden names are no exception."""
+    """Match a name below a folder, its parts joined by `/`.  In the pattern `**` stands for any number of folders; `*`, `?`, `[...]` are
+    as in a shell, but also match hidden names."""
     return _match(name.split("/"), pattern.split("/"))
 
 
@@ -109,5 +109,5 @@ def _match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     if not pattern or not parts:
         return not pattern and not parts
     if pattern[0] == "**":
-        return any(_match(parts[at:], pattern[1:]) for at in range(len(parts)))
+        return any(_match(parts[index:], pattern[1:]) for index in range(len(parts)))
     return fnmatchcase(parts[0], pattern[0]) and _match(parts[1:], pattern[1:])

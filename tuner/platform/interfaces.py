@@ -1,4 +1,4 @@
-"""The seam: what there is of the world beside files (`tuner.platform.files`) and actors (`tuner.platform.actors`)."""
+"""Interfaces to the environment besides files (`tuner.platform.files`) and actors (`tuner.platform.actors`)."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ R = TypeVar("R")
 
 
 class Clock(Protocol):
-    """Time, and the passing of it."""
+    """Time and waiting."""
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return seconds since an arbitrary start; never decreases."""
         ...
 
     def epoch_us(self) -> int:
-        """Microseconds since 1970, as the log has them."""
+        """Return microseconds since 1970, as in the log."""
         ...
 
     def sleep(self, seconds: float) -> None: ...
 
 
 class Background(Protocol):
-    """Steps that are repeated beside the driver."""
+    """Repeated steps beside the driver."""
 
     def close(self) -> None:
-        """Returns when no step runs, and none will."""
+        """Stop; returns when no step runs any more."""
         ...
 
 
 class Threads(Protocol):
-    """Work beside the driver's own."""
+    """Work beside the driver's own thread."""
 
     def lock(self) -> AbstractContextManager[object]:
-        """A new lock; not re-entrant."""
+        """Return a new lock; not re-entrant."""
         ...
 
     def repeat(self, name: str, step: Callable[[], float | None], first_s: float) -> Background:
-        """Run `step` after `first_s` seconds, and again after as many as it returned; None ends it.  It raises nothing."""
+        """Run `step` after `first_s` seconds, and again after the seconds that it returned; None ends it.  It must not raise."""
         ...
 
     def apart(self, call: Callable[[], R]) -> R:
-        """Run `call` where no signal interrupts it (Ctrl-C comes to the main thread), and wait for it."""
+        """Run `call` in a thread without signals (Ctrl-C goes to the main thread), and wait for it."""
         ...
 
 
 @dataclass(frozen=True)
 class Platform:
-    """What a driver lives in."""
+    """Environment of a driver."""
 
     clock: Clock
     threads: Threads

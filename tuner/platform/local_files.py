@@ -12,37 +12,38 @@ from tuner.platform.files import Lock, LockedError
 
 
 class LocalPath(DurablePath):
-    """A path that is a `tuner.platform.files.AnyPath`, too: it passes wherever a Path is wanted."""
+    """Local path that is also a `tuner.platform.files.AnyPath`; valid wherever a Path is."""
 
     def mapped(self) -> memoryview:
-        """Not read: a file may be as large as it likes before anybody looks at it."""
+        """Map the bytes without reading: the file may be large."""
         with self.open("rb") as file:
             if not file.seek(0, os.SEEK_END):
                 return memoryview(b"")  # nothing can be mapped of it
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def version(self) -> tuple[int, int]:
-        """Nanoseconds of its last change, and bytes."""
+        """Return nanoseconds of the last change, and bytes."""
         about = self.stat()
         return about.st_mtime_ns, about.st_size
 
     def lock(self) -> Lock:
-        """Also ends with the process, however that ends."""
+        """Lock the file; the lock also ends with the process."""
         lock = self.open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            who = lock.read().strip() or "another driver"
+            holder = lock.read().strip() or "another driver"
             lock.close()
-            raise LockedError(who) from None
+            raise LockedError(holder) from None
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {socket.gethostname()}")
         lock.flush()
         return lock
 
     def is_locked(self) -> bool:
-        """It is tried shared, so that two who look do not see each other; a file that cannot be opened is held by nobody."""
+        """Whether a process holds the file, by a shared lock, so that two checks do not collide; a file that cannot be opened is not
+        locked."""
         try:
             with self.open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

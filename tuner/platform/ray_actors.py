@@ -1,7 +1,7 @@
-"""`Actors` on Ray: one in each bundle of a placement group, jobs as calls whose results stream.
+"""Actors on Ray: one in each bundle of a placement group, jobs as calls with streamed results.
 
-While a job runs its actor says now and then how many items it has finished, which tells one that hangs from one that is long.  An
-announcement is an item of the stream, held back by Ray until the driver took it.
+While a job runs, its actor periodically reports the number of finished items, which separates a hanging job from a long one.  An
+announcement is an item of the stream, held back by Ray until the driver has taken it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tuner.platform.actors import BUILDING, Actor, Announced, Built, Done, Event
 from tuner.platform.crash import one_line
 from tuner.platform.ray_cluster import Say, connect, cpus, release, reserve, start_trouble, worker_environment
 
-PULSE_S = 10.0  # a word costs the driver as much as a job does, and most jobs are done before
-START_S = 20.0  # a worker's process is there in seconds where there is room; what it then makes may take minutes
-NODE_DIED = "its node has died"  # Ray has no other way to say so of an actor
+PULSE_S = 10.0  # a report costs the driver as much as a job, and most jobs end earlier
+START_S = 20.0  # with free resources a process starts within seconds; its construction may take minutes
+NODE_DIED = "its node has died"  # part of Ray's message, its only sign of this for an actor
 
 Said = tuple[Literal["finished", "announced", "done"], Any]
 
 
 class RayActor:
-    """Around a worker.  A job has a thread of its own, so that Ray's can say that it goes on.
+    """Ray actor around a worker.  A job runs in its own thread, so that Ray's thread can report progress.
 
-    Not a method of a second concurrency group that is asked: with groups, Ray's thread looks for signals a hundred times a second, each
-    time in turn with Python's lock, which took 3% of the actor's time.
+    Not by a second concurrency group: with groups, Ray's thread polls signals a hundred times a second, each time with Python's lock, which
+    took 3% of the actor's time.
     """
 
     def __init__(self, make_worker: Callable[[], Worker]) -> None:
@@ -47,32 +47,32 @@ class RayActor:
         self._thread = ThreadPoolExecutor(1)
 
     def build(self) -> str:
-        """Apart from __init__, so that what goes wrong comes back as the exception it is."""
+        """Construct the worker; separate from __init__, so that exceptions come back unchanged."""
         self._worker = self._make_worker()
         return f"{socket.gethostname()}:{os.getpid()}"
 
     @ray.method(num_returns="streaming")
     def work(self, packed: bytes, announces: bool, pulse_s: float, *shared: Any) -> Iterator[Said]:
-        said: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        heard = threading.Semaphore(0)
+        announcements: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        answer = threading.Semaphore(0)
 
         def announce(item: bytes) -> None:
-            said.put(item)
-            heard.acquire()
+            announcements.put(item)
+            answer.acquire()
 
         working = self._thread.submit(self._worker.work, packed, shared, announce if announces else None)
-        working.add_done_callback(lambda _: said.put(None))
+        working.add_done_callback(lambda _: announcements.put(None))
         while True:
             try:
-                item = said.get(timeout=pulse_s)
+                item = announcements.get(timeout=pulse_s)
             except queue.Empty:
                 yield "finished", self._worker.done
                 continue
             if item is None:
                 yield "done", working.result()
                 return
-            yield "announced", item  # comes back when the driver took it
-            heard.release()
+            yield "announced", item  # resumes when the driver has taken it
+            answer.release()
 
 
 class _Sent(NamedTuple):
@@ -82,7 +82,7 @@ class _Sent(NamedTuple):
 
 @dataclass
 class _Running:
-    """An actor of the moment.  ready, building: references to its pending start, and build(); the latter None when it is there."""
+    """Running actor.  ready, building: references to its pending start, and build(); the latter None once built."""
 
     actor: Any
     ready: Any
@@ -95,11 +95,11 @@ class _Running:
 
 
 class RayActors:
-    """`count` actors with one CPU each.
+    """Group of `count` actors with one CPU each.
 
     make_worker: called once in every actor; picklable (a function, `functools.partial`, a dataclass with `__call__`).
-    count: None takes every CPU that is free.  wait_s: how long to wait for room (`BadInputError` after it).
-    resource: a custom Ray resource that each takes one unit of.
+    count: None takes every free CPU.  wait_s: longest wait for resources (`BadInputError` after it).
+    resource: a custom Ray resource; each actor takes one unit.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class RayActors:
                 ray.kill(running.actor, no_restart=True)
 
     def send(self, actor: Actor, message: Message) -> None:
-        if (running := self._running.get(actor)) is None:  # it died, and nobody has heard of it yet
+        if (running := self._running.get(actor)) is None:  # it died, and its event is not read yet
             return
         with self._asked():
             work = running.actor.work.options(_generator_backpressure_num_objects=1) if message.announces else running.actor.work
@@ -159,12 +159,12 @@ class RayActors:
             elif ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)[0]:
                 ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0])
             self._say_late(running.ready for running in self._running.values() if running.building is not None)
-            self._connection.check()  # before an actor that went with the cluster is taken for one that died
+            self._connection.check()  # before actors lost with the cluster are taken for single deaths
             return [self._event(actor, self._running[actor]) for actor, reference in awaited.items() if reference in ready]
 
     def close(self) -> None:
-        """End the actors, give the room back, leave Ray if this object joined it."""
-        if ray.is_initialized() and self._connection.answers:  # else Ray gives all of it back as it finds that this driver has gone
+        """End the actors, release their resources, and leave Ray if this object joined it."""
+        if ray.is_initialized() and self._connection.answers:  # else Ray releases everything when it notices the end of this driver
             for running in self._running.values():
                 ray.kill(running.actor, no_restart=True)
             if self._group is not None:
@@ -173,7 +173,7 @@ class RayActors:
         self._connection.close()
 
     def _say_late(self, starts: Iterable[Any]) -> None:
-        """Once, of workers whose processes are not there; Ray starts such again and again, and says nothing."""
+        """Report once the workers whose processes have not started; Ray retries such starts silently."""
         if time.monotonic() < self._say_late_s:
             return
         self._say_late_s = float("inf")
@@ -188,25 +188,25 @@ class RayActors:
             if running.building is not None:
                 name, running.building = ray.get(running.building), None
                 return Built(actor, name)
-            kind, what = ray.get(next(running.sent[0].stream))
-        except RayTaskError as error:  # the code of a worker, or of a job
+            kind, content = ray.get(next(running.sent[0].stream))
+        except RayTaskError as error:  # raised by a worker or a job
             cause = error.cause if isinstance(error.cause, Exception) else error
-            cause.add_note(str(error))  # where in the actor that was
+            cause.add_note(str(error))  # with the actor's traceback
             return Raised(actor, job, cause)
         except RayError as error:
-            self.kill(actor)  # where it cannot be reached, it may live
+            self.kill(actor)  # an unreachable actor may be alive
             outside = isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
             return Lost(actor, one_line(error), outside)
         if kind == "finished":
-            return Progress(actor, job, what)
+            return Progress(actor, job, content)
         if kind == "announced":
-            return Announced(actor, job, what)
+            return Announced(actor, job, content)
         running.sent.popleft()
-        return Done(actor, job, what)
+        return Done(actor, job, content)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """What Ray says of its own end is many things."""
+        """Translate errors of an ended cluster: Ray reports its own end by many types."""
         try:
             yield
         except RayError:

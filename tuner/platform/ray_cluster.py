@@ -1,4 +1,4 @@
-"""A guest's manners on a Ray cluster: find one or start one, ask for room, and leave it as it was found."""
+"""Connection to a Ray cluster as a guest: find or start one, reserve resources, and leave it unchanged."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS", "1")
-# nor a record of every job, which the driver would send to the head: the log has one
+# no record of every job at the head: the log has one
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-# Ray ends a driver whose head is gone after a minute, in which nothing happens; nobody restarts a head that soon
+# Ray ends a driver a minute after its head is gone; a head is never restarted that fast
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
 
 import ray
@@ -37,18 +37,18 @@ from tuner.platform.module_path import folders, is_pythons
 from tuner.platform.ray_files import provide_token, ray_folder, token_path
 
 CONNECT_S = 3.0
-HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
+HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: a dead address is refused within 10 s
 WATCH_S = 1.0
 HEAD_MARGIN_S = 2.0
 HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 STORE_BYTES = 256 << 20
-# Every process would report what it runs to the dashboard, which is not there.  Workers are as nice as the driver: with Ray's own 15 they
-# get what any other process of the computer leaves
+# No reports of every process to a missing dashboard.  Workers have the niceness of the driver: with Ray's own 15 they would get only the
+# time that other processes leave
 SETTINGS = {"task_events_report_interval_ms": 0, "worker_niceness": 0}
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-# Ray runs methods beside the main thread, and glibc gives every thread a heap of its own, which grows and shrinks in small steps: a
-# worker, whose segments are arrays that come and go, takes longer with it
+# Ray runs methods outside the main thread, and glibc gives every thread its own heap, which grows and shrinks in small steps: this slows a
+# worker, whose segments are short-lived arrays
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception)\b|.*\b(ERROR|No such file|not found|denied)\b")
@@ -57,17 +57,17 @@ Say = Callable[[str], None]
 
 
 class Watch:
-    """Of what a driver hangs on: the head of its cluster, and the raylet of its own computer.
+    """Watch over the cluster's head and the local raylet.
 
-    Ray ends a process whose head has gone, or that asks a raylet that has gone for something, without a word of what to do then.  So the
-    driver asks here, and ends itself before that.  A head may come back: a thread tries it every second, says that it does not answer, and
-    gives it up a little before Ray would.
+    Ray silently ends a process whose head has gone, or that calls a raylet that has gone.  So the driver checks here, and ends itself
+    earlier. A head may come back: a thread tries it every second, reports that it does not answer, and gives it up a little before Ray
+    would.
     """
 
     def __init__(self, head: str, raylet: str, say: Say = terminal.say) -> None:
         host, _, port = head.rpartition(":")
         self._at, self._head, self._say = (host.strip("[]"), int(port)), head, say
-        self._raylet = socket.socket(socket.AF_UNIX)  # says nothing and hears nothing until the other end is closed
+        self._raylet = socket.socket(socket.AF_UNIX)  # silent until the other end is closed
         self._raylet.setblocking(False)
         self._raylet.connect(raylet)
         self._patience_s = max(WATCH_S, float(os.environ[HEAD_GONE]) - HEAD_MARGIN_S)
@@ -80,19 +80,19 @@ class Watch:
         self._raylet.close()
 
     def gone(self) -> str | None:
-        """What does not answer any more; None while all is there."""
+        """Description of the part that does not answer any more, else None."""
         if self._head_gone:
             return f"its head at {self._head} does not answer"
         try:
             self._raylet.recv(1)
         except BlockingIOError:
             return None
-        except OSError:  # reset; ended in order is no error, and no bytes
+        except OSError:  # reset; an orderly end gives no error and no bytes
             pass
         return "the raylet of this computer has ended"
 
     def answers(self) -> bool:
-        """Whether all is there at this moment: what is asked of a head that is silent waits until Ray ends the process."""
+        """Whether head and raylet answer now: a call to a silent head would wait until Ray ends the process."""
         return self.gone() is None and self._head_answers()
 
     def _head_answers(self) -> bool:
@@ -104,36 +104,36 @@ class Watch:
 
     def _watch(self) -> None:
         silent_since: float | None = None
-        said = False
+        reported = False
         while not self._stop.wait(WATCH_S):
             now = time.monotonic()
             if not self._head_answers():
                 if silent_since is None:
                     silent_since = now
-                elif not said:  # twice
-                    said = True
+                elif not reported:  # twice
+                    reported = True
                     self._say(f"the Ray head at {self._head} does not answer; waiting {self._patience_s:g} s for it")
                 self._head_gone = now - silent_since >= self._patience_s
             else:
-                if said:
+                if reported:
                     self._say(f"the Ray head at {self._head} is back")
-                silent_since, said, self._head_gone = None, False, False
+                silent_since, reported, self._head_gone = None, False, False
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A driver's tie to Ray.  `owned`: this object made it, so closing it ends it (and a local cluster with it)."""
+    """Connection of a driver to Ray.  `owned`: made by this object, so closing it also ends a local cluster."""
 
     owned: bool
     watch: Watch | None = None
 
     @property
     def answers(self) -> bool:
-        """See `Watch.answers`."""
+        """Whether the cluster answers: see `Watch.answers`."""
         return self.watch is None or self.watch.answers()
 
     def check(self) -> None:
-        """Raise `ClusterGoneError` where Ray has ended under this driver."""
+        """Raise `ClusterGoneError` if Ray has ended under this driver."""
         if self.watch is not None and (gone := self.watch.gone()):
             raise ClusterGoneError(f"the Ray cluster went away ({gone}); what was measured is kept, --resume goes on with it")
 
@@ -145,19 +145,19 @@ class Connection:
 
 
 def connect(address: str | None = None, local_cpus: int | None = None) -> Connection:
-    """A running Ray if this process has one, else `address` or RAY_ADDRESS, else a local one.
+    """Connect to this process's running Ray, else to `address` or RAY_ADDRESS, else to a new local one.
 
-    Raises `BadInputError` within 10 s where nothing answers.
+    Raises `BadInputError` within 10 s if nothing answers.
     """
     if ray.is_initialized():
         return Connection(owned=False)
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
     option, handler = "--address" if address else "RAY_ADDRESS", signal.getsignal(signal.SIGTERM)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    # Ray prints every worker's death on stdout, log_to_driver or not; a program may read JSON there, and the farm says it itself
+    # Ray prints every worker's death on stdout in any case; programs may read JSON there, and the farm reports deaths itself
     ray._private.worker.print_to_stdstream = _swallow
-    # of a driver under `uv run` Ray has uv make an environment for every worker, without what the driver has; RAY_ENABLE_UV_RUN_RUNTIME_ENV
-    # is read as Ray is imported, maybe by somebody else
+    # under `uv run` Ray would make a new environment for every worker, without the driver's packages; RAY_ENABLE_UV_RUN_RUNTIME_ENV
+    # is read at the import of Ray, which may have happened
     ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if wanted == "local":
         provide_token()
@@ -183,7 +183,8 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
 
 
 def _joined(handler: Any) -> Connection:
-    """handler: of SIGTERM, before Ray had it end a driver at once, with the signal's number as its exit code."""
+    """Connection after joining.  handler: earlier handler of SIGTERM; Ray's own ends a driver at once, with the signal's number as exit
+    code."""
     if handler not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     watch = Watch(ray.get_runtime_context().gcs_address, ray._private.worker.global_worker.node.raylet_socket_name)
@@ -195,11 +196,11 @@ def _swallow(*_: object, **__: object) -> None:
 
 
 def require_token(address: str, option: str = "--address") -> None:
-    """Refuse an open cluster on a network: whoever reaches its port runs code on every node."""
+    """Refuse an open cluster on a network: everyone with access to its port can run code on every node."""
     host = address.rpartition(":")[0].strip("[]")
     try:
-        local = all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(host, None))
-    except OSError:  # `probe` says what is wrong with it
+        local = all(ip_address(info[4][0]).is_loopback for info in socket.getaddrinfo(host, None))
+    except OSError:  # `probe` reports the fault
         return
     if local or _is_mine(host) or os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN_CLUSTER) == "1":
         return
@@ -210,17 +211,17 @@ def require_token(address: str, option: str = "--address") -> None:
 
 
 def _is_mine(host: str) -> bool:
-    """An address of this computer: what can be bound is."""
+    """Whether an address belongs to this computer: such an address can be bound."""
     try:
-        with socket.socket() as own:
-            own.bind((socket.gethostbyname(host), 0))
+        with socket.socket() as trial:
+            trial.bind((socket.gethostbyname(host), 0))
         return True
     except OSError:
         return False
 
 
 def probe(address: str, option: str = "--address") -> None:
-    """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process.  option: where it was given."""
+    """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process.  option: source of the address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
         raise BadInputError(f"{option} {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
@@ -231,37 +232,37 @@ def probe(address: str, option: str = "--address") -> None:
         raise BadInputError(f"{refused} ({error})") from None
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     try:
-        done = subprocess.run(check, timeout=HEALTH_S, capture_output=True, text=True, check=False)
+        process = subprocess.run(check, timeout=HEALTH_S, capture_output=True, text=True, check=False)
     except subprocess.TimeoutExpired:
         raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
-    if done.returncode and "AuthToken" in done.stderr:
+    if process.returncode and "AuthToken" in process.stderr:
         # Ray's rule, kept: a token is never sent to an address that was merely given
         raise BadInputError(f"{option} {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
-    if done.returncode:
+    if process.returncode:
         raise BadInputError(refused)
 
 
 def _tighten_token() -> None:
-    """Ray leaves the secret of its local clusters readable by every user of the computer."""
+    """Restrict the token file: Ray leaves the secret of its local clusters readable by every user."""
     token = token_path()
     if token is not None and token.is_file() and token.stat().st_uid == os.getuid() and token.stat().st_mode & 0o077:
         token.chmod(0o600)
 
 
 def cpus() -> tuple[int, int]:
-    """Free CPUs and all CPUs of the cluster."""
+    """Number of free CPUs and of all CPUs of the cluster."""
     return int(ray.available_resources().get("CPU", 0)), int(ray.cluster_resources().get("CPU", 0))
 
 
 def reserve(workers: int, wait_s: float, name: str, say: Say = terminal.say, resource: str | None = None) -> Any:
-    """One placement group with a CPU (and one unit of a custom `resource`) per worker.
+    """Reserve a placement group with a CPU (and one unit of a custom `resource`) per worker.
 
-    Says what it waits for; raises `BadInputError` when there is no room within `wait_s` seconds.
+    Reports a wait; raises `BadInputError` without resources within `wait_s` seconds.
     """
     bundle = {"CPU": 1.0} | ({resource: 1.0} if resource else {})
     group = placement_group([bundle] * workers, strategy="PACK", name=name)
     end_s = time.monotonic() + wait_s
-    patience_s = 1.0  # on a cluster with room it takes less, and nothing is said
+    patience_s = 1.0  # a cluster with free resources answers earlier, without a message
     while not group.wait(timeout_seconds=max(0.0, min(patience_s, end_s - time.monotonic()))):
         free, total = cpus()
         if time.monotonic() >= end_s:
@@ -275,7 +276,7 @@ def reserve(workers: int, wait_s: float, name: str, say: Say = terminal.say, res
 
 
 def start_trouble() -> str:
-    """Why workers do not start: the last error in Ray's logs on this computer, else the folder of those."""
+    """Reason why workers do not start: the last error in Ray's logs on this computer, else the folder of the logs."""
     logs = Path(ray._private.worker.global_worker.node.get_logs_dir_path())
     names = ("worker-*.err", "runtime_env_setup-*.log", "raylet.err")
     for path in sorted((path for name in names for path in logs.glob(name)), key=lambda path: path.stat().st_mtime, reverse=True):
@@ -287,20 +288,20 @@ def start_trouble() -> str:
 
 
 def release(group: Any) -> None:
-    """Give a reservation back."""
+    """Release a reservation."""
     if ray.is_initialized():
         remove_placement_group(group)
 
 
 def worker_environment() -> dict[str, str]:
-    """Environment of a worker: one thread in every library, one heap, and the modules that this driver sees.
+    """Environment of a worker: one thread in every library, one heap, and the modules of this driver.
 
-    The driver's `sys.path` (without what Python itself adds) goes along, so that workers import the same tree, installed
-    or not; a `working_dir` would be packed and shipped at every start.
+    The driver's `sys.path` (without Python's own folders) is passed, so that workers import the same tree, installed or not; a
+    `working_dir` would be packed and shipped at every start.
     """
     paths = [folder for folder in folders() if os.path.isdir(folder)]
     root = str(Path(__file__).resolve().parents[2])
     if root not in paths and not is_pythons(root):
         paths.insert(0, root)
-    # ${...}: what a node of the cluster has set for itself stays
+    # ${...}: keeps a node's own setting
     return {"PYTHONPATH": os.pathsep.join([*paths, "${PYTHONPATH}"]), **dict.fromkeys(ONE_THREAD, "1"), **ONE_HEAP}

@@ -1,4 +1,4 @@
-"""Where a Ray that is started here keeps its session and its token; asked without importing Ray."""
+"""Session folder and token of a local Ray, without importing Ray."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 from simulator.npu.own_folders import private_folder, write_error
 
-MOST_FOLDER = 40  # sockets lie up to 64 characters deeper, and a socket's path has 107: not under a long TMPDIR
+MOST_FOLDER = 40  # sockets lie up to 64 characters deeper, and a socket's path has at most 107
 TOKEN = "RAY_AUTH_TOKEN"
 
 
 def ray_folder() -> Path:
-    """Where a Ray of our own keeps its session: RAY_TMPDIR/ray, else the first of some that it can use.  Raises `BadInputError`."""
+    """Session folder of a local Ray: RAY_TMPDIR/ray, else the first usable of some.  Raises `BadInputError`."""
     if given := os.environ.get("RAY_TMPDIR"):
         folder = Path(given).absolute() / "ray"
         if why := f"longer than {MOST_FOLDER} characters" if len(str(folder)) > MOST_FOLDER else write_error(folder):
@@ -23,7 +23,7 @@ def ray_folder() -> Path:
         return folder
     common = Path("/tmp/ray")
     if os.access(common if common.exists() else common.parent, os.W_OK | os.X_OK):
-        return common  # of all users, as Ray has it
+        return common  # shared by all users, Ray's default
     for base in ("", "/dev/shm"):
         with suppress(BadInputError):
             folder = private_folder(base) / "ray"
@@ -35,7 +35,7 @@ def ray_folder() -> Path:
 
 
 def provide_token() -> bool:
-    """Put a token into the environment, which Ray's processes inherit, where it cannot write the file of one; whether there is one."""
+    """Put a token into the environment for Ray's processes, if a token file cannot be written; returns whether the environment has one."""
     path = token_path()
     if not os.environ.keys() & {TOKEN, f"{TOKEN}_PATH"} and (path is None or (not path.is_file() and write_error(path.parent))):
         os.environ[TOKEN] = secrets.token_hex(32)
@@ -43,7 +43,7 @@ def provide_token() -> bool:
 
 
 def token_path() -> Path | None:
-    """Of the file; None for a user without a home."""
+    """Path of the token file; None for a user without a home."""
     try:
         return Path(os.environ.get(f"{TOKEN}_PATH") or Path.home() / ".ray" / "auth_token")
     except RuntimeError:

@@ -1,6 +1,6 @@
-"""What a running Ray has, asked by a process of its own: `python -m tuner.platform.ray_info [ADDRESS]` prints a JSON value, starts nothing.
+"""Information about a running Ray, from a separate process: `python -m tuner.platform.ray_info [ADDRESS]` prints JSON, starts nothing.
 
-Ray ends the process that asks where it does not like the answer (a token, a version), which must not be the user's command.
+Ray ends the calling process on a wrong token or version, which must not be the user's command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OWN = ("CPU", "GPU", "memory", "object_store_memory")
 
 
 class RayNode(NamedTuple):
-    """resources: custom ones, which `tune --resource` names."""
+    """Node of a cluster.  resources: custom ones, for `tune --resource`."""
 
     name: str
     cpus: int
@@ -28,7 +28,7 @@ class RayNode(NamedTuple):
 
 
 class RayFacts(NamedTuple):
-    """address: of the head."""
+    """Facts about a cluster.  address: of the head."""
 
     address: str
     version: str
@@ -38,9 +38,9 @@ class RayFacts(NamedTuple):
 
 
 def ray_facts(address: str | None) -> RayFacts | None:
-    """Of the Ray at `address`, else RAY_ADDRESS, else the one that runs on this computer; None where there is none.
+    """Facts about the Ray at `address`, else RAY_ADDRESS, else the local one; None without any.
 
-    Raises `BadInputError` where one is named that does not answer.
+    Raises `BadInputError` if a named one does not answer.
     """
     if address is None and "RAY_ADDRESS" not in os.environ:
         if not _runs_here():
@@ -50,28 +50,28 @@ def ray_facts(address: str | None) -> RayFacts | None:
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
     except subprocess.TimeoutExpired:
         raise BadInputError(f"Ray says nothing within {TIMEOUT_S:.0f} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise BadInputError(lines[-1] if lines else f"asking Ray ended with {done.returncode}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    return RayFacts(**{**found, "nodes": tuple(RayNode(**node) for node in found["nodes"])})
+    if process.returncode:
+        lines = process.stderr.strip().splitlines()
+        raise BadInputError(lines[-1] if lines else f"asking Ray ended with {process.returncode}")
+    facts = json.loads(process.stdout.splitlines()[-1])
+    return RayFacts(**{**facts, "nodes": tuple(RayNode(**node) for node in facts["nodes"])})
 
 
 def on_this_computer(address: str | None) -> bool:
-    """Whether workers at `address`, else RAY_ADDRESS, are started here."""
+    """Whether workers of `address`, else RAY_ADDRESS, start on this computer."""
     return (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
 
 
 def _runs_here() -> bool:
-    """Whether a process of this computer was told where a head is: so Ray looks for one too, but takes half a second to import."""
+    """Whether a local process has the address of a head: Ray searches the same way, but takes half a second to import."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if b"--gcs-address=" in path.read_bytes():
                 return True
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return False
 

@@ -1,4 +1,4 @@
-"""The world as it is: this computer's clocks and threads."""
+"""Real environment: this computer's clocks and threads."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ R = TypeVar("R")
 
 
 class RealClock:
-    """The operating system's."""
+    """Clock of the operating system."""
 
     def monotonic_s(self) -> float:
-        """Seconds since the computer was started, or so."""
+        """Return seconds since about the start of the computer."""
         return time.monotonic()
 
     def epoch_us(self) -> int:
-        """Microseconds since 1970."""
+        """Return microseconds since 1970."""
         return time.time_ns() // 1000
 
     def sleep(self, seconds: float) -> None:
-        """Of this thread."""
+        """Suspend this thread."""
         time.sleep(seconds)
 
 
 class Repeated:
-    """A daemon thread that runs a step again and again."""
+    """Daemon thread that repeats a step."""
 
     def __init__(self, name: str, step: Callable[[], float | None], first_s: float) -> None:
         self._stop = threading.Event()
@@ -43,26 +43,26 @@ class Repeated:
             wait_s = step()
 
     def close(self) -> None:
-        """Waits for a step that runs."""
+        """Stop after a running step."""
         self._stop.set()
         self._thread.join()
 
 
 class RealThreads:
-    """Of this process."""
+    """Threads of this process."""
 
     def lock(self) -> AbstractContextManager[object]:
-        """A new one."""
+        """Return a new lock."""
         return threading.Lock()
 
     def repeat(self, name: str, step: Callable[[], float | None], first_s: float) -> Repeated:
-        """A thread for it, which does not keep the process."""
+        """Repeat a step in a thread that does not keep the process alive."""
         return Repeated(name, step, first_s)
 
     def apart(self, call: Callable[[], R]) -> R:
-        """In a thread that no signal comes to."""
-        with ThreadPoolExecutor(1) as aside:
-            return aside.submit(call).result()
+        """Run a call in a thread that receives no signals."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(call).result()
 
 
 REAL = Platform(RealClock(), RealThreads())

@@ -1,7 +1,7 @@
-"""Files behind a URL, read as files here are: `file://`, `s3://`, `gs://`, `abfs://`, `hdfs://`, whatever pyarrow.fs knows.
+"""Files behind a URL with the interface of local files: `file://`, `s3://`, `gs://`, `abfs://`, `hdfs://`, all of pyarrow.fs.
 
-How to log in is the business of each file system (environment variables, profiles); what a URL itself says of it
-(`s3://key:secret@bucket/...`) is never shown.
+Credentials come from each file system's own sources (environment variables, profiles); credentials inside a URL
+(`s3://key:secret@bucket/...`) are never shown.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from tuner.platform.local_files import LocalPath
 if TYPE_CHECKING:  # the command line answers without pyarrow
     import pyarrow.fs as pafs
 
-_RENAMES = ("local", "hdfs")  # file systems where a file appears before it is whole, and has folders to be made
+_RENAMES = ("local", "hdfs")  # file systems with visible partial files, and with folders to create
 
 
 @dataclass(frozen=True, eq=False)
 class RemotePath:
-    """A `tuner.platform.files.AnyPath`.  at: its path on the file system.  shown: its URL, without user and options.  listed: what its
-    folder said of it, if it was found there, so that a folder is asked once.
+    """Remote `tuner.platform.files.AnyPath`.  at: its path on the file system.  shown: its URL, without user and options.  listed: its
+    entry in a folder's listing, if it comes from one, so that a folder is queried once.
 
-    Looking (`is_file`, `iterdir`, ...) raises `BadInputError` where the file system does not answer.  It cannot be asked to make a file
-    durable, nor to lock one.
+    Queries (`is_file`, `iterdir`, ...) raise `BadInputError` if the file system does not answer.  Durability and locks are not supported.
     """
 
     filesystem: pafs.FileSystem
@@ -46,28 +45,28 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """Last part of the path."""
         return PurePosixPath(self.at).name
 
     @property
     def parent(self) -> RemotePath:
-        """The folder that it is in."""
+        """Parent folder."""
         return RemotePath(self.filesystem, str(PurePosixPath(self.at).parent), self.shown.rstrip("/").rpartition("/")[0])
 
     def resolve(self) -> RemotePath:
-        """Itself."""
+        """Return the path itself."""
         return self
 
     def exists(self) -> bool:
-        """A file or a folder."""
+        """Whether a file or a folder exists."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """Or an object."""
+        """Whether a file or an object exists."""
         return bool(self._info().is_file)
 
     def is_dir(self) -> bool:
-        """Or what objects have in common at the beginning of their names."""
+        """Whether a folder or a common prefix of objects exists."""
         from pyarrow.fs import FileType
 
         return bool(self._info().type == FileType.Directory)
@@ -87,46 +86,46 @@ class RemotePath:
             raise BadInputError(f"{self}: cannot be read: {' '.join(str(error).split())}") from None
 
     def read_bytes(self) -> bytes:
-        """All of it."""
+        """Read all bytes."""
         with _os_errors(), self.filesystem.open_input_stream(self.at) as source:
             return bytes(source.read())
 
     def mapped(self) -> memoryview:
-        """Fetched: nothing there can be mapped."""
+        """Read all bytes: remote files cannot be mapped."""
         return memoryview(self.read_bytes())
 
     def version(self) -> tuple[int, int]:
-        """Nanoseconds of its last change as the file system has it, and bytes."""
+        """Return nanoseconds of the last change by the file system, and bytes."""
         info = self._info()
         if not info.is_file:
             raise FileNotFoundError(f"{self}: no file there")
         return info.mtime_ns, info.size
 
     def iterdir(self) -> Iterator[RemotePath]:
-        """What lies in this folder."""
+        """List this folder."""
         return self._below(recursive=False)
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """One question for all of a folder, where the pattern has `**`."""
+        """Find paths by one query for an entire folder, if the pattern has `**`."""
         fixed = pattern.split("/")[:-1]
-        folder, rest = self, pattern
+        folder, tail = self, pattern
         while fixed and not set("*?[") & set(fixed[0]):
-            folder, rest = folder / fixed.pop(0), rest.partition("/")[2]
+            folder, tail = folder / fixed.pop(0), tail.partition("/")[2]
         if folder.is_dir():
-            found = folder._below(recursive="/" in rest)
-            yield from (one for one in found if matches(str(PurePosixPath(one.at).relative_to(folder.at)), rest))
+            entries = folder._below(recursive="/" in tail)
+            yield from (one for one in entries if matches(str(PurePosixPath(one.at).relative_to(folder.at)), tail))
 
     def _below(self, recursive: bool) -> Iterator[RemotePath]:
         from pyarrow.fs import FileSelector
 
         with self._looking():
-            found = self.filesystem.get_file_info(FileSelector(self.at, recursive=recursive))
-        for info in found:
+            infos = self.filesystem.get_file_info(FileSelector(self.at, recursive=recursive))
+        for info in infos:
             below = PurePosixPath(info.path).relative_to(self.at)
             yield RemotePath(self.filesystem, info.path, f"{self.shown.rstrip('/')}/{below}", info)
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Nothing, where there are no folders but those that names begin with."""
+        """Create a folder; nothing to do where folders are only prefixes of names."""
         if self.filesystem.type_name not in _RENAMES:
             return
         if not exist_ok and self.exists():
@@ -135,13 +134,13 @@ class RemotePath:
             self.filesystem.create_dir(self.at, recursive=parents)
 
     def beside(self) -> RemotePath:
-        """Always the same one: one process writes there, and takes what it left when it was killed."""
+        """Return the same temporary file always: a single process writes there, and overwrites its leftover after a kill."""
         if self.filesystem.type_name not in _RENAMES:
             return self
         return self.parent / f".{self.name}.{sha256(self.shown.encode()).hexdigest()[:8]}.tmp"
 
     def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
-        """Whole files only."""
+        """Write a complete file only."""
         if at:
             raise OSError(f"{self}: cannot be added to")
         with _os_errors(), self.filesystem.open_output_stream(self.at) as sink:
@@ -149,15 +148,15 @@ class RemotePath:
                 sink.write(chunk)
 
     def fsync(self) -> None:
-        """Nothing: a file that was closed is as durable there as it gets."""
+        """Do nothing: a closed file is as durable as it gets."""
 
     def replace(self, to: RemotePath) -> None:
-        """Rename."""
+        """Rename the file."""
         with _os_errors():
             self.filesystem.move(self.at, to.at)
 
     def remove(self) -> None:
-        """A file, or a folder with all in it."""
+        """Remove a file, or a folder with its content."""
         with _os_errors():
             if self.is_dir():
                 self.filesystem.delete_dir(self.at)
@@ -165,16 +164,16 @@ class RemotePath:
                 self.filesystem.delete_file(self.at)
 
     def lock(self) -> NoReturn:
-        """Not there."""
+        """Raise OSError: locks are not supported."""
         raise OSError(f"{self}: nothing can be locked there")
 
     def is_locked(self) -> None:
-        """Nobody can tell."""
+        """Return None: unknown."""
 
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Arrow's errors as those of files."""
+    """Translate Arrow's errors to OSError."""
     import pyarrow as pa
 
     try:
@@ -188,35 +187,35 @@ def is_url(text: str) -> bool:
 
 
 def place(where: str | Path | AnyPath) -> AnyPath:
-    """What a user named: a path on this computer, or a URL.  Raises `BadInputError` for a URL that no file system takes."""
+    """Path of a user's text: a path on this computer, or a URL.  Raises `BadInputError` for a URL without a file system."""
     if isinstance(where, LocalPath) or not isinstance(where, str | Path):
         return where
     return LocalPath(where) if isinstance(where, Path) or not is_url(where) else url_place(where)
 
 
 def store_place(where: str) -> AnyPath:
-    """What `--store` names: a folder, or a URL, of which `file://` is a folder: what is written there is made durable, and appears in one
-    instant.  Raises `BadInputError` for a URL that no file system takes."""
-    found = place(where) if is_url(where) else LocalPath(where)
-    return LocalPath(found.at) if isinstance(found, RemotePath) and found.filesystem.type_name == "local" else found
+    """Path of `--store`: a folder, or a URL; `file://` becomes a local folder, since local files are durable and appear atomically.
+    Raises `BadInputError` for a URL without a file system."""
+    location = place(where) if is_url(where) else LocalPath(where)
+    return LocalPath(location.at) if isinstance(location, RemotePath) and location.filesystem.type_name == "local" else location
 
 
 def url_place(text: str) -> RemotePath:
-    """What is behind a URL.  Raises `BadInputError` where no file system takes it."""
+    """Path behind a URL.  Raises `BadInputError` for a URL without a file system."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
     parts = urlsplit(text)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     try:
-        filesystem, at = FileSystem.from_uri(text)
+        filesystem, path = FileSystem.from_uri(text)
     except (OSError, ValueError, ImportError, pa.ArrowException) as error:
         why = " ".join(str(error).replace(text, shown).split())
         raise BadInputError(f"{shown}: {why}; expected a path, or a URL such as file:///folder or s3://bucket/folder") from None
-    return RemotePath(filesystem, at, shown)
+    return RemotePath(filesystem, path, shown)
 
 
 def url_below(url: str, name: str) -> str:
-    """The URL of a file or folder in the folder at `url`, which may have options behind a question mark."""
+    """URL of a file or folder in the folder at `url`, which may have options behind a question mark."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
