@@ -38,7 +38,7 @@ from simulator.npu.grant import Grant, combined_needs
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.onnx_names import Style
-from simulator.sequence import sum_timings
+from simulator.subgraph_sequence import sum_timings
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels
 
 

@@ -42,11 +42,11 @@ from tuner.config import TuneConfig, load_config
 from tuner.cost_model.interface import conditions_of
 from tuner.cost_model.model_file import Trained
 from tuner.cost_model.training_rows import packed_rows, rows_of_search
+from tuner.farm.actor_pool import ActorPool, JobWorker
 from tuner.farm.commit_log import Deadline, Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import Training, Update, build_job_runner
-from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.columns import from_bytes

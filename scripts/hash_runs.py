@@ -38,8 +38,8 @@ from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedErro
 from tuner.driver import tune
 from tuner.log.digests import canonical_json
 from tuner.log.read import read_table
-from tuner.request import Snapshot, TuneRequest
 from tuner.runs.folder import read_json
+from tuner.tune_request import Snapshot, TuneRequest
 
 NETWORKS = "made:mobilenet_v1-small,made:bert_base-small,quantised=qdq"
 MACHINES = "edge-shared,ascend310-l2"

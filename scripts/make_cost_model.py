@@ -46,8 +46,8 @@ class Item(NamedTuple):
 def tuned(item: Item) -> str:
     """A line for a person."""
     from tuner.driver import tune
-    from tuner.request import TuneRequest
     from tuner.runs.list_runs import open_run
+    from tuner.tune_request import TuneRequest
 
     if (item.out / "run.json").is_file() and open_run(item.out).summary is not None:
         return f"{item.out.name}: there"

@@ -47,7 +47,7 @@ from tuner.driver import tune
 from tuner.measure.npu_target import Npu
 from tuner.measure.runner_api import Bench, Encoded, Reading
 from tuner.measure.simulator_runner import SimulatedBoard
-from tuner.request import TuneRequest
+from tuner.tune_request import TuneRequest
 from tuner.zoo.load import open_network
 from tuner.zoo.names import resolve
 

@@ -20,10 +20,10 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.studies import Json, Out, Row, Table, finish, goal, spent_s, write_rows
 from simulator.npu.machine_file import load_machine
-from tuner.calibrate.check import NETWORKS, check
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import calibrate
 from tuner.calibrate.keys import value_of
+from tuner.calibrate.prediction_check import NETWORKS, check
 from tuner.calibrate.readings import ProbedBoard
 from tuner.measure.runner_api import Bench
 from tuner.measure.simulator_runner import SimulatedBoard

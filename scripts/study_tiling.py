@@ -26,8 +26,8 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.cost.context import condition_of
 from compiler.cost.features import FEATURES, scale_features
+from compiler.cost.level_conditions import condition_of
 from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, exhaustive, operators_of, saved
 from scripts.studies import (
     Arm,

@@ -198,7 +198,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
 def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
     """A run of `candidates` programs for a cell."""
     from tuner.driver import tune
-    from tuner.request import TuneRequest
+    from tuner.tune_request import TuneRequest
 
     run = folder / f"{candidates} candidates"
     shutil.rmtree(run, ignore_errors=True)

@@ -31,8 +31,8 @@ def main(
     from simulator.npu.errors import BadInputError
     from simulator.npu.files import atomic_write
     from simulator.outputs import check_out
-    from simulator.sequence import simulate_all
     from simulator.session import InferenceSession
+    from simulator.subgraph_sequence import simulate_all
 
     if out is not None and given is None:
         raise BadInputError(f"--out {out}: goes with --input")

@@ -11,7 +11,7 @@ from simulator.npu.controller_table import ControllerTable, GrantedRow, LevelRow
 from simulator.npu.grant import Grant, combined_needs
 from simulator.npu.machine import Machine
 from simulator.response import Response, measure_rows, share_grid
-from simulator.sequence import simulate_all
+from simulator.subgraph_sequence import simulate_all
 from simulator.thresholds import ManualThresholds, Thresholds, choose_thresholds
 from simulator.timing import Prepared
 

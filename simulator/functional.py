@@ -22,6 +22,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.instruction_effects import Bytes, Words, copy, fixpipe, fractal, im2col, mmad, mmad_im2col
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError, DeadlockError
 from simulator.npu.isa import Op
@@ -29,7 +30,6 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_parts import Rounding
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import Program
-from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, mmad, mmad_im2col
 from simulator.vector_unit import vector
 
 Handler = Callable[[list[Bytes], Words], int]

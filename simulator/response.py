@@ -26,7 +26,7 @@ from simulator.npu.controller_table import VariantRow
 from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine import Machine
-from simulator.sequence import simulate_all
+from simulator.subgraph_sequence import simulate_all
 from simulator.timing import Prepared
 
 Floats = NDArray[np.float64]

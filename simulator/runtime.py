@@ -20,7 +20,7 @@ from simulator.grant_trace import GrantedRule, GrantTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
-from simulator.sequence import sum_timings
+from simulator.subgraph_sequence import sum_timings
 from simulator.timing import Prepared, Timing, simulate_trace
 
 Ints = NDArray[np.int64]

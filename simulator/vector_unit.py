@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.instruction_effects import Bytes, Words
 from simulator.npu import isa
 from simulator.npu.fused import fma
 from simulator.npu.isa import DTYPE, S0, S1, V_BLOCKS, V_DBS, V_DRS, V_IMM, V_REPEATS, V_S0BS, VECTOR_SOURCES, D, Op
 from simulator.npu.parts import BLOCK_BYTES, DataType
-from simulator.primitives import Bytes, Words
 
 Values = NDArray[Any]
 Span = tuple[int, int, int, int]  # offset from dst, run, block stride, repeat stride: in blocks

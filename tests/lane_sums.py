@@ -13,12 +13,12 @@ import numpy as np
 from compiler.ir.operators import HeadedProduct
 from compiler.target.target_graph import TargetGraph
 from simulator.functional import execute
+from simulator.instruction_effects import Bytes, Words
 from simulator.npu import isa
 from simulator.npu.isa import M_ACC, M_K, M_MPAD, M_N1, S0, S1, D
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Memory
 from simulator.npu.program import Program
-from simulator.primitives import Bytes, Words
 
 
 def summed_lanes(target_graph: TargetGraph) -> dict[int, int]:

@@ -15,11 +15,11 @@ import pandas as pd
 
 from tests.models import small_model
 from tuner.driver import tune
-from tuner.farm.pool import ActorPool
+from tuner.farm.actor_pool import ActorPool
 from tuner.log.read import read_log, read_tasks
-from tuner.request import TuneRequest
 from tuner.runs.folder import read_json
 from tuner.summary import Summary
+from tuner.tune_request import TuneRequest
 
 ROOT = Path(__file__).parent.parent
 QUICK = (

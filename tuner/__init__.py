@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tuner.in_process import Search, SearchResult
     from tuner.report.search_figures import best_so_far
     from tuner.report.view import RunView, open_view
-    from tuner.request import Snapshot, TuneRequest
     from tuner.summary import Summary
+    from tuner.tune_request import Snapshot, TuneRequest
     from tuner.zoo.load import load_network
 
 __all__ = ["RunView", "Search", "SearchResult", "Snapshot", "Summary", "TuneRequest", "best_so_far", "load_network", "open_view", "tune"]
@@ -28,9 +28,9 @@ if not TYPE_CHECKING:  # else any name would do
             "RunView": "tuner.report.view",
             "Search": "tuner.in_process",
             "SearchResult": "tuner.in_process",
-            "Snapshot": "tuner.request",
+            "Snapshot": "tuner.tune_request",
             "Summary": "tuner.summary",
-            "TuneRequest": "tuner.request",
+            "TuneRequest": "tuner.tune_request",
             "best_so_far": "tuner.report.search_figures",
             "load_network": "tuner.zoo.load",
             "open_view": "tuner.report.view",

@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from tuner import driver
-from tuner.request import TuneRequest
 from tuner.summary import Summary
+from tuner.tune_request import TuneRequest
 
 
 def tune(model: str | os.PathLike[str], machine: str, out: str | os.PathLike[str], **options: Any) -> Summary:

@@ -21,10 +21,10 @@ from tuner.platform.actors import Actors, Worker
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import store_place
-from tuner.request import TuneRequest
 from tuner.run_session import SessionEnd, Surroundings, session
 from tuner.runs.mirror import mirror_place
 from tuner.summary import Summary
+from tuner.tune_request import TuneRequest
 from tuner.verify.source_run import check_runs
 from tuner.zoo.load import open_network
 

@@ -44,7 +44,6 @@ from tuner.measure.grants import check_grants, same_grants
 from tuner.measure.runners import check_runner, runner_name
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
-from tuner.request import TuneRequest
 from tuner.run_session import budgets
 from tuner.runs.dataframes import champions, over_time, whole_programs
 from tuner.runs.folder import SearchFolder
@@ -52,6 +51,7 @@ from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
 from tuner.search.population import Individual
 from tuner.search.strategy import SearchStrategy
+from tuner.tune_request import TuneRequest
 from tuner.zoo.load import open_network
 
 

@@ -21,6 +21,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_atomically
 from tuner.config import TuneConfig
 from tuner.farm.actions import DEATHS_ALONE
+from tuner.farm.actor_pool import ActorPool, JobWorker
 from tuner.farm.champion_cache import KnownChampions, read_known
 from tuner.farm.commit_log import Deadline, RunBudget
 from tuner.farm.coordinator import Jobs, SerialJobs
@@ -30,7 +31,6 @@ from tuner.farm.initial_plans import Start, compiled_genomes, read_start
 from tuner.farm.jobs import JobRunner, build_job_runner
 from tuner.farm.measurement_budget import Spending
 from tuner.farm.plugin_identity import plugin_changes
-from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
 from tuner.farm.search_spec import SearchSpec
@@ -48,12 +48,12 @@ from tuner.platform.actors import Actors, Worker
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Clock, Platform
 from tuner.plugins import Plugin
-from tuner.request import TuneRequest
 from tuner.runs.folder import IDENTITY, SETTINGS, RunFolder, RunIdentity, SearchFolder, began_with
 from tuner.runs.mirror import Mirror
 from tuner.runs.model_source import write_source
 from tuner.search.replay_strategy import KnownPrograms
 from tuner.store.packs import Conditions
+from tuner.tune_request import TuneRequest
 
 P = TypeVar("P", bound=AnyPath)
 BuildJobRunner = Callable[[SearchSpec], JobRunner]

@@ -12,7 +12,7 @@ from compiler.instructions.builders import DDR, MTE2, MTE3, Ints, TilePlace, blo
 from compiler.instructions.node_context import MADE_BY_READER, PARITIES, Node, Work
 from compiler.ops.registry import EMITTERS, JOBS
 from compiler.segment.dataflow import LOAD_PIECE_BLOCKS
-from simulator.addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_type
+from simulator.kernel_addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_type
 from simulator.npu.isa import BLOCK
 from simulator.npu.program import Code
 

@@ -16,10 +16,10 @@ from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_a
 from compiler.plan.plan import ConvTiling
 from compiler.target.zero_blocks import Ints, mark_multiplied
 from simulator.npu.cycles import price
+from simulator.npu.fractal_sizes import COLUMNS
 from simulator.npu.isa import ENGINE, WORDS
 from simulator.npu.parts import Engine
 from simulator.npu.program import Code
-from simulator.npu.tiles import COLUMNS
 
 _FIRST = 256  # records for which there is room at first
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed_form
 from compiler.cost.closed_form import SERIAL, cost_of
-from compiler.cost.context import LATENCY, SHARE
 from compiler.cost.ddr_traffic import ddr_rates, loaded_blocks, shared_rates, stored_blocks
+from compiler.cost.level_conditions import LATENCY, SHARE
 from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, product_features
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
 from compiler.ops.base import Heights, VectorTiles, as_vector_op

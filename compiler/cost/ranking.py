@@ -40,9 +40,9 @@ from compiler.ops.tile_counts import l0_slot_counts, partial_blocks
 from compiler.plan.plan import ConvTiling
 from compiler.target.capabilities import room_blocks, writes_l1
 from compiler.target.target_graph import TargetGraph
+from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Fractal, Memory
-from simulator.npu.tiles import ROWS
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
 LAST_BUDGETS = (8, 4, 2, 1)  # if nothing else fits, in `Fractal.weight_blocks`; the last one is a fractal's columns by one block of k

@@ -33,10 +33,10 @@ from compiler.ops.tile_counts import (
 )
 from compiler.target.capabilities import L0, SINGLE_TILE, room_blocks, writes_l1
 from compiler.target.zero_blocks import EVERYWHERE, Ints, Panels, count_loads
+from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
-from simulator.npu.tiles import ROWS
 
 _SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes to try, and into how many parts to cut an axis
 _OVERLAP = 2  # a quarter of the work of CUBE and MTE1 counts beside that of the busiest engine

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from numba import njit
 
 from compiler.ir.operators.conv import Convolution
+from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.isa import MAX_WINDOW
-from simulator.npu.tiles import ROWS
 
 # Limit of strides with top padding above MAX_WINDOW: pixels that see only padding are zeroed by fractals, and one field has to hold the
 # rows of the remaining pixels, fewer than a fractal has

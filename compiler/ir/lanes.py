@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.npu.tiles import COLUMNS
+from simulator.npu.fractal_sizes import COLUMNS
 
 CHANNEL_BLOCK = (
     COLUMNS  # FIXPIPE writes so many channels at a time, two planes where C0 is half of it, so a tensor takes whole multiples of them

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from compiler.ir.channel_runs import find_runs, split_channels
 from compiler.ir.graph import Graph
 from compiler.ir.group_order import order_by_groups
 from compiler.ir.lanes import CHANNEL_BLOCK, Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.ir.operators import Concat, Conv, Convolution, Operator, Shape, Shuffle, Values, Vector
 from compiler.ir.operators.quantised_products import quantised_identity_conv
-from compiler.ir.parts import find_runs, split_channels
 from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.parts import DataType
 

@@ -16,9 +16,9 @@ from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, block_of_channels, run_of_planes
 from compiler.ops.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHT_PIECE_BLOCKS, WEIGHTS, ConvJob
-from compiler.ops.sliding_window import all_padding, padded_columns
 from compiler.ops.tile_counts import l0_blocks
 from compiler.ops.weight_expansion_emitter import ExpansionJob, overlaid_steps
+from compiler.ops.window_geometry import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.target import weights
 from compiler.target.capabilities import L0, SINGLE_TILE, l0_of, least_ub_blocks, tile_slot, writes_l1
@@ -29,10 +29,10 @@ from compiler.target.target_op import EmitInputs, Fetch, Strip, TargetOp, UbBuff
 from compiler.target.weight_expansion import Expansion, overlay_columns, pack_masks, pack_overlaid
 from compiler.target.zero_blocks import EVERYWHERE, mark_multiplied, no_zero_blocks
 from simulator.npu.errors import UnsupportedError
+from simulator.npu.fractal_sizes import COLUMNS
 from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
-from simulator.npu.tiles import COLUMNS
 
 OF_INTEGERS = (  # fields of `ConvJob`
     "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "added", "own", "other", "fixed",

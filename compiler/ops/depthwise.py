@@ -14,8 +14,8 @@ from compiler.ir.region import Rows
 from compiler.ops.base import OnVector, VectorTiles, VectorWork, run_of_planes
 from compiler.ops.conv import ConvSpec, Window
 from compiler.ops.depthwise_emitter import DepthwiseJob, Side, tile_shape, tile_side
-from compiler.ops.sliding_window import padded_columns
 from compiler.ops.tile_counts import nonempty_pieces
+from compiler.ops.window_geometry import padded_columns
 from compiler.plan.plan import Infeasible, Tiling, VectorTiling
 from compiler.target.storage import StorageSpec
 from compiler.target.target_graph import TargetGraph

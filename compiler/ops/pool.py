@@ -16,7 +16,7 @@ from compiler.ir.operators import Pool
 from compiler.ir.region import Rows
 from compiler.ops.base import Lowering, VectorTiles, VectorWork, first_or_zero
 from compiler.ops.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob, fed_plane
-from compiler.ops.sliding_window import SlidingSpec
+from compiler.ops.window_geometry import SlidingSpec
 from compiler.plan.plan import Infeasible, Tiling, VectorTiling
 from compiler.target.target_op import EmitInputs, Strip, UbBuffers, round_up
 from compiler.target.weights import pack_pixels

@@ -19,7 +19,7 @@ from compiler.instructions.tiles import count_tiles, load_box, store_tile
 from compiler.instructions.vector_grid import Axes, grid, max_instructions
 from compiler.ir.reach import demanded
 from compiler.ops.conv_emitter import ConvJob, conv_part
-from simulator.addresses import record_at
+from simulator.kernel_addresses import record_at
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.program import Code
 

@@ -18,7 +18,7 @@ from compiler.ir.quantised.pooling import means_of_sums
 from compiler.ops.base import Lowering, VectorTiles, VectorWork
 from compiler.ops.integer_elementwise import MOST, ROUNDER
 from compiler.ops.quantised_avg_pool_emitter import CLASS, CONSTANTS, AverageJob, count_folded, rooms
-from compiler.ops.sliding_window import SlidingSpec
+from compiler.ops.window_geometry import SlidingSpec
 from compiler.plan.plan import VectorTiling
 from compiler.target.capabilities import least_ub_blocks
 from compiler.target.target_op import EmitInputs

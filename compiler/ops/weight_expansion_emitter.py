@@ -17,10 +17,10 @@ from numba import njit
 from compiler.instructions.builders import DDR, L1, MTE2, MTE3, UB, Ints, compile_once, copy, vector
 from compiler.instructions.node_context import EXPANDED_SLOT, OVERLAID_SLOT
 from compiler.target.zero_blocks import find_panel, pack_panels
+from simulator.npu.fractal_sizes import COLUMNS
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code
-from simulator.npu.tiles import COLUMNS
 
 OVERLAID_BLOCKS = 1152  # that come at a time where all of the weights are expanded at once
 _MIN, _BYTES = int(Op.VMIN), int(DataType.uint8)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.tiles import ROWS
+from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.validation import validation_line
 
 PLAN_VERSION: Literal[1] = 1

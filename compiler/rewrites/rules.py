@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler.ir.channel_runs import find_runs
 from compiler.ir.operators import (
     Concat,
     Conv,
@@ -23,7 +24,6 @@ from compiler.ir.operators import (
     Vector,
 )
 from compiler.ir.operators.quantised_products import Residual, quantised_identity_conv
-from compiler.ir.parts import find_runs
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.rewrites.engine import GraphView, Match, RewriteRule
 from compiler.rewrites.tables import merge_affine, merge_tables, table_of_pair

@@ -16,7 +16,7 @@ from compiler.schedule.hazards import FIRST_OF, LATEST, NUMBERS, CoreStates, Rec
 from compiler.schedule.instruction_numbers import EDGES
 from compiler.schedule.local_dependences import ENGINES
 from compiler.schedule.segment_accesses import Ints, Ints32
-from simulator.addresses import by_reference
+from simulator.kernel_addresses import by_reference
 
 BORDERS = 32  # of a program at most: two are at least 1/32 of its instructions apart
 NEVER = np.iinfo(np.int64).max

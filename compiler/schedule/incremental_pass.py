@@ -39,7 +39,7 @@ from compiler.schedule.incremental_converge import adopt_instructions, adopt_sta
 from compiler.schedule.instruction_numbers import EDGES
 from compiler.schedule.segment_accesses import Ints, Ints32
 from compiler.schedule.segment_table import RECORDS, USED, part_of
-from simulator.addresses import by_reference
+from simulator.kernel_addresses import by_reference
 
 
 @njit(cache=True)

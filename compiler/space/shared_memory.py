@@ -102,8 +102,8 @@ def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
     """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
     found = []
     for index, (plan, start) in enumerate(segments):
-        if plan.passes > 1 or plan.input_passes > 1:
-            continue  # each brings its own run of them
+        if plan.passes > 1 or plan.input_passes > 1 or plan.on_vector:
+            continue  # channel splits bring their own run of them each, and so do engines
         again = plan.blocks_of_strips * target_graph.images
         for k, tiling in enumerate(plan.tilings):
             product = product_of(target_graph.operators[start + k])

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from simulator.bundle.parts import C_SOURCES, package_file
+from simulator.bundle.bundle_files import C_SOURCES, package_file
 from simulator.controller import Observation, ThresholdRule, ThresholdState
 from simulator.npu.errors import BadInputError
 

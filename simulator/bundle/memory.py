@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.bundle.parts import MEMORY, Parts, pretty_json
+from simulator.bundle.bundle_files import MEMORY, Parts, pretty_json
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.container_file import ISA_DIGEST, RECORD_BYTES

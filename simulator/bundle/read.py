@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from simulator.bundle.bundle_files import C_SOURCES, CONTROLLER, MANIFEST, MEMORY, README, Parts, read_parts
 from simulator.bundle.memory import BundleMemory, build_container
-from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, MEMORY, README, Parts, read_parts
 from simulator.bundle.write import data_parts
 from simulator.compiled import Compiled, CompiledPiece, read_compiled
 from simulator.npu.container import ContainerError, check_controller

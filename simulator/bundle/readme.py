@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from simulator.bundle.parts import MEMORY, PartEntry, package_file
+from simulator.bundle.bundle_files import MEMORY, PartEntry, package_file
 from simulator.compiled import Compiled
 from simulator.npu.controller_table import RHO_UNIT, ControllerTable
 from simulator.npu.isa import OPS, WORDS, P

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from simulator.bundle.bundle_files import C_SOURCES, CONTROLLER, MANIFEST, README, TABLE_H, Manifest, PartEntry, package_file, pretty_json
 from simulator.bundle.c_table import table_header
 from simulator.bundle.memory import memory_parts
-from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, README, TABLE_H, Manifest, PartEntry, package_file, pretty_json
 from simulator.bundle.readme import readme
 from simulator.compiled import Compiled
 from simulator.npu.controller_table import ControllerTable

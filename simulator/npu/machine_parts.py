@@ -20,8 +20,8 @@ from pydantic import (
 )
 
 from simulator.npu.dram import DRAMS, Dram
+from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.parts import BLOCK_BYTES, BYTES, FRACTALS, DataType, ProductName
-from simulator.npu.tiles import ROWS
 
 # bounded, so that no product of a value with a unit leaves int64 in the compiled kernels
 PositiveInt = Annotated[int, Field(ge=1, le=1 << 40)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from simulator.npu.tiles import COLUMNS, ROWS
+from simulator.npu.fractal_sizes import COLUMNS, ROWS
 
 if TYPE_CHECKING:
     import numpy as np

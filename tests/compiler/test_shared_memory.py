@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 from compiler.cost.features import FEATURES, raw_features
 from compiler.dump.plan import plan_lines
 from compiler.dump.segments import segment_lines
-from compiler.frontend import lower
+from compiler.frontend import load_model, lower, seed_weights
 from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, places_of, with_starts
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.shared_memory_allocator import allocate_residents
 from compiler.segment.border_tensors import border_names
-from compiler.space.decode import decode_all, plan_of
+from compiler.segment.segment import Segment
+from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.encode import genome_of
 from compiler.space.gene import Gene, Genome
 from compiler.space.initial import single_operators
+from compiler.space.mutators import random_genome
 from compiler.space.shared_memory import settled, with_shared, without_shared
 from simulator.breakdown import breakdown
 from simulator.npu import isa
@@ -39,6 +41,7 @@ from tests.compiled import Case, check_program, make_case
 from tests.models import small_model
 from tests.plans import random_plan
 from tests.shared_machine import with_shared as machine_with_shared
+from tuner.zoo.builders import build
 
 NETWORKS = ("residual_block", "inception_block", "dense_block", "lrn_chain")
 ROOMY, TIGHT = 1 << 20, 1 << 15
@@ -180,6 +183,21 @@ def test_less_of_ddr_and_the_weights_once() -> None:
     )
     assert reads[1] - reads[2] == again
     assert bytes_of[1].ddr_write_bytes < bytes_of[0].ddr_write_bytes
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gene_that_decodes_is_a_segment_with_all_that_stays(seed: int) -> None:
+    """Whatever a gene asks of engines, channels and images: weights are staged where the segment takes them from there."""
+    model = seed_weights(load_model(build("mobilenet_v1-small")), 0)
+    target_graph = make_case(model, load_machine("ascend310-l2"), DataType.float16).target_graph
+    rng, on_two_engines = np.random.default_rng(seed), 0
+    for _ in range(20):
+        for gene in random_genome(target_graph, rng):
+            if (plan := decode(target_graph, gene)) is not None:
+                (staged,) = with_shared(target_graph, [(plan, gene.start)])
+                assert not isinstance(Segment.of(target_graph, staged, gene.start), Infeasible)
+                on_two_engines += bool(plan.on_vector)
+    assert on_two_engines
 
 
 def test_what_stays_fits_and_saves_most_first() -> None:

@@ -73,7 +73,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "outage-blamed": (Edit(f"{_SUPERVISION}heard", "event.outside", "False"),),
     "told-too-little": (
         Edit(
-            "tuner.farm.pool:ActorPool.message",
+            "tuner.farm.actor_pool:ActorPool.message",
             "self._broadcast.update(job, self._heard.get(send.actor, (0, 0)))",
             "self._broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
         ),

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, NoReturn
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.cost_model.model_file import Models, Trained
+from tuner.farm.actor_pool import SingleItemMessage
 from tuner.farm.jobs import EpochResult, Job, JobRunner, Training, Update
-from tuner.farm.pool import SingleItemMessage
 from tuner.farm.search_spec import SearchSpec
 from tuner.measure.budgeted import BudgetExhausted
 from tuner.measure.evaluator import Evaluator

@@ -30,9 +30,9 @@ from tests.tuning import QUICK
 from tuner.cost_model.model_file import Trained
 from tuner.driver import configured
 from tuner.farm.actions import DIED
+from tuner.farm.actor_pool import ActorPool
 from tuner.farm.initial_model import packaged_prior
 from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
-from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import SearchRun
 from tuner.farm.search_spec import SearchSpec
@@ -41,7 +41,7 @@ from tuner.log.read import read_table
 from tuner.log.record import ORIGIN, log_schema, task_schema
 from tuner.log.writer import Origin, RunLog, _Chosen, _described
 from tuner.measure.request import Request
-from tuner.request import TuneRequest
+from tuner.tune_request import TuneRequest
 
 VOLATILE = ("worker", "wall_s", "time", "attempt", "row_id")
 ENOUGH_S = 3000.0  # for any run to come to its end

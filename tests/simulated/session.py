@@ -23,8 +23,8 @@ from tuner.farm.initial_model import Prior
 from tuner.farm.initial_plans import compiled_genomes
 from tuner.farm.search_run import SearchRun
 from tuner.platform.actors import Worker
-from tuner.request import TuneRequest
 from tuner.run_session import BuildJobRunner, Surroundings, session
+from tuner.tune_request import TuneRequest
 
 OUT = ("runs", "RUN")
 MIRROR = ("bucket", "RUN")

@@ -18,11 +18,11 @@ from tests.simulated.actors import SimActors
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import US, Kernel, Process
 from tests.simulated.world import simulated_world
+from tuner.farm.actor_pool import ActorPool
 from tuner.farm.commit_log import Order, RunBudget
 from tuner.farm.coordinator import Coordinator
 from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import EpochResult
-from tuner.farm.pool import ActorPool
 from tuner.log.writer import Batch
 from tuner.platform.actors import Message
 from tuner.search.epoch import EVOLVING

@@ -18,7 +18,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.program import Program
 from simulator.occupancy import ddr_use
 from simulator.runtime import Runtime
-from simulator.sequence import bound_of_all, simulate_all, sum_timings
+from simulator.subgraph_sequence import bound_of_all, simulate_all, sum_timings
 from simulator.timeline import Timeline, join_timelines, timeline
 from simulator.timing import prepare, program_bound, simulate, simulate_trace
 from simulator.trace import chrome_trace

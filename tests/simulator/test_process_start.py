@@ -18,7 +18,7 @@ import sys
 import numpy as np
 {first}
 import simulator
-from simulator.primitives import _in_order
+from simulator.instruction_effects import _in_order
 
 def can_compile():
     return "numba.typed.typedlist" in sys.modules

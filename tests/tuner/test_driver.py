@@ -33,15 +33,15 @@ from tuner import run_session
 from tuner.cli import main
 from tuner.config import load_config
 from tuner.cost_model.model_file import load_trained
-from tuner.farm import pool, supervision
+from tuner.farm import actor_pool, supervision
 from tuner.log.read import read_log, read_tasks
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
-from tuner.request import StudyRequest
 from tuner.runs.folder import read_json
 from tuner.runs.repair import lost_rows, repair, verify
-from tuner.study.run import run_cell, study
+from tuner.study.run_study import run_cell, study
 from tuner.summary import Summary
+from tuner.tune_request import StudyRequest
 
 LEVELS = ("none", "slight", "severe")
 N = 48
@@ -75,7 +75,7 @@ def test_the_number_of_workers_changes_nothing(
 ) -> None:
     """Each has the first job of its island, which nobody does again for it, however long it takes."""
     monkeypatch.setattr(run_session, "ActorPool", GatheredPool)
-    monkeypatch.setattr(pool, "SILENCE_S", 600.0)
+    monkeypatch.setattr(actor_pool, "SILENCE_S", 600.0)
     monkeypatch.setattr(supervision, "LATE_S", 600.0)
     monkeypatch.setattr(supervision, "FASTER", 0.0)
     quick(model, tmp_path / "run", N, backend="ray", workers=workers)

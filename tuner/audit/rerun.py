@@ -31,11 +31,11 @@ from tuner.measure.reading_cost import repeats_of
 from tuner.measure.runners import runner_name
 from tuner.measure.store_lookup import WORKER, checked
 from tuner.platform.local_files import LocalPath
-from tuner.request import STORE, Backend, TuneRequest
 from tuner.runs.anytime_curve import COLUMNS, best_after, readings_for
 from tuner.runs.folder import SETTINGS
 from tuner.runs.model_source import MACHINE, SavedSource
 from tuner.runs.subgraph_runs import copies
+from tuner.tune_request import STORE, Backend, TuneRequest
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from compiler.plan.plan import Plan
 from simulator.compiled import Compiled, read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import BASELINE
-from simulator.sequence import simulate_all
+from simulator.subgraph_sequence import simulate_all
 from tuner.config import BUILT_IN
 from tuner.log.read import read_log
 from tuner.measure.grants import same_grants

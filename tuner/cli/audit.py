@@ -36,8 +36,8 @@ def audit(
 ) -> int:
     """Uses a tenth of the run's readings, without --longer.  Exit code 1 for a fault: a champion slower than the run reported or slower
     than the untuned plan, or a file with other content."""
-    from tuner.audit.run import AuditRequest
-    from tuner.audit.run import audit as ask
+    from tuner.audit.audit_run import AuditRequest
+    from tuner.audit.audit_run import audit as ask
 
     report = ask(AuditRequest(run, seeds, races, longer, backend, address, workers, quiet), common.quiet if quiet else say)
     if as_json:

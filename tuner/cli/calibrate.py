@@ -17,8 +17,8 @@ from tuner.cli.group import FILE, READ
 from tuner.cli.text import print_json, print_next, print_table
 
 if TYPE_CHECKING:
-    from tuner.calibrate.check import HeldOut
     from tuner.calibrate.identify import Calibration
+    from tuner.calibrate.prediction_check import HeldOut
 
 app = new_app()
 
@@ -44,9 +44,9 @@ def calibrate(
 ) -> None:
     from simulator.npu.files import atomic_write
     from simulator.npu.machine_file import load_machine, machine_file
-    from tuner.calibrate.check import NETWORKS
-    from tuner.calibrate.check import check as predict
     from tuner.calibrate.identify import calibrate as fit
+    from tuner.calibrate.prediction_check import NETWORKS
+    from tuner.calibrate.prediction_check import check as predict
     from tuner.calibrate.readings import ProbedBoard
     from tuner.calibrate.write import named, written
     from tuner.measure.runner_api import Bench

@@ -31,7 +31,8 @@ RATE_S = 3600.0
 
 
 class CheckResult(NamedTuple):
-    """Finding of one check: a line for a person, values for a program.  state: `ok`, `FAILED`, or `unknown` where the check could not run."""
+    """Finding of one check: a line of text, and values for programs.  state: `ok`, `FAILED`, or `unknown` where the check could not
+    run."""
 
     detail: str
     values: Mapping[str, Any] = MappingProxyType({})

@@ -16,7 +16,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DTypeName
 from simulator.objective import Objective as ObjectiveName
 from simulator.terminal import say
-from tuner import request
+from tuner import tune_request
 from tuner.cli.group import FILE, READ
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ CellsStore = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out; the budget may be larger.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
-BackendName = Annotated[request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")]
+BackendName = Annotated[
+    tune_request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")
+]
 Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
 
 

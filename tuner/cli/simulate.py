@@ -108,7 +108,7 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     """Figures of a level: its variants one after the other, at the level's share of the bandwidth."""
     from simulator.npu.parts import Engine
     from simulator.npu.shared_traffic import shared_traffic
-    from simulator.sequence import bound_of_all, simulate_all
+    from simulator.subgraph_sequence import bound_of_all, simulate_all
 
     machine, condition = compiled.machine, compiled.level(level)
     prepared = compiled.prepared(level)

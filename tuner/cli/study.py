@@ -42,9 +42,9 @@ def study(
     """The objective is the area under a search's curve: log(best so far / untuned) over log(readings), a mean over levels, seeds, networks.
     A trial worse than the median of earlier ones is stopped at an eighth, a quarter or half of the readings.
     """
-    from tuner.request import StudyRequest
     from tuner.runs.study_summary import setting_text
-    from tuner.study.run import study as drive
+    from tuner.study.run_study import study as drive
+    from tuner.tune_request import StudyRequest
 
     resolved = [options.named(model, random_weights) for model in models]
     if len({seed for _, seed in resolved}) > 1:

@@ -51,9 +51,9 @@ def sweep(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    from tuner.request import SweepRequest
     from tuner.runs.list_runs import ENDED, INDEX
     from tuner.study.sweep import sweep as drive
+    from tuner.tune_request import SweepRequest
 
     request = SweepRequest(
         models=tuple(options.named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,

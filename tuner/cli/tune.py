@@ -70,8 +70,8 @@ def tune(
     if sum(budget is not None for budget in (candidates, measurements, seconds)) > 1:
         raise BadInputError("--candidates, --measurements and --seconds: give one of them")
     from tuner.driver import tune as drive
-    from tuner.request import TuneRequest
     from tuner.runs.folder import read_json
+    from tuner.tune_request import TuneRequest
 
     model, random_weights = options.named(model, random_weights)
     request = TuneRequest(

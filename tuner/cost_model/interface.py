@@ -7,7 +7,7 @@
 | groups   | [n]                | workload of each row: segments over the same operators                             |
 | levels   | [n]                | condition of each row; only rows of one group and one level are alternatives       |
 
-`compiler.cost.context` has the last C columns, so one model serves every level, and all machines of its training.
+`compiler.cost.level_conditions` has the last C columns, so one model serves every level, and all machines of its training.
 A model learns and predicts; its evaluation, its selection and its storage are the same for every model (`tuner.cost_model.judge`,
 `tuner.cost_model.model_file`).
 """
@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.context import condition_of, join_condition
+from compiler.cost.level_conditions import condition_of, join_condition
 from compiler.target.target_graph import TargetGraph
 from tuner.config import ModelSettings
 from tuner.plugins import COST_MODELS, find
@@ -103,7 +103,7 @@ def conditions_of(target_graph: TargetGraph, levels: Sequence[str]) -> dict[str,
 
 @dataclass(frozen=True, eq=False)
 class AtLevel:
-    """Predictor of a model under one condition (`compiler.cost.context.condition_of`)."""
+    """Predictor of a model under one condition (`compiler.cost.level_conditions.condition_of`)."""
 
     model: Predictor
     condition: NDArray[np.float32]

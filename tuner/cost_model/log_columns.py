@@ -5,8 +5,8 @@ Only these decide whether a model fits the logs of a program.  Other new columns
 
 from __future__ import annotations
 
-from compiler.cost.context import CONDITIONS
 from compiler.cost.features import FEATURES
+from compiler.cost.level_conditions import CONDITIONS
 from tuner.log import record
 
 WIDTH = len(FEATURES) + len(CONDITIONS)

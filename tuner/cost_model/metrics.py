@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.cost.context import CONDITIONS
+from compiler.cost.level_conditions import CONDITIONS
 from tuner.cost_model.interface import TrainingRows
 
 REGRET_AT = (1, 8, 32)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import simulator
-from compiler.cost.context import CONDITIONS
 from compiler.cost.features import FEATURE_SET, FEATURES
+from compiler.cost.level_conditions import CONDITIONS
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import write_atomically
 from tuner.cost_model.interface import CostModel, find_cost_model

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import simulator
-from compiler.cost.context import condition_of
 from compiler.cost.features import FEATURE_SET, FEATURES
+from compiler.cost.level_conditions import condition_of
 from simulator.npu.errors import BadInputError
 from tuner.cost_model.interface import TrainingRows
 from tuner.cost_model.log_columns import INPUTS, LOG, TASKS, WIDTH

@@ -26,7 +26,7 @@ from tuner.farm.commit_log import Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs
 from tuner.farm.early_stopping import Plateau
 from tuner.farm.epoch_schedule import EpochSchedule
-from tuner.farm.progress import ProgressBar
+from tuner.farm.progress_display import ProgressBar
 from tuner.farm.reading_conflicts import LoggedReadings
 from tuner.farm.search_spec import SearchSpec
 from tuner.farm.store_client import StoreClient
@@ -40,12 +40,12 @@ from tuner.measure.replay import read_published
 from tuner.measure.runners import named_by
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Platform
-from tuner.request import Snapshot, TuneRequest
 from tuner.runs.checkpoint import Checkpoint
 from tuner.runs.folder import SearchFolder
 from tuner.search.champions import Champions
 from tuner.search.epoch_report import Collector
 from tuner.search.population import Individual
+from tuner.tune_request import Snapshot, TuneRequest
 
 
 def durable_rows(folder: AnyPath, ledger: Ledger, spec: SearchSpec, tasks: int) -> bytes:

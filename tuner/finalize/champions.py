@@ -20,11 +20,11 @@ from tuner.measure.baseline import faster_in_file_order
 from tuner.measure.grants import NEVER, same_grants
 from tuner.measure.runners import runner_spec
 from tuner.platform.local_files import LocalPath
-from tuner.request import TuneRequest
 from tuner.run_session import SessionEnd
 from tuner.runs.folder import OWN
 from tuner.selection.finals import Verdict
 from tuner.store.champions import Champion
+from tuner.tune_request import TuneRequest
 
 
 class ChosenPlans(NamedTuple):

@@ -18,10 +18,10 @@ from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.finalize.champions import ChosenPlans, write_plans
 from tuner.platform.crash import one_line
 from tuner.platform.local_files import LocalPath
-from tuner.request import TuneRequest
 from tuner.run_session import SessionEnd
 from tuner.runs.folder import RunFolder
 from tuner.selection.variant_choice import Candidates, ShippedVariants, not_judged, shipment
+from tuner.tune_request import TuneRequest
 from tuner.verify.check import random_feeds
 from tuner.verify.fixed_point import referred
 from tuner.verify.reference import Stored, reference

@@ -27,7 +27,6 @@ from tuner.measure.store_lookup import WORKER
 from tuner.platform.crash import version_of
 from tuner.platform.interfaces import Clock
 from tuner.platform.local_files import LocalPath
-from tuner.request import TuneRequest
 from tuner.run_session import SessionEnd
 from tuner.runs.folder import RunFolder, RunIdentity, write_json
 from tuner.summary import (
@@ -43,6 +42,7 @@ from tuner.summary import (
     TensorSummary,
     rounded_pace,
 )
+from tuner.tune_request import TuneRequest
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
 

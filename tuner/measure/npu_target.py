@@ -19,7 +19,7 @@ from simulator.npu.parts import Engine
 from tuner.log.drift import NOTHING_SAID, BoardSaid
 from tuner.log.record import RESULTS
 from tuner.measure.canary import Canary
-from tuner.measure.encode import encoded
+from tuner.measure.encode_program import encoded
 from tuner.measure.incremental_timer import ProgramTimes, Timer, Timers
 from tuner.measure.runner_api import Bench, Kind, Reading
 from tuner.measure.target import Timed

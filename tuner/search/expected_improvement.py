@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.context import condition_of, join_condition
 from compiler.cost.features import estimate_cycles
+from compiler.cost.level_conditions import condition_of, join_condition
 from compiler.planner.shortest_path import cover_costs, shortest_cover
 from compiler.space.gene import Gene
 from tuner.cost_model.interface import predict_at

@@ -21,7 +21,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
 from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
-from tuner.measure.encode import encoded
+from tuner.measure.encode_program import encoded
 from tuner.measure.runner_api import Encoded
 from tuner.selection.race import FAILED, SKIPPED, Measure, Placing, Seen, estimates, race, sound
 from tuner.selection.robust import robust

@@ -10,7 +10,7 @@ from tuner.config import TuneConfig, load_config
 from tuner.farm.isolated_map import IsolatedMap, Make, R, T, each_here, each_on_ray
 from tuner.farm.plugin_identity import external_plugins
 from tuner.platform.remote_files import is_url
-from tuner.request import NO_STORE, STORE, FarmRequest
+from tuner.tune_request import NO_STORE, STORE, FarmRequest
 from tuner.zoo.names import is_made, resolve
 
 

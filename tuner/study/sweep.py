@@ -35,12 +35,12 @@ from tuner.platform.crash import details, keep
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import url_below
-from tuner.request import SweepRequest, TuneRequest
 from tuner.runs.folder import SETTINGS, Identity, RunFolder, plain
 from tuner.runs.list_runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.runs.mirror import Mirror, mirror_place
 from tuner.runs.sweep_progress import INDEX_MARK, read_index
 from tuner.study.cells import cells_config, cells_store, cells_workers, there
+from tuner.tune_request import SweepRequest, TuneRequest
 from tuner.zoo.names import file_digest, title
 
 INDEX_COLUMNS = (

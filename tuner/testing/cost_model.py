@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.context import CONDITIONS, join_condition
+from compiler.cost.level_conditions import CONDITIONS, join_condition
 from tuner.config import load_config
 from tuner.cost_model.interface import CostModel, TrainingRows
 from tuner.cost_model.judge import train

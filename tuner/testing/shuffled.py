@@ -19,8 +19,8 @@ from tuner.log.read import read_log
 from tuner.log.writer import RunLog
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
-from tuner.request import TuneRequest
 from tuner.runs.folder import SearchFolder
+from tuner.tune_request import TuneRequest
 
 VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]  # columns of the log that say when, where and by whom
 

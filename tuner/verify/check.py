@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.compiled import Compiled
 from simulator.sanitizer import sanitize_program as sanitize
-from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
+from simulator.subgraph_sequence import bound_of_all, simulate_all
 from tuner.verify.fixed_point import referred
 from tuner.verify.reference import ReferenceValues, Stored, reference
 from tuner.verify.values import Values, values_of

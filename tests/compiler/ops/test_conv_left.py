@@ -10,7 +10,7 @@ from compiler.instructions.builders import im2col
 from compiler.ir.im2col import MAX_PADDED_STRIDE, count_instructions, split_kernel, unencodable_window
 from compiler.ir.operators import Conv
 from compiler.ops.conv_emitter import ConvJob, _left
-from simulator import primitives
+from simulator import instruction_effects
 from simulator.npu import isa
 from simulator.npu.legality import check_parameters
 from simulator.npu.machine_file import load_machine
@@ -62,7 +62,7 @@ def executed(code: NDArray[np.int32], l1: NDArray[np.uint8], blocks: int) -> NDA
     memories = [np.zeros(0, np.uint8)] * len(Memory)
     memories[Memory.L1], memories[Memory.L0A] = l1, np.full(blocks * BLOCK_BYTES, 0xAB, np.uint8)
     for record in code.tolist():
-        primitives.im2col(memories, record)
+        instruction_effects.im2col(memories, record)
     return memories[Memory.L0A]
 
 

@@ -20,7 +20,7 @@ import pytest
 from compiler.build import build_variants, containers_of, default_plans, measure
 from compiler.model import ModelSpec, lower_model
 from simulator.build_controller_table import controller_table
-from simulator.bundle.parts import MANIFEST, Manifest, pretty_json
+from simulator.bundle.bundle_files import MANIFEST, Manifest, pretty_json
 from simulator.bundle.read import read_bundle, read_model
 from simulator.bundle.write import write_bundle
 from simulator.compiled import Compiled, CompiledPiece, read_compiled

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from simulator.bundle import c_rule
+from simulator.bundle.bundle_files import C_SOURCES, package_file
 from simulator.bundle.c_rule import CThresholdRule, c_library
-from simulator.bundle.parts import C_SOURCES, package_file
 from simulator.controller import Observation, ThresholdRule
 from simulator.npu.controller_table import MAX_THRESHOLD, RHO_UNIT
 from simulator.npu.errors import BadInputError

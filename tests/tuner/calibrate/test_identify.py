@@ -11,11 +11,11 @@ import yaml
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine, machine_file
 from tests.tuning import save_small
-from tuner.calibrate.check import check
 from tuner.calibrate.fit import Problem, known, solve
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import Calibration, Identified, calibrate
 from tuner.calibrate.keys import Key, value_of, with_values
+from tuner.calibrate.prediction_check import check
 from tuner.calibrate.probes import predicted
 from tuner.calibrate.probes_engines import vector_probes
 from tuner.calibrate.readings import Observed, ProbedBoard

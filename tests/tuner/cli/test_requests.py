@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.request import StudyRequest, TuneRequest
 from tuner.runs.list_runs import SUMMARY_VERSION
+from tuner.tune_request import StudyRequest, TuneRequest
 
 
 def bound(cycles: int) -> dict[str, object]:
@@ -86,9 +86,9 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
         best = {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.population": 8, "search.order": "file"}}
         return {"trials_done": 2, "best": best, "models": ["a"], "seeds": [0, 1], "cpu_s": 1800.0}
 
-    module = types.ModuleType("tuner.study.run")
+    module = types.ModuleType("tuner.study.run_study")
     module.study = drive  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tuner.study.run", module)
+    monkeypatch.setitem(sys.modules, "tuner.study.run_study", module)
     text = (
         f"study a.onnx b.onnx --machine edge --out {tmp_path} --trials 4 --seeds 2 --seed 3 --storage sqlite:///s.db --measurements 5 "
         "--config quick --set study.batch=2 --backend serial --address auto --workers 2 --wait 5 --resume --dtype float32 "

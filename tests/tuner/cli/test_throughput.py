@@ -12,7 +12,7 @@ from scripts.study_frames import rows_of, show
 from simulator.objective import frames_of
 from tests.tuning import FEW, save_small
 from tuner.driver import tune
-from tuner.request import TuneRequest
+from tuner.tune_request import TuneRequest
 
 
 def test_frames_go_with_throughput(cli, tmp_path: Path) -> None:

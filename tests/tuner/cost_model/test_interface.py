@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compiler.cost.context import condition_of, join_condition
 from compiler.cost.features import FEATURES, estimate_cycles, expected_cycles, model_input, scale_features
+from compiler.cost.level_conditions import condition_of, join_condition
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler.cost.context import condition_of
 from compiler.cost.features import FEATURES
+from compiler.cost.level_conditions import condition_of
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.tuning import QUICK, quick, save_small

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import simulator
-from compiler.cost.context import CONDITIONS, condition_of
 from compiler.cost.features import FEATURES
+from compiler.cost.level_conditions import CONDITIONS, condition_of
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -25,11 +25,11 @@ from tests.models import small_graph
 from tests.tuning import QUICK, GatheredPool
 from tuner.config import load_config
 from tuner.cost_model.trainer import Trainer
-from tuner.farm import pool, supervision
+from tuner.farm import actor_pool, supervision
+from tuner.farm.actor_pool import ActorPool, JobWorker
 from tuner.farm.commit_log import Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
 from tuner.farm.epoch_schedule import EpochSchedule
-from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.search_run import durable_rows
 from tuner.farm.search_spec import SearchSpec
@@ -120,7 +120,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "SILENCE_S", 3.0)
+    monkeypatch.setattr(actor_pool, "SILENCE_S", 3.0)
     monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
     monkeypatch.setattr(supervision, "FASTER", 0.0)  # nobody repeats a job for being faster, and is lost with it
     made, said = spec(harm), list[str]()
@@ -138,7 +138,7 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
 @pytest.mark.slow  # by default in simulation
 @pytest.mark.usefixtures("local_ray")
 def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "SILENCE_S", 5.0)
+    monkeypatch.setattr(actor_pool, "SILENCE_S", 5.0)
     monkeypatch.setattr(ray_actors, "PULSE_S", 0.5)
     said = list[str]()
     with on_actors(spec("raise", hurry=16), "slow", said, item_timeout_s=5.0) as jobs:

@@ -31,9 +31,9 @@ from tuner.config import load_config
 from tuner.cost_model.model_file import Trained
 from tuner.cost_model.training_rows import packed_rows
 from tuner.farm import epoch_schedule as schedule_module
+from tuner.farm.actor_pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version_of
 from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, Training, Update, build_job_runner
-from tuner.farm.pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.search_spec import SearchSpec
 from tuner.log.columns import INTS, compressed, from_bytes, schema_of, to_bytes
 from tuner.log.record import EPOCH, RESULTS

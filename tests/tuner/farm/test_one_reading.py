@@ -28,9 +28,9 @@ from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
-from tuner.request import TuneRequest
 from tuner.runs.folder import SearchFolder
 from tuner.testing.shuffled import ShuffledJobs
+from tuner.tune_request import TuneRequest
 
 LEVELS = ("none", "slight", "severe")
 

@@ -22,7 +22,7 @@ from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
 from tuner.runs.folder import read_json
 from tuner.study.curve import CellCurve
-from tuner.study.driver import StudySpec, run_study
+from tuner.study.trial_driver import StudySpec, run_study
 
 CONFIG = load_config(None, ["study.batch=4", "study.startup=30"])
 

@@ -23,9 +23,9 @@ from tests.conftest import GOLDEN_FOLDER
 from tests.tuning import FEW, plan_files
 from tuner.driver import searched, tune
 from tuner.log.read import read_log, read_table, read_tasks
-from tuner.request import TuneRequest
 from tuner.runs.folder import SETTINGS, read_json
 from tuner.runs.repair import verify
+from tuner.tune_request import TuneRequest
 
 FOLDER = GOLDEN_FOLDER / "run"
 MODEL = "made:bert_base-small"  # a name: a file's path would be in the folder

@@ -23,7 +23,7 @@ from tests.tuning import quick, save_small
 from tuner.farm.board_finals import FinalsWorker, read
 from tuner.farm.isolated_map import each_here
 from tuner.log.read import read_log, read_tasks
-from tuner.measure.encode import encoded
+from tuner.measure.encode_program import encoded
 from tuner.measure.runner_api import Bench, Encoded, Reading, Runner
 from tuner.measure.simulator_runner import measure
 from tuner.selection.finals import BoardFailedError, Contender, Verdict, contenders, decide, finalists

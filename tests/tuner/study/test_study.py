@@ -22,8 +22,8 @@ from tuner.cli import main
 from tuner.config import TuneConfig, leaves, load_config
 from tuner.farm.isolated_map import each_here, each_on_ray
 from tuner.study.curve import CellCurve, areas
-from tuner.study.driver import StudySpec, run_study
-from tuner.study.storage import JOURNAL
+from tuner.study.optuna_storage import JOURNAL
+from tuner.study.trial_driver import StudySpec, run_study
 from tuner.study.trials import ask
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -174,7 +174,7 @@ def test_a_study_of_which_nothing_ran_says_why_and_ends_with_1(
     def failing(*_: object, **__: object) -> CellCurve:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("tuner.study.run.run_cell", failing)
+    monkeypatch.setattr("tuner.study.run_study.run_cell", failing)
     out = tmp_path / "s"
     assert main(["study", "made:vit_b16-small", "--machine", "edge", "--out", str(out), "--trials", "2", "--backend", "serial"]) == 1
     assert "2 trials, none came to its end; trial 0: made:vit_b16-small: RuntimeError: no luck" in capsys.readouterr().out

@@ -20,10 +20,10 @@ from tests.models import small_model
 from tests.tuning import QUICK, ROOT, assert_equal_runs, quick, save_small, take_interrupts
 from tuner.cli import main
 from tuner.log.read import read_log
-from tuner.request import SweepRequest
 from tuner.runs.list_runs import find_runs
 from tuner.study.cells import cells_config
 from tuner.study.sweep import INDEX_COLUMNS, SweepCell, SweepWorker, cells_of, sweep
+from tuner.tune_request import SweepRequest
 
 N = 12
 
@@ -225,7 +225,7 @@ def test_who_interrupts_is_told_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(SweepWorker, "__call__", interrupted)
-    monkeypatch.setattr("tuner.study.driver.TrialWorker.__call__", interrupted)
+    monkeypatch.setattr("tuner.study.trial_driver.TrialWorker.__call__", interrupted)
     for command in ("sweep", "study"):
         words = [command, str(models[0]), "--machine", "edge", "--out", str(tmp_path / command), "--backend", "serial"]
         assert main(words) == 130

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numba import njit, typeof, types
 
-from simulator.addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_at, record_type
+from simulator.kernel_addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_at, record_type
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ def test_kernels_by_address() -> None:
 
 
 EMISSION = """
-import simulator.addresses as addresses
+import simulator.kernel_addresses as addresses
 from llvmlite import ir
 from numba import types
 from numba.core import callconv

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 from tests.tuner.platform.by_hand import Hand
-from tuner.farm.progress import ProgressBar
+from tuner.farm.progress_display import ProgressBar
 from tuner.platform.real import REAL
-from tuner.request import Snapshot
+from tuner.tune_request import Snapshot
 
 
 class Terminal(io.StringIO):

@@ -24,7 +24,7 @@ from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
 from tuner.calibrate.readings import ProbedBoard
 from tuner.config import load_config
-from tuner.measure.encode import encoded
+from tuner.measure.encode_program import encoded
 from tuner.measure.runner_api import Encoded
 from tuner.search.explore import propose
 from tuner.search.table import SegmentTable

@@ -29,7 +29,7 @@ from tuner.runs.folder import SETTINGS, Identity, RunFolder, read_json, write_js
 from tuner.runs.list_runs import SUMMARY
 from tuner.runs.study_summary import VERSION
 from tuner.study.curve import CellCurve, areas, counts_of, mean_curve, rungs_of
-from tuner.study.storage import StudyStorage
+from tuner.study.optuna_storage import StudyStorage
 from tuner.study.trials import Record, ask, best_of, check_space, front, may_stop, stopped
 
 WORK = ".work"  # searches of the current batch

@@ -24,12 +24,12 @@ from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.isolated_map import Make
 from tuner.log.read import read_log
 from tuner.platform.local_files import LocalPath
-from tuner.request import StudyRequest, TuneRequest
 from tuner.runs.anytime_curve import COLUMNS
 from tuner.runs.subgraph_runs import copies
 from tuner.study.cells import cells_config, cells_store, cells_workers, there
 from tuner.study.curve import CellCurve, levels_curve
-from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
+from tuner.study.trial_driver import Cells, StudySpec, TrialRun, run_study
+from tuner.tune_request import StudyRequest, TuneRequest
 from tuner.zoo.names import file_digest
 
 

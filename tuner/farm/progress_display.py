@@ -13,7 +13,7 @@ from rich.table import Table
 from simulator.terminal import escape_line, say
 from tuner.measure.merit import speedup
 from tuner.platform.interfaces import Clock
-from tuner.request import Snapshot
+from tuner.tune_request import Snapshot
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0

@@ -9,9 +9,9 @@ import pytest
 from onnx import ModelProto, helper
 
 from compiler.frontend import lower
+from compiler.ir.channel_runs import find_runs, split_channels
 from compiler.ir.layout import assign
 from compiler.ir.operators import Shuffle
-from compiler.ir.parts import find_runs, split_channels
 from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder

@@ -20,10 +20,10 @@ from tuner.farm.plugin_identity import external_plugins
 from tuner.farm.subgraph_searches import SearchedSubgraph, searches
 from tuner.log.read import read_log, read_tasks
 from tuner.measure.reopen import open_tuned
-from tuner.request import Backend
 from tuner.runs.folder import SETTINGS
 from tuner.runs.list_runs import ENDED, open_run
 from tuner.selection.finals import finalists
+from tuner.tune_request import Backend
 
 SHARE = 10  # an audit uses one SHARE-th of the run's readings
 
