@@ -1,4 +1,8 @@
-"""Compiler of one target graph: the stages from plan to program (`compiler.stages`), and caches of what they have made."""
+"""Compiler of one target graph: the stages from plan to program (`compiler.compiler_stages`), and caches of what they have made.
+
+Unknown shares are drafted first, then written and scheduled some 4,096 records at a time, so that code and tables of a step stay in the
+caches of the processor.
+"""
 
 from __future__ import annotations
 

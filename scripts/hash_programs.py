@@ -13,7 +13,7 @@ streams   every record of every core
 times     every column of a measurement at every level
 file      the compiled ONNX with a program per level: layer by layer, then random ones
 
---texts: behind them those of the text of every stage (`compiler.stages`), layer by layer.
+--texts: behind them those of the text of every stage (`compiler.compiler_stages`), layer by layer.
 
 A change that should only make things faster, or move them: run it before and after, and compare the lines.  A minute or two; --whole takes
 ten times as long.
@@ -33,12 +33,12 @@ import typer
 from numpy.typing import NDArray
 
 from compiler.build import containers_of, default_plans, measure, package
+from compiler.compiler_stages import DUMPED
 from compiler.dump.texts import texts_of
 from compiler.model import LoweredModel
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.space.decode import plan_of
-from compiler.stages import DUMPED
 from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError

@@ -3,6 +3,8 @@
 A run leaves snapshots (`timing_snapshot`).  The next run resumes at the last snapshot whose dispatched entries lie in the common prefix, so
 it ends as if it had run from its first cycle.  Where it converges with a later snapshot inside the common suffix, it adopts the rest
 (`timing_converge`).  The times are those of a full run: without snapshots every run begins at the beginning.
+
+Terms: docs/incremental.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Transfers of a queue take its DMA ports in turn, so the transfers of one port ar
 A transfer that starts when the counter `SERVED` of its kind is at s ends when it is at s + bus: all transfers of a kind run at one rate,
 so a step of the clock updates two counters only.  On a path slower than its engine's fastest it is held, without drawing, until
 bus / the path's rate cycles are over.
+
+Ports are taken in turn, not first free, because a choice by time would make the bounds of a run unprovable.
 """
 
 from __future__ import annotations

@@ -13,34 +13,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("simulator", "compiler", "tuner")
-VAGUE = frozenset(
-    [
-        "at",
-        "found",
-        "each",
-        "mine",
-        "what",
-        "left",
-        "made",
-        "kept",
-        "known",
-        "told",
-        "whole",
-        "rest",
-        "other",
-        "others",
-        "own",
-        "here",
-        "there",
-        "apart",
-        "alone",
-        "again",
-        "behind",
-        "most",
-    ]
-)
+VAGUE = frozenset((
+    "at", "found", "each", "mine", "what", "left", "made", "kept", "known", "told", "whole", "rest", "other", "others", "own", "here", "there",
+    "apart", "alone", "again", "behind", "most",
+))  # fmt: skip
 """Pronouns, participles and the like, which say nothing of the value that they name."""
-FILLERS = frozenset(["result", "item", "value", "data", "tmp", "res", "x"])
+FILLERS = frozenset(("result", "item", "value", "data", "tmp", "res", "x"))
 FILLER_SHARE = 0.025  # of all assignments
 OPENINGS = re.compile(r"(What|Who|Whose|Where|Whoever|Whatever|How it|That which)\b")
 
@@ -52,15 +30,15 @@ SAME_BASE_NAME = {
     "fixed_point": "fixed-point arithmetic, and its verification",
     # a value and its text, command or test kit
     "graph": "dump", "plan": "dump and command", "segments": "dump and command", "target_graph": "dump", "primitives": "dump",
-    "run": "command", "schema": "command", "sweep": "command", "trace": "command", "strategy": "test kit", "target": "test kit",
+    "cost_model": "test kit", "runner": "test kit", "schema": "command", "sweep": "command", "trace": "command", "strategy": "test kit", "target": "test kit",
     # one idea at two levels
     "api": "the public functions of a package", "champions": "best programs, of a search and shared by runs",
     "files": "atomic writes, and the interface over file systems", "float_range": "limits of a data type, and weights beyond them",
     "frames": "several frames in a run", "hazards": "order of accesses, made and checked", "level_limits": "memory that a level grants",
     "load": "reading a model", "macs": "multiply-accumulates", "persistent": "tensors on chip over segments",
     "read": "reader of a package's files", "write": "writer of a package's files", "segmentation": "division into segments",
-    "sequence": "sequence models", "shared_memory": "memory that cores share", "strips": "ranges of columns",
-    "check": "verification", "progress": "progress of a run", "context": "what an epoch knows",
+    "shared_memory": "memory that cores share", "strips": "ranges of columns",
+    "compile": "command, and the compiled file of a run", "summary": "of a run: its keys, and what writes it",
 }  # fmt: skip
 """Base names of several files of the packages, and why: they are of one thing."""
 

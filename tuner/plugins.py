@@ -2,6 +2,8 @@
 
 A kind says where it is named and what is expected of it; whatever is found has a version of its own and the digest of its source, which
 are part of a run's identity.  What comes with this program has a name too, and is no plug-in.
+
+No file of a model names the module that is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dependences of a graph: for every tensor the parts that are read, and by which operators (docs/bounds.md, What is counted).
+"""Dependences of a graph: for every tensor the parts that are read, and by which operators (docs/bounds.md, Assumptions).
 
 A leaf is a tensor that an operator produces or that is an input of the model; Concat, Shuffle and layout copies are other names
 for channels of leaves.  The needed part of a leaf is the largest part that one reader reads, a box of rows and columns of some channels;

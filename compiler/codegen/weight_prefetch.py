@@ -3,6 +3,8 @@
 Queues are in order: a segment's first tensor is there when its predecessor has stored it, and every load behind that one waits with it.
 Loads of constants depend on nobody, so some of them may come first, while the predecessor still computes: as many as find free buffers
 save time, and more delay the tensor.
+
+Only loads into L1 come first: a load into UB would wait for the few slots of the predecessor and delay all later loads of its queue.
 """
 
 from __future__ import annotations

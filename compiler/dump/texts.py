@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from compiler.build import check_plan, compile_plan, plans_of_pieces
+from compiler.compiler_stages import STAGES, CompilerStage
 from compiler.frontend.lower import lower
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
-from compiler.stages import STAGES, CompilerStage
 
 
 class Text(NamedTuple):

@@ -1,4 +1,8 @@
-"""Matrix products of two tensors, as 1x1 convolutions with a computed right operand."""
+"""Matrix products of two tensors, as 1x1 convolutions with a computed right operand.
+
+The right operand of an attention product is loaded into L0B by FRACTAL, and heads are runs of channels in planes of their own, so joining
+heads costs nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Layer normalisation over the channels, on VECTOR."""
+"""Layer normalisation over the channels, on VECTOR.
+
+The variance is not the mean of squares less the squared mean: it saves a pass, but needs float32 sums, which take it again; squares in
+float16 overflow from 256 on.
+"""
 
 from __future__ import annotations
 

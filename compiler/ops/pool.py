@@ -1,4 +1,8 @@
-"""Float and maximum poolings on VECTOR."""
+"""Float and maximum poolings on VECTOR.
+
+Sliding windows are pooled over rows, then over columns, in about kh + kw operations in place of kh x kw; windows of more than 256 pixels
+are pooled in stages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Average pooling of bytes on VECTOR."""
+"""Average pooling of bytes on VECTOR.
+
+Sums of a window are added in any order where no tie lies within the rounding error of float32 (Higham), since the rounded mean is then a
+function of the integer sum.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Most zero points cost nothing: that of weights is subtracted from them, that of the input goes into the bias, and padding is that zero point
 (`QuantisedConv.offset`).  If weights exceed 8 bits then, the rest of their zero point needs a product of its own.
+
+A residual of bytes is added after the conversion to integers, as by onnxruntime; adding it to the int32 sums would drop the first rounding.
 """
 
 from __future__ import annotations

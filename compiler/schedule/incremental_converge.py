@@ -25,6 +25,8 @@ could be full, and the cycle when its queue is free.  A possible wait is the las
 If the queue has waited for it already, it is left out in both programs.  Otherwise both must be equal, or nothing is adopted: the same
 numbers, of instructions that both programs have and whose clocks were found equal, and cycles with one shift.  Counts are compared with
 clocks, so entries before every such clock need not be equal.  Clocks only grow, so all of this stays true.
+
+The page docs/incremental.md explains both, with the same terms.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ A constant of one image is read by all of them: in a graph of groups its n is 0.
 
 Rings of rows (`halo: cache`, persistent tensors) are of one image after the other, so a block here has all rows of its images, and none of
 its tensors are persistent.
+
+Images are not rows of one tall image, because windows end at the edges of images and every kind would need a second notion of rows.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ in both of them.  If an operator caches the halo of its input, they are computed
 ring of rows, and a block computes or loads only the rows that its predecessors did not.
 
 Rows are int64 [.., 2], (start, stop), empty if start >= stop.
+
+Cached rows are not copied inside L1, which would cost a pass of MTE1 and one of MTE3; hazards in L1 are compared by single blocks of 32
+bytes, since coarser granules delay loads of neighbouring rows.
 """
 
 from __future__ import annotations

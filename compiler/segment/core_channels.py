@@ -4,6 +4,8 @@ Part i of m of an operator is an operator: the same rows, some of its planes, th
 a segment is a segment of a target graph whose operators are parts, and lower levels need not know.  A dense convolution or product with
 constants reads all of its input in every part.  Channelwise operators (depthwise convolutions, poolings, chains, attention head by head)
 read their own channels only and may follow in the same segment, because these are computed on the same core.
+
+Cores synchronise only where a load reads what another core stored; barriers between segments were not chosen.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@
 | memory  | strips of a share -> addresses               | `segment.memory_plan`, the same ones in all strips                        |
 
 A gene has no tilings yet, so it has only an `Outline`, as a plan does.
+
+Segments alternate between the ends of L1, so that loads need not wait for the previous segment; all segments at the bottom are slower on
+Inception, DenseNet and ViT (plan key `same_end`).
 """
 
 from __future__ import annotations

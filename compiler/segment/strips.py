@@ -6,6 +6,9 @@ there.  Columns that two strips need, the halo, are computed or loaded in both: 
 a strip's neighbour comes when all of these are gone.
 
 Padding on the left or the right is in the first or last strip only, because regions say so (`ir.region`).
+
+Strips are used only where rows do not fit or weights would not stay: each row of a strip is a burst of its own, and its halo is computed or
+loaded again.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ fractal is one overlaid block, and masks are the rows of an identity.
 |-----------------|------------------------------------|----------------------------------------|
 | overlaid blocks | [groups][k1][overlaid]             | at the operator's `weights_at`         |
 | masks           | [planes of a group's input][masks] | at `masks_at`, the same for all groups |
+
+A rule, and no gene, decides this for each convolution, because DDR has one form of the weights for all plans.
 """
 
 from __future__ import annotations

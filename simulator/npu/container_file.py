@@ -14,6 +14,8 @@ same section, so switching between variants changes the start address and nothin
 
 Nothing in a file is believed: `decode` raises `ContainerError`, and nothing else, for any bytes.  Every bit is either under a digest or
 required to be zero.  A digest is no signature: whoever can write the file can seal it again, which is why values are checked as well.
+
+Files are parsed, checked and never pickled, since they may come from anywhere.
 """
 
 from __future__ import annotations

@@ -54,6 +54,9 @@ names, each once (the unit keeps what several of its pixels read), and its weigh
 A VECTOR record takes cycles of its class per repeat, of a unit narrower than that for every width in it.  A repeat of VCONVERT is 8
 blocks of the narrower type, and up to 16 of the other; 32 (int8 to 32 bits or back) take twice as long.  VLUT takes its cycles for every 8
 blocks that it writes.
+
+On a pipelined array the fill and drain latency is a constant after the occupation; a full latency in every MMAD would count overlapped
+cycles twice.
 """
 
 from __future__ import annotations

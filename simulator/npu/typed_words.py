@@ -1,4 +1,7 @@
-"""Rules that tie words of a record to its data types, as data: each entry has a check and its message."""
+"""Rules that tie words of a record to its data types, as data: each entry has a check and its message.
+
+Types of the right operand and of the sums are words of their own, 0 where they are as of floats, so streams of floats do not change.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from pkgutil import resolve_name
 
 import pytest
 
-from compiler.stages import STAGES
+from compiler.compiler_stages import STAGES
 
 
 @pytest.mark.parametrize("name", [name for stage in STAGES for name in (stage.function, stage.dumper) if name])

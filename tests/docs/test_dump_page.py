@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.stages import STAGES
+from compiler.compiler_stages import STAGES
 from tests.docs.fences import ROOT, blocks
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.stages import DUMPED
+from compiler.compiler_stages import DUMPED
 from scripts.hash_programs import EVERYDAY, LARGER, PARTS, digests
 from scripts.studies import named
 from tests.scripting import run_script

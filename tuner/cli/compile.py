@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compiler.stages import DUMPED
+from compiler.compiler_stages import DUMPED
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.terminal import print_line

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler.stages import DUMPED
+from compiler.compiler_stages import DUMPED
 from simulator.npu.errors import BadInputError
 from simulator.terminal import escape_line, print_line
 

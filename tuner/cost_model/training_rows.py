@@ -5,6 +5,8 @@ the runs: the same rows are the same arrays, byte by byte.  For a task measured 
 is both trained on and predicted when a network is held out.
 
 Columns are read part by part, and at most `MAX_ROWS` rows are kept, those with the least digests: a sample independent of runs.
+
+Rows are ordered by the digest of the task, then by level, so that parts, numbers and killed sessions do not change a byte of the model.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ same (the blocks of a transformer around an operator that is refused) are one se
 The budget is dealt by what pieces take layer by layer, one program after the other to the one that is furthest behind its share
 (Sainte-Laguë), and to each at least one for everything that levels grant: its baselines.  So a larger budget takes nothing away from
 any, and a run that is resumed with more ends where it would have ended from the start.
+
+Times of subgraphs add up, since they meet on the host with empty engines; one search over the product of their spaces was not chosen.
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ An errand that does not announce is an item itself: it is tried again elsewhere,
 An actor that is free, with nothing that waits, does a piece again that another one is late with, or so much slower with that it would be
 done later; the first result counts.  Of what waits, an actor leaves alone as much as faster ones will have done before it.  So a slow actor
 holds up nobody, and neither does what lies behind it.
+
+A job is late after four times the usual time and one second at least; an idle actor then repeats it, because taking a job back from a busy
+actor needs a message loop in each.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The input is a cut of the operators (a segmentation, or that of a good program); its segments become a graph of work (`compiler.placement`),
 and list schedules and stages assign cores to each of them.  They propose programs and never judge them, as the segmentations do.
+
+Segments wait for inputs by flags; barriers between stages were not chosen.
 """
 
 from __future__ import annotations

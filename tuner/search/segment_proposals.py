@@ -1,4 +1,7 @@
-"""Segments that an island measures: near the best segmentations, expected to help, and a share at random."""
+"""Segments that an island measures: near the best segmentations, expected to help, and a share at random.
+
+Segmentations under noisy costs, and moves drawn by their past gains, brought no difference beyond noise.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ A program significantly slower than another leaves the race (successive eliminat
 algorithm configuration: Birattari et al. 2002).  Tests are rare, at numbers of readings that grow by half, so that a joint confidence over
 all tests and programs (`WRONG`, by the union bound) costs little: intervals for every number of readings (Jamieson and Nowak 2014) are
 wider.
+
+A fixed number of rounds was not chosen: under strong noise nearly all finalists would tie.
 """
 
 from __future__ import annotations

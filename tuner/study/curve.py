@@ -3,6 +3,9 @@
 A curve is log(best so far / untuned) at fixed numbers of readings, each twice the one before: the mean over them is the mean over the
 logarithm of readings, and settings with an early gain count as much as settings with a good end.  Lower is better.  The curve is read from
 the log of a run, so it depends only on the seed, not on the number or speed of workers.
+
+CPU or wall time is no objective, since it differs between computers; a baseline of the search is no measure, since a bad one would look
+like a gain.
 """
 
 from __future__ import annotations

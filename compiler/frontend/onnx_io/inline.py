@@ -2,6 +2,9 @@
 
 These are calls of the model's functions, `WRITTEN_OUT` and `BODIES`; `If` of a known condition, and `Loop` of a known count within the byte
 budget.  A branch or a body first becomes a function, with captured tensors as inputs; onnx's inliner does the rest.
+
+Handlers for each of these operators were not chosen, since they would repeat the definitions of onnx; `--check` compares with the inlined
+body.
 """
 
 from __future__ import annotations

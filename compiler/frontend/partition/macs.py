@@ -2,6 +2,8 @@
 
 `RULES` counts them by domain and operator; other operators of onnx have 0.  The number is None (unknown) for operators that are not in
 the table, and for products of unknown shapes.
+
+An unknown operator makes the share of the NPU unknown, not 0, because a custom layer could be the heaviest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Requantisation of int32 sums in fixed point: TFLite's arithmetic, for machines without floats after their products."""
+"""Requantisation of int32 sums in fixed point: TFLite's arithmetic, for machines without floats after their products.
+
+The reference of such machines is these formulas, not onnxruntime with a tolerance of one step, which would accept a wrong rounding.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from compiler.compiler_stages import DUMPED
 from compiler.dump.graph import graph_lines
 from compiler.dump.plan import plan_lines
 from compiler.dump.records import record_lines
@@ -22,7 +23,6 @@ from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.initial import layer_by_layer, single_operators
 from compiler.space.persistent import cut_tensors, holding
-from compiler.stages import DUMPED
 from simulator.npu.asm import parse
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

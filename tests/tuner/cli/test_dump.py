@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler.stages import DUMPED
+from compiler.compiler_stages import DUMPED
 from tests.piece_models import IN_PIECES, piece_model
 from tests.tuning import ROOT
 
