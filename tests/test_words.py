@@ -19,7 +19,7 @@ VAGUE = frozenset((
 ))  # fmt: skip
 """Pronouns, participles and the like, which say nothing of the value that they name."""
 FILLERS = frozenset(("result", "item", "value", "data", "tmp", "res", "x"))
-FILLER_SHARE = 0.025  # of all assignments
+FILLER_SHARE = 0.02  # of all assignments
 OPENINGS = re.compile(r"(What|Who|Whose|Where|Whoever|Whatever|How it|That which)\b")
 
 SAME_BASE_NAME = {
