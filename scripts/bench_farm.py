@@ -40,8 +40,8 @@ from simulator import terminal
 from tuner.cli.text import print_table
 from tuner.config import TuneConfig, load_config
 from tuner.cost_model.interface import conditions_of
-from tuner.cost_model.model_file import Trained
-from tuner.cost_model.training_rows import packed_rows, rows_of_search
+from tuner.cost_model.model_file import TrainingOutcome
+from tuner.cost_model.training_rows import pack_rows, rows_of_search
 from tuner.farm.actor_pool import ActorPool, JobWorker
 from tuner.farm.commit_log import Deadline, Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs, SerialJobs
@@ -59,12 +59,12 @@ from tuner.platform.local_files import LocalPath
 from tuner.platform.ray_actors import RayActors
 from tuner.platform.ray_cluster import connect
 from tuner.platform.real import REAL
-from tuner.search.ask_tell import answered
+from tuner.search.ask_tell import run_to_end
 from tuner.search.champions import Champions
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
-from tuner.search.explore import propose
-from tuner.search.hill_climb import children
+from tuner.search.explore import propose_segments
+from tuner.search.hill_climb import grow_children
 from tuner.search.island_state import unpack_island
 from tuner.search.knowledge import Knowledge
 
@@ -125,7 +125,7 @@ class Window:
                 self.states = list(schedule.states)
             conditions = np.stack(list(conditions_of(spec.target_graph, levels).values()))
             seqs = first(ledger.numbers, self.tasks)
-            self.rows = packed_rows(rows_of_search(LocalPath(folder), spec.origin.run, seqs, conditions))
+            self.rows = pack_rows(rows_of_search(LocalPath(folder), spec.origin.run, seqs, conditions))
         return self
 
     @property
@@ -223,7 +223,7 @@ class Scorer:
         heard = sum(len(from_bytes(found, EPOCH)["kind"]) for epoch in whole for found in epoch)
         self.absorbed_us = heard_s / max(1, heard) * 1e6
         trained = self.job_runner.work(Training(1, len(whole) + 1, 0, window.rows), Update(len(whole) + 1, (), None))
-        assert isinstance(trained, Trained)
+        assert isinstance(trained, TrainingOutcome)
         self.job_runner.hear(Update(len(whole) + 1, (), trained.models))
         self.known: Knowledge = self.job_runner.known
         self.island = unpack_island(window.states[0])
@@ -243,11 +243,11 @@ class Scorer:
 
         def score() -> tuple[int, float]:
             shares = rules.config.segments
-            proposed = propose(rules.target_graph, table, segmentations, SCORED_AT_ONCE, rng, rules.moves, shares)
+            proposed = propose_segments(rules.target_graph, table, segmentations, SCORED_AT_ONCE, rng, rules.moves, shares)
             genes = [gene for gene in proposed if gene not in seen]
             seen.update(genes)
             context, begin = self.context(), time.process_time()
-            raws = [raw for raw in answered(context.features(genes), self._measure) if raw is not None]
+            raws = [raw for raw in run_to_end(context.features(genes), self._measure) if raw is not None]
             if raws:
                 context.predict(np.stack(raws))
             return len(genes), time.process_time() - begin
@@ -265,7 +265,7 @@ class Scorer:
                 tried.extend(request for request in requests if request.kind == "program")
                 return self._measure(requests)
 
-            answered(children(self.context(), self.island, 1, next(turn), ()), measure)
+            run_to_end(grow_children(self.context(), self.island, 1, next(turn), ()), measure)
             return len(tried), time.process_time() - begin
 
         return _rate(score, seconds)

@@ -40,7 +40,7 @@ from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType, Engine, Memory  # noqa: E402
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program  # noqa: E402
 from simulator.timing import prepare, simulate  # noqa: E402
-from tuner.zoo.names import resolve  # noqa: E402
+from tuner.zoo.names import resolve_model  # noqa: E402
 
 # cycles per second that ONNXim (IEEE CAL 2024) reached on this class of host at 4 cores
 ONNXIM_CYCLES_PER_SECOND = (31_000, 66_000)
@@ -150,7 +150,7 @@ def flatness(rows: list[dict[str, Any]], of: str, at: str) -> float:
 
 def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, Any]:
     """A network, layer by layer: the best of `repeats` preparations, and the mean over the levels of the best simulation at each."""
-    path, seed = resolve(Path(f"light:{network}"), None)
+    path, seed = resolve_model(Path(f"light:{network}"), None)
     opened = lower_model(ModelSpec(path, machine, DataType.float16, random_weights=seed))
     program = compile_plan(opened.compiler, default_plan(opened.target_graph))
     prepare_s, cycles = [], {}

@@ -20,9 +20,9 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.verify.integers import differences, integers_of, summary  # noqa: E402
+from tuner.verify.integers import compare_integers, integers_of, summarise_differences  # noqa: E402
 from tuner.zoo.load import load_network  # noqa: E402
-from tuner.zoo.quantise import quantised, random_samples  # noqa: E402
+from tuner.zoo.quantise import quantise_model, random_samples  # noqa: E402
 from tuner.zoo.quantiser import Quantiser  # noqa: E402
 
 
@@ -32,7 +32,7 @@ def forms_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
         yield "as it is", model
         return
     for how in (Quantiser(*each) for each in product(("qdq", "qop"), ("uint8", "int8"), (False, True))):
-        made = onnx.load_model_from_string(quantised(model, random_samples(model, 2, 0), how))
+        made = onnx.load_model_from_string(quantise_model(model, random_samples(model, 2, 0), how))
         yield f"{how.format} {how.activations} {'per channel' if how.per_channel else 'per tensor'}", made
 
 
@@ -45,13 +45,13 @@ def main(
     for name in models:
         model = load_network(name)
         for form, made in forms_of(model):
-            found = differences(integers_of(made, {key: value[0] for key, value in random_samples(model, 1, 1).items()}))
+            found = compare_integers(integers_of(made, {key: value[0] for key, value in random_samples(model, 1, 1).items()}))
             differing, without = sum(one.differing or 0 for one in found), [one.kind for one in found if one.differing is None]
             wrong |= differing > 0
             left = f"; without a formula: {', '.join(sorted(set(without)))}" if without else ""
             print(f"{name}, {form}: {len(found)} operators, {sum(one.count for one in found):,} values, {differing:,} differing{left}")
             if details:
-                print("".join(f"  {line}\n" for line in summary(found)), end="")
+                print("".join(f"  {line}\n" for line in summarise_differences(found)), end="")
     if wrong:
         raise typer.Exit(1)
 

@@ -28,7 +28,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine_file import load_machine, preset_names
-from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compressed
+from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compress_model
 
 ROOT = Path(__file__).resolve().parents[1]
 FEW = ("use.cost_model=false", "segments.candidates=96", "segments.measured=48", "search.islands=1", "search.generation=2")
@@ -101,7 +101,7 @@ def main(
     there = [str(item.out) for item in every if (item.out / "summary.json").is_file()]
     if code := tilefarm(["train", *there, "--out", str(out), "--set", f"model.rounds={rounds}", "--set", "model.learning_rate=0.1"]):
         raise typer.Exit(code)
-    data = compressed(out.read_bytes())
+    data = compress_model(out.read_bytes())
     typer.echo(f"{out}: {out.stat().st_size:,} bytes, {len(data):,} compressed, of at most {MOST_BYTES:,}")
     if out.stat().st_size > MOST_BYTES:
         raise typer.Exit(1)

@@ -53,12 +53,12 @@ from tuner.measure.evaluator import Evaluator
 from tuner.measure.npu_target import Npu
 from tuner.search.strategy import SearchStrategy
 from tuner.zoo.load import load_network, open_network
-from tuner.zoo.names import MADE, PREFIX, is_made, is_quantised, resolve, shipped
+from tuner.zoo.names import MADE, PREFIX, is_made, is_quantised, resolve_model, shipped_networks
 
 Row = dict[str, Any]
 Key = tuple[str, str, int]  # network, machine, seed
 DEFAULT_ORDER: Order = load_config().search.order
-SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped())
+SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped_networks())
 
 
 class Arm(NamedTuple):
@@ -319,7 +319,7 @@ def named(networks: str) -> list[str]:
     names = [name for name in re.split(r",(?!\w+=)", networks) if name]  # not between the options of a made one
     for name in names:
         try:
-            path, _ = resolve(model_named(name), None)
+            path, _ = resolve_model(model_named(name), None)
         except BadInputError as error:
             raise typer.BadParameter(str(error)) from error
         if not is_made(path) and not path.is_file():

@@ -40,16 +40,16 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from tuner.calibrate.hidden import hidden_machine
-from tuner.calibrate.identify import calibrate
+from tuner.calibrate.identify import calibrate_board
 from tuner.calibrate.readings import ProbedBoard
-from tuner.calibrate.write import named
+from tuner.calibrate.write import name_calibrated
 from tuner.driver import tune
 from tuner.measure.npu_target import Npu
 from tuner.measure.runner_api import Bench, Encoded, Reading
 from tuner.measure.simulator_runner import SimulatedBoard
 from tuner.tune_request import TuneRequest
 from tuner.zoo.load import open_network
-from tuner.zoo.names import resolve
+from tuner.zoo.names import resolve_model
 
 ARMS = {
     "off": ("use.cost_model=false",),
@@ -80,7 +80,7 @@ class Board:
 def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, measurements: int, settings: Sequence[str]) -> Row:
     """One search by the board, and what its champions take there."""
     described = fitted if arm == "calibrated" else given
-    model, weights = resolve(model_named(network), None)
+    model, weights = resolve_model(model_named(network), None)
     with TemporaryDirectory() as folder:
         machine, run = Path(folder) / "machine.yaml", Path(folder) / "RUN"
         atomic_write(machine, [yaml.safe_dump(described.model_dump(mode="json")).encode()])
@@ -146,8 +146,8 @@ def main(
         HIDDEN.update(board_module.HIDDEN)
         fitted = given
         if "calibrated" in arms.split(","):
-            found = calibrate(ProbedBoard("hidden", Bench(SimulatedBoard(HIDDEN["machine"], noise, seed)), given))
-            fitted = named(found.machine)
+            found = calibrate_board(ProbedBoard("hidden", Bench(SimulatedBoard(HIDDEN["machine"], noise, seed)), given))
+            fitted = name_calibrated(found.machine)
             calibrations.append({"seed": seed, "readings": found.readings})
         for network in networks.split(","):
             for count in map(int, measurements.split(",")):

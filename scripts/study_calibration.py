@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.studies import Json, Out, Row, Table, finish, goal, spent_s, write_rows
 from simulator.npu.machine_file import load_machine
 from tuner.calibrate.hidden import hidden_machine
-from tuner.calibrate.identify import calibrate
+from tuner.calibrate.identify import calibrate_board
 from tuner.calibrate.keys import value_of
 from tuner.calibrate.prediction_check import NETWORKS, check
 from tuner.calibrate.readings import ProbedBoard
@@ -36,7 +36,7 @@ def found(machine: str, seed: int, noise: float, segments: int, networks: Sequen
     given = load_machine(machine)
     hidden = hidden_machine(given, seed)
     board = ProbedBoard(f"hidden {machine}", Bench(SimulatedBoard(hidden, noise, seed)), given)
-    result = calibrate(board)
+    result = calibrate_board(board)
     rows: list[Row] = []
     for each in result.classes:
         for finding in each.findings:

@@ -59,7 +59,7 @@ from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tuner.selection.out_of_sample import CONDITIONS, out_of_sample
 from tuner.selection.robust import Floats, best_variants, losses
-from tuner.selection.robustness_filter import settled
+from tuner.selection.robustness_filter import settle_variants
 
 LEVELS = ("none", "slight", "severe")
 NETWORKS = f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16"
@@ -92,7 +92,7 @@ def rows(pair: Pair) -> Iterator[Row]:
     table = np.array([cycles[name] for name in ship], np.float64)
     two = best_variants(table, 2)
     times = elsewhere([programs[name] for name in ship], table, machine, LEVELS)
-    moved = {each.level: each.over for each in settled(tuple(range(len(LEVELS))), times, len(LEVELS)).displaced}
+    moved = {each.level: each.over for each in settle_variants(tuple(range(len(LEVELS))), times, len(LEVELS)).displaced}
     for at, level in enumerate(LEVELS):
         pick = two[at]
         assert pick is not None
@@ -123,7 +123,7 @@ def guarded(pair: Pair) -> Iterator[Row]:
             row[fits] = np.array([timing.cycles for timing in simulate_levels(program, machine, levels).values()])[fits]
         times = elsewhere(programs, table, machine, levels)
         champions = tuple(range(len(levels)))
-        guard = settled(champions, times, len(levels))
+        guard = settle_variants(champions, times, len(levels))
         loss = np.array([losses(each) - 1 for each in times])
         for at, level in enumerate(levels):
             row = {"candidates": int(budget), "level": level, "displaced": int(at in {each.level for each in guard.displaced})}

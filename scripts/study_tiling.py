@@ -54,7 +54,7 @@ from simulator.npu.parts import DataType
 from tuner.config import load_config
 from tuner.cost_model.boosted_trees import BoostedTrees
 from tuner.cost_model.interface import AtLevel, TrainingRows
-from tuner.cost_model.judge import train
+from tuner.cost_model.judge import train_with_judge
 from tuner.cost_model.model_file import TrainedModel
 
 NEAR, MODEL_NEAR = 0.02, 0.10  # the goals
@@ -151,7 +151,9 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
     levels, params, known = operators[0][1].levels, load_config(None).model, load_machine(machine)
     conditions = {level: condition_of(known, DataType.float16, level) for level in levels}
     models: dict[bool, TrainedModel] = {
-        stages: train(BoostedTrees, TrainingRows.at_levels(_hidden(scale_features(raw), stages), cycles, groups, conditions), seed, params)
+        stages: train_with_judge(
+            BoostedTrees, TrainingRows.at_levels(_hidden(scale_features(raw), stages), cycles, groups, conditions), seed, params
+        )
         for stages in (True, False)
     }
     lines = [

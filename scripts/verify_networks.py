@@ -34,10 +34,10 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.zoo.names import MADE, PREFIX, shipped  # noqa: E402  imports little; the rest is imported where it is needed
+from tuner.zoo.names import MADE, PREFIX, shipped_networks  # noqa: E402  imports little; the rest is imported where it is needed
 from tuner.zoo.quantiser import MARK  # noqa: E402
 
-NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped())
+NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped_networks())
 CHILD = "--check-file"
 
 
@@ -223,11 +223,11 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     """In the fresh process: a row per level of the file."""
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
-    from tuner.verify.check import check_levels, prepared_check
-    from tuner.verify.per_operator import quantised
+    from tuner.verify.check import check_levels, prepare_check
+    from tuner.verify.per_operator import check_quantised
 
     compiled = read_compiled(path)  # verifies every program
-    session, feeds, expected = prepared_check(path, seed)
+    session, feeds, expected = prepare_check(path, seed)
     rows = []
     alone_faults: list[str] = []
     operators: dict[str, Any] = {}
@@ -239,7 +239,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
         cycles = checked.cycles[checked.level]
         high = divided + sum(int(piece.transfers.sum()) for piece in pieces)
         if expected.quantised and not operators:
-            found = quantised(expected.integers(), checked.values.made, machine, compiled.dtype)
+            found = check_quantised(expected.integers(), checked.values.made, machine, compiled.dtype)
             operators, alone_faults = (
                 dict(zip(("operators", "values", "differing"), found.operators.total, strict=True)),
                 list(found.faults),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.verify.reference_body import answer
+from tuner.verify.reference_body import run_job
 
 
 def run(path: Path, folder: Path, timeout_s: float) -> None:
     """In place of `tuner.verify.reference._run`."""
-    answer(folder)
+    run_job(folder)

@@ -25,7 +25,7 @@ from tuner.run_session import SessionEnd, Surroundings, session
 from tuner.runs.mirror import mirror_place
 from tuner.summary import Summary
 from tuner.tune_request import TuneRequest
-from tuner.verify.source_run import check_runs
+from tuner.verify.source_run import check_model_runs
 from tuner.zoo.load import open_network
 
 
@@ -82,7 +82,7 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
         ModelSpec.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
     )
     check_share(opened, request.min_npu_share)
-    check_runs(opened)
+    check_model_runs(opened)
     around = Surroundings(REAL, LocalPath(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as end:
         yield SpentRun(opened, config, end, begun_s)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from tuner.platform.module_path import folders
+from tuner.platform.module_path import module_folders
 
 
 @dataclass(frozen=True)
@@ -153,5 +153,5 @@ def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
 def _why(module: str, error: Exception) -> str:
     """A module was not imported; one that it imports in turn may be what is missing."""
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-        return f"no module {error.name}; looked for in {', '.join(folders())} and in what is installed in {sys.prefix}"
+        return f"no module {error.name}; looked for in {', '.join(module_folders())} and in what is installed in {sys.prefix}"
     return f"{module}: {type(error).__name__}: {' '.join(str(error).split())}"

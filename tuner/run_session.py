@@ -48,7 +48,7 @@ from tuner.platform.actors import Actors, Worker
 from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Clock, Platform
 from tuner.plugins import Plugin
-from tuner.runs.folder import IDENTITY, SETTINGS, RunFolder, RunIdentity, SearchFolder, began_with
+from tuner.runs.folder import IDENTITY, SETTINGS, RunFolder, RunIdentity, SearchFolder, initial_lines
 from tuner.runs.mirror import Mirror
 from tuner.runs.model_source import write_source
 from tuner.search.replay_strategy import KnownPrograms
@@ -152,7 +152,7 @@ def session(
 def _known(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
     """Champions of a store, where they may stand for a search."""
     if request.store is None or not request.champions:
-        if request.resume and (around.out / IDENTITY).is_file() and began_with(around.out, "champions"):
+        if request.resume and (around.out / IDENTITY).is_file() and initial_lines(around.out, "champions"):
             raise BadInputError(f"--store: {around.out} began with champions of a store; name it again")
         return KnownChampions()
     machine, runner = opened.machine, runner_name(config)

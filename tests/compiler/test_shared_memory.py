@@ -40,7 +40,7 @@ from tests.compiled import Case, check_program, make_case
 from tests.models import small_model
 from tests.plans import random_plan
 from tests.shared_machine import with_shared as machine_with_shared
-from tuner.zoo.builders import build
+from tuner.zoo.builders import build_network
 
 NETWORKS = ("residual_block", "inception_block", "dense_block", "lrn_chain")
 ROOMY, TIGHT = 1 << 20, 1 << 15
@@ -186,7 +186,7 @@ def test_less_of_ddr_and_the_weights_once() -> None:
 
 @pytest.mark.parametrize("cores", [(0,), (0, 1)])
 def test_weights_are_not_staged_beside_channels_on_vector(cores: tuple[int, ...]) -> None:
-    model = seed_weights(load_model(build("mobilenet_v1-small")), 0)
+    model = seed_weights(load_model(build_network("mobilenet_v1-small")), 0)
     target_graph = make_case(model, load_machine("ascend310-l2"), DataType.float16).target_graph
     genes = [Gene(start, start + 3, 4, cores=cores, on_vector=(1, 0, 0)) for start in range(len(target_graph.operators) - 3)]
     plans = [(plan, gene.start) for gene in genes if (plan := decode(target_graph, gene)) is not None]

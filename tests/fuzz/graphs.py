@@ -16,7 +16,7 @@ from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample, schema
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
 from tests.fuzz.operators import OPERATORS, draw_operator
 from tests.fuzz.quantised import QuantisedBuilder
-from tuner.zoo.quantise import quantised as quantise
+from tuner.zoo.quantise import quantise_model as quantise
 from tuner.zoo.quantiser import Quantiser
 
 _OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")  # beside operators

@@ -31,9 +31,9 @@ from tests.fuzz.builder import Array, Sample
 from tests.fuzz.perturbed import rounding_explains
 from tests.fuzz.plans import LAYERWISE, programs_of
 from tests.lane_sums import check_lane_sums, summed_lanes
-from tuner.verify.fixed_point import referred
-from tuner.verify.reference import ReferenceValues, Stored, reference
-from tuner.verify.values import values_of
+from tuner.verify.fixed_point import apply_fixed_point
+from tuner.verify.reference import ReferenceValues, StoredTensors, run_reference
+from tuner.verify.values import compare_values
 
 BEYOND = "undefined", "a tensor is beyond the data type"
 CHANGED = "undefined", "onnxruntime makes something else of the model when it optimises it, as the NPU does"
@@ -143,7 +143,7 @@ class Trial:
             if findings := sanitize_program(program, target.machine):
                 raise EndError("wrong", f"sanitizer: {findings[0].kind}", f"{name}: {findings[0]}")
         made = self.ports.run(self.level)
-        checked = values_of(self.session, self.sample.feeds, self.reference, self.level)
+        checked = compare_values(self.session, self.sample.feeds, self.reference, self.level)
         doubtful = {name: one for name, one in checked.compared.items() if not one.ok}
         for name, one in doubtful.items():
             if name in self.expected and not np.isfinite(self.reference.values[name]).all():  # those of the model as it is are
@@ -159,10 +159,10 @@ class Trial:
         sample, compiled = self.sample, self.session.compiled
         with mock.patch("tuner.verify.reference._run", tests.inline_reference.run):
             try:
-                found = reference(self.path, sample.feeds, Stored.of(compiled))
+                found = run_reference(self.path, sample.feeds, StoredTensors.of(compiled))
             except REFUSALS as error:  # of what it has made itself: the model as it is was executed
                 raise EndError("undefined", "onnxruntime cannot run what it makes of the model", str(error)) from None
-            return referred(found, compiled, self.path, sample.feeds)
+            return apply_fixed_point(found, compiled, self.path, sample.feeds)
 
     def _is_beyond(self) -> bool:
         """Whether the data type does not hold a tensor."""

@@ -32,7 +32,7 @@ from tuner.platform.real import REAL
 from tuner.runs.checkpoint import Checkpoint
 from tuner.runs.folder import read_json
 from tuner.runs.model_source import read_source
-from tuner.runs.repair import lost_rows, repair, verify
+from tuner.runs.repair import lost_rows, repair_run, verify_run
 
 FEW = 2
 MANY = 200
@@ -288,8 +288,8 @@ def test_the_reader_takes_nothing_else_for_the_log(farm: Farm, damage: Damage) -
             assert read(farm.run) == whole
         except TilefarmError as error:
             assert re.search(r"`tilefarm log repair \S+`", str(error)), error  # noqa: PT017
-        repair(farm.run)
-        assert verify(farm.run) == []
+        repair_run(farm.run)
+        assert verify_run(farm.run) == []
         if not lost_rows(farm.run):
             assert read(farm.run) == whole
 

@@ -38,8 +38,8 @@ from simulator.npu.program import Program
 from simulator.sanitizer import sanitize_program
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
 from tests.plans import random_plan
-from tuner.verify.reference import ReferenceValues, Stored, reference
-from tuner.verify.values import Compared, compare
+from tuner.verify.reference import ReferenceValues, StoredTensors, run_reference
+from tuner.verify.values import TensorComparison, compare_tensor
 
 EDGE = load_machine("edge")
 PLACE = memory_plan.place_segment
@@ -102,7 +102,7 @@ def expected(path: Path, feeds: dict[str, Floats]) -> ReferenceValues:
     write_body(opened.part, body)
     names = [buffer.name for buffer in opened.target_graph.memory.buffers if buffer.kind != "constant"]
     with mock.patch("tuner.verify.reference._run", tests.inline_reference.run):
-        return reference(body, feeds, Stored(names, DataType.float16))
+        return run_reference(body, feeds, StoredTensors(names, DataType.float16))
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, names: list[str], seeds: range) -> Count:
@@ -141,8 +141,11 @@ def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, names: list[str], see
     return count
 
 
-def compared(right: ReferenceValues, names: list[str], made: list[Floats]) -> list[Compared]:
-    return [compare(right, name, mine.reshape(right.values[name].shape), DataType.float16) for name, mine in zip(names, made, strict=True)]
+def compared(right: ReferenceValues, names: list[str], made: list[Floats]) -> list[TensorComparison]:
+    return [
+        compare_tensor(right, name, mine.reshape(right.values[name].shape), DataType.float16)
+        for name, mine in zip(names, made, strict=True)
+    ]
 
 
 def test_some_overlaps_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.tuning import FEW, save_small
 from tuner.config import load_config
 from tuner.log.record import RESULTS
 from tuner.measure.request import Measurement, Request
-from tuner.search.ask_tell import answered
+from tuner.search.ask_tell import run_to_end
 from tuner.search.limits import SearchLimits
 from tuner.search.strategy import StrategyContext
 from tuner.testing.strategy import StrategyContract
@@ -115,7 +115,7 @@ def walked(strategy: type[search_strategies.Walk], answer: Callable[[int], float
     for epoch in range(1, epochs + 1):
         asked.append([])
         one = OnALine(context, state)
-        answered(one.ask(epoch), measured)
+        run_to_end(one.ask(epoch), measured)
         state = one.state()
     return asked
 

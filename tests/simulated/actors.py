@@ -21,9 +21,9 @@ from tuner.platform.actors import (
     ClusterGoneError,
     Done,
     Event,
+    JobProgress,
     Lost,
     Message,
-    Progress,
     Raised,
     Worker,
 )
@@ -288,7 +288,7 @@ class SimActors:
             at_us += self._pulse_us
             items = [done for since_us, done in self._samples if since_us * factor <= at_us]
             done = items[-1] if items else before + (worker.done - before) * at_us // total_us
-            steps.append(_Step(self._pulse_us, Progress(actor.number, message.job, done)))
+            steps.append(_Step(self._pulse_us, JobProgress(actor.number, message.job, done)))
         return [*steps, _Step(max(0, total_us - at_us), end)]
 
     def _go_on(self, actor: _Actor) -> None:

@@ -29,7 +29,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "killed-part-not-made-durable": (Edit("tuner.log.dataset:DatasetWriter.__init__", "begin = folder.fsync", "begin = str"),),
     "claimed-folder-not-made-durable": (
         Edit("tuner.runs.folder:RunFolder.__init__", "path.parent.fsync()", "pass"),
-        Edit("tuner.runs.folder:_there", "folder.parent.fsync()", "pass"),
+        Edit("tuner.runs.folder:_ensure_folder", "folder.parent.fsync()", "pass"),
     ),
     "mirror-of-a-folder-taken-away": (Edit("tuner.runs.mirror:Mirror._adopt", "(0, *here)", "here"),),
     "acknowledged-before-rename": (

@@ -28,7 +28,7 @@ from tuner.runs.checkpoint import FILE as CHECKPOINT
 from tuner.runs.checkpoint import FINDINGS
 from tuner.runs.folder import IDENTITY, read_json
 from tuner.runs.mirror import RUN_DATASETS, RUN_FILES
-from tuner.runs.repair import verify
+from tuner.runs.repair import verify_run
 from tuner.store.pack_store import entries
 from tuner.store.packs import keys as pack_keys
 
@@ -153,7 +153,7 @@ def _beginning(computed: Computed, run: SimPlace, parts: Parts, verified: bool) 
                 compare(each, rows[name], expected, parts)
                 rows[name] += each.rows
     if verified and all([*run.glob(f"{name}/*")] for name in DATASETS):
-        for fault in verify(run):
+        for fault in verify_run(run):
             raise SimulationError(f"log verify: {fault.file}: {fault.what}")
     return rows
 

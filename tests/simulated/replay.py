@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
-from tuner.cost_model.model_file import Models, Trained
+from tuner.cost_model.model_file import Models, TrainingOutcome
 from tuner.farm.actor_pool import SingleItemMessage
 from tuner.farm.jobs import EpochResult, Job, JobRunner, Training, Update
 from tuner.farm.search_spec import SearchSpec
@@ -44,7 +44,7 @@ class Recording:
 
     kills: Callable[[Request], bool]
     timed: bool = False
-    results: dict[str, EpochResult | Trained] = field(default_factory=dict)
+    results: dict[str, EpochResult | TrainingOutcome] = field(default_factory=dict)
     requests: dict[str, list[Request]] = field(default_factory=dict)
     cuts: dict[str, list[Cut]] = field(default_factory=dict)
     fatal: set[Request] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Recording:
         whole_s = _whole_s(job)
         return whole_s if job.seconds is None else min(whole_s, job.seconds)
 
-    def found(self, digest: str, job: Job | Training) -> tuple[EpochResult | Trained, list[Request]] | None:
+    def found(self, digest: str, job: Job | Training) -> tuple[EpochResult | TrainingOutcome, list[Request]] | None:
         """Result and requests of a job in the time that it is given; None where it was never computed."""
         result, requests = self.results.get(digest), self.requests.get(digest, [])
         if result is None:
@@ -152,7 +152,7 @@ class RecordingJobRunner(JobRunner):
 
         return noted
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | TrainingOutcome:
         """And note it."""
         self._asks = []
         result = super().work(job, update, measurer)
@@ -202,7 +202,7 @@ class ReplayingJobRunner(JobRunner):
         self.done += 1
         return Measurement("ok", worker=self.worker)
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | TrainingOutcome:
         """Raises `SimulationError` for one that is not there."""
         self.hear(update)
         recording, digest = self.replay.recording, job_digest(job, self.heard.digest(job))

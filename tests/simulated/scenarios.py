@@ -27,7 +27,7 @@ from tests.simulated.kernel import US, Crash, Kernel, Process
 from tests.simulated.replay import Recording, Replay, build_recording, kills_none, kills_some
 from tests.simulated.session import OUT, Disks, Ended, Search, searched
 from tests.tuning import QUICK
-from tuner.cost_model.model_file import Trained
+from tuner.cost_model.model_file import TrainingOutcome
 from tuner.driver import configured
 from tuner.farm.actions import DIED
 from tuner.farm.actor_pool import ActorPool
@@ -196,14 +196,14 @@ def _ahead(replay: Replay, run: SearchRun) -> None:
             schedule.received(due.key, result)
         elif (training := run.conductor.next_training()) is not None:
             trained = _computed_alone(replay, run.spec, jobs._broadcast, training)
-            assert isinstance(trained, Trained)
+            assert isinstance(trained, TrainingOutcome)
             schedule.trained += 1
             jobs.tell_models(trained.models)
         else:
             return
 
 
-def _computed_alone(replay: Replay, spec: SearchSpec, broadcast: Broadcast, job: Job | Training) -> EpochResult | Trained:
+def _computed_alone(replay: Replay, spec: SearchSpec, broadcast: Broadcast, job: Job | Training) -> EpochResult | TrainingOutcome:
     """Asks that kill are found by the way."""
     fatal = FailingItem("crash", DIED, 1)
     while True:

@@ -243,7 +243,7 @@ def test_nodes_of_the_host_and_bodies_are_run_so(monkeypatch, pair):
     expected = by_formulas(exact_model(model), feeds)
     monkeypatch.setattr(onnxruntime, "InferenceSession", WithoutVnni)
     on_host = HostNodes(model.SerializeToString(), "host", 0).run(0, feeds)
-    (of_body,) = reference_body.run(model, list(expected), [feeds])
+    (of_body,) = reference_body.run_model(model, list(expected), [feeds])
     assert all(on_host[name].tobytes() == of_body[name].tobytes() == value.tobytes() for name, value in expected.items())
 
 

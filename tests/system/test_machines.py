@@ -24,7 +24,7 @@ from tests.plans import multiplying
 from tests.tuning import QUICK
 from tuner.cli import main
 from tuner.measure.roofline import Roofline
-from tuner.zoo.builders import build
+from tuner.zoo.builders import build_network
 
 INTEGERS = [name for name in preset_names() if "float16" not in load_machine(name).matrix.data_types]
 MACHINES = sorted(set(preset_names()) - {"tiny", *INTEGERS})  # the memories of `tiny` are too small for a network
@@ -74,7 +74,7 @@ def test_values_do_not_depend_on_the_machine(machine_name: str) -> None:
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
 @pytest.mark.parametrize("machine", SHAPED.values(), ids=SHAPED)
 def test_values_do_not_depend_on_what_is_multiplied_at_a_time(machine: Machine, dtype: DataType) -> None:
-    case = make_case(build("mobilenet_v2-small"), machine, dtype)
+    case = make_case(build_network("mobilenet_v2-small"), machine, dtype)
     _, program = compiled(case.target_graph)
     check_program(case, program, {DataType.float16: 7e-3, DataType.float32: 1e-4}[dtype])
     roofline = Roofline(case.target_graph)

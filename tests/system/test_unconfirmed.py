@@ -82,7 +82,7 @@ def test_a_search_is_kept_where_nothing_is_compared(
     onnx.save(small_model("conv_chain"), tmp_path / "m.onnx")
     run, sweep = tmp_path / "RUN", tmp_path / "SWEEP"
     with monkeypatch.context() as patch:
-        patch.setattr("tuner.finalize.compile.reference", broken)
+        patch.setattr("tuner.finalize.compile.run_reference", broken)
         assert main(["tune", str(tmp_path / "m.onnx"), "--out", str(run), *WORDS]) == 4
         said = f"not compared with onnxruntime: {type(error).__name__}: {error}"
         assert f"values not confirmed: {said}" in capsys.readouterr().out

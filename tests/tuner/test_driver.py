@@ -38,7 +38,7 @@ from tuner.log.read import read_log, read_tasks
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.runs.folder import read_json
-from tuner.runs.repair import lost_rows, repair, verify
+from tuner.runs.repair import lost_rows, repair_run, verify_run
 from tuner.study.run_study import run_cell, study
 from tuner.summary import Summary
 from tuner.tune_request import StudyRequest
@@ -118,12 +118,12 @@ def test_a_damaged_log_is_said_and_once_repaired_the_run_goes_on(model: Path, wh
     (run / "log" / "00000002.parquet").write_bytes(b"PAR1")
     with pytest.raises(BadInputError, match=rf"{run}/log/00000002\.parquet: cut off.*; `tilefarm log repair {run}` keeps"):
         quick(model, run, N, resume=True)
-    repair(run)
+    repair_run(run)
     with pytest.raises(BadInputError, match=r"state\.json: counts what is not there, since \d+ measured tasks were lost; remove it, and"):
         quick(model, run, N, resume=True)
     (run / "checkpoint" / "state.json").unlink()
     quick(model, run, N, resume=True)
-    assert verify(run) == []
+    assert verify_run(run) == []
     assert_equal_runs(run, whole)
 
 
@@ -141,11 +141,11 @@ def test_what_was_lost_behind_the_checkpoint_is_measured_again(
     last.unlink()
     with pytest.raises(BadInputError, match=rf"{last}: missing; `tilefarm log repair {run}` keeps"):
         quick(model, run, N, far, resume=True)
-    repair(run)
+    repair_run(run)
     assert (lost := lost_rows(run)["log"]) > 0
     quick(model, run, N, far, resume=True, quiet=False)
     assert f"{lost} rows of log and tasks were lost; they are measured again" in capsys.readouterr().err
-    assert (verify(run), lost_rows(run)) == ([], {})
+    assert (verify_run(run), lost_rows(run)) == ([], {})
     assert_equal_runs(run, whole)
 
 

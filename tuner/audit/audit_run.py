@@ -11,9 +11,9 @@ from compiler.build import measure_plans
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError, InfeasibleError
-from tuner.audit.report_types import Audit, LevelAudit, Raced, Rivals, Timed
-from tuner.audit.rerace import race_again
-from tuner.audit.rerun import Again, search_longer, seeds_spread
+from tuner.audit.report_types import Audit, LevelAudit, RaceFigures, Rivals, TimingPair
+from tuner.audit.rerace import repeat_races
+from tuner.audit.rerun import Rerun, search_longer, search_other_seeds
 from tuner.audit.retime import clock_of, own_cycles, time_files
 from tuner.config import BUILT_IN, TuneConfig, load_config
 from tuner.farm.plugin_identity import external_plugins
@@ -67,18 +67,18 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     used = sum(summary["measurements"][name] for name in ("search", "canary", "finals"))
     # readings are shared out: half to races if seeds are wanted too, the remainder to the seeds
     budget, taken = used // SHARE, 0
-    raced: Mapping[str, Raced] = {}
+    raced: Mapping[str, RaceFigures] = {}
     if clock != BUILT_IN:
         share = budget if not request.seeds else budget // 2
-        race = race_again(
+        race = repeat_races(
             run, opened, subgraphs, summary, config, files.own, files.baselines, share, request.races, request.address, say
         )  # fmt: skip
         raced, taken = race.levels, race.readings
         faults += race.faults
     rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, subgraphs, files.own, config)
-    rerun = Again(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
+    rerun = Rerun(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
     longer = None
-    seeds = seeds_spread(rerun, opened, budget - taken, request.seeds, subgraphs if same else (), say)
+    seeds = search_other_seeds(rerun, opened, budget - taken, request.seeds, subgraphs if same else (), say)
     if seeds is not None:
         taken += seeds.taken
         if entry.identity.get("warm_start") or entry.identity.get("start"):
@@ -92,9 +92,9 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
         taken += used
     found_levels = {}
     for level in levels:
-        champion = raced[level].champion if raced else Timed(own_cycles(summary, level), files.champions[level])
+        champion = raced[level].champion if raced else TimingPair(own_cycles(summary, level), files.champions[level])
         recorded = int(summary["levels"][level]["baseline_layerwise_cycles"])
-        untuned = raced[level].untuned if raced else Timed(recorded, files.untuned[level])
+        untuned = raced[level].untuned if raced else TimingPair(recorded, files.untuned[level])
         found_levels[level] = LevelAudit(champion, untuned, raced.get(level), rivals.get(level))
     title, runner = f"{opened.name} on {opened.machine.name}", None if clock == BUILT_IN else clock
     return Audit(title, (then, now), runner, found_levels, tuple(faults), tuple(notes), seeds, longer, taken, used)

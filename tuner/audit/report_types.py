@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimingPair:
     """Cycles of a program at a level: as the run reported, and as measured now.  None where unknown."""
 
     then: int | None
@@ -21,14 +21,14 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Raced:
+class RaceFigures:
     """Champion and runners-up read again at one level, in rounds.
 
     races: groups of the rounds; flips: races with another winner.  rounds: readings of each program.
     """
 
-    champion: Timed
-    untuned: Timed
+    champion: TimingPair
+    untuned: TimingPair
     races: int
     flips: int
     rounds: int
@@ -46,7 +46,7 @@ class Rivals:
 
 
 @dataclass(frozen=True)
-class Seeds:
+class SeedSearches:
     """Short searches with other seeds.  readings: of each; taken: of all, without those answered by the run's log.
 
     own, others: level -> best cycles after `readings`, of the run and by seed.
@@ -69,7 +69,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Longer:
+class LongerSearch:
     """Longer search.  readings: in all.  cycles: level -> best.  regret: cycles of the run's best over these, minus 1."""
 
     readings: int
@@ -82,9 +82,9 @@ class LevelAudit:
     """Audit of one level.  champion: the fastest program of the run.  untuned: every operator on its own: the faster of the run's baseline
     and the default plan.  raced: if a runner measures.  rival: if the simulator differs from the run's."""
 
-    champion: Timed
-    untuned: Timed
-    raced: Raced | None = None
+    champion: TimingPair
+    untuned: TimingPair
+    raced: RaceFigures | None = None
     rival: Rivals | None = None
 
 
@@ -102,8 +102,8 @@ class Audit:
     levels: Mapping[str, LevelAudit]
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    seeds: Seeds | None
-    longer: Longer | None
+    seeds: SeedSearches | None
+    longer: LongerSearch | None
     readings: int
     of: int
 

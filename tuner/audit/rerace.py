@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
-from tuner.audit.report_types import Raced, Timed
+from tuner.audit.report_types import RaceFigures, TimingPair
 from tuner.config import TuneConfig
 from tuner.farm.board_finals import FinalsSpec, farm_of_finals, read
 from tuner.farm.subgraph_searches import SearchedSubgraph
@@ -28,16 +28,16 @@ from tuner.selection.finals import Contender, contenders, finalists
 from tuner.selection.race import FAILED, TOLERANCE, WRONG, Turn, score
 
 
-class RacesFound(NamedTuple):
+class RaceOutcome(NamedTuple):
     """Outcome of all races.  readings: readings used."""
 
-    levels: Mapping[str, Raced]
+    levels: Mapping[str, RaceFigures]
     faults: tuple[str, ...]
     readings: int
 
 
 @dataclass(frozen=True)
-class _Entered:
+class _Entry:
     """Race entries of one search.  programs: by number.  of: level -> numbers, champion first, baseline last."""
 
     search: SearchedSubgraph
@@ -49,14 +49,14 @@ class _Entered:
         return sum(map(len, self.of.values()))
 
 
-def race_again(
+def repeat_races(
     run: Any, opened: LoweredModel, searches: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig,
     champions: Mapping[str, Plan], baselines: Mapping[str, Plan], limit: int, races: int, address: str | None, say: Callable[[str], None],
-) -> RacesFound:  # fmt: skip
+) -> RaceOutcome:  # fmt: skip
     """Race all levels.  run: its folder.  limit: of readings, at least two rounds.  races: limit of races.  Raises `TilefarmError`."""
     log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
     tasks = read_tasks(run, ("task", "payload"))
-    entered = [_entered(opened, search, log, tasks, champions, baselines, config.runner.finalists) for search in searches]
+    entered = [_enter(opened, search, log, tasks, champions, baselines, config.runner.finalists) for search in searches]
     rounds = max(2, limit // sum(entry.a_round for entry in entered))
     count = min(races, rounds)
     length = rounds // count
@@ -64,13 +64,13 @@ def race_again(
     cycles = [_cycles(entry, count * length, config, address) for entry in entered]
     faults = [line for entry, readings in zip(entered, cycles, strict=True) for line in _faults(run, entry, readings, summary)]
     levels = {level: _level(level, entered, cycles, count, summary) for level in champions}
-    return RacesFound(levels, tuple(faults), sum(entry.a_round for entry in entered) * count * length)
+    return RaceOutcome(levels, tuple(faults), sum(entry.a_round for entry in entered) * count * length)
 
 
-def _entered(
+def _enter(
     opened: LoweredModel, search: SearchedSubgraph, log: Any, tasks: Any, champions: Mapping[str, Plan],
     baselines: Mapping[str, Plan], count: int,
-) -> _Entered:  # fmt: skip
+) -> _Entry:  # fmt: skip
     piece = search.pieces[0]
     plans: dict[str, Plan] = {}
     ranked: dict[str, list[str]] = {}
@@ -82,14 +82,14 @@ def _entered(
         ranked[level] = [first.digest, *runners_up, last.digest]
     programs = contenders(opened.packed[piece], list(plans.values()), tuple(champions))
     number = {contender.plan.digest: index for index, contender in enumerate(programs)}
-    return _Entered(
+    return _Entry(
         search,
         programs,
         {level: tuple(number[key] for key in digests if level in programs[number[key]].simulated) for level, digests in ranked.items()},
     )
 
 
-def _cycles(entered: _Entered, rounds: int, config: TuneConfig, address: str | None) -> dict[str, NDArray[np.int64]]:
+def _cycles(entered: _Entry, rounds: int, config: TuneConfig, address: str | None) -> dict[str, NDArray[np.int64]]:
     """Cycles of every reading: level -> int64 [rounds, programs of the level], FAILED where there was no reading."""
     spec = runner_spec(config)
     assert spec is not None
@@ -108,8 +108,8 @@ def _median(cycles: NDArray[np.int64]) -> float:
 
 
 def _level(
-    level: str, entered: Sequence[_Entered], cycles: Sequence[Mapping[str, NDArray[np.int64]]], count: int, summary: Mapping[str, Any]
-) -> Raced:
+    level: str, entered: Sequence[_Entry], cycles: Sequence[Mapping[str, NDArray[np.int64]]], count: int, summary: Mapping[str, Any]
+) -> RaceFigures:
     """Races of the entire model: cycles are sums over subgraphs, and the champion loses a race if it loses in any subgraph."""
     flipped = np.zeros(count, bool)
     now = np.zeros(2)
@@ -122,12 +122,16 @@ def _level(
     robust, row = summary["robust"], summary["levels"][level]
     then = int(row["cycles"] if robust is None else robust["own_cycles"][level])
     champion, untuned = (None if np.isinf(total) else round(float(total)) for total in now)
-    return Raced(
-        Timed(then, champion), Timed(int(row["baseline_layerwise_cycles"]), untuned), count, int(flipped.sum()), len(cycles[0][level])
+    return RaceFigures(
+        TimingPair(then, champion),
+        TimingPair(int(row["baseline_layerwise_cycles"]), untuned),
+        count,
+        int(flipped.sum()),
+        len(cycles[0][level]),
     )
 
 
-def _faults(run: Any, entered: _Entered, cycles: Mapping[str, NDArray[np.int64]], summary: Mapping[str, Any]) -> Iterator[str]:
+def _faults(run: Any, entered: _Entry, cycles: Mapping[str, NDArray[np.int64]], summary: Mapping[str, Any]) -> Iterator[str]:
     """Faults beyond noise: a champion slower than reported (relative to the untuned plan, which drifts alike), slower than the untuned
     plan, or slower than a runner-up."""
     reported = {row["plan"]: row["cycles"] for row in summary["runner"]["finalists"] if row["search"] == entered.search.run}
@@ -140,7 +144,7 @@ def _faults(run: Any, entered: _Entered, cycles: Mapping[str, NDArray[np.int64]]
             yield f"{location}: the champion has no reading any more"
             continue
         plans = [entered.programs[index].plan.digest for index in of]
-        gap = _apart(rows, 0, -1)
+        gap = _log_ratios(rows, 0, -1)
         champion, baseline = (reported.get(plan, {}).get(level) for plan in (plans[0], plans[-1]))
         if len(of) > 1 and score(gap) > threshold:
             yield f"{location}: the champion takes {float(np.exp(np.median(gap))) - 1:.1%} longer than the untuned plan"
@@ -148,12 +152,12 @@ def _faults(run: Any, entered: _Entered, cycles: Mapping[str, NDArray[np.int64]]
             slower = float(np.exp(np.median(gap))) / (champion / baseline) - 1
             yield f"{location}: the champion is {slower:.1%} slower than summary.json says, beside the untuned plan"
         for index in range(1, len(of) - 1):
-            lag = _apart(rows, 0, index)
+            lag = _log_ratios(rows, 0, index)
             if score(lag - TOLERANCE) > threshold:
                 yield f"{location}: plan {plans[index][:8]} of the log is {-np.expm1(-np.median(lag)):.1%} faster than the champion"
 
 
-def _apart(rows: NDArray[np.int64], first: int, second: int) -> NDArray[np.float64]:
+def _log_ratios(rows: NDArray[np.int64], first: int, second: int) -> NDArray[np.float64]:
     """Differences log first - log second, of the rounds without a failure of either."""
     valid = rows[(rows[:, first] > FAILED) & (rows[:, second] > FAILED)]
     return np.log(valid[:, first]) - np.log(valid[:, second])

@@ -17,7 +17,7 @@ from compiler.model import LoweredModel
 from compiler.space.operator_order import ordered
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
-from tuner.audit.report_types import Longer, Seeds
+from tuner.audit.report_types import LongerSearch, SeedSearches
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.cost_model.trainer import PRIOR
 from tuner.driver import searched
@@ -34,12 +34,12 @@ from tuner.platform.local_files import LocalPath
 from tuner.runs.anytime_curve import COLUMNS, best_after, readings_for
 from tuner.runs.folder import SETTINGS
 from tuner.runs.model_source import MACHINE, SavedSource
-from tuner.runs.subgraph_runs import copies
+from tuner.runs.subgraph_runs import subgraph_copies
 from tuner.tune_request import STORE, Backend, TuneRequest
 
 
 @dataclass(frozen=True)
-class Again:
+class Rerun:
     """Source run of the repetition, and backend for its searches.  identity: content of run.json."""
 
     run: Path
@@ -64,7 +64,7 @@ class Again:
     def beginning(self) -> int:
         """Readings before the first program other than single operators: the same for every seed."""
         grants = len(same_grants(self.saved.source.machine, self.levels))
-        return readings_for(read_log(self.run, COLUMNS), copies(LocalPath(self.run)), grants + 1)
+        return readings_for(read_log(self.run, COLUMNS), subgraph_copies(LocalPath(self.run)), grants + 1)
 
     @property
     def answered(self) -> int:
@@ -94,13 +94,13 @@ class Again:
         """Best cycles of the model by level after `count` readings of the search, by its log; None without a program."""
         log = read_log(folder, COLUMNS)
         count = int(log["readings"].sum()) if count is None else count
-        best_cycles = best_after(log, copies(LocalPath(folder)), self.levels, [count])[:, 0]
+        best_cycles = best_after(log, subgraph_copies(LocalPath(folder)), self.levels, [count])[:, 0]
         return [None if np.isnan(cycles) else int(cycles) for cycles in best_cycles]
 
 
-def seeds_spread(
-    rerun: Again, opened: LoweredModel, remaining: int, limit: int, searches: Sequence[SearchedSubgraph], say: Callable[[str], None]
-) -> Seeds | None:
+def search_other_seeds(
+    rerun: Rerun, opened: LoweredModel, remaining: int, limit: int, searches: Sequence[SearchedSubgraph], say: Callable[[str], None]
+) -> SeedSearches | None:
     """Searches with the next seeds, at most `limit`, with `remaining` readings together; None if these are too few for one.
 
     searches: the run's own, whose log answers known tasks; () for another simulator.  Raises as `tuner.driver.tune`.
@@ -133,10 +133,10 @@ def seeds_spread(
             shutil.rmtree(request.out)
     run_cycles: Sequence[int | None] = rerun.best(rerun.run, readings) if searches else [None] * len(rerun.levels)
     seed_cycles = zip(rerun.levels, zip(*best_cycles, strict=True), strict=True)
-    return Seeds(readings, taken, seeds, dict(zip(rerun.levels, run_cycles, strict=True)), dict(seed_cycles))
+    return SeedSearches(readings, taken, seeds, dict(zip(rerun.levels, run_cycles, strict=True)), dict(seed_cycles))
 
 
-def _store_log(rerun: Again, opened: LoweredModel, searches: Sequence[SearchedSubgraph], store: Path) -> None:
+def _store_log(rerun: Rerun, opened: LoweredModel, searches: Sequence[SearchedSubgraph], store: Path) -> None:
     """Fill a store with the run's measurements, for the searches to read."""
     store.mkdir()
     for search in searches:
@@ -147,7 +147,7 @@ def _store_log(rerun: Again, opened: LoweredModel, searches: Sequence[SearchedSu
         StoreClient(LocalPath(store), LocalPath(rerun.run), spec, lambda _: None).close()
 
 
-def search_longer(rerun: Again, readings: int, say: Callable[[str], None]) -> Longer:
+def search_longer(rerun: Rerun, readings: int, say: Callable[[str], None]) -> LongerSearch:
     """Resume the run in a copy of its folder.  readings: in all.  Raises as `tuner.driver.tune`."""
     with TemporaryDirectory(prefix="tilefarm-audit-") as folder:
         copy = Path(folder) / "RUN"
@@ -164,4 +164,4 @@ def search_longer(rerun: Again, readings: int, say: Callable[[str], None]) -> Lo
         assert shorter is not None, "a run that has ended has measured a program at every level"
         assert longer is not None, "its log goes on from there"
         cycles[level], regret[level] = longer, shorter / longer - 1
-    return Longer(readings, cycles, regret)
+    return LongerSearch(readings, cycles, regret)

@@ -23,10 +23,10 @@ from tuner.platform.local_files import LocalPath
 from tuner.runs.anytime_curve import COLUMNS, best_after
 from tuner.runs.folder import OWN
 from tuner.runs.list_runs import RunEntry
-from tuner.runs.subgraph_runs import copies
+from tuner.runs.subgraph_runs import subgraph_copies
 
 
-class FilesTimed(NamedTuple):
+class FileTimes(NamedTuple):
     """Plans of the run and today's cycles.  own, baselines: level -> plan.  champions, untuned: level -> cycles; None without a program.
 
     faults: a line each.
@@ -50,7 +50,7 @@ def own_cycles(summary: Mapping[str, Any], level: str) -> int:
     return int(summary["levels"][level]["cycles"] if robust is None else robust["own_cycles"][level])
 
 
-def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator: bool) -> FilesTimed:
+def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator: bool) -> FileTimes:
     """Time all plans of a run again and compare with its summary.  Raises `BadInputError` for a missing or invalid plan."""
     summary, machine = entry.summary, opened.machine
     assert summary is not None
@@ -95,7 +95,7 @@ def time_files(run: Path, entry: RunEntry, opened: LoweredModel, same_simulator:
         for name in ("plans", f"plans/{OWN}") if clock_of(summary) == BUILT_IN else ():
             if (cycles := now[name][level]) is not None and cycles > untuned[level]:
                 faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, the untuned plan {untuned[level]:,}")
-    return FilesTimed(champions, baselines, now[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
+    return FileTimes(champions, baselines, now[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
 
 
 def _baselines(run: Path, opened: LoweredModel) -> dict[str, Plan]:
@@ -123,7 +123,7 @@ def _timed(opened: LoweredModel, plans: Mapping[str, Plan]) -> dict[str, Measure
 def _fastest_of_log(run: Path, levels: tuple[str, ...], expected: Mapping[str, int]) -> Iterator[str]:
     """Faults of champions that are not the fastest program of the log."""
     log, place = read_log(run, COLUMNS), LocalPath(run)
-    best = best_after(log, copies(place), levels, [int(log["readings"].sum())])
+    best = best_after(log, subgraph_copies(place), levels, [int(log["readings"].sum())])
     for level, cycles in zip(levels, best[:, 0], strict=True):
         if not np.isnan(cycles) and int(cycles) != expected[level]:
             yield f"{run}: level {level}: the log's fastest program takes {int(cycles):,} cycles, summary.json says {expected[level]:,}"

@@ -19,7 +19,7 @@ from tuner.calibrate.probes import Probe
 from tuner.calibrate.probes_ddr import level_probes, port_probes, run_probes, transfer_probes
 from tuner.calibrate.probes_engines import issue_probes, launch_probes, matrix_probes, vector_probes
 from tuner.calibrate.probes_flags import flag_probes
-from tuner.calibrate.probes_paths import copies, path_probes
+from tuner.calibrate.probes_paths import path_probes, uses_copy
 
 Probes = Callable[[Machine, int], tuple[Probe, ...]]
 GRANULES = (32, 64, 128, 256, 512)
@@ -48,12 +48,12 @@ class ParameterClass:
     beside_probes: Probes = _no_probes
 
 
-def cycles(path: str, hidden: str, least: int = 0, greatest: int = 1 << 20) -> Key:
+def cycles_key(path: str, hidden: str, least: int = 0, greatest: int = 1 << 20) -> Key:
     """Key of a time in cycles."""
     return Key(path, "cycles", least, greatest, hidden=hidden)
 
 
-def rate(path: str, hidden: str, step: Number = 1) -> Key:
+def rate_key(path: str, hidden: str, step: Number = 1) -> Key:
     """Key of a rate in bytes per cycle; times are proportional to its inverse."""
     return Key(path, "B/cycle", step, 1 << 20, step, inverse=True, hidden=hidden)
 
@@ -68,32 +68,34 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
     if lacks := [memory.name for memory in (Memory.L0A, Memory.L0B, Memory.UB) if not machine.has(memory)]:
         raise UnsupportedError(f"machine {machine.name}: has no {', '.join(lacks)}; calibrate takes machines with L0A, L0B and UB")
     unit = machine.matrix
-    products = [cycles(_of_product(unit, name), _ISSUE, 1) for name in unit.data_types]
+    products = [cycles_key(_of_product(unit, name), _ISSUE, 1) for name in unit.data_types]
     rows = [
-        ParameterClass("issue", (cycles("issue_cycles", "flags of the scalar unit are not handed out one after another"),), issue_probes),
+        ParameterClass(
+            "issue", (cycles_key("issue_cycles", "flags of the scalar unit are not handed out one after another"),), issue_probes
+        ),
         ParameterClass(
             "vector",
-            (cycles("vector.startup_cycles", _ISSUE), cycles("vector.simple_cycles", _ISSUE, 1)),
+            (cycles_key("vector.startup_cycles", _ISSUE), cycles_key("vector.simple_cycles", _ISSUE, 1)),
             partial(vector_probes, "simple"),
         ),
         *(
-            ParameterClass(f"vector, {kind}", (cycles(f"vector.{kind}_cycles", _ISSUE, 1),), partial(vector_probes, kind))
+            ParameterClass(f"vector, {kind}", (cycles_key(f"vector.{kind}_cycles", _ISSUE, 1),), partial(vector_probes, kind))
             for kind in ("divide", "transcendental", "reduce", "lookup", "ordered")
             if getattr(machine.vector, f"{kind}_cycles") is not None
         ),
-        ParameterClass("matrix", (cycles("matrix.startup_cycles", _ISSUE), *products), matrix_probes),
+        ParameterClass("matrix", (cycles_key("matrix.startup_cycles", _ISSUE), *products), matrix_probes),
     ]
     # paths of DDR follow last: their probes also depend on paths on chip
     for path in machine.paths:
         ends = (path.source, path.destination)
         if not path.of_ddr:
             slower = "the shared memory is no faster" if "SHARED" in ends else _ISSUE
-            keys = [rate(path_key(*ends, "bytes_per_cycle"), slower), cycles(path_key(*ends, "startup_cycles"), _ISSUE)]
-            keys += [_granule(*ends)] if copies(*ends) else []
+            keys = [rate_key(path_key(*ends, "bytes_per_cycle"), slower), cycles_key(path_key(*ends, "startup_cycles"), _ISSUE)]
+            keys += [_granule(*ends)] if uses_copy(*ends) else []
             rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}", tuple(keys), partial(path_probes, *ends)))
-    key = cycles("flags.between_cores_cycles", _ISSUE if machine.cores > 1 else "there is one core")
+    key = cycles_key("flags.between_cores_cycles", _ISSUE if machine.cores > 1 else "there is one core")
     rows.append(ParameterClass("flags between cores", (key,), flag_probes))
-    return (*rows, *_ddr(machine), ParameterClass("launch", (cycles("launch_cycles", "nothing else is in the way"),), launch_probes))
+    return (*rows, *_ddr(machine), ParameterClass("launch", (cycles_key("launch_cycles", "nothing else is in the way"),), launch_probes))
 
 
 def _of_product(unit: CubeUnit | SystolicUnit, dtype: str) -> str:
@@ -113,14 +115,14 @@ def _ddr(machine: Machine) -> list[ParameterClass]:
     if not paths:
         return []
     wide = {"ddr.bytes_per_cycle": _WIDE}
-    port = rate("ddr.bytes_per_cycle", "the paths of all cores together draw less", 0.1)
+    port = rate_key("ddr.bytes_per_cycle", "the paths of all cores together draw less", 0.1)
     latency = (
-        cycles("ddr.latency_cycles", "start-ups and data take longer"),
+        cycles_key("ddr.latency_cycles", "start-ups and data take longer"),
         Key("ddr.outstanding", "entries", 1, 4096, hidden="fewer cover the latency already: start-ups and data take longer"),
     )
     rows: list[ParameterClass] = []
     for ends in paths:
-        keys = rate(path_key(*ends, "bytes_per_cycle"), _PORT, 0.1), cycles(path_key(*ends, "startup_cycles"), "latency hides it")
+        keys = rate_key(path_key(*ends, "bytes_per_cycle"), _PORT, 0.1), cycles_key(path_key(*ends, "startup_cycles"), "latency hides it")
         name, probes = f"{ends[0]} -> {ends[1]}", partial(transfer_probes, *ends)
         rows.append(ParameterClass(name, keys, probes, () if rows else latency, wide, (port,), port_probes))
         rows.append(ParameterClass(f"{name}, runs", (_granule(*ends),), partial(run_probes, *ends), assumed=wide))
@@ -128,7 +130,7 @@ def _ddr(machine: Machine) -> list[ParameterClass]:
     rows.append(ParameterClass("DDR port", (port,), port_probes))
     for level in list(machine.contention)[1:]:  # the port's rate is measured at the first
         share = Key(f"contention.{level}.share", "share", 0.001, 1, 0.001, inverse=True, hidden="the paths of all cores together draw less")
-        late = cycles(f"contention.{level}.latency_cycles", "start-ups and data take longer")
+        late = cycles_key(f"contention.{level}.latency_cycles", "start-ups and data take longer")
         rows.append(
             ParameterClass(f"level {level}", (share, late), partial(level_probes, level), beside=(port,), beside_probes=port_probes)
         )

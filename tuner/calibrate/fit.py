@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from simulator.npu.machine import Machine
 from tuner.calibrate.keys import Key, Number, value_of, with_values
-from tuner.calibrate.probes import Probe, predicted
-from tuner.calibrate.readings import Observed
+from tuner.calibrate.probes import Probe, predict_cycles
+from tuner.calibrate.readings import ProbeObservation
 
 Values = tuple[Number, ...]
 
-SURE = 2.0  # reported standard errors
-APART = 12.0  # of chi squared above the minimum for a significant difference: three and a half standard errors
+CONFIDENCE = 2.0  # reported standard errors
+DISTINCT = 12.0  # of chi squared above the minimum for a significant difference: three and a half standard errors
 _FAR = 1e3  # of chi squared
 _MISFIT = 9.0  # chi squared by degrees of freedom from which other starts are tried
 _STEP = 0.05  # of a value, for differences
@@ -33,7 +33,7 @@ _SEEN = 0.3  # least joint effect of such a step on all times, in standard error
 
 
 @dataclass(frozen=True)
-class KnownValue:
+class FittedValue:
     """Fitted value of a key and its accuracy.
 
     half: half-width of the confidence interval.  low, high: range around the value without an effect on any probe, other values fixed.
@@ -76,7 +76,7 @@ class Problem:
         self.seen, self.error = np.zeros(len(probes)), np.ones(len(probes))
         self._known: dict[Values, NDArray[np.float64]] = {}
 
-    def observe(self, observed: Sequence[Observed]) -> None:
+    def observe(self, observed: Sequence[ProbeObservation]) -> None:
         """Set the observations so far; predictions stay cached."""
         self.seen = np.array([observation.value for observation in observed])
         self.error = np.array([observation.error for observation in observed])
@@ -89,7 +89,7 @@ class Problem:
         """Predicted times, float64 [probes]."""
         if values not in self._known:
             machine = with_values(self.machine, {key.path: value for key, value in zip(self.keys, values, strict=True)})
-            self._known[values] = np.array([probe.of(predicted(probe, machine)) for probe in self.probes])
+            self._known[values] = np.array([probe.of(predict_cycles(probe, machine)) for probe in self.probes])
         return self._known[values]
 
     def off(self, values: Values) -> NDArray[np.float64]:
@@ -200,11 +200,11 @@ def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values
     return best
 
 
-def known(problem: Problem, values: Values) -> tuple[KnownValue, ...]:
+def estimate_accuracy(problem: Problem, values: Values) -> tuple[FittedValue, ...]:
     """Estimate the accuracy of each value, with the others of the class free."""
     least = problem.chi(values)
     reach = [_reach(problem, values, i, least) for i in range(len(values))]
-    sensitive = [i for i, key in enumerate(problem.keys) if not key.choices and _told(problem, values, i)]
+    sensitive = [i for i, key in enumerate(problem.keys) if not key.choices and _is_observable(problem, values, i)]
     half, single = np.zeros(len(values)), np.zeros(len(values))
     partner: dict[int, str] = {}
     # a misfit beyond the noise widens all intervals
@@ -216,7 +216,7 @@ def known(problem: Problem, values: Values) -> tuple[KnownValue, ...]:
         joint = np.sqrt(np.diag(covariance)) / scale
         for row, i in enumerate(sensitive):
             width = values[i] ** 2 if problem.keys[i].inverse else 1.0
-            half[i], single[i] = SURE * worse * joint[row] * width, SURE * worse / scale[row] * width
+            half[i], single[i] = CONFIDENCE * worse * joint[row] * width, CONFIDENCE * worse / scale[row] * width
             correlated = [(abs(covariance[row, column]), sensitive[column]) for column in range(len(sensitive)) if column != row]
             if correlated and half[i] > 20 * single[i]:
                 partner[i] = problem.keys[max(correlated)[1]].path
@@ -224,11 +224,11 @@ def known(problem: Problem, values: Values) -> tuple[KnownValue, ...]:
     # the range of a value holds for its neighbours fixed, the interval for all of them free
     for i, (key, value) in enumerate(zip(problem.keys, values, strict=True)):
         low, high = reach[i]
-        estimates.append(KnownValue(key, value, float(half[i]), low, high, partner.get(i, "")))
+        estimates.append(FittedValue(key, value, float(half[i]), low, high, partner.get(i, "")))
     return tuple(estimates)
 
 
-def _told(problem: Problem, values: Values, index: int) -> bool:
+def _is_observable(problem: Problem, values: Values, index: int) -> bool:
     """Whether times depend on a value measurably."""
     key, value = problem.keys[index], values[index]
     step = max(key.step, _STEP * value)
@@ -239,7 +239,7 @@ def _reach(problem: Problem, values: Values, index: int, least: float) -> tuple[
     """Range around a value without an effect on any probe."""
     key, value = problem.keys[index], values[index]
     if key.choices:
-        same = [choice for choice in key.choices if problem.chi(_moved(problem, values, {index: choice})) <= least + APART]
+        same = [choice for choice in key.choices if problem.chi(_moved(problem, values, {index: choice})) <= least + DISTINCT]
         return min([*same, value]), max([*same, value])
     return _as_far(problem, values, index, least, -1), _as_far(problem, values, index, least, 1)
 
@@ -250,8 +250,8 @@ def _as_far(problem: Problem, values: Values, index: int, least: float, sign: in
 
     def same(point: Number) -> bool:
         moved = _moved(problem, values, {index: point})
-        return problem.chi(moved) <= least + APART or (
-            bool(problem.beside) and problem.chi(_least(problem, moved, problem.beside)) <= least + APART
+        return problem.chi(moved) <= least + DISTINCT or (
+            bool(problem.beside) and problem.chi(_least(problem, moved, problem.beside)) <= least + DISTINCT
         )
 
     inside: Number = value

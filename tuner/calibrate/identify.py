@@ -10,11 +10,11 @@ import numpy as np
 
 from simulator.npu.machine import Machine
 from tuner.calibrate.classes import ParameterClass, Probes, classes_of
-from tuner.calibrate.fit import KnownValue, Problem, Values, known, solve
+from tuner.calibrate.fit import FittedValue, Problem, Values, estimate_accuracy, solve
 from tuner.calibrate.keys import Key, Number, value_of, with_values
 from tuner.calibrate.probes import Probe
 from tuner.calibrate.probes_engines import launch_probes
-from tuner.calibrate.queue import QUEUE, queue_depth
+from tuner.calibrate.queue import QUEUE, find_queue_depth
 from tuner.calibrate.readings import ProbedBoard
 
 Source = Literal["calibrated", "uncertain", "given"]
@@ -23,7 +23,7 @@ _LEAST_LOAD, _LOADS = 4096, 8  # cycles of a probe's longer program, and times t
 
 
 @dataclass(frozen=True)
-class Identified:
+class ValueFinding:
     """Outcome for one value.  half: half-width of its interval.  source: calibrated (to one unit or 2%), uncertain, or as given.
 
     low, high: the possible range by all measurements.  why: reason for a value that is not calibrated.
@@ -47,7 +47,7 @@ class ClassFindings:
     """
 
     name: str
-    findings: tuple[Identified, ...]
+    findings: tuple[ValueFinding, ...]
     probes: int
     readings: int
     residual: float
@@ -72,7 +72,7 @@ class Calibration:
     spread: float
 
     @property
-    def findings(self) -> tuple[Identified, ...]:
+    def findings(self) -> tuple[ValueFinding, ...]:
         return tuple(finding for fitted_class in self.classes for finding in fitted_class.findings)
 
 
@@ -86,7 +86,7 @@ class _Row:
     count: int = 0
 
 
-def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
+def calibrate_board(board: ProbedBoard, most_readings: int = 256) -> Calibration:
     """Fit the machine to the board that it describes.  Raises `BadInputError` for impossible readings."""
     given = board.machine
     load = _load(board)
@@ -101,9 +101,9 @@ def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
         state = _Row(row, probes(row.probes), probes(row.beside_probes))
         rows.append(state)
         machine = _fitted(board, machine, state, most_readings)
-    depth = queue_depth(board, machine, load)
+    depth = find_queue_depth(board, machine, load)
     if depth is not None:
-        machine = with_values(machine, {depth.key.path: _kept(depth, given.queue_depth)})
+        machine = with_values(machine, {depth.key.path: _nearest_to_given(depth, given.queue_depth)})
     # second pass: the assumed values are fitted now
     class_findings = []
     for state in rows:
@@ -148,7 +148,7 @@ def _fitted(board: ProbedBoard, machine: Machine, state: _Row, limit: int) -> Ma
         board.read(state.row.name, state.probes, state.count)
         _observe(board, problem)
         values = solve(problem, values)
-        if state.count >= limit or all(estimate.enough for estimate in known(problem, values)):
+        if state.count >= limit or all(estimate.enough for estimate in estimate_accuracy(problem, values)):
             return with_values(machine, _by_key(problem, values))
         state.count = min(limit, 2 * state.count)
 
@@ -164,7 +164,7 @@ def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) 
     problem = Problem(machine, state.row.keys, (*state.probes, *state.beside), state.row.beside)
     _observe(board, problem)
     values = solve(problem, problem.given())
-    estimates = known(problem, values)[: len(state.row.keys)]
+    estimates = estimate_accuracy(problem, values)[: len(state.row.keys)]
     findings = tuple(_finding(estimate, given, state.count) for estimate in estimates)
     chosen = tuple(finding.value for finding in findings)
     deviation = problem.residuals((*chosen, *values[len(chosen) :]))[: len(state.probes)]
@@ -179,18 +179,18 @@ def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) 
     return with_values(machine, {finding.key.path: finding.value for finding in findings}), class_findings
 
 
-def _unseen(key: Key, given: Machine) -> Identified:
+def _unseen(key: Key, given: Machine) -> ValueFinding:
     """Finding for a key without a probe."""
     value = value_of(given, key.path)
-    return Identified(key, value, value, 0.0, "given", key.least, key.most, f"no probe: {key.hidden}")
+    return ValueFinding(key, value, value, 0.0, "given", key.least, key.most, f"no probe: {key.hidden}")
 
 
-def _kept(estimate: KnownValue, given: Number) -> Number:
+def _nearest_to_given(estimate: FittedValue, given: Number) -> Number:
     """Given value if inside the unobservable range, else the nearest end of the range."""
     return min(max(given, estimate.low), estimate.high) if estimate.hidden else estimate.value
 
 
-def _finding(fit: KnownValue, given: Machine, readings: int) -> Identified:
+def _finding(fit: FittedValue, given: Machine, readings: int) -> ValueFinding:
     key, old = fit.key, value_of(given, fit.key.path)
     if fit.hidden:
         if fit.high >= key.most:
@@ -199,7 +199,9 @@ def _finding(fit: KnownValue, given: Machine, readings: int) -> Identified:
             scope = f"any value up to {fit.high:g}"
         else:
             scope = f"any value from {fit.low:g} to {fit.high:g}"
-        return Identified(key, old, _kept(fit, old), 0.0, "given", fit.low, fit.high, f"{scope} gives the same times: {key.hidden}")
+        return ValueFinding(
+            key, old, _nearest_to_given(fit, old), 0.0, "given", fit.low, fit.high, f"{scope} gives the same times: {key.hidden}"
+        )
     # the key is observable: only its accuracy is in question
     value = _few_digits(fit)
     source: Source = "calibrated"
@@ -208,10 +210,10 @@ def _finding(fit: KnownValue, given: Machine, readings: int) -> Identified:
         source, why = "uncertain", f"only together with {fit.together}"
     elif not fit.good:
         source, why = "uncertain", f"noise: {readings} readings of each program leave +-{fit.half:.2g}"
-    return Identified(key, old, value, fit.half, source, value - fit.half, value + fit.half, why)
+    return ValueFinding(key, old, value, fit.half, source, value - fit.half, value + fit.half, why)
 
 
-def _few_digits(estimate: KnownValue) -> Number:
+def _few_digits(estimate: FittedValue) -> Number:
     """Value rounded to its accuracy, where the file takes fractions."""
     if estimate.key.step >= 1:
         return estimate.value

@@ -58,7 +58,7 @@ def path_key(source: str, destination: str, name: str) -> str:
     return f"paths.{source}->{destination}.{name}"
 
 
-def split(path: str) -> tuple[str, ...]:
+def split_path(path: str) -> tuple[str, ...]:
     """Parts of a key.  A level's name may contain dots."""
     first, _, tail = path.partition(".")
     if first in ("paths", "contention"):
@@ -68,7 +68,7 @@ def split(path: str) -> tuple[str, ...]:
 
 def _holder(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     """Mapping that contains the value, and its name there."""
-    *folders, name = split(path)
+    *folders, name = split_path(path)
     node: Any = raw
     for part in folders:
         if isinstance(node, list):

@@ -26,7 +26,7 @@ from tuner.calibrate.readings import ProbedBoard
 from tuner.config import load_config
 from tuner.measure.encode_program import encoded
 from tuner.measure.runner_api import Encoded
-from tuner.search.explore import propose
+from tuner.search.explore import propose_segments
 from tuner.search.table import SegmentTable
 from tuner.zoo.load import open_network
 
@@ -121,4 +121,4 @@ def _genes(target_graph: TargetGraph, count: int, rng: np.random.Generator) -> l
     start = single_operators(target_graph)
     if isinstance(start, Infeasible):
         return []
-    return [*propose(target_graph, SegmentTable(Structures(target_graph), 1), [start], count, rng, MOVES, load_config().segments)]
+    return [*propose_segments(target_graph, SegmentTable(Structures(target_graph), 1), [start], count, rng, MOVES, load_config().segments)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
-from tuner.calibrate.programs import Body, program, spare
+from tuner.calibrate.programs import Body, make_program, spare_instruction
 
 FEW = 4  # repeats of the shorter program: enough to fill shallow queues and pipelines
 MOST = 4096  # instructions of a core in the longer one
@@ -38,17 +38,17 @@ class Probe:
         return times[0] / self.per if self.less is None else (times[0] - times[1]) / self.per
 
 
-def predicted(probe: Probe, machine: Machine) -> list[int]:
+def predict_cycles(probe: Probe, machine: Machine) -> list[int]:
     """Predict the cycles of the probe's programs on a machine."""
-    return [timed(variant, machine, probe.level) for variant in probe.programs]
+    return [time_program(variant, machine, probe.level) for variant in probe.programs]
 
 
-def timed(micro_program: Program, machine: Machine, level: str) -> int:
+def time_program(micro_program: Program, machine: Machine, level: str) -> int:
     """Cycles of a program written for another machine, on this machine."""
     return simulate_levels(Program(machine.digest, micro_program.streams, micro_program.memory), machine, [level])[level].cycles
 
 
-def repeated(
+def repeat_body(
     name: str,
     machine: Machine,
     bodies: Sequence[Body],
@@ -67,9 +67,9 @@ def repeated(
 
     def of(repeats: int) -> Program:
         first, *other_bodies = (list(body) * repeats for body in bodies)
-        return program(machine, [[*first, spare(machine)], *other_bodies])
+        return make_program(machine, [[*first, spare_instruction(machine)], *other_bodies])
 
     less = of(FEW)
-    step = max(1.0, (timed(of(FEW + 16), machine, level) - timed(less, machine, level)) / 16)
+    step = max(1.0, (time_program(of(FEW + 16), machine, level) - time_program(less, machine, level)) / 16)
     repeats = FEW + max(_AT_LEAST, min(MOST // max(map(len, bodies)), round(load / step)))
     return Probe(name, level, of(repeats), less, (repeats - FEW) * per, grows)

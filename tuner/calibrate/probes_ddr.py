@@ -6,7 +6,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
-from tuner.calibrate.probes import Probe, repeated
+from tuner.calibrate.probes import Probe, repeat_body
 from tuner.calibrate.programs import DDR_BLOCKS, copy, flag
 
 RUNS = (1, 2, 3, 5)  # blocks of the short runs that show a granule
@@ -44,11 +44,13 @@ def transfer_probes(source: str, target: str, machine: Machine, load: int) -> tu
     """
     name, limit = f"{source} -> {target}", _room(machine, source, target)
     probes = [
-        repeated(f"{name}, {blocks} blocks", machine, [[_move(machine, source, target, blocks)]], load)
+        repeat_body(f"{name}, {blocks} blocks", machine, [[_move(machine, source, target, blocks)]], load)
         for blocks in sorted({2, 8, 32, 128, limit // 4, limit})
     ]
     probes += [
-        repeated(f"{name}, {blocks} blocks, one after the end of another", machine, [_after_itself(machine, source, target, blocks)], load)
+        repeat_body(
+            f"{name}, {blocks} blocks, one after the end of another", machine, [_after_itself(machine, source, target, blocks)], load
+        )
         for blocks in (2, 32)
     ]
     return tuple(probes)
@@ -58,7 +60,7 @@ def run_probes(source: str, target: str, machine: Machine, load: int) -> tuple[P
     """Probes of short runs, each rounded up to the path's granule."""
     name, limit = f"{source} -> {target}", _room(machine, source, target)
     return tuple(
-        repeated(f"{name}, runs of {length} blocks", machine, [[_move(machine, source, target, length, _SHORT, length + 1)]], load)
+        repeat_body(f"{name}, runs of {length} blocks", machine, [[_move(machine, source, target, length, _SHORT, length + 1)]], load)
         for length in RUNS
         if length * _SHORT <= limit
     )
@@ -76,14 +78,14 @@ def port_probes(machine: Machine, load: int, level: str = "") -> tuple[Probe, ..
             # one body for both: their queues are fed alike
             bodies.append([_move(machine, *end, min(256, _room(machine, *end)), core=core) for end in ends])
         cores_text = f"{machine.cores} cores" if machine.cores > 1 else "one core"
-        probes.append(repeated(f"{cores_text}, {direction}", machine, bodies, load, level=level))
+        probes.append(repeat_body(f"{cores_text}, {direction}", machine, bodies, load, level=level))
     return tuple(probes)
 
 
 def level_probes(level: str, machine: Machine, load: int) -> tuple[Probe, ...]:
     """Probes of the port and of serialised transfers, at a level."""
     ends = _of_ddr(machine)[0][0]
-    waiting = repeated(
+    waiting = repeat_body(
         f"{ends[0]} -> {ends[1]}, one after the end of another", machine, [_after_itself(machine, *ends, 2)], load, level=level
     )
     return (*port_probes(machine, load, level), waiting)

@@ -7,8 +7,8 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Program
-from tuner.calibrate.probes import Probe, repeated
-from tuner.calibrate.programs import flag, mmad, program, spare, vector
+from tuner.calibrate.probes import Probe, repeat_body
+from tuner.calibrate.programs import flag, make_program, mmad, spare_instruction, vector
 
 CLASSES = {
     "simple": Op.VADDS, "divide": Op.VRECIPROCAL, "transcendental": Op.VEXP, "reduce": Op.VLANE_MAX, "lookup": Op.VLUT,
@@ -17,20 +17,20 @@ CLASSES = {
 _FEW, _SOME = 2, 16
 
 
-def smallest(machine: Machine) -> Program:
+def smallest_program(machine: Machine) -> Program:
     """Program of one vector instruction."""
-    return program(machine, [[spare(machine)]])
+    return make_program(machine, [[spare_instruction(machine)]])
 
 
 def launch_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
     del load
-    return (Probe("one instruction", next(iter(machine.contention)), smallest(machine), None, 1),)
+    return (Probe("one instruction", next(iter(machine.contention)), smallest_program(machine), None, 1),)
 
 
 def issue_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
     """Probe of issue: flags that the scalar unit sets for itself, limited by nothing else."""
     pair = [flag(Op.SET, Engine.SCALAR, Engine.SCALAR), flag(Op.WAIT, Engine.SCALAR, Engine.SCALAR)]
-    return (repeated("flags of the scalar unit", machine, [pair * 8], load, per=16, grows=False),)
+    return (repeat_body("flags of the scalar unit", machine, [pair * 8], load, per=16, grows=False),)
 
 
 def vector_probes(kind: str, machine: Machine, load: int) -> tuple[Probe, ...]:
@@ -38,7 +38,7 @@ def vector_probes(kind: str, machine: Machine, load: int) -> tuple[Probe, ...]:
     op = CLASSES[kind]
     limit = min(isa.MAX_REPEATS, machine.buffer_blocks(Memory.UB) // isa.REPEAT_BLOCKS)
     sizes = sorted({1 if kind == "simple" else _FEW, min(_SOME, limit), limit})
-    return tuple(repeated(f"{kind}, {n} repeats", machine, [[vector(op, n, dtype=isa.OPS[op].types[0])]], load) for n in sizes)
+    return tuple(repeat_body(f"{kind}, {n} repeats", machine, [[vector(op, n, dtype=isa.OPS[op].types[0])]], load) for n in sizes)
 
 
 def matrix_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
@@ -46,7 +46,7 @@ def matrix_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
     probes = []
     for name in machine.matrix.data_types:
         for m, k, n1 in _shapes(machine, DataType[name]):
-            probes.append(repeated(f"product {name}, {m} x {k} x {n1}", machine, [[mmad(m, k, n1, DataType[name])]], load))
+            probes.append(repeat_body(f"product {name}, {m} x {k} x {n1}", machine, [[mmad(m, k, n1, DataType[name])]], load))
     return tuple(probes)
 
 

@@ -7,8 +7,8 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_parts import DataPath
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import Program
-from tuner.calibrate.probes import Probe, repeated
-from tuner.calibrate.programs import copy, flag, program, spare
+from tuner.calibrate.probes import Probe, repeat_body
+from tuner.calibrate.programs import copy, flag, make_program, spare_instruction
 
 DEEPEST = 1024  # largest queue depth searched
 _BLOCKS = 32  # of a burst, repeated
@@ -21,7 +21,7 @@ def flag_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
     scalar = Engine.SCALAR
     ping = [flag(Op.SET, scalar, scalar, 1), flag(Op.WAIT, scalar, scalar, 1)]
     pong = [flag(Op.WAIT, scalar, scalar, 0), flag(Op.SET, scalar, scalar, 0)]
-    return (repeated("two cores in turn", machine, [ping, pong], load, per=2, grows=False),)
+    return (repeat_body("two cores in turn", machine, [ping, pong], load, per=2, grows=False),)
 
 
 def queue_program(machine: Machine, entries: int, load: int) -> Program | None:
@@ -38,8 +38,10 @@ def queue_program(machine: Machine, entries: int, load: int) -> Program | None:
     second_move = copy(machine, Memory.UB, Memory.L1, _BLOCKS, far, _BLOCKS, _bursts(outward, load))
     first_engine, vector = Engine[inward.engine], Engine.VECTOR
     no_time = [flag(Op.SET, vector, vector), flag(Op.WAIT, vector, vector)]  # takes no time
-    filling = no_time * ((entries - 1) // 2) + ([spare(machine)] if entries % 2 == 0 else [])
-    return program(machine, [[first_move, flag(Op.SET, first_engine, vector), flag(Op.WAIT, vector, first_engine), *filling, second_move]])
+    filling = no_time * ((entries - 1) // 2) + ([spare_instruction(machine)] if entries % 2 == 0 else [])
+    return make_program(
+        machine, [[first_move, flag(Op.SET, first_engine, vector), flag(Op.WAIT, vector, first_engine), *filling, second_move]]
+    )
 
 
 def _bursts(path: DataPath, load: int) -> int:

@@ -24,12 +24,12 @@ DDR_BLOCKS = 1 << 18  # 8 MiB: every core's loads and stores have a region of th
 SPARE_BLOCKS = 64  # at the end of UB, for the instruction that gives every program a time
 
 
-def room(machine: Machine, memory: Memory) -> int:
+def free_blocks(machine: Machine, memory: Memory) -> int:
     """Blocks of an on-chip memory available for transfers."""
     return machine.buffer_blocks(memory) - (SPARE_BLOCKS if memory == Memory.UB else 0)
 
 
-def record(
+def make_record(
     op: Op,
     engine: Engine,
     source: Memory = Memory.DDR,
@@ -49,7 +49,7 @@ def record(
 
 def flag(op: Op, engine: Engine, peer: Engine, core: int = 0, number: int = 0) -> Code:
     """Instruction SET or WAIT.  core: of the peer engine."""
-    return record(op, engine, parameters=(core, peer, number))
+    return make_record(op, engine, parameters=(core, peer, number))
 
 
 def copy(machine: Machine, source: Memory, target: Memory, start: int, place: int, length: int, count: int = 1, stride: int = 0) -> Code:
@@ -59,7 +59,7 @@ def copy(machine: Machine, source: Memory, target: Memory, start: int, place: in
     assert path is not None, f"{machine.name} has no path {source.name} -> {target.name}"
     packed = length if stride else 0
     strides = (stride, packed) if target != Memory.DDR else (packed, stride)
-    return record(Op.COPY, Engine[path.engine], source, target, place, start, parameters=(length, count, *strides, 1, 0, 0))
+    return make_record(Op.COPY, Engine[path.engine], source, target, place, start, parameters=(length, count, *strides, 1, 0, 0))
 
 
 def vector(op: Op, repeats: int, block: int = 0, dtype: DataType = DataType.float16) -> Code:
@@ -69,13 +69,13 @@ def vector(op: Op, repeats: int, block: int = 0, dtype: DataType = DataType.floa
     place = [block if i < sources else -1 for i in range(2)]
     strides = [word for i in range(3) for word in ((1, step) if i < sources else (0, 0))]
     parameters = (step, repeats, 1, step, *strides, isa.float_bits(1.0))
-    return record(op, Engine.VECTOR, Memory.UB, Memory.UB, block, place[0], place[1], parameters, dtype)
+    return make_record(op, Engine.VECTOR, Memory.UB, Memory.UB, block, place[0], place[1], parameters, dtype)
 
 
 def mmad(rows: int, depth: int, n1: int, dtype: DataType) -> Code:
     """Product of `rows` rows, `depth` blocks and n1 times 16 columns."""
     right = dtype if dtype in BYTES else 0
-    return record(Op.MMAD, Engine.CUBE, Memory.L0A, Memory.L0C, 0, 0, 0, (rows, depth, n1, 0, right), dtype)
+    return make_record(Op.MMAD, Engine.CUBE, Memory.L0A, Memory.L0C, 0, 0, 0, (rows, depth, n1, 0, right), dtype)
 
 
 def im2col(machine: Machine, pixels: int, depth: int) -> Code:
@@ -84,7 +84,7 @@ def im2col(machine: Machine, pixels: int, depth: int) -> Code:
     assert path is not None
     rows = pixels // 16
     parameters = (rows, 16, 16, pixels, 1, 1, 1, 1, 1, 1, 0, 0, 16, 0, pixels, pixels, 0, depth, DataType.float16.lanes, 0, 0)
-    return record(Op.IM2COL, Engine[path.engine], Memory.L1, Memory.L0A, 0, 0, parameters=parameters)
+    return make_record(Op.IM2COL, Engine[path.engine], Memory.L1, Memory.L0A, 0, 0, parameters=parameters)
 
 
 def fixpipe(machine: Machine, target: Memory, rows: int, n1: int) -> Code:
@@ -92,15 +92,15 @@ def fixpipe(machine: Machine, target: Memory, rows: int, n1: int) -> Code:
     path = machine.path(Memory.L0C, target)
     assert path is not None
     padded = -(-rows // 16) * 16
-    return record(Op.FIXPIPE, Engine[path.engine], Memory.L0C, target, 0, 0, parameters=(rows, padded, n1, rows, 0, 0, 0))
+    return make_record(Op.FIXPIPE, Engine[path.engine], Memory.L0C, target, 0, 0, parameters=(rows, padded, n1, rows, 0, 0, 0))
 
 
-def spare(machine: Machine) -> Code:
+def spare_instruction(machine: Machine) -> Code:
     """Short vector instruction on blocks that no other instruction uses."""
     return vector(Op.VADDS, 1, machine.buffer_blocks(Memory.UB) - SPARE_BLOCKS)
 
 
-def program(machine: Machine, streams: Sequence[Body]) -> Program:
+def make_program(machine: Machine, streams: Sequence[Body]) -> Program:
     """Program with one stream per core; further cores get an empty stream."""
     codes = [np.stack(list(body)).astype(np.int32) if len(body) else np.zeros((0, WORDS), np.int32) for body in streams]
     codes += [np.zeros((0, WORDS), np.int32)] * (machine.cores - len(codes))
@@ -108,7 +108,7 @@ def program(machine: Machine, streams: Sequence[Body]) -> Program:
     return Program(machine.digest, tuple(codes), memory)
 
 
-def encoded(micro_program: Program, machine: Machine, level: str, cycles: int) -> Encoded:
+def encode_program(micro_program: Program, machine: Machine, level: str, cycles: int) -> Encoded:
     """Container for a runner.  cycles: expected at the level."""
     variant = Variant(level, micro_program.streams, "", {level: cycles})
     container = Container("0" * 32, machine, micro_program.memory, (variant,), np.zeros(0, np.uint8))

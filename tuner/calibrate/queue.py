@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from simulator.npu.machine import Machine
-from tuner.calibrate.fit import KnownValue
+from tuner.calibrate.fit import FittedValue
 from tuner.calibrate.keys import Key, with_values
-from tuner.calibrate.probes import Probe, timed
+from tuner.calibrate.probes import Probe, time_program
 from tuner.calibrate.probes_flags import DEEPEST, queue_program
 from tuner.calibrate.readings import ProbedBoard
 
@@ -16,7 +16,7 @@ _READINGS = 7  # of each program: times differ by a third, far above noise
 _TOLD = 0.1  # least difference of logarithms for a visible jump
 
 
-def queue_depth(board: ProbedBoard, machine: Machine, load: int) -> KnownValue | None:
+def find_queue_depth(board: ProbedBoard, machine: Machine, load: int) -> FittedValue | None:
     """Depth of the queues of a machine with all other values fitted.  None where no probe exists."""
     load = max(load, 8 * DEEPEST * max(1, machine.issue_cycles))
     level = next(iter(machine.contention))
@@ -26,9 +26,11 @@ def queue_depth(board: ProbedBoard, machine: Machine, load: int) -> KnownValue |
         program = queue_program(board.machine, entries, load)
         if program is None:
             return None
-        fits, stops = (math.log(timed(program, with_values(machine, {QUEUE.path: depth}), level)) for depth in (entries, entries - 1))
+        fits, stops = (
+            math.log(time_program(program, with_values(machine, {QUEUE.path: depth}), level)) for depth in (entries, entries - 1)
+        )
         if stops - fits < _TOLD:
-            return KnownValue(QUEUE, machine.queue_depth, 0.0, holds, too_many - 1)
+            return FittedValue(QUEUE, machine.queue_depth, 0.0, holds, too_many - 1)
         probe = Probe(f"queue of {entries}", level, program, None, 1)
         board.read("queue", [probe], _READINGS)
         seen = math.log(board.observed(probe, 0.0).value)
@@ -37,7 +39,7 @@ def queue_depth(board: ProbedBoard, machine: Machine, load: int) -> KnownValue |
         else:
             too_many = entries
     return (
-        KnownValue(QUEUE, holds, 0.0, holds, DEEPEST if holds < DEEPEST else 1 << 20)
+        FittedValue(QUEUE, holds, 0.0, holds, DEEPEST if holds < DEEPEST else 1 << 20)
         if holds == DEEPEST
-        else KnownValue(QUEUE, holds, 0.0, holds, holds)
+        else FittedValue(QUEUE, holds, 0.0, holds, holds)
     )

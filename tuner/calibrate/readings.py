@@ -10,8 +10,8 @@ import numpy as np
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
-from tuner.calibrate.probes import Probe, timed
-from tuner.calibrate.programs import encoded
+from tuner.calibrate.probes import Probe, time_program
+from tuner.calibrate.programs import encode_program
 from tuner.measure.runner_api import Bench, Encoded
 from tuner.selection.race import centre
 
@@ -22,7 +22,7 @@ _MAD = 1.4826  # from the median of distances to the standard deviation of norma
 
 
 @dataclass(frozen=True)
-class Observed:
+class ProbeObservation:
     """Observation of a probe, in cycles, and its standard error."""
 
     value: float
@@ -30,7 +30,7 @@ class Observed:
 
 
 @dataclass
-class _Kept:
+class _ProgramReadings:
     """Readings of one program at one level."""
 
     program: Encoded
@@ -48,7 +48,7 @@ class ProbedBoard:
     def __init__(self, name: str, bench: Bench, machine: Machine, heard: Callable[[str], None] = lambda _: None) -> None:
         self.name, self.machine = name, machine
         self._bench, self._heard = bench, heard
-        self._kept: dict[tuple[int, str], _Kept] = {}
+        self._kept: dict[tuple[int, str], _ProgramReadings] = {}
         self._programs: list[Program] = []  # kept alive, so that no id is reused
         self.held_out = 0  # readings of other programs than probes
 
@@ -70,17 +70,17 @@ class ProbedBoard:
         for probe in probes:
             self._sensible(probe)
 
-    def observed(self, probe: Probe, spread: float) -> Observed:
+    def observed(self, probe: Probe, spread: float) -> ProbeObservation:
         """Observation of a probe.  spread: of one reading, see `spread`."""
         times = [self._of(probe, program).cycles for program in probe.programs]
         centres = [_centre(cycles) for cycles in times]
         errors = [c * max(spread * _EFFICIENCY / np.sqrt(len(cycles)), _SAME) for c, cycles in zip(centres, times, strict=True)]
         half = 0.3  # rounding to an integer number of cycles
-        return Observed(probe.of(centres), float(np.hypot(np.linalg.norm(errors), half)) / probe.per)
+        return ProbeObservation(probe.of(centres), float(np.hypot(np.linalg.norm(errors), half)) / probe.per)
 
     def centre(self, program: Encoded, level: str, where: str, count: int) -> float:
         """Cycles of a program whose readings are not kept.  Raises `BadInputError`."""
-        entry = _Kept(program, level, f"{where} at {level}", [])
+        entry = _ProgramReadings(program, level, f"{where} at {level}", [])
         self.held_out += count
         return _centre([self._once(entry) for _ in range(count)])
 
@@ -93,17 +93,17 @@ class ProbedBoard:
                 deviations += (np.abs(values - np.median(values)) * np.sqrt(n / (n - 1))).tolist()
         return _MAD * float(np.median(deviations)) if deviations else 0.0
 
-    def _of(self, probe: Probe, program: Program) -> _Kept:
+    def _of(self, probe: Probe, program: Program) -> _ProgramReadings:
         key = (id(program), probe.level)
         if key not in self._kept:
             self._programs.append(program)
-            expected = timed(program, self.machine, probe.level)
+            expected = time_program(program, self.machine, probe.level)
             length = "" if len(probe.programs) == 1 else (", shorter" if program is probe.less else ", longer")
             where = f"probe {probe.name!r}{length} at {probe.level}"
-            self._kept[key] = _Kept(encoded(program, self.machine, probe.level, expected), probe.level, where, [])
+            self._kept[key] = _ProgramReadings(encode_program(program, self.machine, probe.level, expected), probe.level, where, [])
         return self._kept[key]
 
-    def _once(self, entry: _Kept) -> int:
+    def _once(self, entry: _ProgramReadings) -> int:
         reading = self._bench.once(entry.program, entry.level)
         if reading.cycles is None:
             raise BadInputError(f"--runner {self.name}: {entry.where}: {reading.status}: {reading.error}")

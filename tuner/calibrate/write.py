@@ -12,21 +12,21 @@ from pydantic import ValidationError
 
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES
-from tuner.calibrate.identify import Calibration, Identified
-from tuner.calibrate.keys import split
+from tuner.calibrate.identify import Calibration, ValueFinding
+from tuner.calibrate.keys import split_path
 
 _DEFAULTS: Mapping[str, Any] = {"startup_cycles": 0, "granule_bytes": BLOCK_BYTES, "launch_cycles": 0, "dram": None}  # may be omitted
 _NAME = 64  # characters that a machine's name may have
 _SUFFIX = "-calibrated"
 
 
-def named(machine: Machine) -> Machine:
+def name_calibrated(machine: Machine) -> Machine:
     """Machine under the name of its calibrated twin."""
     name = machine.name.removesuffix(_SUFFIX)[: _NAME - len(_SUFFIX)] + _SUFFIX
     return machine.model_copy(update={"name": name})
 
 
-def written(source: str, machine: Machine, calibration: Calibration, command: str) -> str:
+def machine_text(source: str, machine: Machine, calibration: Calibration, command: str) -> str:
     """Text of the new file.  source: text of the given file.  command: the command line of the calibration.
 
     Where the layout of the text (anchors, merges) allows no edit of single values, the values are written again, without its comments.
@@ -44,7 +44,7 @@ def written(source: str, machine: Machine, calibration: Calibration, command: st
     raise AssertionError("a machine that is written is read as it was")
 
 
-def note(finding: Identified) -> str:
+def note(finding: ValueFinding) -> str:
     """Note beside a value."""
     if finding.source == "given":
         given_text = "as given" if finding.value == finding.given else f"given {finding.given:g}"
@@ -102,7 +102,7 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
 
 def _beside(beside: dict[int, list[str]], notes: Mapping[str, str], key: str, node: yaml.Node) -> None:
     if key in notes:
-        beside.setdefault(node.end_mark.line, []).append(f"{split(key)[-1]} {notes[key]}")
+        beside.setdefault(node.end_mark.line, []).append(f"{split_path(key)[-1]} {notes[key]}")
 
 
 def _comments(source: str, beside: Mapping[int, list[str]]) -> Iterator[_Edit]:

@@ -97,19 +97,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bug(error: Exception, words: Sequence[str], debug: bool) -> str:
-    from tuner.platform.crash import keep, one_line
+    from tuner.platform.crash import error_line, write_crash_file
 
-    path = keep(_details(error, words, debug), _folders(words))
+    path = write_crash_file(_details(error, words, debug), _folders(words))
     location = "which no file could be written about" if path is None else f"its details are in {path}"
     hint = "" if debug else f" ({DEBUG} shows them)"
-    return f"`{_doing(words)}` met a bug of tilefarm's: {one_line(error).rstrip(': ')}; please report it, {location}{hint}"
+    return f"`{_doing(words)}` met a bug of tilefarm's: {error_line(error).rstrip(': ')}; please report it, {location}{hint}"
 
 
 def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
     """Details of an error; with --debug also printed to the terminal."""
-    from tuner.platform.crash import details
+    from tuner.platform.crash import crash_details
 
-    text = details(error, _doing(words))
+    text = crash_details(error, _doing(words))
     if debug:
         for line in text.splitlines():
             say(line)

@@ -39,7 +39,7 @@ def audit(
     from tuner.audit.audit_run import AuditRequest
     from tuner.audit.audit_run import audit as ask
 
-    report = ask(AuditRequest(run, seeds, races, longer, backend, address, workers, quiet), common.quiet if quiet else say)
+    report = ask(AuditRequest(run, seeds, races, longer, backend, address, workers, quiet), common.drop_line if quiet else say)
     if as_json:
         print_json(report.values())
         return int(not report.sound)

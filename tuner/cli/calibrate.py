@@ -44,11 +44,11 @@ def calibrate(
 ) -> None:
     from simulator.npu.files import atomic_write
     from simulator.npu.machine_file import load_machine, machine_file
-    from tuner.calibrate.identify import calibrate as fit
+    from tuner.calibrate.identify import calibrate_board as fit
     from tuner.calibrate.prediction_check import NETWORKS
     from tuner.calibrate.prediction_check import check as predict
     from tuner.calibrate.readings import ProbedBoard
-    from tuner.calibrate.write import named, written
+    from tuner.calibrate.write import machine_text, name_calibrated
     from tuner.measure.runner_api import Bench
     from tuner.measure.runners import find_runner
     from tuner.measure.simulator_runner import measure
@@ -59,10 +59,10 @@ def calibrate(
     bench = Bench(find_runner(runner, timeout_s) or measure, 1, tries)
     board = ProbedBoard(runner, bench, given, (lambda line: None) if quiet else say)
     calibration = fit(board, readings)
-    fitted = named(calibration.machine)
+    fitted = name_calibrated(calibration.machine)
     command = shlex.join(["tilefarm", "calibrate", "--runner", runner, "--machine", machine])
     source = machine_file(machine).read_text(encoding="utf-8")
-    atomic_write(out, [written(source, fitted, calibration, command).encode()])
+    atomic_write(out, [machine_text(source, fitted, calibration, command).encode()])
     # prediction of segments that the fit has not measured
     held_out = None if check is None else predict(board, fitted, check, seed, tuple(networks.split(",")) if networks else NETWORKS)
     if as_json:

@@ -14,15 +14,15 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
 from simulator.terminal import print_line
-from tuner.cli.text import finite
+from tuner.cli.text import finite_or_none
 from tuner.summary import TensorSummary
-from tuner.verify.check import Checked, check_levels
+from tuner.verify.check import LevelCheck, check_levels
 from tuner.verify.first_wrong import FirstWrong, first_wrong
-from tuner.verify.fixed_point import referred
-from tuner.verify.per_operator import Quantised, quantised
+from tuner.verify.fixed_point import apply_fixed_point
+from tuner.verify.per_operator import QuantisedCheck, check_quantised
 from tuner.verify.ports import port_faults
-from tuner.verify.reference import Stored, reference
-from tuner.verify.values import Compared
+from tuner.verify.reference import StoredTensors, run_reference
+from tuner.verify.values import TensorComparison
 from tuner.zoo.load import load_network
 
 
@@ -35,8 +35,8 @@ class FileCheck:
     """
 
     ports: tuple[str, ...]
-    levels: tuple[Checked, ...]
-    integers: Quantised | None
+    levels: tuple[LevelCheck, ...]
+    integers: QuantisedCheck | None
     first: FirstWrong | None
     outputs: Mapping[str, NDArray[Any]]
     dtype: DataType
@@ -46,7 +46,7 @@ class FileCheck:
     def ok(self) -> bool:
         return all(map(self._right, self.levels))
 
-    def _right(self, checked: Checked) -> bool:
+    def _right(self, checked: LevelCheck) -> bool:
         return checked.ok and not self.ports and (self.integers is None or not self.integers.faults)
 
     @property
@@ -101,7 +101,7 @@ def check_compiled(
     """
     compiled, body = session.compiled, body or path
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
-    expected = referred(reference(body, arrays, Stored.of(compiled)), compiled, path, arrays, body)
+    expected = apply_fixed_point(run_reference(body, arrays, StoredTensors.of(compiled)), compiled, path, arrays, body)
     if floats is not None and not expected.quantised:
         raise BadInputError(f"--float {floats}: {path} is not quantised")
     checked = check_levels(session, feeds, expected, levels)
@@ -110,10 +110,12 @@ def check_compiled(
         outputs = {name: checked[0].values.made[name] for name in names}
     else:  # the check feeds onnxruntime's inputs to later pieces: no outputs of the whole model
         outputs = dict(zip(names, session.run(names, feeds, level=levels[0]), strict=True))
-    integers: Quantised | None = None
+    integers: QuantisedCheck | None = None
     if expected.quantised:
         first = {name: value[: len(value) // expected.frames] if value.ndim else value for name, value in outputs.items()}
-        integers = quantised(expected.integers(None if floats is None else load_network(floats)), first, compiled.machine, compiled.dtype)
+        integers = check_quantised(
+            expected.integers(None if floats is None else load_network(floats)), first, compiled.machine, compiled.dtype
+        )
     wrong = next((level_check for level_check in checked if level_check.values.faults and level_check.values.beyond is None), None)
     blamed, cause = None, ""
     if wrong is not None:
@@ -123,7 +125,7 @@ def check_compiled(
     return FileCheck(port_faults(path), tuple(checked), integers, blamed, outputs, compiled.dtype, cause)
 
 
-def _level(checked: Checked, dtype: DataType) -> dict[str, Any]:
+def _level(checked: LevelCheck, dtype: DataType) -> dict[str, Any]:
     values = checked.values
     return {
         "ok": checked.ok,
@@ -139,12 +141,12 @@ def _level(checked: Checked, dtype: DataType) -> dict[str, Any]:
     }
 
 
-def _figures(one: Compared) -> dict[str, float | None]:
-    rounding = None if one.rounding is None else finite(one.rounding)
-    return {"max_rel_error": finite(one.error), "rounding_rel_error": rounding, "limit_rel_error": one.limit}
+def _figures(one: TensorComparison) -> dict[str, float | None]:
+    rounding = None if one.rounding is None else finite_or_none(one.rounding)
+    return {"max_rel_error": finite_or_none(one.error), "rounding_rel_error": rounding, "limit_rel_error": one.limit}
 
 
-def _print_check(checked: Checked, outputs: Mapping[str, Any]) -> None:
+def _print_check(checked: LevelCheck, outputs: Mapping[str, Any]) -> None:
     for name, one in {**checked.values.compared, **checked.values.counted}.items():
         print_line(f"{'output' if name in outputs else 'tensor'} {name}: {one}")
     recomputed = f"cycles at {len(checked.cycles)} levels recomputed"
@@ -153,7 +155,7 @@ def _print_check(checked: Checked, outputs: Mapping[str, Any]) -> None:
         print_line(f"FAILED {fault}")
 
 
-def _integers(check: Quantised) -> dict[str, Any]:
+def _integers(check: QuantisedCheck) -> dict[str, Any]:
     operators, values, wrong = check.operators.total
     by_kind = {kind: dict(zip(("operators", "values", "differing"), counts, strict=True)) for kind, counts in check.operators.kinds.items()}
     report: dict[str, Any] = {
@@ -165,11 +167,11 @@ def _integers(check: Quantised) -> dict[str, Any]:
     }  # fmt: skip
     if check.agreement is not None:
         same, choices = check.agreement.top1
-        report["float"] = {"top1_same": same, "top1_of": choices, "sqnr_db": finite(check.agreement.sqnr_db)}
+        report["float"] = {"top1_same": same, "top1_of": choices, "sqnr_db": finite_or_none(check.agreement.sqnr_db)}
     return report
 
 
-def _print_integers(integers: Quantised) -> None:
+def _print_integers(integers: QuantisedCheck) -> None:
     operators, values, wrong = integers.operators.total
     print_line(f"integers: {operators} operators given onnxruntime's, {wrong:,} of {values:,} values differ")
     if (steps := integers.operators.steps) is not None:

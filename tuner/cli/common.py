@@ -24,5 +24,5 @@ def resumable(out: Path) -> Iterator[None]:
         raise
 
 
-def quiet(line: str) -> None:
+def drop_line(line: str) -> None:
     """Drop a progress line; takes the place of `say`."""

@@ -35,7 +35,7 @@ def compare(
 
     allowed = None if fail_if_slower is None else _percent(fail_if_slower)
     folders = place(first), place(second)
-    comparison = progress.compare(open_run(folders[0]), open_run(folders[1]), force)
+    comparison = progress.compare_runs(open_run(folders[0]), open_run(folders[1]), force)
     ratios = {level: comparison.ratio(level) for level in comparison.cycles}
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))  # geometric mean, since these are ratios
     slower = [] if allowed is None else [level for level, (a, b) in comparison.cycles.items() if b > a * (1 + allowed / 100)]

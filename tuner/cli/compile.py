@@ -81,7 +81,7 @@ def compile_(
     from tuner.zoo.load import open_network
 
     in_run = frames_of(objective, frames)
-    model, random_weights = options.named(model, random_weights)
+    model, random_weights = options.model_and_seed(model, random_weights)
     stages = _stages(dump or (), dump_to, out, as_json)
     if out is None and check:
         raise BadInputError("--check: checks the file that is written; expected together with --out")
@@ -117,7 +117,7 @@ def compile_(
     file_check = _checked(opened, out, style) if check else None
     if not stages or dump_to is not None:
         check_values = None if file_check is None else {**file_check.told(), "levels": file_check.rows()}
-        show(report._replace(values={**report.values, "check": check_values}), as_json)
+        show_report(report._replace(values={**report.values, "check": check_values}), as_json)
         if not as_json and file_check is not None:
             file_check.show()
         elif not as_json:
@@ -149,7 +149,7 @@ def _stages(dump: Sequence[str], dump_to: Path | None, out: Path | None, as_json
     return parse_stages(dump)
 
 
-def show(report: CompiledReport, as_json: bool) -> None:
+def show_report(report: CompiledReport, as_json: bool) -> None:
     """Print the report of `write_compiled`: the levels, and the file if one was written."""
     if as_json:
         print_json(report.values)

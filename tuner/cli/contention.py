@@ -22,7 +22,7 @@ from simulator.served_trace import served_trace
 from simulator.terminal import print_line
 from simulator.thresholds import Thresholds
 from tuner.cli.options import LoadOptions
-from tuner.cli.text import finite, print_json, print_table, ratio
+from tuner.cli.text import finite_or_none, print_json, print_table, ratio
 
 
 def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json: bool) -> None:
@@ -120,7 +120,7 @@ def _variant(runs: ContendedRuns, variant: int, name: str) -> dict[str, Any]:
     """Differences of the variants: reuse of loads, and rho at the share of every level."""
     compiled = runs.compiled
     reuse = program_reuse(breakdown(compiled.timeline(name), compiled.segments(name), compiled.operators))
-    rho = {level: finite(runs.runtime.steady(variant, compiled.level(level).share_units).balance) for level in compiled.levels}
+    rho = {level: finite_or_none(runs.runtime.steady(variant, compiled.level(level).share_units).balance) for level in compiled.levels}
     return {"levels": [level for level in compiled.levels if (compiled.same_as(level) or level) == name], **asdict(reuse), "rho": rho}
 
 

@@ -13,7 +13,7 @@ from simulator import onnx_names
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
-from tuner.cli.compile import show
+from tuner.cli.compile import show_report
 from tuner.cli.group import FOLDER
 from tuner.cli.options import CompiledOut, Insure, Json, RuleOptions, Variants
 from tuner.cli.text import print_json
@@ -73,7 +73,7 @@ def export(
     chosen = run_plans(run, opened.machine, plan, plans) if not choosing else few_plans(run, opened, variants, insure)
     report = write_compiled(opened, chosen, out, style or saved.style)
     written = None if bundle is None else bundle_facts(report.compiled, bundle, str(run), by_hand)
-    show(report if written is None else report._replace(values={**report.values, "bundle": written}), as_json)
+    show_report(report if written is None else report._replace(values={**report.values, "bundle": written}), as_json)
     if written is not None and not as_json:
         _show(written, as_json=False)
 

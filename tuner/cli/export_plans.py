@@ -24,7 +24,7 @@ from tuner.log.read import read_rows, read_tasks
 from tuner.measure.reopen import plans_of
 from tuner.runs.folder import OWN
 from tuner.runs.list_runs import open_run
-from tuner.selection.variant_choice import Candidates, not_judged, shipment
+from tuner.selection.variant_choice import Candidates, choose_variants, unjudged_reason
 
 DIGEST_DIGITS = 32
 ROBUST = "robust"  # --plans robust: this plan, not a folder
@@ -105,7 +105,7 @@ def few_plans(run: Path, opened: LoweredModel, count: int | None, insure: float 
     if summary["robust"] is not None:
         robust = next(iter(measure(opened, dict.fromkeys(champions, robust_plan(run))).values()))
     target = NPU if summary["target"] is None else summary["target"]["name"]
-    shipped = shipment(opened, Candidates(champions, robust), count, None, not_judged(BUILT_IN, target), insure)
+    shipped = choose_variants(opened, Candidates(champions, robust), count, None, unjudged_reason(BUILT_IN, target), insure)
     return {level: m.plan for level, m in shipped.variants.items()}
 
 

@@ -26,7 +26,7 @@ def verify(run: RunFolder, as_json: Json = False) -> int:
     """Read every part of tasks/ and log/ and check the promises of the format.  Exit 1 for a fault."""
     from tuner.runs import repair
 
-    faults = repair.verify(run)
+    faults = repair.verify_run(run)
     _print(run, faults, "every part can be read, every row fits", as_json)
     return int(bool(faults))
 
@@ -36,15 +36,15 @@ def repair(run: RunFolder, as_json: Json = False) -> None:
     """Move unreadable parts to RUN/aside, so that the others can be read.  Nothing is deleted; the run must not be active."""
     from tuner.runs import repair
 
-    _print(run, repair.repair(run), "nothing to repair", as_json)
+    _print(run, repair.repair_run(run), "nothing to repair", as_json)
 
 
 @app.command()
 def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     """Write tasks/ and log/ to a new folder in few, large parts."""
-    from tuner.runs.repair import compact, lost_rows
+    from tuner.runs.repair import compact_run, lost_rows
 
-    rows = compact(run, out)
+    rows = compact_run(run, out)
     if as_json:
         print_json({"out": str(out), "rows": rows, "lost_rows": lost_rows(out)})
         return
@@ -56,10 +56,10 @@ def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
 def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     """Write tasks/ and log/ of an older schema version to a new folder, with today's columns."""
     from tuner.log.record import SCHEMA_VERSION
-    from tuner.runs.migrate import migrate
+    from tuner.runs.migrate import migrate_run
     from tuner.runs.repair import lost_rows
 
-    done = migrate(run, out)
+    done = migrate_run(run, out)
     if as_json:
         print_json({"out": str(out), "schema_version": SCHEMA_VERSION, **{name: result._asdict() for name, result in done.items()}})
         return

@@ -207,11 +207,11 @@ class LoadOptions(RuleOptions):
         return self.trace is not None
 
 
-def named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
+def model_and_seed(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     """Resolve a model that may be `light:NAME` or `made:NAME` to its file and the seed of its weights; prints a seed chosen here."""
-    from tuner.zoo.names import resolve
+    from tuner.zoo.names import resolve_model
 
-    path, seed = resolve(model, random_weights)
+    path, seed = resolve_model(model, random_weights)
     if seed != random_weights:
         say(f"{model}: has constants as weights; drawn from seed {seed} instead (--random-weights)")
     return path, seed

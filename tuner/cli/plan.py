@@ -12,7 +12,7 @@ import typer
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, print_text
-from tuner.cli.options import Json, RandomWeights, Shape, named
+from tuner.cli.options import Json, RandomWeights, Shape, model_and_seed
 from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json
 
@@ -48,7 +48,7 @@ def show(
         _print_plan(Plan.load(path), as_json)
         return
     if model is not None:
-        model, random_weights = named(model, random_weights)
+        model, random_weights = model_and_seed(model, random_weights)
     plan = Plan.load(path)
     _print_primitives(plan, _source(path, plan, model, machine, shape or (), random_weights), str(path), as_json)
 

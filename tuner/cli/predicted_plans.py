@@ -39,7 +39,7 @@ def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) 
         return default_by_level(opened) if layerwise else quick_plans(opened, progress=_now_and_then())
     from compiler.cost.features import scale_features
     from tuner.cost_model.interface import predict_at
-    from tuner.cost_model.tiling_model import load_models, tiled_plans
+    from tuner.cost_model.tiling_model import load_models, plan_tilings
 
     models = load_models(model, opened.target_graphs[0])
     if not layerwise:
@@ -48,5 +48,5 @@ def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) 
             return predict_at([models[level] for level in levels], scale_features(raw))
 
         return quick_plans(opened, lambda _: by_models, _now_and_then())
-    tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
+    tiled = {name: plan_tilings(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
     return {level: joined({name: by_level[level] for name, by_level in tiled.items()}) for level in opened.machine.contention}

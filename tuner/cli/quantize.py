@@ -42,7 +42,7 @@ def quantize(
     from simulator.feeds import load_feeds
     from simulator.npu.files import atomic_write
     from tuner.zoo.load import load_network
-    from tuner.zoo.quantise import check_data, expected_data, quantised
+    from tuner.zoo.quantise import check_data, expected_data, quantise_model
     from tuner.zoo.quantiser import Quantiser
 
     loaded = load_network(model, parse_shapes(shape or ()), random_weights=random_weights)
@@ -50,7 +50,7 @@ def quantize(
         raise BadInputError(f"--data: missing; expected an .npz file with {expected_data(loaded)}")
     samples = load_feeds(data)
     count = check_data(loaded, samples, str(data))
-    encoded = quantised(loaded, samples, Quantiser(form, activations, per_channel), str(model))
+    encoded = quantise_model(loaded, samples, Quantiser(form, activations, per_channel), str(model))
     atomic_write(out, [encoded])
     kinds = Counter(node.op_type for node in onnx.load_model_from_string(encoded).graph.node)
     if as_json:

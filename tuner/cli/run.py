@@ -15,7 +15,7 @@ from simulator.terminal import print_line
 from tuner.cli.group import FILE, READ
 from tuner.cli.options import Compiled, Json, OneLevel
 from tuner.cli.parse import parse_input
-from tuner.cli.text import finite, print_json, print_table
+from tuner.cli.text import finite_or_none, print_json, print_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,7 +89,9 @@ def _described(value: NDArray[Any]) -> dict[str, Any]:
     """Statistics of an output; null where it has no values."""
     statistics: dict[str, Any] = {"shape": list(value.shape), "min": None, "max": None, "mean": None, "argmax": None}
     if value.size:
-        statistics |= {key: finite(float(getattr(value, key)())) for key in ("min", "max", "mean")} | {"argmax": int(value.argmax())}
+        statistics |= {key: finite_or_none(float(getattr(value, key)())) for key in ("min", "max", "mean")} | {
+            "argmax": int(value.argmax())
+        }
     return statistics
 
 

@@ -13,7 +13,7 @@ from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.options import Compiled as CompiledFile
 from tuner.cli.options import Json, LoadOptions
-from tuner.cli.text import ddr_text, finite, print_json, print_pace, print_pieces, print_table
+from tuner.cli.text import ddr_text, finite_or_none, print_json, print_pace, print_pieces, print_table
 
 if TYPE_CHECKING:
     from simulator.compiled import Compiled
@@ -130,7 +130,7 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
         "shared_write_bytes": shared.write_bytes,
         "load_store_cycles": timing.load_store_cycles,
         "compute_cycles": timing.compute_cycles,
-        "balance": finite(timing.balance),
+        "balance": finite_or_none(timing.balance),
         "engine_utilisation": {engine.name.lower(): float(busy[engine]) / max(1, timing.cycles * machine.cores) for engine in Engine},
         "variant_cycles": compiled.cycles(level),
     }

@@ -33,12 +33,12 @@ def status(
 
 
 def _run(path: AnyPath, as_json: bool) -> None:
-    from tuner.report.standing_rows import BEST, age_s_of, best_rows, standing_rows
+    from tuner.report.standing_rows import BEST, age_s_of, best_rows, progress_rows
     from tuner.runs.list_runs import baseline_of, open_run
-    from tuner.runs.progress import standing
+    from tuner.runs.progress import read_progress
 
     run = open_run(path)
-    now, base = standing(run), baseline_of(run)
+    now, base = read_progress(run), baseline_of(run)
     if as_json:
         print_json(
             {
@@ -49,7 +49,7 @@ def _run(path: AnyPath, as_json: bool) -> None:
             }
         )  # fmt: skip
         return
-    print_pairs(standing_rows(run, now))
+    print_pairs(progress_rows(run, now))
     if now.best:
         print_line()
         print_table(BEST, best_rows(now, base))
@@ -58,9 +58,9 @@ def _run(path: AnyPath, as_json: bool) -> None:
 def _sweep(path: AnyPath, as_json: bool) -> None:
     from tuner.report.standing_rows import programs_text, time_text
     from tuner.runs.folder import IDENTITY, read_json
-    from tuner.runs.sweep_progress import sweep_standing
+    from tuner.runs.sweep_progress import read_sweep_progress
 
-    name, now = read_json(path / IDENTITY)["run"], sweep_standing(path)
+    name, now = read_json(path / IDENTITY)["run"], read_sweep_progress(path)
     if as_json:
         begun = [
             {"path": str(run.path), "state": run.state, "programs": s.programs, "of": s.of, "left_s": s.left_s} for run, s in now.begun

@@ -46,7 +46,7 @@ def study(
     from tuner.study.run_study import study as drive
     from tuner.tune_request import StudyRequest
 
-    resolved = [options.named(model, random_weights) for model in models]
+    resolved = [options.model_and_seed(model, random_weights) for model in models]
     if len({seed for _, seed in resolved}) > 1:
         raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     request = StudyRequest(
@@ -55,7 +55,7 @@ def study(
         random_weights=resolved[0][1], quiet=quiet, store=store, **vars(farm),
     )  # fmt: skip
     with common.resumable(out):
-        summary = drive(request, common.quiet if quiet else say)
+        summary = drive(request, common.drop_line if quiet else say)
     best = summary["best"]
     if as_json:
         print_json(summary)

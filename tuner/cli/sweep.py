@@ -56,13 +56,13 @@ def sweep(
     from tuner.tune_request import SweepRequest
 
     request = SweepRequest(
-        models=tuple(options.named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
+        models=tuple(options.model_and_seed(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
         candidates=candidates, measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
         store=store, min_npu_share=min_npu_share, **vars(farm),
     )  # fmt: skip
     with common.resumable(out):
-        index = drive(request, common.quiet if quiet else say)
+        index = drive(request, common.drop_line if quiet else say)
     failed, unconfirmed = index[index["state"] == "failed"], index[index["state"] == "unconfirmed"].drop_duplicates("path")
     code = 1 if len(failed) else common.UNCONFIRMED if len(unconfirmed) else 0
     runs = index.drop_duplicates("path")

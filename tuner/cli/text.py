@@ -140,7 +140,7 @@ def path_below(folder: object, path: object) -> str:
     return str(path).removeprefix(str(folder).rstrip("/") + "/")
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Value for JSON: None for infinity and NaN, which JSON lacks."""
     return value if abs(value) != float("inf") and value == value else None
 

@@ -73,7 +73,7 @@ def tune(
     from tuner.runs.folder import read_json
     from tuner.tune_request import TuneRequest
 
-    model, random_weights = options.named(model, random_weights)
+    model, random_weights = options.model_and_seed(model, random_weights)
     request = TuneRequest(
         model=model, machine=machine, out=out, candidates=candidates, measurements=measurements, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,

@@ -14,15 +14,15 @@ from compiler.cost.features import estimate_cycles
 from tuner.config import ModelSettings
 from tuner.cost_model.interface import CostModel
 from tuner.cost_model.log_columns import WIDTH
-from tuner.cost_model.metrics import Metrics, by_level, mean_of
-from tuner.cost_model.model_file import Loaded
+from tuner.cost_model.metrics import Metrics, mean_metrics, metrics_by_level
+from tuner.cost_model.model_file import CheckedModel
 from tuner.cost_model.training_rows import LoggedRows
 from tuner.log.digests import digest
 
 FOLDS = 5
 
 
-class Unseen(NamedTuple):
+class UnseenPredictions(NamedTuple):
     """Predicted cycles of every row, by a model without its network.
 
     held_out: unit of the folds: networks, or workloads if there is one network.  folds: their number.
@@ -43,7 +43,7 @@ def folds_of(logged: LoggedRows, seed: int) -> tuple[NDArray[np.int64], str]:
     return fold[index], "networks" if several else "workloads"
 
 
-def predicted_unseen(kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings) -> Unseen:
+def predict_unseen(kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings) -> UnseenPredictions:
     """Predict every row by a model of the other folds.  Raises `ValueError` for too few rows for two folds."""
     rows, (fold, held_out) = logged.rows, folds_of(logged, seed)
     numbers = np.unique(fold).tolist()
@@ -52,8 +52,8 @@ def predicted_unseen(kind: type[CostModel], logged: LoggedRows, seed: int, setti
     predicted = np.empty(len(rows.cycles))
     for number in numbers:
         in_fold = fold == number
-        predicted[in_fold] = Loaded(kind.train(rows.some(~in_fold), seed, settings), WIDTH).predict(rows.features[in_fold])
-    return Unseen(predicted, held_out, len(numbers))
+        predicted[in_fold] = CheckedModel(kind.train(rows.some(~in_fold), seed, settings), WIDTH).predict(rows.features[in_fold])
+    return UnseenPredictions(predicted, held_out, len(numbers))
 
 
 class ModelBesideEstimate(NamedTuple):
@@ -63,13 +63,13 @@ class ModelBesideEstimate(NamedTuple):
     estimate: Metrics
 
 
-def compared(logged: LoggedRows, predicted: NDArray[np.float64]) -> dict[str, dict[str, ModelBesideEstimate]]:
+def compare_with_estimate(logged: LoggedRows, predicted: NDArray[np.float64]) -> dict[str, dict[str, ModelBesideEstimate]]:
     """Metrics by network, kind and level: `{"network": {name: ...}, "kind": ..., "level": ...}`, and `{"all": {"": ...}}`."""
     rows, guessed = logged.rows, estimate_cycles(logged.rows.features)
 
     def of(mask: NDArray[np.bool_]) -> ModelBesideEstimate:
         chosen = rows.some(mask)
-        return ModelBesideEstimate(*(mean_of(by_level(cycles[mask], chosen)) for cycles in (predicted, guessed)))
+        return ModelBesideEstimate(*(mean_metrics(metrics_by_level(cycles[mask], chosen)) for cycles in (predicted, guessed)))
 
     slices: dict[str, NDArray[np.str_]] = {"network": logged.networks, "kind": logged.kinds, "level": rows.levels}
     metrics = {grouping: {name: of(labels == name) for name in np.unique(labels).tolist()} for grouping, labels in slices.items()}

@@ -15,22 +15,22 @@ from compiler.cost.features import estimate_cycles
 from tuner.config import ModelSettings
 from tuner.cost_model.interface import CostModel, TrainingRows
 from tuner.cost_model.messages import Proposer
-from tuner.cost_model.metrics import Metrics, by_level, held_out, mean_of, merit, usable
-from tuner.cost_model.model_file import Loaded, Models, Trained, TrainedModel
+from tuner.cost_model.metrics import Metrics, held_out_rows, mean_metrics, merit, metrics_by_level, usable_rows
+from tuner.cost_model.model_file import CheckedModel, Models, TrainedModel, TrainingOutcome
 
 
-def train(kind: type[CostModel], rows: TrainingRows, seed: int, settings: ModelSettings) -> TrainedModel:
+def train_with_judge(kind: type[CostModel], rows: TrainingRows, seed: int, settings: ModelSettings) -> TrainedModel:
     """Fit the judge without the held-out rows, evaluate it on them, and fit on all rows.  Same rows and seed, same bytes.
 
     Raises `ValueError` for fewer than two usable training rows.
     """
-    rows = usable(rows)
-    in_test = held_out(rows, seed, settings.hold_out)
+    rows = usable_rows(rows)
+    in_test = held_out_rows(rows, seed, settings.hold_out)
     if (~in_test).sum() < 2:
         raise ValueError(f"{(~in_test).sum()} rows to learn from ({rows.left_out} left out, {int(in_test.sum())} held out)")
     judge, full = (kind.train(rows.some(mask), seed, settings) for mask in (~in_test, np.ones_like(in_test)))
     unseen, width = rows.some(in_test), rows.features.shape[1]
-    metrics = by_level(Loaded(judge, width).predict(unseen.features), unseen)
+    metrics = metrics_by_level(CheckedModel(judge, width).predict(unseen.features), unseen)
     return TrainedModel(full.save(), judge.save(), width, len(rows.cycles), rows.left_out, metrics)
 
 
@@ -41,18 +41,18 @@ def retrain(
     settings: ModelSettings,
     older: TrainedModel | None = None,
     prior: TrainedModel | None = None,
-) -> Trained:
+) -> TrainingOutcome:
     """Train, and choose the best ranking of the held-out rows: the estimate, the initial model, the model in use, or the new one.
 
     older: in use, None for the estimate.  Of equals the earliest, and so the cheapest.
     """
-    candidate = train(kind, rows, seed, settings)
-    clean = usable(rows)
-    unseen = clean.some(held_out(clean, seed, settings.hold_out))
+    candidate = train_with_judge(kind, rows, seed, settings)
+    clean = usable_rows(rows)
+    unseen = clean.some(held_out_rows(clean, seed, settings.hold_out))
     contenders: dict[Proposer, TrainedModel | None] = {"estimate": None, "prior": prior, "older": older if older != prior else None}
-    metrics: dict[Proposer, Mapping[str, Metrics]] = {"estimate": by_level(estimate_cycles(unseen.features), unseen)}
+    metrics: dict[Proposer, Mapping[str, Metrics]] = {"estimate": metrics_by_level(estimate_cycles(unseen.features), unseen)}
     metrics |= {
-        proposer: by_level(model.judge_of(kind).predict(unseen.features), unseen)
+        proposer: metrics_by_level(model.judge_of(kind).predict(unseen.features), unseen)
         for proposer, model in contenders.items()
         if model is not None
     }
@@ -61,4 +61,6 @@ def retrain(
     chosen = max(metrics, key=lambda proposer: merit(metrics[proposer]))  # the first of equals
     model = contenders[chosen]
     models: Models = () if model is None else (model,)
-    return Trained(candidate, chosen, {proposer: mean_of(by_levels).pair_accuracy for proposer, by_levels in metrics.items()}, models)
+    return TrainingOutcome(
+        candidate, chosen, {proposer: mean_metrics(by_levels).pair_accuracy for proposer, by_levels in metrics.items()}, models
+    )

@@ -38,39 +38,39 @@ class Metrics:
     log2_error: float
 
 
-def usable(rows: TrainingRows) -> TrainingRows:
+def usable_rows(rows: TrainingRows) -> TrainingRows:
     """Remove rows with non-finite cycles or features, or non-positive cycles."""
     good = np.isfinite(rows.cycles) & (rows.cycles > 0) & np.isfinite(rows.features).all(axis=1)
     return rows.some(good)._replace(left_out=int((~good).sum()))
 
 
-def _target_graph(seed: int, data: bytes) -> float:
+def _unit_hash(seed: int, data: bytes) -> float:
     return int.from_bytes(hashlib.sha256(str(seed).encode() + b":" + data).digest()[:8], "big") / 2.0**64
 
 
-def held_out(rows: TrainingRows, seed: int, share: float) -> NDArray[np.bool_]:
+def held_out_rows(rows: TrainingRows, seed: int, share: float) -> NDArray[np.bool_]:
     """Mask of held-out rows: entire workloads, or rows of equal features if there is one workload."""
     names = np.unique(rows.groups)
     if len(names) > 1:
-        fractions = {name: _target_graph(seed, name.encode()) for name in names.tolist()}
+        fractions = {name: _unit_hash(seed, name.encode()) for name in names.tolist()}
         chosen = {name for name, fraction in fractions.items() if fraction < share}
         if len(chosen) in (0, len(fractions)):  # at least one workload on either side
             first = min(fractions, key=lambda name: (fractions[name], name))
             chosen = {first}
         return np.isin(rows.groups, sorted(chosen))
-    return np.array([_target_graph(seed, row.tobytes()) < share for row in rows.features[:, : -len(CONDITIONS)]], np.bool_)
+    return np.array([_unit_hash(seed, row.tobytes()) < share for row in rows.features[:, : -len(CONDITIONS)]], np.bool_)
 
 
-def by_level(predicted: NDArray[np.float64], rows: TrainingRows) -> dict[str, Metrics]:
+def metrics_by_level(predicted: NDArray[np.float64], rows: TrainingRows) -> dict[str, Metrics]:
     """Metrics of every level with rows, by name."""
     metrics = {}
     for level in np.unique(rows.levels).tolist():
         at_level = rows.levels == level
-        metrics[level] = evaluate(predicted[at_level], rows.some(at_level))
+        metrics[level] = evaluate_ranking(predicted[at_level], rows.some(at_level))
     return metrics
 
 
-def evaluate(predicted: NDArray[np.float64], rows: TrainingRows) -> Metrics:
+def evaluate_ranking(predicted: NDArray[np.float64], rows: TrainingRows) -> Metrics:
     """Ranking metrics of rows of one level: by workload, then averaged."""
     _, group = np.unique(rows.groups, return_inverse=True)
     order = np.argsort(group, kind="stable")
@@ -142,7 +142,7 @@ def _ranks(values: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.
     return out
 
 
-def mean_of(metrics: Mapping[str, Metrics]) -> Metrics:
+def mean_metrics(metrics: Mapping[str, Metrics]) -> Metrics:
     """Mean over levels with equal weights; rows and groups are summed."""
     per_level = list(metrics.values())
     if not per_level:
@@ -163,5 +163,5 @@ def mean_of(metrics: Mapping[str, Metrics]) -> Metrics:
 
 def merit(metrics: Mapping[str, Metrics]) -> tuple[float, float, float]:
     """Order of models by metrics over the levels: pairs in order first, then rank correlation, then the regret of a short list."""
-    mean = mean_of(metrics)
+    mean = mean_metrics(metrics)
     return mean.pair_accuracy, mean.spearman, -mean.regret["8"]

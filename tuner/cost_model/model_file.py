@@ -34,7 +34,7 @@ MAGIC = b"tilefarm cost model 5\n"
 SUFFIX = ".model"
 
 
-def made_for() -> dict[str, str]:
+def model_requirements() -> dict[str, str]:
     """Requirements of a model of this program: its features, its simulator and its log columns."""
     return {
         "features": f"{FEATURE_SET} {digest([FEATURES, CONDITIONS])[:8]}",
@@ -59,19 +59,19 @@ class TrainedModel:
         """Digest of `raw`; the log's column `model_version`."""
         return hashlib.sha256(self.raw).hexdigest()[:32]
 
-    def load(self, kind: type[CostModel]) -> Loaded:
+    def load(self, kind: type[CostModel]) -> CheckedModel:
         """Load the model for predictions."""
-        return Loaded(kind.load(self.raw), self.width)
+        return CheckedModel(kind.load(self.raw), self.width)
 
-    def judge_of(self, kind: type[CostModel]) -> Loaded:
+    def judge_of(self, kind: type[CostModel]) -> CheckedModel:
         """Load the judge, which has not seen the held-out rows."""
-        return Loaded(kind.load(self.judge or self.raw), self.width)
+        return CheckedModel(kind.load(self.judge or self.raw), self.width)
 
     def encoded(self, kind: str) -> bytes:
         """Content of a model file.  kind: name of the class."""
         facts = {
             "kind": kind,
-            "made_for": made_for(),
+            "made_for": model_requirements(),
             "digest": _digest(self.raw, self.judge),
             "bytes": [len(self.raw), len(self.judge)],
             "width": self.width,
@@ -85,13 +85,13 @@ class TrainedModel:
         write_atomically(path, [self.encoded(kind)])
 
 
-class KeptModel(NamedTuple):
+class StoredModel(NamedTuple):
     """Content of a model file.  kind: name of the model's class for `tuner.cost_model.interface.find_cost_model`."""
 
     kind: str
     model: TrainedModel
 
-    def load(self, where: str) -> Loaded:
+    def load(self, where: str) -> CheckedModel:
         """Load the model for predictions.  A file may only name an installed class: no file decides about imported modules.
 
         Raises `BadInputError`.
@@ -103,7 +103,7 @@ class KeptModel(NamedTuple):
         return self.model.load(find_cost_model(self.kind))
 
 
-def load_trained(path: Readable) -> KeptModel:
+def load_trained(path: Readable) -> StoredModel:
     """Read a file of `save`.  Raises `BadInputError`: no model, a damaged one, or one made for another program.
 
     A model's class gets no byte of a file with a wrong digest.
@@ -112,10 +112,10 @@ def load_trained(path: Readable) -> KeptModel:
         data = path.read_bytes()
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return decoded_model(data, str(path))
+    return decode_model(data, str(path))
 
 
-def decoded_model(data: bytes, where: str, make: str = "tilefarm train RUN... --out MODEL") -> KeptModel:
+def decode_model(data: bytes, where: str, make: str = "tilefarm train RUN... --out MODEL") -> StoredModel:
     """Parse as `load_trained`.  where: for messages.  make: command that makes the file again."""
     if not data.startswith(MAGIC):
         raise BadInputError(f"{where}: not a cost model of this version; expected a file of `tilefarm train`, or of RUN/models")
@@ -131,14 +131,14 @@ def decoded_model(data: bytes, where: str, make: str = "tilefarm train RUN... --
     raw, judge = payload[:size], payload[size:]
     if len(judge) != judge_size or _digest(raw, judge) != expected:
         raise BadInputError(f"{where}: damaged (digest differs)")
-    for name, ours in made_for().items():
+    for name, ours in model_requirements().items():
         if requirements.get(name) != ours:
             raise BadInputError(f"{where}: made for {name} {requirements.get(name)}, this program has {ours}; `{make}`")
-    return KeptModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
+    return StoredModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class CheckedModel:
     """Model with checked inputs and outputs.  width: columns of the features."""
 
     model: CostModel
@@ -160,7 +160,7 @@ class Loaded:
 Models = tuple[TrainedModel, ...]  # the one in use; () while none is
 
 
-class Trained(NamedTuple):
+class TrainingOutcome(NamedTuple):
     """Outcome of a training: the candidate, the chosen proposer, and the models in use.
 
     pairs: share of held-out pairs in the right order, for each compared proposer.

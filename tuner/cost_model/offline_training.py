@@ -10,11 +10,11 @@ import numpy as np
 
 from simulator.npu.errors import BadInputError
 from tuner.config import ModelSettings, Range
-from tuner.cost_model.cross_validation import Unseen, compared, predicted_unseen
+from tuner.cost_model.cross_validation import UnseenPredictions, compare_with_estimate, predict_unseen
 from tuner.cost_model.interface import CostModel, find_cost_model
 from tuner.cost_model.log_columns import WIDTH
-from tuner.cost_model.metrics import by_level, merit
-from tuner.cost_model.model_file import KeptModel, TrainedModel, made_for
+from tuner.cost_model.metrics import merit, metrics_by_level
+from tuner.cost_model.model_file import StoredModel, TrainedModel, model_requirements
 from tuner.cost_model.training_rows import LoggedRows
 
 STARTUP = 8  # random trials at the start
@@ -23,7 +23,7 @@ STARTUP = 8  # random trials at the start
 class ModelOfRuns(NamedTuple):
     """Trained model with its card.  kept: content of the file.  card: JSON beside it."""
 
-    kept: KeptModel
+    kept: StoredModel
     card: dict[str, Any]
 
 
@@ -36,7 +36,7 @@ def model_of_runs(
     """
     kind = find_cost_model(settings.name)
     try:
-        unseen = predicted_unseen(kind, logged, seed, settings)
+        unseen = predict_unseen(kind, logged, seed, settings)
     except ValueError as error:
         raise BadInputError(f"{', '.join(logged.runs)}: {error}; expected some hundred measured segments") from None
     if trials:
@@ -44,11 +44,11 @@ def model_of_runs(
     # the file's model is trained on all rows; its metrics are of the models that have not seen them
     rows = logged.rows
     raw = kind.train(rows, seed, settings).save()
-    model = TrainedModel(raw, b"", WIDTH, len(rows.cycles), rows.left_out, by_level(unseen.predicted, rows))
+    model = TrainedModel(raw, b"", WIDTH, len(rows.cycles), rows.left_out, metrics_by_level(unseen.predicted, rows))
     networks, counts = np.unique(logged.networks, return_counts=True)
     card = {
         "model_version": model.version,
-        "made_for": made_for(),
+        "made_for": model_requirements(),
         "saw": {
             "runs": list(logged.runs),
             "networks": dict(zip(networks.tolist(), counts.tolist(), strict=True)),
@@ -65,15 +65,16 @@ def model_of_runs(
         "held_out": {"by": unseen.held_out, "folds": unseen.folds},
         "metrics": {
             grouping: {name: {"model": asdict(entry.model), "estimate": asdict(entry.estimate)} for name, entry in entries.items()}
-            for grouping, entries in compared(logged, unseen.predicted).items()
+            for grouping, entries in compare_with_estimate(logged, unseen.predicted).items()
         },
     }
-    return ModelOfRuns(KeptModel(settings.name, model), card)
+    return ModelOfRuns(StoredModel(settings.name, model), card)
 
 
 def _best_of(
-    kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings, start: Unseen, trials: int, say: Callable[[str], None],
-) -> tuple[ModelSettings, Unseen]:  # fmt: skip
+    kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings, start: UnseenPredictions, trials: int,
+    say: Callable[[str], None],
+) -> tuple[ModelSettings, UnseenPredictions]:  # fmt: skip
     """Settings that rank unseen networks best, by Optuna, starting with the given settings."""
     import optuna  # a second to import
 
@@ -87,14 +88,14 @@ def _best_of(
     spans = {name: Range(low=min(span.low, given[name]), high=max(span.high, given[name]), log=span.log) for name, span in ranges.items()}
     space = {name: distribution(span) for name, span in spans.items()}
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=STARTUP), direction="maximize")
-    best, best_unseen, pairs = settings, start, merit(by_level(start.predicted, logged.rows))[0]
+    best, best_unseen, pairs = settings, start, merit(metrics_by_level(start.predicted, logged.rows))[0]
     study.add_trial(optuna.create_trial(params=given, distributions=space, value=pairs))
     say(f"given settings: {pairs:.2%} of pairs of unseen {start.held_out} in order")
     for number in range(1, trials + 1):
         trial = study.ask(space)
         candidate = settings.model_copy(update=trial.params)
-        unseen = predicted_unseen(kind, logged, seed, candidate)
-        share = merit(by_level(unseen.predicted, logged.rows))[0]
+        unseen = predict_unseen(kind, logged, seed, candidate)
+        share = merit(metrics_by_level(unseen.predicted, logged.rows))[0]
         study.tell(trial, share)
         say(f"trial {number}: {share:.2%}; " + ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items()))
         if share > pairs:

@@ -44,7 +44,7 @@ def load_models(path: Path, target_graph: TargetGraph) -> Models:
     }
 
 
-def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
+def plan_tilings(compiler: Compiler, models: Models) -> dict[str, Plan]:
     """Plan for every level, each operator its own segment.  Raises `InfeasibleError` for an operator without a legal form."""
     target_graph = compiler.target_graph
     structures = Structures(target_graph)
@@ -53,13 +53,13 @@ def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
     for k, spec in enumerate(target_graph.operators):
         structure = structures.structure(k, k + 1)
         if structure not in by_structure:
-            by_structure[structure] = pick(compiler, k, models)
+            by_structure[structure] = pick_tilings(compiler, k, models)
         for level, plan in by_structure[structure].items():
             chosen[level].append(plan.model_copy(update={"operators": (spec.name,)}))
     return {level: settled(target_graph, plan_of(target_graph, segments)) for level, segments in chosen.items()}
 
 
-def pick(compiler: Compiler, index: int, models: Models) -> dict[str, SegmentPlan]:
+def pick_tilings(compiler: Compiler, index: int, models: Models) -> dict[str, SegmentPlan]:
     """Segment of a single operator with the fewest predicted cycles at each level, of those that compile."""
     target_graph = compiler.target_graph
     plans = (

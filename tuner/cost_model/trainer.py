@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tuner.config import ModelSettings
 from tuner.cost_model.messages import Proposer, describe_judgement
-from tuner.cost_model.model_file import SUFFIX, KeptModel, Models, Trained, TrainedModel, load_trained
+from tuner.cost_model.model_file import SUFFIX, Models, StoredModel, TrainedModel, TrainingOutcome, load_trained
 from tuner.platform.files import AnyPath
 from tuner.runs.folder import write_json
 
@@ -19,7 +19,7 @@ PRIOR = f"prior{SUFFIX}"
 HISTORY = "history.json"
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """Judgement after `segments` segments: the chosen proposer, and the share of pairs in the right order for each."""
 
     segments: int
@@ -44,10 +44,10 @@ class Trainer:
         self.models: list[Models] = []
         self.files: list[str | None] = []  # of `models`; None for the estimate
         self.history: list[dict[str, object]] = []
-        self.judged: list[Judged] = []
+        self.judged: list[Judgement] = []
         self.prior: TrainedModel | None = None
 
-    def begin(self, prior: KeptModel) -> None:
+    def begin(self, prior: StoredModel) -> None:
         """Start with the copy of a model in the folder (`PRIOR`)."""
         self.prior = prior.model
         self.asked_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
@@ -61,7 +61,7 @@ class Trainer:
         self.tasks.append(tasks)
         return True
 
-    def finished(self, trained: Trained) -> list[str]:
+    def finished(self, trained: TrainingOutcome) -> list[str]:
         """Store the result of the next training in order; returns lines for a person."""
         segments = self.asked_at[len(self.models)]
         name = f"{segments:07d}{SUFFIX}"
@@ -72,7 +72,7 @@ class Trainer:
         files = {"estimate": None, "prior": PRIOR, "older": self.files[-1] if self.files else None, "new": name}
         self.models.append(trained.models)
         self.files.append(files[trained.chosen])
-        self.judged.append(Judged(segments, trained.chosen, {who: round(pairs, 4) for who, pairs in trained.pairs.items()}))
+        self.judged.append(Judgement(segments, trained.chosen, {who: round(pairs, 4) for who, pairs in trained.pairs.items()}))
         write_json(self.folder / HISTORY, self.history)
         return ["cost model " + describe_judgement(*self.judged[-1])]
 
@@ -92,7 +92,7 @@ class Trainer:
         self.measured, self.trained_at = int(state["measured"]), int(state["trained_at"])
         self.tasks = list(state["tasks"])
         self.asked_at, self.files, self.history = list(state["asked_at"]), list(state["files"]), list(state["history"])
-        self.judged = [Judged(**row) for row in state["judged"]]
+        self.judged = [Judgement(**row) for row in state["judged"]]
         loaded: dict[str, TrainedModel] = {}
         for name in dict.fromkeys(name for name in self.files if name is not None):
             loaded[name] = load_trained(self.folder / name).model

@@ -26,7 +26,7 @@ from compiler.cost.level_conditions import condition_of
 from simulator.npu.errors import BadInputError
 from tuner.cost_model.interface import TrainingRows
 from tuner.cost_model.log_columns import INPUTS, LOG, TASKS, WIDTH
-from tuner.cost_model.metrics import usable
+from tuner.cost_model.metrics import usable_rows
 from tuner.log.columns import from_bytes, schema_of, to_bytes
 from tuner.log.drift import boards_of
 from tuner.log.read import each_part
@@ -72,7 +72,7 @@ def read_logged(paths: Sequence[AnyPath | Path | str], limit: int = MAX_ROWS) ->
 
     Raises `BadInputError`: not a run, a damaged log, another version of simulator, features or schema, or no rows.
     """
-    opened = sorted((_opened(path) for path in paths), key=lambda source: source.run)
+    opened = sorted((_open_source(path) for path in paths), key=lambda source: source.run)
     _of_one_board(opened)
     machines = tuple(dict.fromkeys(source.name for source in opened))
     sources = [source if len(machines) > 1 else source._replace(name="") for source in opened]
@@ -109,7 +109,7 @@ def _read(sources: Sequence[_Source], limit: int) -> LoggedRows:
     features[:, : len(FEATURES)] = _features(sources, names)[task_of]
     features[:, len(FEATURES) :] = conditions[starts + table["level_index"].to_numpy()]
     texts = {name: np.array(table[name].to_pylist(), np.str_) for name in ("workload", "level", "model", "kind")}
-    rows = usable(TrainingRows(features, table["cycles"].to_numpy().astype(np.float64), texts["workload"], texts["level"]))
+    rows = usable_rows(TrainingRows(features, table["cycles"].to_numpy().astype(np.float64), texts["workload"], texts["level"]))
     good = np.isfinite(features).all(1)  # cycles are above 0
     runs = tuple(source.run for source in sources)
     return LoggedRows(rows, texts["model"][good], texts["kind"][good], runs, (), len(names), beyond)
@@ -125,7 +125,7 @@ def _of_one_board(sources: Sequence[_Source]) -> None:
         )
 
 
-def _opened(path: AnyPath | Path | str) -> _Source:
+def _open_source(path: AnyPath | Path | str) -> _Source:
     entry = open_run(path)
     source = read_source(entry.path).source
     conditions = [condition_of(source.machine, source.dtype, level) for level in entry.levels]
@@ -135,10 +135,10 @@ def _opened(path: AnyPath | Path | str) -> _Source:
 
 def _rows(number: int, source: _Source) -> pa.Table:
     """Usable rows of one run."""
-    return pa.concat_tables([_chosen(part, number, source) for part in each_part(source.where, "log", LOG)])
+    return pa.concat_tables([_usable_part(part, number, source) for part in each_part(source.where, "log", LOG)])
 
 
-def _chosen(part: pa.Table, number: int, source: _Source) -> pa.Table:
+def _usable_part(part: pa.Table, number: int, source: _Source) -> pa.Table:
     text = {name: part[name].cast(pa.string()) for name in ("kind", "status", "simulator", "level", "model", "workload")}
     for version in pc.unique(text["simulator"]).to_pylist():
         if version != simulator.VERSION and source.seqs is None:  # a running run has one version, by its identity
@@ -176,12 +176,12 @@ def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[
 _PACKED = schema_of(features=pa.float32(), cycles=pa.float64(), groups=pa.string(), levels=pa.string())
 
 
-def packed_rows(rows: TrainingRows) -> bytes:
+def pack_rows(rows: TrainingRows) -> bytes:
     """Pack rows for a training process."""
     return to_bytes({"features": rows.features, "cycles": rows.cycles, "groups": rows.groups, "levels": rows.levels}, _PACKED)
 
 
-def unpacked_rows(data: bytes) -> TrainingRows:
+def unpack_rows(data: bytes) -> TrainingRows:
     """Unpack the rows of `packed_rows`, without `left_out`."""
     columns = from_bytes(data, _PACKED)
     cycles = columns["cycles"]

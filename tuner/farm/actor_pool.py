@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tuner.cost_model.model_file import Models, Trained
+from tuner.cost_model.model_file import Models, TrainingOutcome
 from tuner.farm.actions import Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
 from tuner.farm.coordinator import Key
 from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, JobRunner, Training, Update, build_job_runner
@@ -95,7 +95,7 @@ class ActorPool:
         self._heard: dict[Actor, tuple[int, int]] = {}
         self._jobs: dict[int, _Begun] = {}
         self._number = 0
-        self._done: list[tuple[Key, EpochResult | Trained]] = []
+        self._done: list[tuple[Key, EpochResult | TrainingOutcome]] = []
         self.failing: dict[Request, FailingItem] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
         self._first = RetryPolicy(silence_s, announces=True, pure=True, follows=True, followed=True)
@@ -154,7 +154,7 @@ class ActorPool:
         care = self._evolving if job.epoch >= EVOLVING else self._first
         self._crew.submit(WorkItem(number, care, self._home(job.island), until_s, key))
 
-    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
         clock = self._crew.clock
         end_s = clock.monotonic_s() + patience_s
         while True:

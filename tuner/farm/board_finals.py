@@ -25,7 +25,7 @@ from tuner.measure.grants import same_grants
 from tuner.measure.runner_api import Bench, Encoded
 from tuner.measure.runners import RunnerSpec, runner_spec
 from tuner.runs.folder import SearchFolder
-from tuner.selection.finals import BoardFailedError, Contender, Finalist, Standing, Verdict, contenders, decide, finalists
+from tuner.selection.finals import BoardFailedError, Contender, Finalist, Standing, Verdict, contenders, decide_finals, finalists
 from tuner.selection.finals_journal import Readings
 from tuner.selection.race import FAILED, TOLERANCE, Turn
 from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary, rounded_pace
@@ -132,7 +132,9 @@ def _verdict(
 
     with farm_of_finals(FinalsSpec(spec, programs), config, address) as farm:
         try:
-            verdict = decide(entered, baseline, levels, budget, lambda turns: journal.measured(turns, partial(read, farm)), seen, limit)
+            verdict = decide_finals(
+                entered, baseline, levels, budget, lambda turns: journal.measured(turns, partial(read, farm)), seen, limit
+            )
         except BoardFailedError:
             journal.forget()
             raise

@@ -21,7 +21,7 @@ from tuner.config import BudgetSettings, TuneConfig
 from tuner.farm.store_client import Scopes
 from tuner.farm.subgraph_searches import searches
 from tuner.platform.files import AnyPath
-from tuner.runs.folder import IDENTITY, began_with
+from tuner.runs.folder import IDENTITY, initial_lines
 from tuner.store.champions import Champion, StoredChampions, read_champions
 from tuner.store.packs import Conditions
 
@@ -42,7 +42,7 @@ def read_known(
     root: AnyPath, opened: LoweredModel, config: TuneConfig, conditions: Conditions, out: AnyPath, resume: bool
 ) -> KnownChampions:
     """Champions for every search of a model, or none.  Raises `BadInputError` where a run that is resumed began with others."""
-    began = began_with(out, "champions") if resume and (out / IDENTITY).is_file() else None
+    began = initial_lines(out, "champions") if resume and (out / IDENTITY).is_file() else None
     if began == ():
         return KnownChampions()
     names, genomes, runs = list[str](), list[tuple[Genome, ...]](), dict[str, None]()

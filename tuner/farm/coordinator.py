@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Literal, Protocol, Self
 
-from tuner.cost_model.model_file import Models, Trained
+from tuner.cost_model.model_file import Models, TrainingOutcome
 from tuner.cost_model.trainer import Trainer
 from tuner.farm.commit_log import Ledger
 from tuner.farm.crash_journal import Attempts
@@ -60,7 +60,7 @@ class Jobs(Protocol):
 
     def start(self, key: Key, job: Job | Training) -> None: ...
 
-    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
         """Jobs that are done; waits so long for one."""
         ...
 
@@ -119,7 +119,7 @@ class SerialJobs:
     def start(self, key: Key, job: Job | Training) -> None:
         self._job = (key, job)
 
-    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
         del patience_s
         assert self._job is not None
         (key, job), self._job = self._job, None
@@ -236,7 +236,7 @@ class Coordinator:
         assert self.rows is not None
         return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]), prior=self.trainer.prior)
 
-    def _receive(self, key: Key, result: EpochResult | Trained) -> None:
+    def _receive(self, key: Key, result: EpochResult | TrainingOutcome) -> None:
         if isinstance(result, EpochResult):
             self._running -= 1
             for pack, task in result.differing:

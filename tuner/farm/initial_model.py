@@ -14,7 +14,7 @@ from typing import NamedTuple
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_atomically
 from tuner.config import TuneConfig
-from tuner.cost_model.model_file import KeptModel, decoded_model
+from tuner.cost_model.model_file import StoredModel, decode_model
 from tuner.cost_model.packaged import NAME, packaged_model
 from tuner.cost_model.trainer import PRIOR
 from tuner.platform.files import AnyPath
@@ -28,7 +28,7 @@ class Prior(NamedTuple):
 
     name: str
     data: bytes
-    kept: KeptModel
+    kept: StoredModel
 
     @property
     def said(self) -> str:
@@ -107,4 +107,4 @@ def _read(path: AnyPath | Path, name: str) -> Prior:
         data = path.read_bytes()
     except OSError as error:
         raise BadInputError(f"--model {path}: cannot be read: {error.strerror or error}") from None
-    return Prior(name, data, decoded_model(data, f"--model {path}"))
+    return Prior(name, data, decode_model(data, f"--model {path}"))

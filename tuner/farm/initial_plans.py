@@ -28,7 +28,7 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.config import NPU, TuneConfig
 from tuner.platform.files import AnyPath
-from tuner.runs.folder import IDENTITY, began_with
+from tuner.runs.folder import IDENTITY, initial_lines
 
 _PREDICTION = "prediction"
 
@@ -66,7 +66,7 @@ def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: A
         genomes[where] = tuple(_genome(compiler, piece, where, order) for compiler, piece in pieces)
     if not (resume and (out / IDENTITY).is_file()):
         return Start(said, genomes)
-    began = began_with(out, "start")
+    began = initial_lines(out, "start")
     if said and said != began:
         short = [", ".join(digest[:8] for digest in some) or "none" for some in (began, said)]
         raise BadInputError(f"--start: {out} began with plans {short[0]}, not {short[1]}; leave --start out, or give another --out")

@@ -16,7 +16,7 @@ from simulator import terminal
 from tuner.farm.actions import DIED, Blame, Deliver, Failed, RetryPolicy, Send, WorkItem
 from tuner.farm.supervisor_loop import SupervisorLoop
 from tuner.platform.actors import Actors, Announce
-from tuner.platform.crash import one_line
+from tuner.platform.crash import error_line
 from tuner.platform.interfaces import Clock
 from tuner.platform.real import REAL
 
@@ -40,7 +40,7 @@ def _tried(call: Callable[[T], R], item: T) -> Outcome[R]:
     try:
         return Outcome(call(item), None)
     except Exception as error:  # noqa: BLE001  one item must not end the others
-        return Outcome(None, one_line(error))
+        return Outcome(None, error_line(error))
 
 
 @contextmanager

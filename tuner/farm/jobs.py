@@ -26,8 +26,8 @@ from simulator.kernel_list import compile_beside
 from tuner.config import BUILT_IN
 from tuner.cost_model.interface import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
 from tuner.cost_model.judge import retrain
-from tuner.cost_model.model_file import Models, Trained, TrainedModel
-from tuner.cost_model.training_rows import unpacked_rows
+from tuner.cost_model.model_file import Models, TrainedModel, TrainingOutcome
+from tuner.cost_model.training_rows import unpack_rows
 from tuner.farm.reading_conflicts import FirstReadings
 from tuner.farm.recorder import Recorder
 from tuner.farm.search_spec import SearchSpec
@@ -41,7 +41,7 @@ from tuner.measure.replay import unpack_measurements
 from tuner.measure.request import Measurement, Measurer, Request
 from tuner.measure.store_lookup import NAMED, WORKER, Memo
 from tuner.platform.cpus import usable_cpus
-from tuner.platform.crash import one_line
+from tuner.platform.crash import error_line
 from tuner.search.epoch import FIRST, LAG, exchanges, first_programs, run_epoch
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
@@ -92,7 +92,7 @@ class Job(NamedTuple):
 class Training(NamedTuple):
     """Model number `number`; `models` is the number of the one that it competes with.
 
-    version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.cost_model.training_rows.packed_rows`); b''
+    version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.cost_model.training_rows.pack_rows`); b''
     while they are not read.  prior: what the run began with, which competes as well.
     """
 
@@ -235,7 +235,7 @@ class JobRunner:
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
             self.predictors = [None if loaded[0] is None else AtLevel(loaded[0], condition) for condition in self.conditions.values()]
 
-    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
+    def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | TrainingOutcome:
         """measurer: who measures instead of the evaluator here."""
         self.hear(update)
         if isinstance(job, Training):
@@ -308,7 +308,7 @@ class JobRunner:
         try:
             measurement = self.evaluator.measure(request)
         except Exception as error:  # noqa: BLE001  one bad candidate must not end the run; its row says what it was
-            measurement = self.evaluator.failed(request, "crash", one_line(error))
+            measurement = self.evaluator.failed(request, "crash", error_line(error))
         finally:
             self.done += 1
         worker = f"{WORKER}{measurement.pack[:NAMED]}" if measurement.pack else self.worker
@@ -331,9 +331,9 @@ class JobRunner:
 
         return spared
 
-    def _train(self, training: Training) -> Trained:
+    def _train(self, training: Training) -> TrainingOutcome:
         older = self.models[0] if training.models and self.models else None
-        rows = unpacked_rows(training.rows)
+        rows = unpack_rows(training.rows)
         trained = retrain(self.cost_model, rows, self.spec.origin.seed, self.spec.config.model, older, training.prior)
         self.done += 1
         return trained

@@ -8,7 +8,7 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.measure.runners import runner_plugin
-from tuner.platform.module_path import search_here
+from tuner.platform.module_path import search_current_folder
 from tuner.platform.ray_info import on_this_computer
 from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, TARGETS, Plugin, PluginKind, find
 from tuner.runs.folder import IDENTITY, read_json
@@ -22,7 +22,7 @@ def external_plugins(config: TuneConfig, serial: bool, address: str | None) -> t
     """
     named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
     if named:
-        search_here()  # workers are told (`tuner.platform.ray_cluster.worker_environment`), wherever they are started
+        search_current_folder()  # workers are told (`tuner.platform.ray_cluster.worker_environment`), wherever they are started
     local = serial or on_this_computer(address)
     return tuple(_plugin(kind, name, local) for kind, name in named)
 

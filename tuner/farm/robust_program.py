@@ -14,7 +14,7 @@ from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.log.read import read_log, read_table
 from tuner.platform.files import AnyPath
 from tuner.runs.dataframes import program_cycles
-from tuner.selection.robust import robust
+from tuner.selection.robust import most_robust
 
 
 def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Sequence[str]) -> list[Plan] | None:
@@ -32,7 +32,7 @@ def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Seq
 def robust_plan(log: pd.DataFrame, tasks: pa.Table, levels: Sequence[str]) -> Plan | None:
     """Of one search.  log, tasks: of it, with the columns that are read above."""
     programs = program_cycles(log, levels)
-    index = robust(programs.cycles)
+    index = most_robust(programs.cycles)
     if index is None:
         return None
     (payload,) = tasks.filter(pc.equal(pc.cast(tasks["task"], "string"), programs.tasks[index]))["payload"].to_pylist()

@@ -18,9 +18,9 @@ from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
 from tuner.config import BUILT_IN
 from tuner.cost_model.interface import conditions_of
-from tuner.cost_model.model_file import KeptModel
+from tuner.cost_model.model_file import StoredModel
 from tuner.cost_model.trainer import Trainer
-from tuner.cost_model.training_rows import packed_rows, rows_of_search
+from tuner.cost_model.training_rows import pack_rows, rows_of_search
 from tuner.farm.board_drift import BoardWatch
 from tuner.farm.commit_log import Ledger, RunBudget
 from tuner.farm.coordinator import Coordinator, Jobs
@@ -55,7 +55,7 @@ def durable_rows(folder: AnyPath, ledger: Ledger, spec: SearchSpec, tasks: int) 
     """
     ledger.log.flush()
     conditions = np.stack(list(conditions_of(spec.target_graph, spec.levels).values()))
-    return packed_rows(rows_of_search(folder, ledger.log.origin.run, first(ledger.numbers, tasks), conditions))
+    return pack_rows(rows_of_search(folder, ledger.log.origin.run, first(ledger.numbers, tasks), conditions))
 
 
 class SearchEnd(NamedTuple):
@@ -77,7 +77,7 @@ class SearchRun:
     def __init__(
         self, world: Platform, spec: SearchSpec, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
         budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
-        prior: KeptModel | None = None,
+        prior: StoredModel | None = None,
         storing: StoreClient | None = None,
     ) -> None:  # fmt: skip
         self.storing = storing
@@ -134,7 +134,7 @@ class SearchRun:
         return Snapshot(champions.programs, best, baseline, dict(failures), note, readings)
 
     def _resume(
-        self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Mapping[Genome, str]] | None, prior: KeptModel | None
+        self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Mapping[Genome, str]] | None, prior: StoredModel | None
     ) -> None:
         """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
         in its place, and then it is what the log says."""

@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
-from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
+from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
 
 DEPTH = 2  # pieces of work that lie with an actor
 BUILD_TRIES = 3
@@ -266,7 +266,7 @@ class Supervision:
 
     # what actors say
 
-    def _said(self, slot: _Slot, event: Announced | Progress, now_s: float) -> None:
+    def _said(self, slot: _Slot, event: Announced | JobProgress, now_s: float) -> None:
         if isinstance(event, Announced):
             slot.trying, slot.since_s = event.item, now_s
         elif event.items != slot.items:

@@ -34,7 +34,7 @@ from simulator.npu.errors import BadInputError
 from tuner.log.digests import task_digest, text_digest
 from tuner.log.read import read_log, read_rows
 from tuner.platform.files import AnyPath
-from tuner.runs.folder import IDENTITY, began_with
+from tuner.runs.folder import IDENTITY, initial_lines
 from tuner.runs.list_runs import RunEntry, open_run
 from tuner.search.epoch_report import pack_segments
 
@@ -102,7 +102,7 @@ def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[s
     runs = [open_run(path) for path in paths]
     if not (resume and (out / IDENTITY).is_file()):
         return tuple(map(_said, runs))
-    recorded = began_with(out, "warm_start")
+    recorded = initial_lines(out, "warm_start")
     began, asked = [line.split(" ")[0] for line in recorded], [str(run.identity["run"]) for run in runs]
     if asked and asked != began:
         differing = next((run for run in (*asked, *began) if (run in asked) != (run in began)), "their order")

@@ -16,16 +16,16 @@ from tuner.config import NPU, TuneConfig
 from tuner.farm.board_finals import cycles_read
 from tuner.farm.subgraph_searches import SearchedSubgraph
 from tuner.finalize.champions import ChosenPlans, write_plans
-from tuner.platform.crash import one_line
+from tuner.platform.crash import error_line
 from tuner.platform.local_files import LocalPath
 from tuner.run_session import SessionEnd
 from tuner.runs.folder import RunFolder
-from tuner.selection.variant_choice import Candidates, ShippedVariants, not_judged, shipment
+from tuner.selection.variant_choice import Candidates, ShippedVariants, choose_variants, unjudged_reason
 from tuner.tune_request import TuneRequest
 from tuner.verify.check import random_feeds
-from tuner.verify.fixed_point import referred
-from tuner.verify.reference import Stored, reference
-from tuner.verify.values import Values, values_of
+from tuner.verify.fixed_point import apply_fixed_point
+from tuner.verify.reference import StoredTensors, run_reference
+from tuner.verify.values import Values, compare_values
 
 
 class CompiledRun(NamedTuple):
@@ -63,8 +63,8 @@ def compile_plans(
     if chosen.verdicts:
         read = {chosen.plans[name].digest: cycles_read(searches, chosen.verdicts, p, levels) for name, p in chosen.by_search.items()}
     candidates = Candidates(champions, _measured_robust(opened, chosen.plans.get("robust"), levels, simulated))
-    why_not_judged = not_judged(config.runner.name, config.target.name)
-    shipped = shipment(opened, candidates, request.variants, read, why_not_judged, request.insure)
+    why_not_judged = unjudged_reason(config.runner.name, config.target.name)
+    shipped = choose_variants(opened, candidates, request.variants, read, why_not_judged, request.insure)
     write_plans(folder.plans, {level: variant.plan for level, variant in shipped.variants.items()})
     baselines = measure(opened, chosen.baselines)
     package(opened, containers_of(opened, shipped.variants), folder.best, request.style)
@@ -72,7 +72,7 @@ def compile_plans(
     try:
         values = _compare_values(opened, folder, same_as, request.style)
     except (TilefarmError, OSError) as error:  # a search is not thrown away for want of a comparison
-        return CompiledRun(shipped, baselines, read, same_as, {}, (f"not compared with onnxruntime: {one_line(error)}",))
+        return CompiledRun(shipped, baselines, read, same_as, {}, (f"not compared with onnxruntime: {error_line(error)}",))
     faults = tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
     return CompiledRun(shipped, baselines, read, same_as, values, faults)
 
@@ -106,7 +106,9 @@ def _compare_values(
     feeds = random_feeds(session, 0)
     values: dict[str, Values] = {}
     with file_with_body(opened.written, folder.best, style, folder.path / ".tmp") as body:
-        expected = referred(reference(body, feeds, Stored.of(session.compiled)), session.compiled, folder.best, feeds, body)
+        expected = apply_fixed_point(
+            run_reference(body, feeds, StoredTensors.of(session.compiled)), session.compiled, folder.best, feeds, body
+        )
         for level, twin in same_as.items():
-            values[level] = values_of(session, feeds, expected, level) if twin is None else values[twin]
+            values[level] = compare_values(session, feeds, expected, level) if twin is None else values[twin]
     return values

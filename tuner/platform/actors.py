@@ -32,7 +32,7 @@ class Lost(NamedTuple):
     outside: bool = False
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """Event of a living actor.  items: finished ones of its current job."""
 
     actor: Actor
@@ -67,7 +67,7 @@ class Raised(NamedTuple):
 BUILDING = -1
 
 
-Event = Built | Lost | Progress | Announced | Done | Raised
+Event = Built | Lost | JobProgress | Announced | Done | Raised
 
 
 class Message(NamedTuple):

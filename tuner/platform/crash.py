@@ -20,19 +20,19 @@ from simulator.npu.files import atomic_write
 _PACKAGES = ("tilefarm", "numba", "numpy", "onnx", "onnxruntime", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Exception as a line of the log."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
-def details(error: BaseException, doing: str) -> str:
+def crash_details(error: BaseException, doing: str) -> str:
     """Details of an error: the command, versions, and the complete traceback."""
     versions = ", ".join(f"{name} {version_of(name)}" for name in _PACKAGES)
     head = (doing, f"Python {platform.python_version()} on {platform.platform()}, {os.cpu_count()} CPUs", versions)
     return "\n".join((*head, "", *traceback.format_exception(error)))
 
 
-def keep(text: str, folders: Iterable[Path]) -> Path | None:
+def write_crash_file(text: str, folders: Iterable[Path]) -> Path | None:
     """Write `crash-*.txt` into the first writable folder of `folders`, else into the temporary folder; None if nothing can be written."""
     data = [text.encode(errors="backslashreplace")]
     for folder in folders:

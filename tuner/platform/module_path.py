@@ -6,18 +6,18 @@ import os
 import sys
 
 
-def search_here() -> None:
+def search_current_folder() -> None:
     """Put the current folder first on the search path, as `python -m` does and an installed command does not."""
     if (folder := os.getcwd()) not in sys.path:
         sys.path.insert(0, folder)
 
 
-def is_pythons(folder: str) -> bool:
+def is_python_folder(folder: str) -> bool:
     """Whether a folder belongs to the interpreter or its environment.  Not everything below the prefix: that may be /usr."""
     return folder.startswith(tuple(os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)))
 
 
-def folders() -> list[str]:
+def module_folders() -> list[str]:
     """Folders of `sys.path`, absolute, in order."""
     paths = dict.fromkeys(os.path.abspath(entry) for entry in sys.path)  # '' is the current folder
-    return [folder for folder in paths if not is_pythons(folder)]
+    return [folder for folder in paths if not is_python_folder(folder)]

@@ -24,9 +24,9 @@ from ray.exceptions import ActorUnavailableError, NodeDiedError, RayError, RayTa
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from simulator import terminal
-from tuner.platform.actors import BUILDING, Actor, Announced, Built, Done, Event, Lost, Message, Progress, Raised, Worker
-from tuner.platform.crash import one_line
-from tuner.platform.ray_cluster import Say, connect, cpus, release, reserve, start_trouble, worker_environment
+from tuner.platform.actors import BUILDING, Actor, Announced, Built, Done, Event, JobProgress, Lost, Message, Raised, Worker
+from tuner.platform.crash import error_line
+from tuner.platform.ray_cluster import Say, cluster_cpus, connect, release_group, reserve_group, start_trouble, worker_environment
 
 PULSE_S = 10.0  # a report costs the driver as much as a job, and most jobs end earlier
 START_S = 20.0  # with free resources a process starts within seconds; its construction may take minutes
@@ -111,8 +111,8 @@ class RayActors:
         self._running: dict[Actor, _Running] = {}
         self._group: Any = None
         try:
-            self.count = count or max(1, cpus()[0])
-            self._group = reserve(self.count, wait_s, self._name, say, resource)
+            self.count = count or max(1, cluster_cpus()[0])
+            self._group = reserve_group(self.count, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
             self._say, self._say_late_s = say, time.monotonic() + START_S
         except BaseException:
@@ -168,7 +168,7 @@ class RayActors:
             for running in self._running.values():
                 ray.kill(running.actor, no_restart=True)
             if self._group is not None:
-                release(self._group)
+                release_group(self._group)
         self._running, self._group = {}, None
         self._connection.close()
 
@@ -196,9 +196,9 @@ class RayActors:
         except RayError as error:
             self.kill(actor)  # an unreachable actor may be alive
             outside = isinstance(error, NodeDiedError | ActorUnavailableError) or NODE_DIED in str(error)
-            return Lost(actor, one_line(error), outside)
+            return Lost(actor, error_line(error), outside)
         if kind == "finished":
-            return Progress(actor, job, content)
+            return JobProgress(actor, job, content)
         if kind == "announced":
             return Announced(actor, job, content)
         running.sent.popleft()

@@ -33,7 +33,7 @@ from simulator import terminal
 from simulator.npu.errors import BadInputError
 from tuner.platform.actors import ClusterGoneError
 from tuner.platform.cpus import usable_cpus
-from tuner.platform.module_path import folders, is_pythons
+from tuner.platform.module_path import is_python_folder, module_folders
 from tuner.platform.ray_files import provide_token, ray_folder, token_path
 
 CONNECT_S = 3.0
@@ -174,7 +174,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         return _joined(handler)
     if wanted != "auto":
         require_token(wanted, option)
-        probe(wanted, option)
+        probe_head(wanted, option)
     try:
         ray.init(address=wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -220,7 +220,7 @@ def _is_mine(host: str) -> bool:
         return False
 
 
-def probe(address: str, option: str = "--address") -> None:
+def probe_head(address: str, option: str = "--address") -> None:
     """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process.  option: source of the address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
@@ -249,12 +249,12 @@ def _tighten_token() -> None:
         token.chmod(0o600)
 
 
-def cpus() -> tuple[int, int]:
+def cluster_cpus() -> tuple[int, int]:
     """Number of free CPUs and of all CPUs of the cluster."""
     return int(ray.available_resources().get("CPU", 0)), int(ray.cluster_resources().get("CPU", 0))
 
 
-def reserve(workers: int, wait_s: float, name: str, say: Say = terminal.say, resource: str | None = None) -> Any:
+def reserve_group(workers: int, wait_s: float, name: str, say: Say = terminal.say, resource: str | None = None) -> Any:
     """Reserve a placement group with a CPU (and one unit of a custom `resource`) per worker.
 
     Reports a wait; raises `BadInputError` without resources within `wait_s` seconds.
@@ -264,7 +264,7 @@ def reserve(workers: int, wait_s: float, name: str, say: Say = terminal.say, res
     end_s = time.monotonic() + wait_s
     patience_s = 1.0  # a cluster with free resources answers earlier, without a message
     while not group.wait(timeout_seconds=max(0.0, min(patience_s, end_s - time.monotonic()))):
-        free, total = cpus()
+        free, total = cluster_cpus()
         if time.monotonic() >= end_s:
             remove_placement_group(group)
             raise BadInputError(
@@ -287,7 +287,7 @@ def start_trouble() -> str:
     return f"Ray's logs are in {logs}"
 
 
-def release(group: Any) -> None:
+def release_group(group: Any) -> None:
     """Release a reservation."""
     if ray.is_initialized():
         remove_placement_group(group)
@@ -299,9 +299,9 @@ def worker_environment() -> dict[str, str]:
     The driver's `sys.path` (without Python's own folders) is passed, so that workers import the same tree, installed or not; a
     `working_dir` would be packed and shipped at every start.
     """
-    paths = [folder for folder in folders() if os.path.isdir(folder)]
+    paths = [folder for folder in module_folders() if os.path.isdir(folder)]
     root = str(Path(__file__).resolve().parents[2])
-    if root not in paths and not is_pythons(root):
+    if root not in paths and not is_python_folder(root):
         paths.insert(0, root)
     # ${...}: keeps a node's own setting
     return {"PYTHONPATH": os.pathsep.join([*paths, "${PYTHONPATH}"]), **dict.fromkeys(ONE_THREAD, "1"), **ONE_HEAP}

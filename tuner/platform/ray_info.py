@@ -77,14 +77,14 @@ def _runs_here() -> bool:
 
 
 def _ask(address: str | None) -> dict[str, Any]:
-    from tuner.platform.ray_cluster import connect, cpus
+    from tuner.platform.ray_cluster import cluster_cpus, connect
 
     logging.disable(logging.CRITICAL)
     connection = connect(address)
     import ray
 
     try:
-        free, total = cpus()
+        free, total = cluster_cpus()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         return {
             "address": ray.get_runtime_context().gcs_address,

@@ -108,7 +108,7 @@ class Figures:
         )
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """HTML table.  Columns with names that start with `<` are text (left), others numbers (right)."""
     kinds = [' class="text"' if name.startswith("<") else "" for name in columns]
     head = "".join(f"<th{kind}>{as_text(name.removeprefix('<'))}</th>" for name, kind in zip(columns, kinds, strict=True))
@@ -118,7 +118,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """Number with its noun: `1 seed`, `2 seeds`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
@@ -145,14 +145,14 @@ class Section(NamedTuple):
     html: str
 
 
-def section(anchor: str, title: str, lead: str, *parts: str) -> Section:
+def html_section(anchor: str, title: str, lead: str, *parts: str) -> Section:
     """Section of a page.  title: also in the navigation; parts: HTML; all others are text, with commands in `backticks`."""
     lead_html = re.sub("`([^`]+)`", r"<code>\1</code>", as_text(lead))
     html = f'<section id="{anchor}"><h2>{as_text(title)}</h2><p>{lead_html}</p>{"".join(parts)}</section>'
     return Section(anchor, title, html)
 
 
-def tabs(parts: dict[str, str]) -> str:
+def html_tabs(parts: dict[str, str]) -> str:
     """Tabs, one per part, in order; only the first is drawn at once."""
     names = list(parts)
     buttons = "".join(
@@ -165,7 +165,7 @@ def tabs(parts: dict[str, str]) -> str:
     return f'<div class="tabs">{buttons}</div>{bodies}'
 
 
-def document(title: str, about: str, sections: Sequence[Section], again_s: int | None = None) -> str:
+def html_document(title: str, about: str, sections: Sequence[Section], again_s: int | None = None) -> str:
     """Complete page.  title, about: text.  again_s: the browser reloads after this many seconds."""
     refresh = "" if again_s is None else f'<meta http-equiv="refresh" content="{again_s}">'
     nav = "".join(f'<a href="#{anchor}">{as_text(name)}</a>' for anchor, name, _ in sections)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tuner.platform.files import AnyPath
-from tuner.report.html import Figures, document, section, table
+from tuner.report.html import Figures, html_document, html_section, html_table
 from tuner.report.run_page import run_page
 from tuner.report.search_figures import curves
-from tuner.report.standing_rows import BEST, best_rows, standing_rows
+from tuner.report.standing_rows import BEST, best_rows, progress_rows
 from tuner.report.view import open_view
 from tuner.runs.dataframes import asked_programs, over_time
 from tuner.runs.list_runs import baseline_of, open_run
-from tuner.runs.progress import read_standing, standing_of
-from tuner.runs.subgraph_runs import copies
+from tuner.runs.progress import progress_of_log, read_progress_log
+from tuner.runs.subgraph_runs import subgraph_copies
 
 AGAIN_S = 10
 _STANDING = "By the rows that the run has published."
@@ -25,15 +25,15 @@ def live_page(path: AnyPath) -> str:
     run = open_run(path)
     if run.summary is not None:
         return run_page(open_view(path))
-    log, baseline, figures = read_standing(run), baseline_of(run), Figures()
-    now = standing_of(run, log)
-    sections = [section("standing", "How far it is", _STANDING, table(("<what", "<now"), standing_rows(run, now).items()))]
+    log, baseline, figures = read_progress_log(run), baseline_of(run), Figures()
+    now = progress_of_log(run, log)
+    sections = [html_section("standing", "How far it is", _STANDING, html_table(("<what", "<now"), progress_rows(run, now).items()))]
     if now.best:
-        sections.append(section("best", "Best so far", _BEST, table(BEST, best_rows(now, baseline))))
+        sections.append(html_section("best", "Best so far", _BEST, html_table(BEST, best_rows(now, baseline))))
     if log is not None and now.best and baseline:
-        served = copies(path)
+        served = subgraph_copies(path)
         drawn = figures.place(curves(over_time(asked_programs(log.table.to_pandas(), served), served, baseline)))
-        sections.append(section("search", "Against measured programs", "At 1 a program is as fast as the baseline.", drawn))
+        sections.append(html_section("search", "Against measured programs", "At 1 a program is as fast as the baseline.", drawn))
     title = f"{run.identity['model']} on {run.identity['machine']}"
     about = f"{run.identity['run']} · {run.state} · read at {datetime.now(UTC):%H:%M:%S} UTC, again every {AGAIN_S} s"
-    return document(title, about, sections, AGAIN_S)
+    return html_document(title, about, sections, AGAIN_S)

@@ -73,7 +73,7 @@ def latency(run: RunView) -> go.Figure:
     return drawn
 
 
-def behind(run: RunView) -> go.Figure:
+def excess_latency(run: RunView) -> go.Figure:
     """Excess latency of every variant over the fastest at the same share: the cost of a wrong variant."""
     drawn = figure("share of the DDR bandwidth that is left", "over the fastest variant", 320)
     response = run.response
@@ -141,7 +141,7 @@ def _bars(timeline: Timeline, rows: NDArray[np.int64], gap: int) -> Iterator[tup
     yield from zip(start[new].tolist(), close.tolist(), segment[new].tolist(), first.tolist(), last.tolist(), strict=True)
 
 
-def standing(timeline: Timeline) -> go.Figure:
+def engine_shares(timeline: Timeline) -> go.Figure:
     """Time of every engine: work, waits by cause, and idle after its last work."""
     stalls = timeline.stalls
     lanes = [(core, engine) for core in range(timeline.cores) for engine in list(Engine)[: Engine.SCALAR] if _works(timeline, core, engine)]

@@ -14,7 +14,7 @@ from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
-from tuner.report.html import Figures, as_text, counted, document, error_text, preformatted, section, table, tabs
+from tuner.report.html import Figures, as_text, count_text, error_text, html_document, html_section, html_table, html_tabs, preformatted
 from tuner.report.view import RunView
 from tuner.summary import HostNodeSummary
 
@@ -23,9 +23,9 @@ def run_page(run: RunView) -> str:
     """Complete page of a finished run."""
     figures, summary = Figures(), run.summary
     sections = [
-        section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary), _robust(summary), _pieces(summary)),
-        section("latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)),
-        section(
+        html_section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary), _robust(summary), _pieces(summary)),
+        html_section("latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)),
+        html_section(
             "search",
             "Best so far",
             "Every line starts at the first program of the run, layer by layer before any tuning; at 1 it is as fast as the baseline.",
@@ -36,10 +36,14 @@ def run_page(run: RunView) -> str:
             f"<h3>By what proposed the programs</h3><p>{_PROPOSED}</p>",
             figures.place(search.by_proposer(run)),
         ),
-        section(
-            "plans", "Where the time goes", _PLANS, _grouped(summary), tabs({name: _plan(run, name, figures) for name in _distinct(run)})
+        html_section(
+            "plans",
+            "Where the time goes",
+            _PLANS,
+            _grouped(summary),
+            html_tabs({name: _plan(run, name, figures) for name in _distinct(run)}),
         ),
-        section(
+        html_section(
             "model",
             "Predictions",
             f"{_PREDICTED} {describe_proposers(summary)}",
@@ -47,8 +51,8 @@ def run_page(run: RunView) -> str:
             _frame(search.prediction_quality(run), 2),
             _TRAININGS + _history(run.history) if run.history else "",
         ),
-        section("farm", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run), _boards(run)),
-        section("settings", "Settings and versions", "What a repetition needs.", _settings(run)),
+        html_section("farm", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run), _boards(run)),
+        html_section("settings", "Settings and versions", "What a repetition needs.", _settings(run)),
     ]
     # the heading counts all readings, also those outside the search
     title = f"{summary['model']} on {summary['machine']}"
@@ -57,7 +61,7 @@ def run_page(run: RunView) -> str:
     measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured by {readings:,} readings"
     lost = f" · {run.lost:,} rows of its log were lost" if run.lost else ""
     about = f"{summary['run']} · {run.compiled.types} · seed {summary['seed']} · {measured}{lost}"
-    return document(title, about, sections)
+    return html_document(title, about, sections)
 
 
 _RESULT = (
@@ -123,11 +127,16 @@ def _result(summary: dict[str, Any]) -> str:
             (name, *((error_text(row["max_rel_error"]), rounding, error_text(row["limit_rel_error"])) if compared else ("", "", "")))
         )
     cycle_rows = [(name, *(_fitting(row["variant_cycles"].get(variant, "")) for variant in levels)) for name, row in levels.items()]
-    matrix = table(("<at level", *(f"variant {name}" for name in levels)), cycle_rows)
-    values = table(("<level", "max error", "of rounding", "limit"), errors)
-    bound = _pace(summary.get("frames", 1), levels) + f"<h3>Bound</h3><p>{_BOUND}</p>" + table(BOUND_COLUMNS, bound_rows(levels))
+    matrix = html_table(("<at level", *(f"variant {name}" for name in levels)), cycle_rows)
+    values = html_table(("<level", "max error", "of rounding", "limit"), errors)
+    bound = _pace(summary.get("frames", 1), levels) + f"<h3>Bound</h3><p>{_BOUND}</p>" + html_table(BOUND_COLUMNS, bound_rows(levels))
     variants = bound + "<h3>Every variant at every level, cycles</h3>" + matrix
-    return table((*columns, *(["shared memory bytes"] if shared else [])), rows) + variants + "<h3>Values against onnxruntime</h3>" + values
+    return (
+        html_table((*columns, *(["shared memory bytes"] if shared else [])), rows)
+        + variants
+        + "<h3>Values against onnxruntime</h3>"
+        + values
+    )
 
 
 def _pace(frames: int, levels: dict[str, Any]) -> str:
@@ -139,7 +148,7 @@ def _pace(frames: int, levels: dict[str, Any]) -> str:
         (name, frames, f"{row['latency_us']:,.1f}", f"{row['cycles_per_frame']:,.1f}", f"{row['frames_per_s']:,.1f}")
         for name, row in levels.items()
     ]
-    return "<h3>Throughput</h3>" + table(columns, rows)
+    return "<h3>Throughput</h3>" + html_table(columns, rows)
 
 
 def _fitting(cycles: int | str | None) -> int | str:
@@ -151,7 +160,7 @@ def _robust(summary: dict[str, Any]) -> str:
     first, *remarks = robust_lines(summary)
     text = f"<h3>One program or one for each level</h3><p>{as_text(first)} {_ROBUST}</p>"
     if summary["robust"] is not None:
-        text += table(robust_columns(summary["robust"]), robust_rows(summary))
+        text += html_table(robust_columns(summary["robust"]), robust_rows(summary))
     return text + ("<ul>" + "".join(f"<li>{as_text(line)}</li>" for line in remarks) + "</ul>" if remarks else "")
 
 
@@ -165,7 +174,7 @@ def _unconfirmed(summary: dict[str, Any]) -> str:
     if weights:
         note = f" The first {_MOST} of {len(weights)}:" if len(weights) > _MOST else ""
         text += f"<h3>Weights that {as_text(summary['dtype'])} does not hold</h3><p>Infinite in the file, or all 0.{note}</p>"
-        text += table(("<weight", "largest in float32", "held"), weights[:_MOST])
+        text += html_table(("<weight", "largest in float32", "held"), weights[:_MOST])
     return text
 
 
@@ -176,15 +185,15 @@ def _pieces(summary: dict[str, Any]) -> str:
         levels = list(pieces[0]["cycles"])
         rows = [(p["piece"], p["operators"], p["first_operator"], p["last_operator"], *p["cycles"].values()) for p in pieces]
         columns = ("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels))
-        text += "<h3>Pieces</h3><p>One after the other; their cycles add up.</p>" + table(columns, rows)
+        text += "<h3>Pieces</h3><p>One after the other; their cycles add up.</p>" + html_table(columns, rows)
     if host:
         share = summary["npu_mac_share"]
         work = f"{1 - share:.1%} of its multiply-adds" if share is not None else "with multiply-adds that cannot be counted"
         groups = host_groups([HostNodeSummary.model_validate(node) for node in host])
         more = f" The {_MOST} reasons with the most work:" if len(groups) > _MOST else ""
         text += (
-            f"<h3>With the host</h3><p>{counted(len(host), 'node')} of the model, {work}; no figure here has their time.{more}</p>"
-        ) + table(
+            f"<h3>With the host</h3><p>{count_text(len(host), 'node')} of the model, {work}; no figure here has their time.{more}</p>"
+        ) + html_table(
             ("nodes", "<operators", "MACs", "<the first", "<why"),
             [(len(g.nodes), g.kinds, "n/a" if g.macs is None else g.macs, g.nodes[0].node, g.nodes[0].why) for g in groups[:_MOST]],
         )
@@ -200,13 +209,13 @@ def _crossings(run: RunView, figures: Figures) -> str:
     if len(run.response.variants) == 1:
         return "<p>One program is the best at every level.</p>"
     reduced = any(run.machine.granted(level) != run.machine.full_grant for level in run.levels)
-    cost = "<h3>What the wrong variant costs</h3>" + figures.place(machine.behind(run)) + (_GRANTS if reduced else "")
+    cost = "<h3>What the wrong variant costs</h3>" + figures.place(machine.excess_latency(run)) + (_GRANTS if reduced else "")
     crossings = machine.crossings(run)
     if not crossings:
         return cost + "<p>No two variants cross on this range.</p>"
     us = 1e6 / run.machine.clock_hz
     rows = [(f"{c.share:.3f}", f"{c.cycles * us:,.1f}", c.lighter, c.heavier) for c in crossings]
-    return cost + "<h3>Crossings</h3>" + table(("at DDR share", "latency µs", "<faster above", "<faster below"), rows)
+    return cost + "<h3>Crossings</h3>" + html_table(("at DDR share", "latency µs", "<faster above", "<faster below"), rows)
 
 
 def _distinct(run: RunView) -> list[str]:
@@ -242,24 +251,25 @@ def _plan(run: RunView, level: str, figures: Figures) -> str:
     )
     return "".join((
         f"<h3>Pipeline: {t.cycles:,} cycles, {len(t.code):,} instructions</h3>", figures.place(machine.pipeline(run, t)),
-        "<h3>What the engines did</h3>", figures.place(machine.standing(t)),
+        "<h3>What the engines did</h3>", figures.place(machine.engine_shares(t)),
         "<h3>Buffers</h3><p>Bytes that will still be read, of core 0, against the memory's size.</p>", figures.place(machine.occupancy(t)),
         "<h3>DDR</h3>", figures.place(machine.bandwidth(t)),
         "<h3>Roofline by segment</h3><p>The area of a point is its share of the run.</p>", figures.place(machine.roofline(run, level, t)),
-        f"<h3>{'The twenty longest segments' if len(segments) > 20 else 'Segments, longest first'}</h3>", _SEGMENTS, table(columns, rows),
+        f"<h3>{'The twenty longest segments' if len(segments) > 20 else 'Segments, longest first'}</h3>", _SEGMENTS, html_table(columns,
+        rows),
     ))  # fmt: skip
 
 
 def _frame(frame: Any, text_columns: int) -> str:
     names = [f"<{name}" if i < text_columns else str(name) for i, name in enumerate(frame.columns)]
-    return table(names, frame.itertuples(index=False, name=None)) if len(frame) else "<p>No predictions.</p>"
+    return html_table(names, frame.itertuples(index=False, name=None)) if len(frame) else "<p>No predictions.</p>"
 
 
 def _history(history: list[dict[str, Any]]) -> str:
     flat = [dict(_leaves(row)) for row in history]
     metrics = [key for key in flat[0] if key not in ("file", "level", "promoted")]
     rows = [(row["file"], row["level"], "yes" if row["promoted"] else "no", *(_number(row.get(key)) for key in metrics)) for row in flat]
-    return table(("<file", "<level", "<promoted", *(key.replace("_", " ") for key in metrics)), rows)
+    return html_table(("<file", "<level", "<promoted", *(key.replace("_", " ") for key in metrics)), rows)
 
 
 def _leaves(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -279,7 +289,7 @@ def _failures(run: RunView) -> str:
     if not len(frame):
         return "<h3>Failures</h3><p>None.</p>"
     rows = frame.itertuples(index=False, name=None)
-    return "<h3>Failures</h3><p>Infeasible plans are an ordinary outcome; crash and timeout are not.</p>" + table(
+    return "<h3>Failures</h3><p>Infeasible plans are an ordinary outcome; crash and timeout are not.</p>" + html_table(
         ("<status", "<kind", "tasks", "<first message"), rows
     )
 
@@ -296,7 +306,7 @@ def _boards(run: RunView) -> str:
         (board, firmware, rows, f"{low:+.1%} to {high:+.1%}", flagged)
         for board, firmware, rows, low, high, flagged in frame.itertuples(index=False, name=None)
     ]
-    return f"<h3>Boards</h3><p>{text}</p>" + table(("<board", "<firmware", "rows", "canary", "flagged"), rows)
+    return f"<h3>Boards</h3><p>{text}</p>" + html_table(("<board", "<firmware", "rows", "canary", "flagged"), rows)
 
 
 def _settings(run: RunView) -> str:
@@ -310,4 +320,4 @@ def _settings(run: RunView) -> str:
         ("wall seconds", f"{summary['wall_s']:g}"), ("tags", ", ".join(f"{k}={v}" for k, v in summary["tags"].items())),
         *((f"version of {name}", value) for name, value in summary["versions"].items()),
     ]  # fmt: skip
-    return table(("<what", "<value"), facts) + "<h3>config.yaml</h3>" + preformatted(run.config)
+    return html_table(("<what", "<value"), facts) + "<h3>config.yaml</h3>" + preformatted(run.config)

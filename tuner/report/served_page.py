@@ -9,7 +9,7 @@ from threading import Lock
 from time import monotonic
 
 from simulator.npu.errors import TilefarmError
-from tuner.report.html import document, section
+from tuner.report.html import html_document, html_section
 from tuner.report.live_page import AGAIN_S
 
 LOOPBACK = "127.0.0.1"
@@ -35,7 +35,7 @@ class ServedPage(ThreadingHTTPServer):
         try:
             return self._make()
         except TilefarmError as error:
-            return document("No page just now", str(error), [section("error", "What is wrong", str(error))], AGAIN_S)
+            return html_document("No page just now", str(error), [html_section("error", "What is wrong", str(error))], AGAIN_S)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ from tuner.runs.progress import Progress
 BEST = ("<level", "best cycles", "baseline", "speed-up")
 
 
-def standing_rows(run: RunEntry, now: Progress) -> dict[str, object]:
+def progress_rows(run: RunEntry, now: Progress) -> dict[str, object]:
     """Rows of a run's progress: name -> value."""
     rows: dict[str, object] = {"run": run.identity["run"], "state": run.state, "programs measured": programs_text(now)}
     rows["tasks measured"] = now.tasks

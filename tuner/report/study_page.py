@@ -17,7 +17,7 @@ from tuner.config import Choice, Range
 from tuner.cost_model.optuna_ranges import distribution
 from tuner.measure.merit import speedup
 from tuner.platform.files import AnyPath
-from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
+from tuner.report.html import Figures, as_text, count_text, html_document, html_section, html_table, html_tabs, preformatted
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.runs.study_summary import setting_text, study_summary
 
@@ -52,24 +52,24 @@ def study_page(folder: AnyPath) -> str:
     shares = importances(trial_rows, spans)
     shown = figures.place(_importance(shares)) if shares else f"<p>Needs {_FEW} trials with different values.</p>"
     sections = [
-        section("result", "Result", _RESULT, _result(summary, trial_rows)),
-        section("front", "Quality by readings", _FRONT, figures.place(_front(summary)) + _front_table(summary)),
-        section("history", "History", _HISTORY, figures.place(_history(trial_rows))),
-        section("importance", "Which settings mattered", _IMPORTANCE, shown),
-        section(
+        html_section("result", "Result", _RESULT, _result(summary, trial_rows)),
+        html_section("front", "Quality by readings", _FRONT, figures.place(_front(summary)) + _front_table(summary)),
+        html_section("history", "History", _HISTORY, figures.place(_history(trial_rows))),
+        html_section("importance", "Which settings mattered", _IMPORTANCE, shown),
+        html_section(
             "settings", "Setting by setting", _SETTINGS,
-            tabs({name: figures.place(_slice(trial_rows, name, span)) for name, span in spans.items()}),
+            html_tabs({name: figures.place(_slice(trial_rows, name, span)) for name, span in spans.items()}),
         ),
-        section("trials", "Trials", "Best first.", _trials(summary["trials"], summary["counts"], list(spans))),
-        section("failures", "Trials that failed", "They count for nothing.", _failures(summary["trials"])),
-        section("yaml", "best.yaml", "What `tilefarm tune --config` takes.", _yaml(folder)),
+        html_section("trials", "Trials", "Best first.", _trials(summary["trials"], summary["counts"], list(spans))),
+        html_section("failures", "Trials that failed", "They count for nothing.", _failures(summary["trials"])),
+        html_section("yaml", "best.yaml", "What `tilefarm tune --config` takes.", _yaml(folder)),
     ]  # fmt: skip
-    heading = f"Study of {counted(len(summary['models']), 'network')} on {summary['machine']}"
-    seeds = f"{counted(len(summary['seeds']), 'seed')} per network"
+    heading = f"Study of {count_text(len(summary['models']), 'network')} on {summary['machine']}"
+    seeds = f"{count_text(len(summary['seeds']), 'seed')} per network"
     cost = f"{summary['cpu_s'] / 3600:.2f} CPU hours"
-    trials = f"{summary['trials_done']} of {counted(summary['trials_asked'], 'trial')}"
+    trials = f"{summary['trials_done']} of {count_text(summary['trials_asked'], 'trial')}"
     about = f"{summary['study']} · {trials} · {seeds} · {cost} · {', '.join(summary['models'])}"
-    return document(heading, about, sections)
+    return html_document(heading, about, sections)
 
 
 def _span(raw: dict[str, Any]) -> Range | Choice:
@@ -100,7 +100,7 @@ def _result(summary: dict[str, Any], ran: list[dict[str, Any]]) -> str:
         shown["start: trial 0"] = first
     rows = [("speed-up", *(_times(trial["value"]) for trial in shown.values()))]
     rows += [(name, *(setting_text(trial["params"][name]) for trial in shown.values())) for name in best["params"]]
-    return table(("<", *shown), rows)
+    return html_table(("<", *shown), rows)
 
 
 def _times(value: float) -> str:
@@ -195,7 +195,7 @@ def _front_table(summary: dict[str, Any]) -> str:
         (point["readings"], point["trial"], _times(point["value"]), _times(first[index]) if index < len(first) else "")
         for index, point in enumerate(summary["front"])
     ]
-    return table(("readings", "trial", "best", "start: trial 0"), rows)
+    return html_table(("readings", "trial", "best", "start: trial 0"), rows)
 
 
 def _trials(trials: list[dict[str, Any]], counts: list[int], names: list[str]) -> str:
@@ -211,12 +211,12 @@ def _trials(trials: list[dict[str, Any]], counts: list[int], names: list[str]) -
         )
         for trial in sorted(valid_trials, key=lambda trial: (trial["pruned"], trial["value"] or 0.0, trial["number"]))
     ]
-    return table(("trial", "speed-up", "<", "CPU s", *names), rows)
+    return html_table(("trial", "speed-up", "<", "CPU s", *names), rows)
 
 
 def _failures(trials: list[dict[str, Any]]) -> str:
     rows = [(trial["number"], trial["error"]) for trial in trials if trial["error"] is not None]
-    return table(("trial", "<why"), rows) if rows else "<p>None.</p>"
+    return html_table(("trial", "<why"), rows) if rows else "<p>None.</p>"
 
 
 def _yaml(folder: AnyPath) -> str:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from simulator.npu.errors import BadInputError
 from tuner.measure.merit import speedup
 from tuner.platform.files import AnyPath
-from tuner.report.html import Figures, as_text, counted, document, error_text, section, table, tabs
+from tuner.report.html import Figures, as_text, count_text, error_text, html_document, html_section, html_table, html_tabs
 from tuner.report.style import color, figure
 from tuner.runs.list_runs import ENDED
 from tuner.runs.sweep_progress import read_index
@@ -31,15 +31,17 @@ def sweep_page(folder: AnyPath) -> str:
     machines = list(dict.fromkeys(done["machine"]))
     spread = {machine: figures.place(_spread(done[done["machine"] == machine])) for machine in machines}
     sections = [
-        section("speed-up", "Speed-up by model and level", _GAIN, tabs({m: _gains(done[done["machine"] == m]) for m in machines})),
-        section("seeds", "Speed-up by seed", _SPREAD, tabs(spread)),
-        section("runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
-        section("left", "Failed, not confirmed, or not run yet", _LEFT, _left(index)),
+        html_section(
+            "speed-up", "Speed-up by model and level", _GAIN, html_tabs({m: _gains(done[done["machine"] == m]) for m in machines})
+        ),
+        html_section("seeds", "Speed-up by seed", _SPREAD, html_tabs(spread)),
+        html_section("runs", "Runs", "`tilefarm report` of a folder shows its run.", _runs(done)),
+        html_section("left", "Failed, not confirmed, or not run yet", _LEFT, _left(index)),
     ]
-    title = f"Sweep of {counted(index['model'].nunique(), 'model')} on {', '.join(machines)}"
-    runs = f"{done['path'].nunique()} of {counted(index['path'].nunique(), 'run')} done"
-    about = f"{folder.resolve().name} · {runs} · {counted(index['seed'].nunique(), 'seed')}"
-    return document(title, about, sections)
+    title = f"Sweep of {count_text(index['model'].nunique(), 'model')} on {', '.join(machines)}"
+    runs = f"{done['path'].nunique()} of {count_text(index['path'].nunique(), 'run')} done"
+    about = f"{folder.resolve().name} · {runs} · {count_text(index['seed'].nunique(), 'seed')}"
+    return html_document(title, about, sections)
 
 
 def _gains(done: pd.DataFrame) -> str:
@@ -52,7 +54,7 @@ def _gains(done: pd.DataFrame) -> str:
             spread = f" ({speedup(gain.min())} … {speedup(gain.max())})" if len(gain) > 1 else ""
             cells.append(speedup(gain.median()) + spread)
         rows.append((model, *cells))
-    return table(("<model", *levels), rows)
+    return html_table(("<model", *levels), rows)
 
 
 def _spread(done: pd.DataFrame) -> go.Figure:
@@ -77,11 +79,11 @@ def _runs(done: pd.DataFrame) -> str:
         )
         for r in done.to_dict("records")
     ]  # fmt: skip
-    return table(columns, rows)
+    return html_table(columns, rows)
 
 
 def _left(index: pd.DataFrame) -> str:
     pending = index[index["state"] != "done"].drop_duplicates("path")
     if not len(pending):
         return "<p>None.</p>"
-    return table(("<run", "<state", "<why"), pending[["path", "state", "error"]].itertuples(index=False, name=None))
+    return html_table(("<run", "<state", "<why"), pending[["path", "state", "error"]].itertuples(index=False, name=None))

@@ -22,7 +22,7 @@ from tuner.platform.remote_files import place
 from tuner.runs.dataframes import asked_programs, champions, over_time
 from tuner.runs.folder import read_json
 from tuner.runs.list_runs import open_run
-from tuner.runs.subgraph_runs import copies, search_folders
+from tuner.runs.subgraph_runs import search_folders, subgraph_copies
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
@@ -71,8 +71,8 @@ class RunView:
 
     @cached_property
     def served(self) -> dict[str, int]:
-        """Copies of each search's subgraph: see `tuner.runs.subgraph_runs.copies`."""
-        return copies(self.path)
+        """Copies of each search's subgraph: see `tuner.runs.subgraph_runs.subgraph_copies`."""
+        return subgraph_copies(self.path)
 
     @cached_property
     def response(self) -> Response:

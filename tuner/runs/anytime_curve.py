@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tuner.runs.dataframes import whole_programs
-from tuner.runs.subgraph_runs import best_so_far
+from tuner.runs.subgraph_runs import best_model_so_far
 
 COLUMNS = ("run", "seq", "level", "kind", "status", "cycles", "readings")
 
@@ -20,11 +20,11 @@ COLUMNS = ("run", "seq", "level", "kind", "status", "cycles", "readings")
 def best_after(log: pd.DataFrame, served: dict[str, int], levels: Sequence[str], counts: Sequence[int]) -> NDArray[np.float64]:
     """Cycles of the best model after each number of readings, float64 [levels, counts]; NaN before the first measurement.
 
-    log: rows of a run, with `COLUMNS`.  served: see `tuner.runs.subgraph_runs.copies`.
+    log: rows of a run, with `COLUMNS`.  served: see `tuner.runs.subgraph_runs.subgraph_copies`.
     """
     programs, curves = whole_programs(_spent(log, served)), np.full((len(levels), len(counts)), np.nan)
     for i, level in enumerate(levels):
-        best = best_so_far(programs[programs["level"] == level], served)
+        best = best_model_so_far(programs[programs["level"] == level], served)
         position = np.searchsorted(best["spent"].to_numpy(np.int64), np.asarray(counts), side="right") - 1
         measured = position >= 0
         curves[i, measured] = best["cycles"].to_numpy(np.float64)[position[measured]]

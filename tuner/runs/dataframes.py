@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tuner.runs.subgraph_runs import best_so_far
+from tuner.runs.subgraph_runs import best_model_so_far
 
 
 def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[str, int], by_time: bool = False) -> pd.DataFrame:
     """Best program so far of every level, a row per measured program: level, program, seconds, cycles, speedup.
 
-    programs: rows of measured programs of the model, in request order.  served: see `tuner.runs.subgraph_runs.copies`.
+    programs: rows of measured programs of the model, in request order.  served: see `tuner.runs.subgraph_runs.subgraph_copies`.
     baseline: level -> cycles.  by_time: in measured order, since islands do not wait for each other.  program: from 1; seconds: since the
     first.
     """
@@ -25,7 +25,7 @@ def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[
         rows = programs[programs["level"].astype("str") == level]
         if by_time:
             rows = rows.sort_values("time", kind="stable")
-        rows = best_so_far(rows, served)
+        rows = best_model_so_far(rows, served)
         if not len(rows):
             continue
         cycles = rows["cycles"].to_numpy(np.int64)
@@ -48,7 +48,7 @@ def whole_programs(log: pd.DataFrame) -> pd.DataFrame:
 
 
 def asked_programs(log: pd.DataFrame, served: Mapping[str, int]) -> pd.DataFrame:
-    """Rows of successful programs in request order.  served: see `tuner.runs.subgraph_runs.copies`."""
+    """Rows of successful programs in request order.  served: see `tuner.runs.subgraph_runs.subgraph_copies`."""
     rows = whole_programs(log)
     order = {run: i for i, run in enumerate(served)}  # searches of subgraphs run in sequence
     rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))

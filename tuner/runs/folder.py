@@ -68,7 +68,7 @@ class RunIdentity(Identity):
     @property
     def run(self) -> str:
         """Id of the run: readable, and equal for equal identities."""
-        return f"{plain(f'{self.model}-{self.machine}')[:60]}-s{self.seed}-{digest(asdict(self))[:8]}"
+        return f"{plain_name(f'{self.model}-{self.machine}')[:60]}-s{self.seed}-{digest(asdict(self))[:8]}"
 
 
 def write_json(path: AnyPath, value: Any) -> None:
@@ -95,7 +95,7 @@ def read_identity(folder: AnyPath | Path) -> dict[str, Any]:
     return identity
 
 
-def began_with(folder: AnyPath | Path, field: str) -> tuple[str, ...]:
+def initial_lines(folder: AnyPath | Path, field: str) -> tuple[str, ...]:
     """Lines of an identity about the initial runs or plans.  Raises `BadInputError`."""
     lines = read_identity(folder).get(field, [])
     if not isinstance(lines, list):
@@ -103,7 +103,7 @@ def began_with(folder: AnyPath | Path, field: str) -> tuple[str, ...]:
     return tuple(map(str, lines))
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Name as the start of a file name: letters, digits, `_`, `.` and `-` only, and not hidden."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).lstrip(".") or "-"
 
@@ -122,7 +122,7 @@ def _names(folder: AnyPath) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def _there(folder: AnyPath) -> None:
+def _ensure_folder(folder: AnyPath) -> None:
     """Create a folder if missing, with a durable name.  Raises `BadInputError`."""
     try:
         if folder.is_dir():
@@ -133,7 +133,7 @@ def _there(folder: AnyPath) -> None:
         raise BadInputError(f"{folder}: cannot be made: {error.strerror}") from None
 
 
-def _of_others(name: str) -> bool:
+def _is_foreign(name: str) -> bool:
     """Whether a name is foreign, not left by a session killed during its claim of the folder."""
     return name not in (LOCK, *FOLDERS) and leftover_of(name) != IDENTITY
 
@@ -168,13 +168,13 @@ class RunFolder(Generic[P]):
                 make_folder(path)
             except OSError as error:
                 raise BadInputError(f"--out {path}: cannot be made: {error.strerror}") from None
-        elif not (path / IDENTITY).exists() and (foreign := sorted(filter(_of_others, self._before))):
+        elif not (path / IDENTITY).exists() and (foreign := sorted(filter(_is_foreign, self._before))):
             raise BadInputError(f"--out {path}: holds other files ({', '.join(foreign[:3])}); give a folder that is new or empty")
         self._lock = self._locked()
         try:
             self._claim(resume)
             for name in folders:
-                _there(path / name)
+                _ensure_folder(path / name)
             for folder in (path, *(path / name for name in folders)):
                 remove_leftovers(folder)
             if self._before is not None:
@@ -256,7 +256,7 @@ class RunFolder(Generic[P]):
         """Folders of the only search, or of the search of a subgraph, by its name."""
         models, checkpoint = (self.models, self.checkpoint) if piece is None else (self.models / piece, self.checkpoint / piece)
         for folder in (models, checkpoint):
-            _there(folder)
+            _ensure_folder(folder)
         return SearchFolder(self.path, models, checkpoint, self.resumed)
 
     @property

@@ -11,7 +11,7 @@ from simulator.npu.errors import BadInputError
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 from tuner.runs.folder import IDENTITY, LOCK, SETTINGS, read_json
-from tuner.runs.subgraph_runs import copies, search_folders
+from tuner.runs.subgraph_runs import search_folders, subgraph_copies
 
 SUMMARY = "summary.json"
 SUMMARY_VERSION: Literal[4] = 4
@@ -100,7 +100,7 @@ def baseline_of(run: RunEntry) -> dict[str, int]:
     if run.summary is not None:
         return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}
     folder, total = run.path / "checkpoint", dict.fromkeys(run.levels, 0)
-    for name, count in zip(search_folders(run.path), list(copies(run.path).values()) or [1], strict=True):
+    for name, count in zip(search_folders(run.path), list(subgraph_copies(run.path).values()) or [1], strict=True):
         path = (folder / name if name else folder) / "state.json"
         try:
             baselines = [cycles for _, cycles, _ in read_json(path)["state"]["champions"]["baselines"]]

@@ -24,7 +24,7 @@ from tuner.log.part_counts import read_counts
 from tuner.log.record import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
-from tuner.runs.repair import verify, write_datasets
+from tuner.runs.repair import verify_run, write_datasets
 
 Value = Callable[[pa.Table], pa.Array] | str | int | float | None
 
@@ -86,14 +86,14 @@ STEPS: Steps = {
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
 
 
-class Migrated(NamedTuple):
+class MigratedDataset(NamedTuple):
     """Migration of a dataset: its earlier version, and its rows."""
 
     version: int
     rows: int
 
 
-def migrate(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Steps = STEPS) -> dict[str, Migrated]:
+def migrate_run(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Steps = STEPS) -> dict[str, MigratedDataset]:
     """Write both datasets of `run` to the new folder `out` with today's schemas; `run` stays unchanged.
 
     Raises `BadInputError` if `out` exists, a part cannot be read, a dataset is newer than this program, or a step is missing; then nothing
@@ -106,12 +106,12 @@ def migrate(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Steps =
     tables = {name: (schema, _walked(run / name, name, path, schema)) for name, (_, path, schema) in plans.items()}
     try:
         rows = write_datasets(out, tables, read_counts(run) or {})
-        if faults := verify(out):
+        if faults := verify_run(out):
             raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept")
     except BaseException:
         out.remove()
         raise
-    return {name: Migrated(version, rows[name]) for name, (version, *_) in plans.items()}
+    return {name: MigratedDataset(version, rows[name]) for name, (version, *_) in plans.items()}
 
 
 def _plan(folder: AnyPath, name: str, steps: Steps) -> tuple[int, list[MigrationStep], pa.Schema]:

@@ -18,7 +18,7 @@ from tuner.log.drift import boards_of
 from tuner.log.part_counts import Count, read_counts
 from tuner.log.read import Table, read_table
 from tuner.runs.list_runs import RunEntry, budget_of
-from tuner.runs.subgraph_runs import copies
+from tuner.runs.subgraph_runs import subgraph_copies
 
 _PACE = 24  # last programs for the pace: the first ones wait for kernels and segments
 _COLUMNS = ("run", "seq", "kind", "level", "status", "cycles", "time")
@@ -75,24 +75,24 @@ class _Programs(NamedTuple):
         return len(_pairs(self.run, self.seq))
 
 
-def read_standing(run: RunEntry) -> Table | None:
+def read_progress_log(run: RunEntry) -> Table | None:
     """Log columns for `standing`; None before the first row.  Raises `BadInputError` for an unreadable log."""
     if not (run.path / "log").is_dir() and not (read_counts(run.path) or {}).get("log", Count()).rows:
         return None
     return read_table(run.path, "log", (*_COLUMNS, "readings", "board", "firmware", "drifted"))
 
 
-def standing(run: RunEntry) -> Progress:
+def read_progress(run: RunEntry) -> Progress:
     """Progress of a run.  Raises `BadInputError` for an unreadable log."""
-    return standing_of(run, read_standing(run))
+    return progress_of_log(run, read_progress_log(run))
 
 
-def standing_of(run: RunEntry, log: Table | None) -> Progress:
+def progress_of_log(run: RunEntry, log: Table | None) -> Progress:
     """Progress from a log.  log: result of `read_standing`."""
     of, of_readings = budget_of(run.path)
     if log is None:
         return Progress(0, 0, {}, {}, {}, None, of, None, of_readings=of_readings)
-    (table, lost), served = log, copies(run.path)
+    (table, lost), served = log, subgraph_copies(run.path)
     readings = int(_numbers(table["readings"]).sum())
     programs, names, status = _programs(table), _names(table["run"]), _names(table["status"])
     tasks = _pairs(names, _numbers(table["seq"]))
@@ -195,7 +195,7 @@ class Comparison:
         return second / first
 
 
-def compare(base: RunEntry, newer: RunEntry, force: bool = False) -> Comparison:
+def compare_runs(base: RunEntry, newer: RunEntry, force: bool = False) -> Comparison:
     """Compare the best so far at equal candidates: the smaller number of the two runs' measured programs.
 
     Raises `BadInputError` for different models, machines, simulators or boards (unless `force`), or without a common level.
@@ -212,7 +212,7 @@ def compare(base: RunEntry, newer: RunEntry, force: bool = False) -> Comparison:
     if ours != theirs and not force:
         raise BadInputError(f"{newer.path}: measured by board {theirs}, {base.path} by {ours}; cycles do not compare (--force to see them)")
     logs, lost = [_programs(rows.table) for rows in read], (read[0].lost, read[1].lost)
-    served = [list((copies(run.path) or {run.identity["run"]: 1}).items()) for run in (base, newer)]
+    served = [list((subgraph_copies(run.path) or {run.identity["run"]: 1}).items()) for run in (base, newer)]
     if [count for _, count in served[0]] != [count for _, count in served[1]]:
         raise BadInputError(f"{newer.path}: its model runs in other pieces than that of {base.path}; cycles do not compare")
     total, cycles = 0, {level: [0, 0] for level in levels}

@@ -29,7 +29,7 @@ ASIDE = "aside"
 COMPACT_ROWS = 1 << 20
 
 
-def verify(run: AnyPath | Path | str) -> list[Fault]:
+def verify_run(run: AnyPath | Path | str) -> list[Fault]:
     """Read every part of `tasks/` and `log/` and check the promises of the format; an empty list for a sound run.
 
     Raises `BadInputError` if `run` is no run folder, or its datasets are of another version.
@@ -49,7 +49,7 @@ def lost_rows(run: AnyPath | Path | str) -> dict[str, int]:
     return {name: lost for name, lost in losses.items() if lost}
 
 
-def repair(run: AnyPath | Path | str) -> list[Fault]:
+def repair_run(run: AnyPath | Path | str) -> list[Fault]:
     """Move invalid files to `RUN/aside/`, misplaced parts to their right names, and write an empty part for each missing one; returns the
     repaired faults.
 
@@ -62,7 +62,7 @@ def repair(run: AnyPath | Path | str) -> list[Fault]:
     datasets = {name: _examined(run, name, counts) for name in DATASETS}
     faults = [fault for dataset in datasets.values() for fault in dataset.faults]
     try:
-        moved = [(fault, _aside(run, fault)) for fault in faults if fault.there]
+        moved = [(fault, _move_aside(run, fault)) for fault in faults if fault.there]
         restored = [fault for fault, path in moved if fault.part is not None and _put_back(run, fault.part, path, datasets)]
         for dataset in datasets.values():
             _fill(run, examine(dataset.folder, dataset.name, (), counts))
@@ -76,7 +76,7 @@ def repair(run: AnyPath | Path | str) -> list[Fault]:
     return done
 
 
-def compact(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[str, int]:
+def compact_run(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[str, int]:
     """Write both datasets to the new folder `out` in parts of up to 2^20 rows; returns rows by dataset.
 
     Raises `BadInputError` if `out` exists or the run does not verify.
@@ -84,7 +84,7 @@ def compact(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[str, i
     run, out = place(run), place(out)
     if out.exists():
         raise BadInputError(f"--out {out}: exists; give a new folder")
-    if faults := verify(run):
+    if faults := verify_run(run):
         raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults); `log repair` first")
     return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, read_counts(run) or {})
 
@@ -136,7 +136,7 @@ def _examined(run: AnyPath, name: str, counts: dict[str, Count]) -> Dataset:
     return dataset
 
 
-def _aside(run: AnyPath, fault: Fault) -> AnyPath:
+def _move_aside(run: AnyPath, fault: Fault) -> AnyPath:
     """Move a file aside; returns its new path.  Files moved by an earlier repair stay."""
     wanted = run / ASIDE / fault.file
     if not wanted.parent.is_dir():

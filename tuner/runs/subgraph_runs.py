@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FILE = "pieces.json"
 
 
-def copies(folder: AnyPath) -> dict[str, int]:
+def subgraph_copies(folder: AnyPath) -> dict[str, int]:
     """Number of subgraphs by id of their search in a run's log; {} for a model in one piece.  Raises `BadInputError`."""
     return {run: len(pieces) for run, pieces in _searches(folder).items()}
 
@@ -35,7 +35,7 @@ def _searches(folder: AnyPath) -> dict[str, list[str]]:
         raise BadInputError(f"{path}: not a list of searches") from None
 
 
-def best_so_far(programs: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
+def best_model_so_far(programs: pd.DataFrame, served: dict[str, int]) -> pd.DataFrame:
     """Rows of one level's programs, in measured order, with `cycles` of the best model so far.
 
     Cycles of a model in several subgraphs are the sum over them; before a subgraph's first program, that first one counts.

@@ -12,13 +12,13 @@ from tuner.log.part import Mark, PartError, read_part
 from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY
 from tuner.runs.list_runs import ENDED, INDEX, RunEntry, State, open_run, state_of
-from tuner.runs.progress import Progress, standing
+from tuner.runs.progress import Progress, read_progress
 
 INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
 
 
 @dataclass(frozen=True)
-class SweepStanding:
+class SweepProgress:
     """Progress of a sweep.  runs: number of cells by state of the table (done, unconfirmed, failed, waiting).
 
     begun: running ones, or unfinished ones if it is unknown whether they run.
@@ -52,17 +52,17 @@ def read_index(path: AnyPath, columns: list[str] | None = None) -> pd.DataFrame:
     raise BadInputError(f"{path / INDEX}: {fault}; take it away, and `tilefarm sweep --resume` writes it anew")
 
 
-def sweep_standing(path: AnyPath) -> SweepStanding:
+def read_sweep_progress(path: AnyPath) -> SweepProgress:
     """Progress of a sweep.  Raises `BadInputError` for a missing or unreadable table."""
     index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
     counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}
     waiting = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
     runs = [run for run in map(open_run, waiting) if run.state in ("running", "unfinished")]
-    begun = tuple((run, standing(run)) for run in runs)
+    begun = tuple((run, read_progress(run)) for run in runs)
     ended = index["state"].isin(ENDED)
     state = state_of(path, bool(ended.all()))
     left_s = _left_s(counts["waiting"], index.loc[ended, "wall_s"].tolist(), [now for _, now in begun])
-    return SweepStanding(state, counts, begun, left_s if state == "running" else None)
+    return SweepProgress(state, counts, begun, left_s if state == "running" else None)
 
 
 def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[Progress]) -> float | None:

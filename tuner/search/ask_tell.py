@@ -16,7 +16,7 @@ Asking: TypeAlias = Generator[Sequence[Request], Sequence[Measurement], T]
 """Generator of rounds; receives one measurement for each request, in order; T is its return value."""
 
 
-def answered(asking: Generator[A, B, T], answer: Callable[[A], B]) -> T:
+def run_to_end(asking: Generator[A, B, T], answer: Callable[[A], B]) -> T:
     """Run a generator to its end.  An exception of `answer` closes it without another question."""
     answers: Any = None
     with closing(asking):
@@ -29,7 +29,7 @@ def answered(asking: Generator[A, B, T], answer: Callable[[A], B]) -> T:
             answers = answer(question)
 
 
-def translated(asking: Generator[A, B, T], ask: Callable[[A], Asking[B]]) -> Asking[T]:
+def translate(asking: Generator[A, B, T], ask: Callable[[A], Asking[B]]) -> Asking[T]:
     """Translate a generator of other questions into one of measurements."""
     answers: Any = None
     while True:

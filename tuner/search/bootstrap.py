@@ -89,7 +89,7 @@ class Bootstrap:
         return np.full(len(group), np.inf) if cycles is None else np.where(cycles[group] < NEVER, cycles[group], np.inf)
 
 
-def corrected(context: SearchContext, genomes: list[Genome]) -> Asking[list[Genome]]:
+def improve_segments(context: SearchContext, genomes: list[Genome]) -> Asking[list[Genome]]:
     """Improve programs, one for each level, by changes that make their single segments faster, tried one after the other."""
     current = [list(genome) for genome in genomes]
     yield from context.measure_segments(context.wanted([gene for genes in current for gene in genes]))
@@ -104,7 +104,7 @@ def corrected(context: SearchContext, genomes: list[Genome]) -> Asking[list[Geno
     return [tuple(genes) for genes in current]
 
 
-def operators_alone(context: SearchContext) -> list[Gene]:
+def single_operator_genes(context: SearchContext) -> list[Gene]:
     """Genes of every single operator, in its first form."""
     return [gene for genome in context.single_operators() for gene in genome]
 
@@ -112,7 +112,7 @@ def operators_alone(context: SearchContext) -> list[Gene]:
 def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
     """Genes of one of this island's single operators with each change, longest operators first: the baseline is made of the best."""
     table, longest = context.table, dict[str, tuple[float, Gene]]()
-    for gene in operators_alone(context):
+    for gene in single_operator_genes(context):
         cycles = table.of(gene)
         if cycles is not None:
             structure = table.structures.structure(gene.start, gene.stop)

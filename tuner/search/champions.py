@@ -41,7 +41,7 @@ class Champions:
         """Record a measured program."""
         for level in range(len(self.best)):
             self.best[level] = _better(self.best[level], individual, [level], _cycles)
-        if single_operators_in_turn(individual.genome):
+        if is_single_operator_sequence(individual.genome):
             pairs = zip(self.baselines, self._groups, strict=True)
             self.baselines = [_better(old, individual, group, _mean_log) for old, group in pairs]
 
@@ -66,12 +66,12 @@ class Champions:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.best = [None if m is None else individual_from(m) for m in state["best"]]
-        self.baselines = [None if m is None else individual_from(m) for m in state["baselines"]]
+        self.best = [None if m is None else parse_individual(m) for m in state["best"]]
+        self.baselines = [None if m is None else parse_individual(m) for m in state["baselines"]]
         self.programs = int(state["programs"])
 
 
-def single_operators_in_turn(genome: Genome) -> bool:
+def is_single_operator_sequence(genome: Genome) -> bool:
     """Whether single operators run in sequence: they may use several cores, but never run side by side."""
     return all(gene.stop - gene.start == 1 and 0 in gene.cores for gene in genome)
 
@@ -99,9 +99,9 @@ def individual_json(individual: Individual) -> list[Any]:
     return [[gene_json(gene) for gene in individual.genome], [int(c) for c in individual.cycles], individual.task]
 
 
-def genome_from(rows: Sequence[Sequence[Any]]) -> Genome:
+def parse_genome(rows: Sequence[Sequence[Any]]) -> Genome:
     return tuple(Gene._make(gene_values(row)) for row in rows)
 
 
-def individual_from(row: Sequence[Any]) -> Individual:
-    return Individual(genome_from(row[0]), np.array(row[1], np.int64), str(row[2]))
+def parse_individual(row: Sequence[Any]) -> Individual:
+    return Individual(parse_genome(row[0]), np.array(row[1], np.int64), str(row[2]))

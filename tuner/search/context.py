@@ -21,10 +21,10 @@ from tuner.cost_model.interface import Predictor, predict_at
 from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Proposal, Request, with_never
 from tuner.search.ask_tell import Asking
-from tuner.search.explore import unknown
+from tuner.search.explore import unmeasured_genes
 from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
-from tuner.search.placement import Placer, one_after_another
+from tuner.search.placement import Placer, runs_in_sequence
 from tuner.search.population import Individual
 from tuner.search.sharding import Shard
 
@@ -120,7 +120,7 @@ class SearchContext:
             allowed = [gene if len(gene.cores) in widths else everywhere(self.target_graph, gene, cores) for gene in allowed]
         for gene, changed in zip(genes, allowed, strict=True):
             self._inherit(gene, (changed,))
-        return unknown(self.table, allowed)
+        return unmeasured_genes(self.table, allowed)
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:
         """Measure segments.  predicted: float64 [genes, levels], `NEVER` where a gene is known not to fit a level."""
@@ -183,7 +183,7 @@ class SearchContext:
         for genome, parts in zip(genomes, keys, strict=True):
             measured = [table.cycles.get(part) for part in parts]
             cycles = np.stack([guessed.get(part, nothing) if c is None else c for part, c in zip(parts, measured, strict=True)])
-            if self.placer is None or one_after_another(genome):
+            if self.placer is None or runs_in_sequence(genome):
                 costs.append(cycles.sum(0) - border * (len(genome) - 1))
             else:
                 costs.append(self.placer.expected(genome, cycles, border))
@@ -223,7 +223,7 @@ class SearchContext:
         todo: list[Genome | None] = list(genomes)
         while True:
             todo = [None if g is None else repaired(self.target_graph, g, self._fits) for g in todo]
-            open_ = unknown(self.table, [gene for genome in todo if genome is not None for gene in genome])
+            open_ = unmeasured_genes(self.table, [gene for genome in todo if genome is not None for gene in genome])
             open_ = [gene for gene in open_ if self.known.key(gene) not in self._raw]
             for before, after in zip(genomes, todo, strict=True):
                 if after is not None:

@@ -19,7 +19,7 @@ from simulator.npu.errors import InfeasibleError
 from tuner.measure.budgeted import BudgetExhausted, MeasureBudget
 from tuner.measure.grants import NEVER, refusal
 from tuner.measure.request import BASELINE, Measurement, Proposal, Request
-from tuner.search.ask_tell import Asking, answered
+from tuner.search.ask_tell import Asking, run_to_end
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
 from tuner.search.limits import SearchLimits
@@ -47,7 +47,7 @@ def run_epoch(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge
         return measurements
 
     try:
-        answered(asking, measured)
+        run_to_end(asking, measured)
     except BudgetExhausted:
         return False
     return True

@@ -14,7 +14,7 @@ from compiler.space.gene import Gene, Genome
 from tuner.log.columns import to_bytes
 from tuner.log.record import EPOCH, RESULTS, STATUSES, TaskKind
 from tuner.measure.request import CYCLES, MOVED, Measurement, Request
-from tuner.search.champions import single_operators_in_turn
+from tuner.search.champions import is_single_operator_sequence
 from tuner.search.hashing import genome_name
 from tuner.search.packing import pack_genomes, pack_individuals
 from tuner.search.population import Individual
@@ -63,7 +63,7 @@ class Collector:
             "values": np.array([nothing if m.values is None else m.values for _, m in rows], np.int64),
             "features": np.array([blank if m.features is None else scale_features(m.features) for _, m in rows], np.float32),
             "programs": [genome_name(genome) for genome in self.programs],
-            "singles": [single_operators_in_turn(genome) for genome in self.programs],
+            "singles": [is_single_operator_sequence(genome) for genome in self.programs],
             "island": [island],
             "border": () if self.border is None else self.border,
             "proposed": pack_genomes([*proposed]),

@@ -26,7 +26,7 @@ from tuner.cost_model.interface import predict_at
 from tuner.measure.grants import NEVER
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
-from tuner.search.table import less_border
+from tuner.search.table import cost_after_border
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,9 @@ _DOUBT = 0.5  # weight against a correction by one measurement of the same opera
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def promises(context: SearchContext, genes: Sequence[Gene], predicted: Floats, levels: Iterable[int], width: int | None) -> Asking[Floats]:
+def expected_savings(
+    context: SearchContext, genes: Sequence[Gene], predicted: Floats, levels: Iterable[int], width: int | None
+) -> Asking[Floats]:
     """Expected saving of each gene, float64 [genes]: share of the best segmentation's cycles, summed over the levels.
 
     width: as in `SegmentTable.costs`.
@@ -59,7 +61,7 @@ def promises(context: SearchContext, genes: Sequence[Gene], predicted: Floats, l
         now = float(best[1][-1])
         _lower(cost, zip(genes, predicted[:, level].tolist(), strict=True), border)
         room = now - cover_costs(cost)[positions[:, 0], positions[:, 1]]
-        total += improvement(room, np.maximum(predicted[:, level] - border, 0.5 * predicted[:, level])) / now
+        total += expected_gain(room, np.maximum(predicted[:, level] - border, 0.5 * predicted[:, level])) / now
     return total
 
 
@@ -67,10 +69,10 @@ def _lower(cost: Floats, prices: Iterable[tuple[Gene, float]], border: float) ->
     for gene, cycles in prices:
         index = gene.stop - 1, gene.stop - gene.start - 1
         if cycles < NEVER:
-            cost[index] = min(cost[index], less_border(cycles, border))
+            cost[index] = min(cost[index], cost_after_border(cycles, border))
 
 
-def improvement(room: Floats, price: Floats) -> Floats:
+def expected_gain(room: Floats, price: Floats) -> Floats:
     """Expected improvement, float64 [n]: the mean of max(0, room - X) for a log-normal X around each price."""
     means = np.zeros(len(room))
     positive = room > 0

@@ -49,7 +49,7 @@ def first_genes(target_graph: TargetGraph, table: SegmentTable, caching: bool) -
                 if can_split(target_graph, start, start + length, width):
                     for blocks in counts[:4:2] if length == 1 else counts[:1]:
                         genes += _with_halos(wide._replace(blocks=blocks, split="channels"), caching)
-    return unknown(table, genes)
+    return unmeasured_genes(table, genes)
 
 
 def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
@@ -60,7 +60,7 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
     return [gene._replace(cached=cached) for cached in ((0, -1) if gene.blocks > 1 else (0,))]
 
 
-def propose(
+def propose_segments(
     target_graph: TargetGraph,
     table: SegmentTable,
     segmentations: Sequence[Genome],
@@ -91,10 +91,10 @@ def propose(
         if draw < shares.random:
             fresh, proposer = [_random(target_graph, rng, moves, segmentations[near])], RANDOM.by
         elif draw < shares.random + shares.singles and singles:
-            fresh, proposer = _moved(target_graph, singles[attempt % len(singles)], single_moves, rng)
+            fresh, proposer = _moved_genes(target_graph, singles[attempt % len(singles)], single_moves, rng)
         else:
             near = int(rng.integers(len(segmentations)))
-            fresh, proposer = _moved(target_graph, segmentations[near], all_moves, rng)
+            fresh, proposer = _moved_genes(target_graph, segmentations[near], all_moves, rng)
         fresh = [gene for gene in fresh if share.may_hold(gene)]  # before the most expensive step, the fit
         if fits is not None:
             fresh = [fits[near](gene) for gene in fresh]
@@ -145,7 +145,7 @@ def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
     return max(min(gene.start + steps, gene.stop - 1), 0), gene.stop
 
 
-def _moved(target_graph: TargetGraph, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
+def _moved_genes(target_graph: TargetGraph, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
     """New genes after one or two moves, and the moves' names."""
     changed, names, applied = genome, list(moves), list[str]()
     for _ in range(1 + int(rng.random() < 0.3)):
@@ -157,7 +157,7 @@ def _moved(target_graph: TargetGraph, genome: Genome, moves: Mapping[str, Move],
     return [gene for gene in changed if gene not in old], ",".join(applied)
 
 
-def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:
+def unmeasured_genes(table: SegmentTable, genes: list[Gene]) -> list[Gene]:
     """Unmeasured genes, one of each kind, in their order."""
     unmeasured: dict[object, Gene] = {}
     for gene in genes:

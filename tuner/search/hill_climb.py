@@ -17,7 +17,7 @@ from compiler.space.mutators import crossover, random_genome
 from tuner.measure.request import RANDOM, Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
-from tuner.search.population import Grown, Island
+from tuner.search.population import ChildRecord, Island
 
 # Weight of a move in draws, 1 by default: from gains over time in earlier searches.
 _OFTEN = {"toggle_held": 4, "change_end": 3, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
@@ -30,7 +30,7 @@ _LEAST = 8  # least number of changes without gain
 _NEAR = 1.03  # limit of estimated cycles of new segments over replaced ones: hardly any beyond it wins
 
 
-def children(context: SearchContext, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
+def grow_children(context: SearchContext, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
     """Grow at most `count` new programs, not in `taken`; random programs if the island has none to change, with no other measurement.
 
     Without segmentations an island would wait for elites of its neighbours.
@@ -44,7 +44,7 @@ def children(context: SearchContext, island: Island, count: int, turn: int, take
         return drawn
     for number in range(count if context.config.search.changes else 0):
         level = _level(context, turn * count + number)
-        child = yield from _grown(context, island, level, {*taken, *grown})
+        child = yield from _grow_child(context, island, level, {*taken, *grown})
         if child is not None:
             grown.append(child)
     return grown
@@ -58,7 +58,7 @@ def _level(context: SearchContext, number: int) -> int:
     return int(np.searchsorted(shares, position * _GOLDEN % 1 * shares[-1], "right"))
 
 
-def _grown(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
+def _grow_child(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
     """Grow a child from a level's best program until `_patience` changes in a row gain nothing: the fastest new one, not always faster."""
     best, idle, patience = island.best(level), 0, _patience(context, island, level)
     current, lineage = best.genome, Proposal(parents=(best.task,))
@@ -66,7 +66,7 @@ def _grown(context: SearchContext, island: Island, level: int, taken: Collection
     seen, candidates = {current}, list[tuple[float, Genome]]()
     while idle < patience:
         idle += 1
-        changed, step = _changed(context, island, current, level)
+        changed, step = _change(context, island, current, level)
         child = None if changed is None else context.permitted(changed, level)
         if child is None or child in seen:
             continue
@@ -91,12 +91,12 @@ def _patience(context: SearchContext, island: Island, level: int) -> int:
     best, limit = int(island.best(level).cycles[level]), context.config.search.changes
     record = island.grown.get(level)
     if record is None or best < (1 - _FASTER) * record.cycles:
-        record = Grown(best, 0)
+        record = ChildRecord(best, 0)
     island.grown[level] = record._replace(since=record.since + 1)
     return max(min(limit, _LEAST), limit >> max(0, record.since - _IDLE))
 
 
-def _other(context: SearchContext, island: Island, level: int) -> tuple[Genome, tuple[str, ...]]:
+def _stretch_source(context: SearchContext, island: Island, level: int) -> tuple[Genome, tuple[str, ...]]:
     """Source of stretches, and its task: a segmentation that is nearly the cheapest, or another program of the island."""
     noisy = context.config.use.segmentations and island.rng.random() < 0.5
     segmentation = context.table.segmentation(level, context.known.border[level], _NOISE, island.rng) if noisy else None
@@ -106,11 +106,11 @@ def _other(context: SearchContext, island: Island, level: int) -> tuple[Genome, 
     return member.genome, (member.task,)
 
 
-def _changed(context: SearchContext, island: Island, genome: Genome, level: int) -> tuple[Genome | None, Proposal]:
+def _change(context: SearchContext, island: Island, genome: Genome, level: int) -> tuple[Genome | None, Proposal]:
     """Change a genome by one move, or by a stretch of another program."""
     moves, rng = context.rules.moves, island.rng
     if rng.random() < _CROSSED:
-        partner, tasks = _other(context, island, level)
+        partner, tasks = _stretch_source(context, island, level)
         return crossover(genome, partner, rng), Proposal("crossover", tasks)
     names = [name for name in moves for _ in range(_OFTEN.get(name, 1))]
     name = names[int(rng.integers(len(names)))]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tuner.log.columns import INTS, from_bytes, schema_of, to_bytes
 from tuner.search.packing import pack_individuals, unpack_individuals
-from tuner.search.population import Grown, Island
+from tuner.search.population import ChildRecord, Island
 
 _STATE = schema_of(rng=pa.string(), grown=pa.int64(), genome=INTS, cycles=pa.int64(), task=pa.string())
 
@@ -25,5 +25,5 @@ def unpack_island(data: bytes) -> Island:
     rng = np.random.default_rng(0)
     (text,) = columns.texts("rng")
     rng.bit_generator.state = json.loads(text)
-    grown = {level: Grown(cycles, since) for level, cycles, since in columns["grown"].reshape(-1, 3).tolist()}
+    grown = {level: ChildRecord(cycles, since) for level, cycles, since in columns["grown"].reshape(-1, 3).tolist()}
     return Island(rng, unpack_individuals(columns), grown)

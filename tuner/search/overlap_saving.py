@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tuner.measure.grants import NEVER
 from tuner.measure.request import Measurement, Request
-from tuner.search.placement import one_after_another
+from tuner.search.placement import runs_in_sequence
 from tuner.search.table import SegmentTable
 
 
@@ -21,7 +21,7 @@ def border_of(table: SegmentTable, requests: Sequence[Request], measurements: Se
     rows = []
     for request, measurement in zip(requests, measurements, strict=True):
         genome, cycles = request.genome, measurement.cycles
-        if request.kind != "program" or cycles is None or len(genome) < 2 or not one_after_another(genome):
+        if request.kind != "program" or cycles is None or len(genome) < 2 or not runs_in_sequence(genome):
             continue
         separate = table.alone(genome)
         if separate is not None and not any(gene.held for gene in genome) and max(separate.max(), cycles.max()) < NEVER:

@@ -27,7 +27,7 @@ from simulator.npu.level import SHARE_UNIT
 from tuner.config import PlacementSettings
 from tuner.measure.request import PLACEMENT, Request
 from tuner.search.annealer import Annealer
-from tuner.search.ask_tell import Asking, translated
+from tuner.search.ask_tell import Asking, translate
 from tuner.search.table import SegmentTable
 
 Cut = Sequence[tuple[int, int]]
@@ -41,7 +41,7 @@ def cut_of(genome: Genome) -> tuple[tuple[int, int], ...]:
     return tuple((gene.start, gene.stop) for gene in genome)
 
 
-def one_after_another(genome: Genome) -> bool:
+def runs_in_sequence(genome: Genome) -> bool:
     """Whether all genes have a common core, so that all segments run in sequence."""
     return bool(set[int].intersection(*(set(gene.cores) for gene in genome)))
 
@@ -212,7 +212,7 @@ class Placer:
             return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], level)
 
         # the partition asks for cycles of stages, which are measured as requests
-        best = yield from translated(partition(quotient.dag, states, bound, self.config.stages), ask)
+        best = yield from translate(partition(quotient.dag, states, bound, self.config.stages), ask)
         places = {i: (cores, number) for number, stage in enumerate(best.stages) for i, cores in placed(stage).items()}
         chosen = [places[i][0] for i in range(len(pieces.dag))]
         genome = pieces.genome(chosen)
@@ -242,7 +242,7 @@ class Placer:
             genes = tuple(pieces.genes[i][len(placed[i])]._replace(cores=placed[i]) for i in inside)
             edges = tuple((inside[a], inside[b]) for a, b in pieces.edges if a in inside and b in inside)
             key: object = (tuple((self.table.structures.key(gene), gene.cores) for gene in genes), edges)
-            keys.append(None if one_after_another(genes) else key)
+            keys.append(None if runs_in_sequence(genes) else key)
             if keys[-1] is not None and key not in self._known:
                 open_[key] = genes
         measurements = yield [Request("stage", genes, proposal=PLACEMENT) for genes in open_.values()]

@@ -31,7 +31,7 @@ class Individual:
         return plan
 
 
-class Grown(NamedTuple):
+class ChildRecord(NamedTuple):
     """Record of a level's children: cycles of its best program when it last became faster; number of children since."""
 
     cycles: int
@@ -44,7 +44,7 @@ class Island:
 
     rng: np.random.Generator
     members: list[Individual] = field(default_factory=list)
-    grown: dict[int, Grown] = field(default_factory=dict)
+    grown: dict[int, ChildRecord] = field(default_factory=dict)
 
     def aside(self, number: int) -> np.random.Generator:
         """Generator independent of the island's, the same until the island draws."""

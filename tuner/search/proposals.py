@@ -12,7 +12,7 @@ from tuner.search.placement import cut_of
 from tuner.search.population import Island
 
 
-def proposed(context: SearchContext, island: Island, count: int, turn: int) -> Asking[list[Genome]]:
+def propose_programs(context: SearchContext, island: Island, count: int, turn: int) -> Asking[list[Genome]]:
     """Propose part of `count` unmeasured programs, in order of merit.  turn: evolving epochs before this one.
 
     Proposals from the table alone are dealt to the islands, so that not all measure the same.

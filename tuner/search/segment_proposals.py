@@ -18,12 +18,12 @@ from tuner.measure.grants import NEVER
 from tuner.measure.request import Proposal
 from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
-from tuner.search.expected_improvement import corrections, promises
-from tuner.search.explore import Within, propose
+from tuner.search.expected_improvement import corrections, expected_savings
+from tuner.search.explore import Within, propose_segments
 from tuner.search.population import Island
 
 
-def explore(context: SearchContext, island: Island) -> Asking[None]:
+def explore_segments(context: SearchContext, island: Island) -> Asking[None]:
     """Measure this island's part of new segments (`sharding`).
 
     With placement, each number of cores has its own share: segments on fewer cores take longer, so in one pool they would never be among
@@ -42,7 +42,7 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
         return
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
     wide = rules.target_graph.machine.cores if several else None
-    pool = propose(
+    pool = propose_segments(
         rules.target_graph,
         context.table,
         [*bests.values()],
@@ -57,7 +57,7 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
     yield from _measure_best(context, island.rng, pool, bests, counts[1], wide)
     if context.placer is None:
         for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.target_graph.machine.cores}:
-            pool = propose(
+            pool = propose_segments(
                 rules.target_graph,
                 context.table,
                 [*bests.values()],
@@ -81,7 +81,7 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
         if not near:  # no level grants so many cores
             continue
         levels, genomes = zip(*near, strict=True)
-        pool = propose(
+        pool = propose_segments(
             rules.target_graph, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels)
         )
         yield from _measure_best(context, rng, pool, bests, many, width)
@@ -110,7 +110,7 @@ def _measure_best(
         return
     pool, features = [gene for gene, _ in fresh], np.stack([raw for _, raw in fresh])
     predicted = np.minimum(context.predicted(pool, features) * corrections(context, pool), NEVER)
-    promised = yield from promises(context, pool, predicted, levels, width)
+    promised = yield from expected_savings(context, pool, predicted, levels, width)
     lucky = round(many * context.config.segments.epsilon)
     order = np.argsort(-promised, kind="stable")
     chosen, unchosen = order[: many - lucky].tolist(), order[many - lucky :]

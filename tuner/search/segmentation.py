@@ -17,16 +17,16 @@ from compiler.space.gene import Gene, Genome
 from tuner.cost_model.interface import Predictor
 from tuner.measure.request import BASELINE, SHORTEST_PATH, Proposal
 from tuner.search.ask_tell import Asking
-from tuner.search.bootstrap import Bootstrap, changed_operators, corrected, operators_alone
+from tuner.search.bootstrap import Bootstrap, changed_operators, improve_segments, single_operator_genes
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
-from tuner.search.explore import first_genes, unknown
-from tuner.search.hill_climb import children
+from tuner.search.explore import first_genes, unmeasured_genes
+from tuner.search.hill_climb import grow_children
 from tuner.search.island_state import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual, Island
-from tuner.search.proposals import proposed
-from tuner.search.segment_proposals import explore
+from tuner.search.proposals import propose_programs
+from tuner.search.segment_proposals import explore_segments
 from tuner.search.strategy import StrategyContext
 
 ESTIMATE_ERROR = 0.02  # for programs with all segments in sequence
@@ -52,7 +52,7 @@ class Segmentation:
             first = _first_segments(context)  # its share, computed before the islands' knowledge differs
             yield from _first_programs(context, self.island)
             context.proposer = BASELINE
-            yield from context.measure_segments(unknown(context.table, first))
+            yield from context.measure_segments(unmeasured_genes(context.table, first))
         else:
             yield from _evolve(context, self.island, epoch - EVOLVING)
 
@@ -72,7 +72,7 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     yield from _measure_programs(context, island, [*initial])
     context.proposer = SHORTEST_PATH
     if context.island == 0 and context.config.use.segmentations:
-        programs = yield from corrected(context, (yield from Bootstrap(context).measured()))
+        programs = yield from improve_segments(context, (yield from Bootstrap(context).measured()))
         yield from _measure_programs(context, island, programs)
         yield from _measure_programs(context, island, [context.held(genome, level) for level, genome in enumerate(programs)])
 
@@ -81,7 +81,7 @@ def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[
     """Measure programs with their segments, repaired to fit."""
     repaired = yield from context.repaired(genomes)
     feasible = [genome for genome in repaired if genome is not None]
-    yield from context.measure_segments(unknown(context.table, [gene for genome in feasible for gene in genome]))
+    yield from context.measure_segments(unmeasured_genes(context.table, [gene for genome in feasible for gene in genome]))
     fitting = [genome for genome in dict.fromkeys(feasible) if not context.known.measured(genome)]
     island.admit((yield from context.measure_programs(fitting)), context.config.search)
 
@@ -90,7 +90,7 @@ def _first_segments(context: SearchContext) -> list[Gene]:
     """Share of every single operator; with several cores in many forms, with short runs, on each number of cores: placement chooses among
     them.
     """
-    genes = operators_alone(context)
+    genes = single_operator_genes(context)
     if context.rules.several > 1:
         genes += first_genes(context.target_graph, context.table, context.config.use.halo_cache)
     segments = context.wanted(context.at_every_grant(genes))
@@ -103,20 +103,20 @@ def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
         island.admit([elite for elites in context.known.elites.values() for elite in elites], config.search)
     context.proposer = BASELINE
     yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context, turn))))
-    yield from explore(context, island)
-    wanted = yield from proposed(context, island, count, turn)
-    grown = yield from children(context, island, count - len(wanted), turn, wanted)
+    yield from explore_segments(context, island)
+    wanted = yield from propose_programs(context, island, count, turn)
+    grown = yield from grow_children(context, island, count - len(wanted), turn, wanted)
     # their segments too, for segmentations and for children of other islands
     yield from context.measure_segments(context.wanted([gene for genome in grown for gene in genome]))
     programs = yield from context.repaired([*wanted, *grown])
     fitting = [genome for genome in programs if genome is not None and not context.known.measured(genome)]
     if context.placer is not None and not context.wide:
-        fitting = hopeful(context, fitting, {genome for genome in programs[: len(wanted)] if genome is not None})
+        fitting = select_hopeful(context, fitting, {genome for genome in programs[: len(wanted)] if genome is not None})
     individuals = yield from context.measure_programs(list(dict.fromkeys(fitting)))
     island.admit(individuals, config.search)
 
 
-def hopeful(context: SearchContext, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
+def select_hopeful(context: SearchContext, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
     """Wanted genomes, and those of the others that are expected to be as fast at some level.
 
     With placement, proposals gain so much in the first epochs that changes of older programs only take measurements from later, better

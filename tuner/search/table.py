@@ -25,7 +25,7 @@ WAYS = 3  # kept for each structure, to correct its predictions
 _Kind = tuple[str, int | None]  # a structure, and its number of cores; None: any number
 
 
-def less_border(cycles: float, border: float) -> float:
+def cost_after_border(cycles: float, border: float) -> float:
     """Cost of a segment that overlaps its neighbour at the border, by at most half of the segment."""
     return max(cycles - border, 0.5 * cycles)
 
@@ -174,7 +174,7 @@ class SegmentTable:
                 entry = best.get((structure, None))
             if entry is None or (longest is not None and j - i > longest):
                 continue
-            cost[j - 1, j - i - 1] = less_border(entry[0], border)
+            cost[j - 1, j - i - 1] = cost_after_border(entry[0], border)
             tails[i, j] = entry[1]
         return cost, tails
 

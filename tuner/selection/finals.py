@@ -23,8 +23,8 @@ from simulator.npu.errors import TilefarmError
 from simulator.timing import simulate_levels
 from tuner.measure.encode_program import encoded
 from tuner.measure.runner_api import Encoded
-from tuner.selection.race import FAILED, SKIPPED, Measure, Placing, Seen, estimates, race, sound
-from tuner.selection.robust import robust
+from tuner.selection.race import FAILED, SKIPPED, Measure, Placing, Seen, estimates, race, sound_programs
+from tuner.selection.robust import most_robust
 
 Standing = Literal["champion", "not told apart", "slower", "failed"]
 
@@ -75,7 +75,7 @@ class Verdict:
     def robust(self) -> Plan | None:
         """Robust plan among the finalists that ran at every level (`tuner.selection.robust`), by their readings; None without any."""
         read = [[finalist.cycles.get(level) for level in self.plans] for finalist in self.finalists]
-        index = robust(np.array([[np.nan if cycles is None else cycles for cycles in row] for row in read], np.float64))
+        index = most_robust(np.array([[np.nan if cycles is None else cycles for cycles in row] for row in read], np.float64))
         return None if index is None else self.finalists[index].contender.plan
 
     def cycles(self, plan: Plan, level: str) -> int | None:
@@ -127,7 +127,7 @@ def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> 
     return entries
 
 
-def decide(
+def decide_finals(
     entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None,
     limit: int | None = None,
 ) -> Verdict:  # fmt: skip
@@ -138,7 +138,7 @@ def decide(
     `BoardFailedError` if all of them fail, or the baseline.
     """
     placings = race(len(entered), levels, budget, measure, seen, limit)
-    able = np.logical_and.reduce([sound(placing.cycles) for placing in placings.values()])
+    able = np.logical_and.reduce([sound_programs(placing.cycles) for placing in placings.values()])
     remaining = all(placing.left for placing in placings.values())
     if not remaining or not able[-1]:
         subject = "the baseline" if remaining else "every finalist"
@@ -170,7 +170,7 @@ def _standing(placing: Placing, winner: int, number: int, able: bool) -> Standin
 def _spread(cycles: NDArray[np.int64]) -> float:
     """Relative spread by the median absolute deviation (x 1.4826, as for a normal distribution): boards have outliers.  0 if not sound."""
     good = cycles[cycles > FAILED]
-    if not sound(cycles[:, None])[0]:
+    if not sound_programs(cycles[:, None])[0]:
         return 0.0
     median = float(np.median(good))
     return round(1.4826 * float(np.median(np.abs(good - median))) / median, 6)

@@ -28,7 +28,7 @@ CONDITIONS = (
 )  # fmt: skip
 
 
-def perturbed(machine: Machine) -> tuple[Machine, ...]:
+def perturb_machine(machine: Machine) -> tuple[Machine, ...]:
     """Machines of `CONDITIONS`, after the described one: latency of its DDR and of its levels, and rate of its DDR, less and more.
 
     The rates of the DMAs stay: another DRAM does not change them.
@@ -74,7 +74,7 @@ def out_of_sample(programs: Sequence[Sequence[Program]], machine: Machine, cycle
     described = [[prepare(program, machine) for program in parts] for parts in programs]
     for index, prepared in enumerate(described):
         times[0, index] = _at_levels(prepared, machine, levels)
-    for condition, clock in enumerate(perturbed(machine), 1):
+    for condition, clock in enumerate(perturb_machine(machine), 1):
         for index, parts in enumerate(programs):
             times[condition, index] = _at_levels([prepare(program, clock) for program in parts], clock, levels)
     loads = [on_off(machine.contention[level].share_units, cycles[level]) for level in levels]

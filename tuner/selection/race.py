@@ -68,7 +68,7 @@ def race(
     budget: rounds, which is readings of a program at a level.  limit: readings of all of them together; enough for `ECHO` rounds.
     A program that fails in half of its rounds at any level is out.
     """
-    stops = stages(budget)
+    stops = test_rounds(budget)
     threshold = NormalDist().inv_cdf(1 - WRONG / (max(1, finalists - 1) * max(1, len(stops) - 1)))
     contests = {level: _Contest(finalists, threshold) for level in levels}
     done = taken = 0
@@ -91,7 +91,7 @@ def race(
             contest.listen()
         ended = stop == budget or stop < goal  # no readings remain
         if stop > ECHO or ended or all(contest.echoes for contest in contests.values()):
-            able = np.logical_and.reduce([sound(contest.cycles) for contest in contests.values()])
+            able = np.logical_and.reduce([sound_programs(contest.cycles) for contest in contests.values()])
             for contest in contests.values():
                 contest.look(able)
             seen(done, {level: len(contest.reads) for level, contest in contests.items()})
@@ -100,7 +100,7 @@ def race(
     return {level: contest.placing() for level, contest in contests.items()}
 
 
-def stages(budget: int) -> list[int]:
+def test_rounds(budget: int) -> list[int]:
     """Rounds after which the race is tested, the first time for an echo."""
     stops = [ECHO, FIRST_LOOK]
     while stops[-1] < budget:
@@ -108,7 +108,7 @@ def stages(budget: int) -> list[int]:
     return [*(stop for stop in stops if stop < budget), budget]
 
 
-def sound(cycles: NDArray[np.int64]) -> NDArray[np.bool_]:
+def sound_programs(cycles: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Programs, bool [programs], with readings in more than half of their rounds."""
     return np.asarray((cycles > FAILED).sum(0) * 2 > (cycles > SKIPPED).sum(0))
 
@@ -152,7 +152,7 @@ def estimates(cycles: NDArray[np.int64], reference: int) -> list[int | None]:
     """
     reference_median = float(np.median(cycles[cycles[:, reference] > FAILED, reference]))
     results: list[int | None] = []
-    for program, is_sound in enumerate(sound(cycles)):
+    for program, is_sound in enumerate(sound_programs(cycles)):
         if not is_sound:
             results.append(None)
             continue

@@ -32,7 +32,7 @@ def losses(cycles: Floats) -> Floats:
     return cycles / np.where(np.isinf(fewest), np.nan, fewest)
 
 
-def robust(cycles: Floats) -> int | None:
+def most_robust(cycles: Floats) -> int | None:
     """Program with the least largest loss; ties go to the smaller sum of losses, then to the earlier one.
 
     Levels that no program fits are ignored.  None if no program fits all other levels, or without programs.

@@ -22,7 +22,7 @@ from tuner.selection.robust import Floats, Serves, losses
 TOLERANCE = 0.03  # largest loss out of sample of a shipped program; largest cost, by the description, of insurance against more
 
 
-class Displaced(NamedTuple):
+class DisplacedVariant(NamedTuple):
     """Replaced choice: `program` does not ship at `level`, although best by the description, since it loses `over` under `condition`."""
 
     level: int
@@ -31,20 +31,20 @@ class Displaced(NamedTuple):
     over: float
 
 
-class Settled(NamedTuple):
+class SettledVariants(NamedTuple):
     """Choice of programs.  serves: shipped program of each level.  displaced: replaced ones, by level."""
 
     serves: Serves
-    displaced: tuple[Displaced, ...]
+    displaced: tuple[DisplacedVariant, ...]
 
 
-def settled(serves: Serves, times: Floats, limit: int, insure: float = TOLERANCE) -> Settled:
+def settle_variants(serves: Serves, times: Floats, limit: int, insure: float = TOLERANCE) -> SettledVariants:
     """Guard against programs that are fast only by the description: choose among programs that cost at most `insure` more.
 
     serves: choice by the description; it stays where its worst loss is within `TOLERANCE`.  Otherwise the program with the least sum of
     cost and worst loss ships, so insurance never costs more than it saves in the worst case.  limit: of shipped programs.
     """
-    current, displaced = list(serves), list[Displaced]()
+    current, displaced = list(serves), list[DisplacedVariant]()
     for level, program in enumerate(serves):
         if program is None:
             continue
@@ -59,5 +59,5 @@ def settled(serves: Serves, times: Floats, limit: int, insure: float = TOLERANCE
         ):  # ties go to the original choice, then to the earlier one
             current[level] = members[best]
             condition = int(loss[:, 0].argmax())
-            displaced.append(Displaced(level, program, condition, float(loss[condition, 0]) - 1))
-    return Settled(tuple(current), tuple(displaced))
+            displaced.append(DisplacedVariant(level, program, condition, float(loss[condition, 0]) - 1))
+    return SettledVariants(tuple(current), tuple(displaced))

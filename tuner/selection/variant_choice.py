@@ -17,7 +17,7 @@ from compiler.model import LoweredModel
 from tuner.config import BUILT_IN, NPU
 from tuner.selection.out_of_sample import CONDITIONS, out_of_sample
 from tuner.selection.robust import Floats, Serves, best_variants, losses, served_loss
-from tuner.selection.robustness_filter import TOLERANCE, Displaced, settled
+from tuner.selection.robustness_filter import TOLERANCE, DisplacedVariant, settle_variants
 from tuner.summary import DisplacedSummary, RobustSummary
 
 PAYS = 0.02  # least loss of one program at some level that justifies a second stream and a controller
@@ -45,7 +45,7 @@ class ShippedVariants:
     robust: RobustSummary | None
 
 
-def shipment(
+def choose_variants(
     opened: LoweredModel, candidates: Candidates, count: int | None = None, cycles: Cycles | None = None, not_judged: str | None = None,
     insure: float | None = None,
 ) -> ShippedVariants:  # fmt: skip
@@ -60,14 +60,14 @@ def shipment(
     number = {m.plan.digest: index for index, m in enumerate(models)}
     table = np.array([[reported[m.plan.digest].get(level, np.nan) for level in levels] for m in models], np.float64)
     champions: Serves = tuple(number[best[level].plan.digest] for level in levels)
-    serves, displaced = champions if count is None else best_variants(table, count), tuple[Displaced, ...]()
+    serves, displaced = champions if count is None else best_variants(table, count), tuple[DisplacedVariant, ...]()
     robust_index = None if robust is None else number[robust.plan.digest]
     limit = len(levels) if count is None else count
     if not_judged is None and robust_index is not None and min(limit, len(models)) > 1:
         fewest = {level: min(m.timings[level].cycles for m in models if level in m.timings) for level in levels}
         times = out_of_sample([m.programs for m in models], opened.machine, fewest)
         times[:, np.isnan(table)] = np.nan  # a program never runs at a level that it does not fit
-        serves, displaced = settled(serves, times, limit, TOLERANCE if insure is None else insure)
+        serves, displaced = settle_variants(serves, times, limit, TOLERANCE if insure is None else insure)
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or robust_index is None:
         return ShippedVariants(variants, None)
@@ -99,7 +99,7 @@ def shipment(
     return ShippedVariants(variants, summary)
 
 
-def not_judged(runner: str, target: str) -> str | None:
+def unjudged_reason(runner: str, target: str) -> str | None:
     """Reason for skipping out-of-sample times, from the names of runner and target; None if the simulator is the clock."""
     if runner == BUILT_IN and target == NPU:
         return None

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from tuner.log.digests import canonical_json, digest
 from tuner.log.record import BOARD, RESULTS, TaskRows
-from tuner.runs.folder import plain
+from tuner.runs.folder import plain_name
 
 VERSION = 1
 SUFFIX = ".parquet"
@@ -65,7 +65,7 @@ class Conditions:
     @property
     def folder(self) -> str:
         """Name of the folder of their packs."""
-        return f"{plain(self.machine)}-{digest([VERSION, asdict(self), RESULTS])[:12]}"
+        return f"{plain_name(self.machine)}-{digest([VERSION, asdict(self), RESULTS])[:12]}"
 
 
 class Measured(NamedTuple):

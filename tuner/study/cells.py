@@ -11,7 +11,7 @@ from tuner.farm.isolated_map import IsolatedMap, Make, R, T, each_here, each_on_
 from tuner.farm.plugin_identity import external_plugins
 from tuner.platform.remote_files import is_url
 from tuner.tune_request import NO_STORE, STORE, FarmRequest
-from tuner.zoo.names import is_made, resolve
+from tuner.zoo.names import is_made, resolve_model
 
 
 def cells_config(request: FarmRequest, candidates: int | None = None, measurements: int | None = None) -> TuneConfig:
@@ -43,10 +43,10 @@ def cells_store(request: FarmRequest) -> str | None:
     return str((request.out / STORE if request.store is None else Path(request.store)).resolve())
 
 
-def there(model: Path) -> Path:
+def locate_model(model: Path) -> Path:
     """Model path valid on every worker: absolute, or the name of a built network.  Raises `BadInputError` for a missing file."""
     if is_made(model):
-        return resolve(model, None)[0]
+        return resolve_model(model, None)[0]
     if not model.is_file():
         raise BadInputError(f"{model}: no such file")
     return model.resolve()

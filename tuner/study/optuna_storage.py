@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig
-from tuner.study.trials import Record, frozen
+from tuner.study.trials import Record, to_frozen_trial
 
 JOURNAL = "journal.log"
 
@@ -34,7 +34,7 @@ class StudyStorage:
     def publish(self, records: Sequence[Record], config: TuneConfig, counts: Sequence[int]) -> None:
         """Add new trials.  Raises `BadInputError` if another study has the name."""
         stored = self._study.get_trials(deepcopy=False)
-        trials = [frozen(record, config, counts) for record in records]
+        trials = [to_frozen_trial(record, config, counts) for record in records]
         if [(trial.params, trial.state, trial.value) for trial in stored] != [(t.params, t.state, t.value) for t in trials[: len(stored)]]:
             raise BadInputError(
                 f"--storage {self._where}: has another study {self._study.study_name}, of another folder; give another --storage or --seed"

@@ -25,8 +25,8 @@ from tuner.farm.isolated_map import Make
 from tuner.log.read import read_log
 from tuner.platform.local_files import LocalPath
 from tuner.runs.anytime_curve import COLUMNS
-from tuner.runs.subgraph_runs import copies
-from tuner.study.cells import cells_config, cells_store, cells_workers, there
+from tuner.runs.subgraph_runs import subgraph_copies
+from tuner.study.cells import cells_config, cells_store, cells_workers, locate_model
 from tuner.study.curve import CellCurve, levels_curve
 from tuner.study.trial_driver import Cells, StudySpec, TrialRun, run_study
 from tuner.tune_request import StudyRequest, TuneRequest
@@ -38,7 +38,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
 
     Raises `BadInputError`.
     """
-    models = tuple(str(there(model)) for model in request.models)
+    models = tuple(str(locate_model(model)) for model in request.models)
     machine = load_machine(request.machine)
     config = cells_config(request)
     if request.measurements is not None:
@@ -77,7 +77,7 @@ def run_cell(
     )  # fmt: skip
     with searched(request) as spent:
         opened = spent.opened
-    log, served = read_log(out, COLUMNS), copies(out)
+    log, served = read_log(out, COLUMNS), subgraph_copies(out)
     return CellCurve(levels_curve(log, served, _untuned(opened, config, log, served), counts), time.process_time() - begun)
 
 

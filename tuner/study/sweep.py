@@ -31,17 +31,17 @@ from tuner.log.digests import digest
 from tuner.log.part import encoded
 from tuner.log.record import Column
 from tuner.measure.merit import speedup
-from tuner.platform.crash import details, keep
+from tuner.platform.crash import crash_details, write_crash_file
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.platform.remote_files import url_below
-from tuner.runs.folder import SETTINGS, Identity, RunFolder, plain
+from tuner.runs.folder import SETTINGS, Identity, RunFolder, plain_name
 from tuner.runs.list_runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.runs.mirror import Mirror, mirror_place
 from tuner.runs.sweep_progress import INDEX_MARK, read_index
-from tuner.study.cells import cells_config, cells_store, cells_workers, there
+from tuner.study.cells import cells_config, cells_store, cells_workers, locate_model
 from tuner.tune_request import SweepRequest, TuneRequest
-from tuner.zoo.names import file_digest, title
+from tuner.zoo.names import file_digest, model_title
 
 INDEX_COLUMNS = (
     Column("path", pa.string(), "the run folder, below that of the sweep"),
@@ -129,7 +129,7 @@ class SweepWorker:
         except TilefarmError as error:  # one model that does not fit one machine must not end the sweep
             return " ".join(str(error).split())
         except Exception as error:
-            keep(details(error, f"{cell.name} of a sweep"), [folder])  # the table has one line of it
+            write_crash_file(crash_details(error, f"{cell.name} of a sweep"), [folder])  # the table has one line of it
             raise
         finally:
             settings.unlink(missing_ok=True)
@@ -144,12 +144,12 @@ def cells_of(request: SweepRequest) -> tuple[SweepCell, ...]:
     """Cells in the order models, machines, seeds.  Raises `BadInputError` for two cells with one folder, or a missing file."""
     cells: dict[str, SweepCell] = {}
     for model, random_weights in request.models:
-        path = there(model)
+        path = locate_model(model)
         for machine in request.machines:
             loaded = load_machine(machine)
             where = str(Path(machine).resolve()) if Path(machine).is_file() else machine
             for seed in range(request.seeds):
-                name = f"{plain(title(model))}-{plain(loaded.name)}-s{seed}"
+                name = f"{plain_name(model_title(model))}-{plain_name(loaded.name)}-s{seed}"
                 if name in cells:
                     raise BadInputError(f"{model} on {machine}: {name} is the folder of {cells[name].model} already; names must differ")
                 cells[name] = SweepCell(name, path, random_weights, where, loaded.name, seed)
@@ -162,7 +162,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     config = cells_config(request, request.candidates, request.measurements)
     out = LocalPath(request.out).resolve()
     identity = SweepIdentity(
-        tuple(f"{title(path)} {file_digest(path)} {weights}" for path, weights in request.models),
+        tuple(f"{model_title(path)} {file_digest(path)} {weights}" for path, weights in request.models),
         tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
         request.dtype,
         config.digest,
@@ -250,7 +250,7 @@ def write_index(
 
 
 def _rows(cell: SweepCell, summary: dict[str, Any] | None, error: str | None) -> Iterator[dict[str, Any]]:
-    head: dict[str, Any] = {"path": cell.name, "model": title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
+    head: dict[str, Any] = {"path": cell.name, "model": model_title(cell.model), "machine": cell.machine_name, "seed": cell.seed}
     if summary is None:
         yield {**head, "state": "waiting" if error is None else "failed", "error": error}
         return

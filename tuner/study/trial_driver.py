@@ -30,7 +30,7 @@ from tuner.runs.list_runs import SUMMARY
 from tuner.runs.study_summary import VERSION
 from tuner.study.curve import CellCurve, areas, counts_of, mean_curve, rungs_of
 from tuner.study.optuna_storage import StudyStorage
-from tuner.study.trials import Record, ask, best_of, check_space, front, may_stop, stopped
+from tuner.study.trials import Record, ask_trials, best_trial, check_space, front, may_stop, should_stop
 
 WORK = ".work"  # searches of the current batch
 
@@ -203,7 +203,7 @@ def _batch(folder: LocalPath, spec: StudySpec, number: int, records: Sequence[Re
     """Ask and run batch `number`, limited to the study's trials; existing results in `records` stay."""
     size = spec.config.study.batch
     earlier, existing = records[: number * size], list(records[number * size :])
-    asked = ask(spec.config, spec.seed, number, min(size, spec.trials - number * size), earlier, spec.counts)
+    asked = ask_trials(spec.config, spec.seed, number, min(size, spec.trials - number * size), earlier, spec.counts)
     if [record.params for record in asked[: len(existing)]] != [record.params for record in existing]:
         raise BadInputError(f"{_path(folder, number)}: optuna {optuna.__version__} asks other trials than these; give another --out")
     new = asked[len(existing) :]
@@ -247,7 +247,7 @@ def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier
         for record in alive:
             if record.error is None:
                 record.curve = mean_curve(list(record.cells.values()))
-                record.pruned = rung < len(counts) and stopped(record, config, counts, earlier)
+                record.pruned = rung < len(counts) and should_stop(record, config, counts, earlier)
     for record in records:
         if record.error is None and not record.pruned:
             record.value = areas(record.curve)[-1]
@@ -262,7 +262,7 @@ def _row(record: Record, batch: int) -> dict[str, Any]:
 
 def _write_summary(folder: LocalPath, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
     """Write `summary.json` and `best.yaml` over the trials so far; returns the content of the former."""
-    best = best_of(records)
+    best = best_trial(records)
     summary = {
         "version": VERSION,
         "study": run,

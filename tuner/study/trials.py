@@ -43,7 +43,7 @@ class Record:
     cpu_s: float = 0.0
 
 
-def space(config: TuneConfig) -> dict[str, BaseDistribution]:
+def search_space(config: TuneConfig) -> dict[str, BaseDistribution]:
     return {path: distribution(span) for path, span in config.study.parameters.items()}
 
 
@@ -57,25 +57,25 @@ def check_space(config: TuneConfig) -> None:
                 raise BadInputError(f"study.parameters: {path}: choice {value!r}: {error}") from None
 
 
-def frozen(record: Record, config: TuneConfig, counts: Sequence[int]) -> FrozenTrial:
+def to_frozen_trial(record: Record, config: TuneConfig, counts: Sequence[int]) -> FrozenTrial:
     """Optuna's form of a trial: its area at every count is an intermediate value."""
     state = TrialState.PRUNED if record.pruned else TrialState.FAIL if record.value is None else TrialState.COMPLETE
     steps = dict(zip(counts, areas(record.curve), strict=False))
     return optuna.create_trial(
-        params=record.params, distributions=space(config), value=record.value, state=state, intermediate_values=steps
+        params=record.params, distributions=search_space(config), value=record.value, state=state, intermediate_values=steps
     )
 
 
-def ask(config: TuneConfig, seed: int, batch: int, count: int, earlier: Sequence[Record], counts: Sequence[int]) -> list[Record]:
+def ask_trials(config: TuneConfig, seed: int, batch: int, count: int, earlier: Sequence[Record], counts: Sequence[int]) -> list[Record]:
     """First `count` trials of a batch; earlier: trials of all earlier batches.  A smaller count gives a prefix."""
     settings = config.study
     sampler_seed = int(digest(["study", seed, batch])[:8], 16)
     sampler = TPESampler(seed=sampler_seed, multivariate=True, constant_liar=True, n_startup_trials=settings.startup)
     study = optuna.create_study(sampler=sampler, direction="minimize")
-    study.add_trials(frozen(record, config, counts) for record in earlier)
+    study.add_trials(to_frozen_trial(record, config, counts) for record in earlier)
     if not earlier:
         study.enqueue_trial(_own_values(config))  # the best is never worse than the present settings
-    return [Record(trial.number, trial.params) for trial in (study.ask(space(config)) for _ in range(count))]
+    return [Record(trial.number, trial.params) for trial in (study.ask(search_space(config)) for _ in range(count))]
 
 
 def _own_values(config: TuneConfig) -> dict[str, Any]:
@@ -90,10 +90,10 @@ def _own_values(config: TuneConfig) -> dict[str, Any]:
     return values
 
 
-def stopped(record: Record, config: TuneConfig, counts: Sequence[int], earlier: Sequence[Record]) -> bool:
+def should_stop(record: Record, config: TuneConfig, counts: Sequence[int], earlier: Sequence[Record]) -> bool:
     """Whether Optuna's median pruner stops a trial now: a step is the number of readings, its value the area up to there."""
     study = optuna.create_study(pruner=MedianPruner(n_startup_trials=max(1, config.study.startup)), direction="minimize")
-    study.add_trials(frozen(other_record, config, counts) for other_record in earlier)
+    study.add_trials(to_frozen_trial(other_record, config, counts) for other_record in earlier)
     trial = study.ask()
     for count, area in zip(counts, areas(record.curve), strict=False):
         trial.report(area, count)
@@ -105,7 +105,7 @@ def may_stop(config: TuneConfig, earlier: Sequence[Record]) -> bool:
     return sum(record.value is not None for record in earlier) >= max(1, config.study.startup)
 
 
-def best_of(records: Sequence[Record]) -> Record | None:
+def best_trial(records: Sequence[Record]) -> Record | None:
     """Best finished trial; the first of equals."""
     complete = [record for record in records if record.value is not None]
     return min(complete, key=lambda record: (record.value, record.number), default=None)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from compiler.cost.level_conditions import CONDITIONS, join_condition
 from tuner.config import load_config
 from tuner.cost_model.interface import CostModel, TrainingRows
-from tuner.cost_model.judge import train
-from tuner.cost_model.metrics import by_level, merit
+from tuner.cost_model.judge import train_with_judge
+from tuner.cost_model.metrics import merit, metrics_by_level
 from tuner.testing.pickles import is_pickle
 from tuner.testing.samples import sample_rows
 
@@ -78,12 +78,12 @@ class CostModelContract:
         assert len(self.trained(two).predict(self.rows.features)) == len(self.rows.cycles)
 
     def test_it_ranks_what_it_has_seen(self) -> None:
-        pairs, *_ = merit(by_level(self.predicted(self.rows.features), self.rows))
+        pairs, *_ = merit(metrics_by_level(self.predicted(self.rows.features), self.rows))
         assert pairs > 0.5, f"{pairs:.1%} of pairs in order, no better than a coin"
 
     def test_it_goes_through_the_gate(self) -> None:
         """As a run does it: a judge that has not seen what is held out, metrics, and bytes that come back."""
         rows = self.rows
-        trained = train(self.model, rows, SEED, load_config(None, self.settings).model)
+        trained = train_with_judge(self.model, rows, SEED, load_config(None, self.settings).model)
         assert trained.trained_rows == len(rows.cycles)
         assert np.array_equal(trained.load(self.model).predict(rows.features), self.predicted(rows.features))

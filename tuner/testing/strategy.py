@@ -19,7 +19,7 @@ from tuner.measure.budgeted import MeasureBudget
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.platform.local_files import LocalPath
-from tuner.search.ask_tell import Asking, translated
+from tuner.search.ask_tell import Asking, translate
 from tuner.search.epoch import first_programs, run_epoch
 from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
@@ -85,7 +85,7 @@ class StrategyContract:
                         strategy = self.strategy(StrategyContext(rules, island, 0), states[island] or None)
                         strategy.tell(knowledge, [None] * len(self.levels))
                         watched = partial(self._watched, f"epoch {epoch}, island {island}", rounds)
-                        run_epoch(translated(strategy.ask(epoch), watched), session, knowledge, collector)
+                        run_epoch(translate(strategy.ask(epoch), watched), session, knowledge, collector)
                         states[island] = strategy.state()
                         collector.elites = list(strategy.elites())[: self.config.search.elites]
                         out.append(Asked(epoch, island, rounds, states[island]))

@@ -17,13 +17,13 @@ from simulator.compiled import Compiled
 from simulator.sanitizer import sanitize_program as sanitize
 from simulator.session import InferenceSession
 from simulator.subgraph_sequence import bound_of_all, simulate_all
-from tuner.verify.fixed_point import referred
-from tuner.verify.reference import ReferenceValues, Stored, reference
-from tuner.verify.values import Values, values_of
+from tuner.verify.fixed_point import apply_fixed_point
+from tuner.verify.reference import ReferenceValues, StoredTensors, run_reference
+from tuner.verify.values import Values, compare_values
 
 
 @dataclass(frozen=True, eq=False)
-class Checked:
+class LevelCheck:
     """Check of one level of a compiled file.
 
     table_cycles, cycles: of the file and of the simulator, at every level; None where the program does not fit.
@@ -80,15 +80,15 @@ def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]
     return feeds
 
 
-def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> Checked:
+def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> LevelCheck:
     """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds unknown to the file."""
     compiled = session.compiled
     programs, machine = compiled.programs(level), compiled.machine
     prepared, needs = compiled.prepared(level), compiled.needs(level)
     several = len(programs) > 1
-    return Checked(
+    return LevelCheck(
         level,
-        values_of(session, feeds, expected, level),
+        compare_values(session, feeds, expected, level),
         tuple(
             f"{piece.name}: {finding}" if several else str(finding)
             for piece, stream in zip(compiled.pieces, programs, strict=True)
@@ -103,34 +103,34 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
     )
 
 
-def check_file(path: Path, levels: Sequence[str] | None = None, seed: int = 0) -> list[Checked]:
+def check_file(path: Path, levels: Sequence[str] | None = None, seed: int = 0) -> list[LevelCheck]:
     """Run `check_level` for levels of a compiled file of style function (default: all), with random inputs.
 
     onnxruntime runs once for all of them, and so does each stream.  Raises `BadInputError`.
     """
-    return check_levels(*prepared_check(path, seed), levels)
+    return check_levels(*prepare_check(path, seed), levels)
 
 
-def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, NDArray[Any]], ReferenceValues]:
+def prepare_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, NDArray[Any]], ReferenceValues]:
     """Session of a file, random inputs, and onnxruntime's values.  Raises `BadInputError`."""
     session = InferenceSession(path)
     feeds = random_feeds(session, seed)
     session.checked(feeds)
-    expected = reference(path, {name: np.asarray(value) for name, value in feeds.items()}, Stored.of(session.compiled))
-    return session, feeds, referred(expected, session.compiled, path, feeds)
+    expected = run_reference(path, {name: np.asarray(value) for name, value in feeds.items()}, StoredTensors.of(session.compiled))
+    return session, feeds, apply_fixed_point(expected, session.compiled, path, feeds)
 
 
 def check_levels(
     session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, levels: Sequence[str] | None = None
-) -> list[Checked]:
+) -> list[LevelCheck]:
     """Run `check_level` for levels (default: all); each stream runs once."""
     wanted = tuple(levels) if levels else session.levels
     streams = {level: session.compiled.same_as(level) or level for level in wanted}
     done = {level: check_level(session, feeds, expected, level) for level in dict.fromkeys(streams.values())}
-    return [relevelled(done[stream], level, session.compiled) for level, stream in streams.items()]
+    return [move_to_level(done[stream], level, session.compiled) for level, stream in streams.items()]
 
 
-def relevelled(checked: Checked, level: str, compiled: Compiled) -> Checked:
+def move_to_level(checked: LevelCheck, level: str, compiled: Compiled) -> LevelCheck:
     """Result of a check, transferred to another level with the same streams."""
     bound = bound_of_all(compiled.prepared(level), compiled.machine, compiled.level(level))
     return replace(checked, level=level, table_cycles=compiled.cycles(level), bound_cycles=bound)

@@ -35,10 +35,10 @@ from simulator.compiled import Compiled
 from simulator.npu.errors import TilefarmError
 from simulator.onnx_names import refill
 from simulator.session import InferenceSession
-from tuner.verify.fixed_point import between, referred
-from tuner.verify.reference import Stored, reference
+from tuner.verify.fixed_point import apply_fixed_point, nodes_between
+from tuner.verify.reference import StoredTensors, run_reference
 from tuner.verify.reference_body import body_of
-from tuner.verify.values import Compared, values_of
+from tuner.verify.values import TensorComparison, compare_values
 
 Plans = Callable[[LoweredModel], Mapping[str, Plan]]
 
@@ -49,7 +49,7 @@ class FirstWrong:
 
     operator: str
     tensor: str
-    compared: Compared
+    compared: TensorComparison
     weights: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class _Search:
 
     def first(self, names: Sequence[str], plans: Plans) -> FirstWrong | None:
         """First wrong tensor if the model ends in these tensors; None without one, or if this part cannot be compiled."""
-        model = self._until(names, between(self.model.graph.node, set(), set(names)))
+        model = self._until(names, nodes_between(self.model.graph.node, set(), set(names)))
         try:
             opened = lower_model(self.source, model)
             measured = measure(opened, {self.level: plans(opened)[self.level]})
@@ -113,8 +113,10 @@ class _Search:
                 path = Path(folder) / "anew.onnx"
                 package(opened, containers_of(opened, measured), path)
                 session = InferenceSession(path)
-                expected = referred(reference(path, self.feeds, Stored.of(session.compiled)), session.compiled, path, self.feeds)
-                compared = values_of(session, self.feeds, expected, self.level).compared
+                expected = apply_fixed_point(
+                    run_reference(path, self.feeds, StoredTensors.of(session.compiled)), session.compiled, path, self.feeds
+                )
+                compared = compare_values(session, self.feeds, expected, self.level).compared
         except TilefarmError:  # this compiler or onnxruntime may reject a part
             return None
         weights = tuple(out_of_range_lines(opened.weights_beyond, self.source.dtype))

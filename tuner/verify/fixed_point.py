@@ -34,13 +34,13 @@ Array = NDArray[Any]
 WHOSE = "those of TFLite's rounding"
 
 
-def in_fixed_point(graph: Graph) -> Graph:
+def to_fixed_point(graph: Graph) -> Graph:
     """Graph with products whose sums become integers by `compiler.ir.quantised.fixed_point`."""
     products = (QuantisedConv, QuantisedMatMul)
     return replace(graph, operators=tuple(replace(op, fixed_point=True) if isinstance(op, products) else op for op in graph.operators))
 
 
-def referred(
+def apply_fixed_point(
     expected: ReferenceValues, compiled: Compiled, file: Path, feeds: Mapping[str, ArrayLike], body: Path | None = None
 ) -> ReferenceValues:
     """Reference values, replaced by the machine's own rounding where it rounds in fixed point.
@@ -60,7 +60,7 @@ class _Formulas:
         model = onnx.load(body)
         frames = frame_count(model)
         body_of(model)
-        self._graphs = {piece.name: in_fixed_point(_graph(piece, model, frames)) for piece in compiled.pieces}
+        self._graphs = {piece.name: to_fixed_point(_graph(piece, model, frames)) for piece in compiled.pieces}
 
     def __call__(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
         return evaluate(self._graphs[piece.name], given)
@@ -72,7 +72,7 @@ def _graph(piece: CompiledPiece, model: ModelProto, frames: int) -> Graph:
     inputs, outputs = memory.of_kind("input"), memory.of_kind("output")
     part = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     part.graph.name = piece.name
-    nodes = between(model.graph.node, {buffer.name for buffer in inputs}, {buffer.name for buffer in outputs})
+    nodes = nodes_between(model.graph.node, {buffer.name for buffer in inputs}, {buffer.name for buffer in outputs})
     part.graph.node.extend(nodes)
     used = names_read(nodes)
     part.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
@@ -89,7 +89,7 @@ def _port(buffer: DdrBuffer, memory: MemoryMap, frames: int) -> ValueInfoProto:
     return helper.make_tensor_value_info(buffer.name, kind, (shape[0] // frames, *shape[1:]) if shape else ())
 
 
-def between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:
+def nodes_between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:
     """Nodes on the way from inputs to outputs, in their order."""
     wanted, needed = set(outputs), list[NodeProto]()
     for node in reversed(list(nodes)):

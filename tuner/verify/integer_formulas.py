@@ -32,7 +32,7 @@ def formula_of(node: NodeProto) -> Callable[[Inputs], list[Array]] | None:
     return lambda inputs: formula(inputs, attributes, where)
 
 
-def _there(inputs: Inputs, index: int) -> Array:
+def _required(inputs: Inputs, index: int) -> Array:
     value = inputs[index]
     assert value is not None, index
     return value
@@ -44,12 +44,12 @@ def _optional(inputs: Inputs, index: int) -> Array | None:
 
 def _q(inputs: Inputs, index: int, of: Array, where: str, axis: int | None = None) -> Quantisation:
     """Quantisation from two inputs, for a present tensor."""
-    return Quantisation.of(_there(inputs, index), _optional(inputs, index + 1), of.dtype, of.shape, axis, where)
+    return Quantisation.of(_required(inputs, index), _optional(inputs, index + 1), of.dtype, of.shape, axis, where)
 
 
 def _made(inputs: Inputs, index: int, dtype: Any, where: str) -> Quantisation:
     """Quantisation as `_q`, for an output of the node."""
-    return Quantisation.of(_there(inputs, index), _optional(inputs, index + 1), dtype, where=where)
+    return Quantisation.of(_required(inputs, index), _optional(inputs, index + 1), dtype, where=where)
 
 
 def _first(array: Array, last: Any) -> Array:
@@ -82,20 +82,20 @@ def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int
 
 
 def _quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    x, zero = _there(inputs, 0), _optional(inputs, 2)
+    x, zero = _required(inputs, 0), _optional(inputs, 2)
     dtype = np.dtype(np.uint8) if zero is None else zero.dtype
-    q = Quantisation.of(_there(inputs, 1), zero, dtype, x.shape, attributes.get("axis", 1), where)
+    q = Quantisation.of(_required(inputs, 1), zero, dtype, x.shape, attributes.get("axis", 1), where)
     return [linear.quantize(x, q)]
 
 
 def _dequantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    x = _there(inputs, 0)
+    x = _required(inputs, 0)
     return [linear.dequantize(x, _q(inputs, 1, x, where, attributes.get("axis", 1)))]
 
 
 def _conv(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     last = attributes.get("channels_last", 0)
-    x, w, bias = _first(_there(inputs, 0), last), _there(inputs, 3), _optional(inputs, 8)
+    x, w, bias = _first(_required(inputs, 0), last), _required(inputs, 3), _optional(inputs, 8)
     x_q, w_q = _q(inputs, 1, x, where), _q(inputs, 4, w, where, 0)
     products.check_bound(x_q, w, w_q, 0, bias, where)
     window = _window(attributes, x.shape[2:], w.shape[2:])
@@ -103,14 +103,14 @@ def _conv(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
 
 
 def _conv_integer(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    x, w = _there(inputs, 0), _there(inputs, 1)
+    x, w = _required(inputs, 0), _required(inputs, 1)
     x_q, w_q = (Quantisation.of(np.float32(1), _optional(inputs, i), v.dtype, v.shape, 0, where) for i, v in ((2, x), (3, w)))
     return [products.conv_sums(x, x_q, w, w_q, _window(attributes, x.shape[2:], w.shape[2:]))]
 
 
 def _matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes
-    a, b = _there(inputs, 0), _there(inputs, 3)
+    a, b = _required(inputs, 0), _required(inputs, 3)
     a_q, b_q = _q(inputs, 1, a, where), _q(inputs, 4, b, where, -1)
     products.check_bound(a_q, b, b_q, -1, None, where)
     return [products.matmul(a, a_q, b, b_q, _made(inputs, 6, a.dtype, where))]
@@ -118,22 +118,22 @@ def _matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
 
 def _matmul_integer(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes
-    a, b = _there(inputs, 0), _there(inputs, 1)
+    a, b = _required(inputs, 0), _required(inputs, 1)
     a_q = Quantisation.of(np.float32(1), _optional(inputs, 2), a.dtype, where=where)
     return [products.matmul_sums(a, a_q, b, Quantisation.of(np.float32(1), _optional(inputs, 3), b.dtype, b.shape, -1, where))]
 
 
 def _matmul_to_float(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes
-    a, b = _there(inputs, 0), _there(inputs, 1)
-    a_q = Quantisation.of(_there(inputs, 2), _optional(inputs, 4), a.dtype, where=where)
-    b_q = Quantisation.of(_there(inputs, 3), _optional(inputs, 5), b.dtype, b.shape, -1, where)
+    a, b = _required(inputs, 0), _required(inputs, 1)
+    a_q = Quantisation.of(_required(inputs, 2), _optional(inputs, 4), a.dtype, where=where)
+    b_q = Quantisation.of(_required(inputs, 3), _optional(inputs, 5), b.dtype, b.shape, -1, where)
     return [linear.scale_sums(products.matmul_sums(a, a_q, b, b_q), linear.output_scale(a_q, b_q, None), _optional(inputs, 6))]
 
 
 def _dynamic_matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes
-    x, b = _there(inputs, 0), _there(inputs, 1)
+    x, b = _required(inputs, 0), _required(inputs, 1)
     q, b_q = linear.dynamic_quantisation(x), _q(inputs, 2, b, where, -1)
     sums = products.matmul_sums(linear.quantize(x, q), q, b, b_q)
     return [linear.scale_sums(sums, linear.output_scale(q, b_q, None), _optional(inputs, 4))]
@@ -141,13 +141,13 @@ def _dynamic_matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[
 
 def _dynamic_quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes, where
-    x = _there(inputs, 0)
+    x = _required(inputs, 0)
     q = linear.dynamic_quantisation(x)
     return [linear.quantize(x, q), q.scale.reshape(()), q.zero_point.reshape(())]
 
 
 def _gemm(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    a, b, bias = _there(inputs, 0), _there(inputs, 3), _optional(inputs, 6)
+    a, b, bias = _required(inputs, 0), _required(inputs, 3), _optional(inputs, 6)
     a, b = a.T if attributes.get("transA", 0) else a, b.T if attributes.get("transB", 0) else b
     a_q, b_q, alpha = _q(inputs, 1, a, where), _q(inputs, 4, b, where, -1), attributes.get("alpha", 1.0)
     products.check_bound(a_q, b, b_q, -1, None, where)
@@ -159,7 +159,7 @@ def _gemm(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
 def _of_two(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
     def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
         del attributes
-        a, b = _there(inputs, 0), _there(inputs, 3)
+        a, b = _required(inputs, 0), _required(inputs, 3)
         return [function(a, _q(inputs, 1, a, where), b, _q(inputs, 4, b, where), _made(inputs, 6, a.dtype, where))]
 
     return compute
@@ -167,7 +167,7 @@ def _of_two(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str
 
 def _of_one(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
     def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-        x = _there(inputs, 0)
+        x = _required(inputs, 0)
         return [function(x, _q(inputs, 1, x, where), _made(inputs, 3, x.dtype, where), attributes)]
 
     return compute
@@ -194,14 +194,14 @@ def _global_average(array: Array, x_q: Quantisation, y_q: Quantisation, attribut
 
 
 def _concat(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    parts = [(_there(inputs, i), _q(inputs, i + 1, _there(inputs, i), where)) for i in range(2, len(inputs), 3)]
+    parts = [(_required(inputs, i), _q(inputs, i + 1, _required(inputs, i), where)) for i in range(2, len(inputs), 3)]
     return [tables.concat(parts, _made(inputs, 0, parts[0][0].dtype, where), attributes["axis"])]
 
 
 def _max_pool(last: bool) -> Callable[[Inputs, Attributes, str], list[Array]]:
     def compute(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
         del where
-        x = _first(_there(inputs, 0), last)
+        x = _first(_required(inputs, 0), last)
         return [_back(pooling.max_pool(x, _window(attributes, x.shape[2:], ())), last)]
 
     return compute
@@ -209,25 +209,25 @@ def _max_pool(last: bool) -> Callable[[Inputs, Attributes, str], list[Array]]:
 
 def _transpose(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del where
-    return [_there(inputs, 0).transpose(attributes.get("perm"))]
+    return [_required(inputs, 0).transpose(attributes.get("perm"))]
 
 
 def _flatten(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del where
-    x, axis = _there(inputs, 0), attributes.get("axis", 1)
+    x, axis = _required(inputs, 0), attributes.get("axis", 1)
     return [x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1)]
 
 
 def _reshape(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del where
-    x = _there(inputs, 0)
+    x = _required(inputs, 0)
     keep = not attributes.get("allowzero", 0)
-    return [x.reshape([x.shape[i] if size == 0 and keep else int(size) for i, size in enumerate(_there(inputs, 1))])]
+    return [x.reshape([x.shape[i] if size == 0 and keep else int(size) for i, size in enumerate(_required(inputs, 1))])]
 
 
 def _slice(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     del attributes, where
-    x, starts, ends = (_there(inputs, i) for i in range(3))
+    x, starts, ends = (_required(inputs, i) for i in range(3))
     axes, steps = _optional(inputs, 3), _optional(inputs, 4)
     chosen = [slice(None)] * x.ndim
     for i, axis in enumerate(range(len(starts)) if axes is None else axes.tolist()):
@@ -239,7 +239,7 @@ def _slice(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
 
 
 def _pad(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
-    x, pads, value, axes = _there(inputs, 0), _there(inputs, 1), _optional(inputs, 2), _optional(inputs, 3)
+    x, pads, value, axes = _required(inputs, 0), _required(inputs, 1), _optional(inputs, 2), _optional(inputs, 3)
     mode = attributes.get("mode", b"constant")
     if mode != b"constant" or pads.min() < 0:
         raise BadInputError(f"{where}: pads {pads.tolist()}, mode {mode.decode()}; expected constants around the tensor")

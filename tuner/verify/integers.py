@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Computed:
+class NodeValues:
     """Node of the optimised graph with onnxruntime's inputs and outputs; None for a missing optional input."""
 
     node: NodeProto
@@ -44,7 +44,7 @@ class Computed:
 class Integers:
     """Integer tensors of a run.  nodes: in the order of the optimised graph.  outputs: of the model, by name."""
 
-    nodes: tuple[Computed, ...]
+    nodes: tuple[NodeValues, ...]
     outputs: Mapping[str, Array]
 
 
@@ -73,13 +73,13 @@ def integers_of(model: ModelProto, feeds: Mapping[str, Array]) -> Integers:
     values |= {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     values |= {name: np.asarray(value) for name, value in feeds.items()}
     nodes = tuple(
-        Computed(node, tuple(values[name] if name else None for name in node.input), tuple(values[name] for name in node.output if name))
+        NodeValues(node, tuple(values[name] if name else None for name in node.input), tuple(values[name] for name in node.output if name))
         for node in graph.node
     )
     return Integers(nodes, {name: values[name] for name in outputs})
 
 
-def differences(integers: Integers) -> tuple[Difference, ...]:
+def compare_integers(integers: Integers) -> tuple[Difference, ...]:
     """Compare every operator on 8-bit integers with its formula on onnxruntime's own inputs.
 
     Raises BadInputError for inputs that the formulas reject.
@@ -108,7 +108,7 @@ def _differing(computed: Array, reference: Array) -> int:
     )
 
 
-def summary(records: Sequence[Difference]) -> list[str]:
+def summarise_differences(records: Sequence[Difference]) -> list[str]:
     """Line for each kind: operators, values, differing values."""
     kinds = Counter(one.kind for one in records)
     lines = []

@@ -24,7 +24,7 @@ _GIVEN = "tilefarm.given."
 _OVER_HEADS: Mapping[str, Sequence[int]] = {"QLinearMatMul": (0, 2, 1, 3), "QLinearSoftmax": (0, 1, 3, 2)}
 
 
-class Cut(NamedTuple):
+class IsolatedOperators(NamedTuple):
     """Model of isolated integer operators.
 
     given: its inputs by name.  kinds: operator type of each output.  expected: its outputs, in their shapes.
@@ -42,11 +42,11 @@ def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
     return node.op_type not in VIEWS and any(types.get(name) in INTEGERS_ON_NPU for name in names if name)
 
 
-def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> Cut:
+def isolate_operators(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> IsolatedOperators:
     """Isolate the integer operators among the nodes `inside` with inputs and outputs in `values`; each reads those from outside."""
     inside, groups = set(inside), fuse_groups(model)
     constants = {item.name for item in groups.model.graph.initializer}  # with tables of groups
-    builder = _Making(model, groups, constants, values)
+    builder = _Builder(model, groups, constants, values)
     for node, members in zip(groups.model.graph.node, groups.members, strict=True):
         read = [name for name in node.input if name and name not in constants]
         if members <= inside and on_integers(node, types) and read and all(name in values for name in (*read, *node.output)):
@@ -54,7 +54,7 @@ def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], valu
     return builder.finish()
 
 
-class _Making:
+class _Builder:
     def __init__(self, model: ModelProto, groups: FusedModel, constants: set[str], values: Mapping[str, Array]) -> None:
         self.model, self.constants, self.values = model, constants, values
         self.views = {node.output[0]: node for node in groups.model.graph.node if node.op_type in VIEWS and node.domain in ("", "ai.onnx")}
@@ -118,7 +118,7 @@ class _Making:
         self.made.graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{target}.shape"))
         self.made.graph.node.append(helper.make_node("Reshape", [source, f"{target}.shape"], [target]))
 
-    def finish(self) -> Cut:
+    def finish(self) -> IsolatedOperators:
         graph = self.made.graph
         used = names_read(graph.node)
         graph.initializer.extend(item for item in self.model.graph.initializer if item.name in used)
@@ -127,7 +127,7 @@ class _Making:
                 helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
                 for name, array in values.items()
             )
-        return Cut(self.made, self.given, self.kinds, self.expected)
+        return IsolatedOperators(self.made, self.given, self.kinds, self.expected)
 
 
 def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:

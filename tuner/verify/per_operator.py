@@ -32,14 +32,14 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.onnx_names import names_read
-from tuner.verify.fixed_point import WHOSE, in_fixed_point
-from tuner.verify.reference import IntegerReference, differing
+from tuner.verify.fixed_point import WHOSE, to_fixed_point
+from tuner.verify.reference import IntegerReference, count_differing
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class OfOperators:
+class OperatorCheck:
     """Comparison of integer operators with onnxruntime on the same integers.
 
     kinds: operator -> (count, values, differing values).  first: the first with a differing value, or ''.  left_out: operators that cannot
@@ -69,14 +69,14 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QuantisedCheck:
     """Check of a quantised model beyond its outputs.
 
     unfused, through: steps off onnxruntime without groups -> count of integers: for every operator on the same integers, and from the
     model's inputs on.  stock: values of the model's outputs that differ from onnxruntime with default options, and all values.
     """
 
-    operators: OfOperators
+    operators: OperatorCheck
     unfused: Mapping[str, int]
     through: Mapping[str, int]
     stock: tuple[int, int]
@@ -97,22 +97,22 @@ class Quantised:
         return tuple(lines)
 
 
-def quantised(expected: IntegerReference, outputs: Mapping[str, Array], machine: Machine, dtype: DataType) -> Quantised:
+def check_quantised(expected: IntegerReference, outputs: Mapping[str, Array], machine: Machine, dtype: DataType) -> QuantisedCheck:
     """Check a quantised model.  outputs: of the compiled model.  Raises as `compiler.frontend.onnx_io.load`."""
     report = expected.told
-    return Quantised(
-        of_operators(expected, machine, dtype),
+    return QuantisedCheck(
+        check_operators(expected, machine, dtype),
         report["unfused"],
         report["unfused_through"],
         (report["stock_differing"], report["stock_values"]),
-        agreement(outputs, expected.floats) if expected.floats else None,
+        measure_agreement(outputs, expected.floats) if expected.floats else None,
     )
 
 
-def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> OfOperators:
+def check_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> OperatorCheck:
     """Compare every operator that can be compiled in isolation."""
     kinds, left_out = expected.told["kinds"], list(expected.told["left_out"])
-    outputs, formulas = executed(expected, machine, dtype) if kinds else ({}, {})
+    outputs, formulas = run_operators(expected, machine, dtype) if kinds else ({}, {})
     steps: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
     first = ""
@@ -126,14 +126,14 @@ def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) 
             distance = np.abs(reference.astype(np.float64) - formulas[name])
             steps.update(f"{step:g}" for step in distance[distance > 0].tolist())
             reference = formulas[name]
-        wrong = differing(outputs[name], reference)
+        wrong = count_differing(outputs[name], reference)
         first = first or (name if wrong else "")
         counts.setdefault(kind, Counter()).update(operators=1, values=reference.size, wrong=wrong)
     by_kind = {kind: (c["operators"], c["values"], c["wrong"]) for kind, c in sorted(counts.items())}
-    return OfOperators(by_kind, first, tuple(left_out), dict(sorted(steps.items())) if machine.rounding == "fixed_point" else None)
+    return OperatorCheck(by_kind, first, tuple(left_out), dict(sorted(steps.items())) if machine.rounding == "fixed_point" else None)
 
 
-def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> tuple[dict[str, Array], dict[str, Array]]:
+def run_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> tuple[dict[str, Array], dict[str, Array]]:
     """Outputs of the operators that the machine can run; and by formulas for a machine with fixed-point rounding."""
 
     model, data = load(expected.alone, where="operators on integers")
@@ -141,7 +141,7 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> t
     program = Infeasible("", "") if packed is None else Compiler(packed.target_graph).compile(default_plan(packed.target_graph))
     if lowered is None or packed is None or isinstance(program, Infeasible):
         return {}, {}
-    formulas = evaluate(in_fixed_point(lowered), expected.given) if machine.rounding == "fixed_point" else {}
+    formulas = evaluate(to_fixed_point(lowered), expected.given) if machine.rounding == "fixed_point" else {}
     memory = program.memory
     ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
     ddr[: packed.constants.size] = packed.constants
@@ -189,7 +189,7 @@ def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
     return part
 
 
-def agreement(outputs: Mapping[str, Array], floats: Mapping[str, Array]) -> Agreement:
+def measure_agreement(outputs: Mapping[str, Array], floats: Mapping[str, Array]) -> Agreement:
     """Agreement of outputs with the float model; choices are along axis 1, of outputs with two channels or more."""
     same = choices = 0
     signal = noise = 0.0

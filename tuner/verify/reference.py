@@ -36,7 +36,7 @@ NO_BODY = 3  # exit code of the child
 FLOATS = "floats.onnx"
 
 
-class Stored(NamedTuple):
+class StoredTensors(NamedTuple):
     """Storage types on the NPU.  tensors: names in the memory maps of all pieces, most of them of tensors of the body.
 
     wide: tensors stored in float32 whatever `dtype` is.
@@ -47,7 +47,7 @@ class Stored(NamedTuple):
     wide: Sequence[str] = ()
 
     @classmethod
-    def of(cls, compiled: Compiled) -> Stored:
+    def of(cls, compiled: Compiled) -> StoredTensors:
         maps = [piece.container.memory for piece in compiled.pieces]
         buffers = [(buffer.name, memory.type_of(buffer)) for memory in maps for buffer in memory.buffers if buffer.kind != "constant"]
         return cls(
@@ -113,13 +113,13 @@ class IntegerReference:
     alone: bytes = field(repr=False)
 
 
-def differing(actual: Array, expected: Array) -> int:
+def count_differing(actual: Array, expected: Array) -> int:
     """Number of different values; NaN equals NaN."""
     same = actual == expected
     return int(same.size - (same | (np.isnan(actual) & np.isnan(expected)) if actual.dtype.kind == "f" else same).sum())
 
 
-def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s: float = TIMEOUT_S) -> ReferenceValues:
+def run_reference(path: Path, feeds: Mapping[str, Array], stored: StoredTensors, timeout_s: float = TIMEOUT_S) -> ReferenceValues:
     """Run the body of a compiled ONNX file (or a plain ONNX file) on onnxruntime.
 
     Raises `BadInputError` for a file without body, a refusal or crash of onnxruntime, or a run longer than `timeout_s`.
@@ -141,7 +141,7 @@ class _Child:
 
     path: Path
     feeds: Mapping[str, Array]
-    stored: Stored
+    stored: StoredTensors
     timeout_s: float
 
     def __call__(self, job: str, floats: bytes | None = None) -> tuple[dict[str, Any], list[Array], bytes]:

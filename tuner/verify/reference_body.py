@@ -26,7 +26,7 @@ from simulator.npu.parts import DataType
 from simulator.onnx_kinds import INTEGERS_ON_NPU, widen_model
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read, refill
 from tuner.verify.reference import FLOATS, NO_BODY
-from tuner.verify.reference_integers import FloatBorders, borders, integers, is_quantised, with_integers
+from tuner.verify.reference_integers import FloatBorders, collect_integers, find_borders, infer_types, is_quantised
 
 Array = NDArray[Any]
 _OURS = "tilefarm."  # prefix of tensors added here
@@ -128,7 +128,7 @@ def types_of(model: ModelProto) -> dict[str, int]:
     return {item.name: item.type.tensor_type.elem_type for item in items if item.type.HasField("tensor_type")}
 
 
-def stepped(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> list[str]:
+def stepped_outputs(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> list[str]:
     """Outputs of the model that are discontinuous in values of the NPU: an integer, boolean or step lies between."""
     inside = {k for piece in pieces for k in piece.nodes}
     smooth, jumps = {name for piece in pieces for name in piece.outputs}, set[str]()
@@ -144,7 +144,7 @@ def stepped(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mappin
     return [port.name for port in model.graph.output if port.name in jumps]
 
 
-def run(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, Array]]) -> list[dict[str, Array]]:
+def run_model(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, Array]]) -> list[dict[str, Array]]:
     """Run the model for each of the feeds: tensors by name; those of `wanted` that are no outputs become outputs."""
     wanted = list(dict.fromkeys(wanted))
     outputs = {port.name for port in model.graph.output}
@@ -185,10 +185,13 @@ def round_tensors(
     weight_names = names_read(graph.node[k] for k in of_piece) - host
     for tensor in graph.initializer:
         if tensor.name in weight_names and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
-            tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
+            tensor.CopyFrom(numpy_helper.from_array(round_to_float16(numpy_helper.to_array(tensor)), tensor.name))
     refill(model.graph.node, nodes)
     fed = [
-        {new: frame[name] if frame[name].dtype != np.float32 or name in wide else rounded(frame[name]) for new, name in given.items()}
+        {
+            new: frame[name] if frame[name].dtype != np.float32 or name in wide else round_to_float16(frame[name])
+            for new, name in given.items()
+        }
         for frame in values
     ]
     kinds = {name: (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in fed[0].items()}
@@ -230,7 +233,7 @@ def _beside_integers(model: ModelProto, pieces: tuple[ReferencePiece, ...], type
     return floats
 
 
-def rounded(values: Array) -> Array:
+def round_to_float16(values: Array) -> Array:
     """Round float32 values to float16; infinite beyond its range."""
     with np.errstate(over="ignore"):
         return values.astype(np.float16).astype(np.float32)
@@ -261,7 +264,7 @@ def first_beyond(
         graph.node.append(helper.make_node("ReduceMax", [_OURS + "abs." + name], [_OURS + "max." + name], keepdims=0))
     read = names_read(graph.node[k] for piece in pieces for k in piece.nodes)
     weights = [tensor for tensor in graph.initializer if tensor.name in read and tensor.data_type == TensorProto.FLOAT]
-    reduced = run(model, [_OURS + "max." + name for name in computed], feeds)
+    reduced = run_model(model, [_OURS + "max." + name for name in computed], feeds)
     largest = given | {name: _most([frame[_OURS + "max." + name] for frame in reduced]) for name in computed}
     for name in sorted(order, key=lambda name: (largest[name] < 1, name not in stored)):  # stable: in graph order
         if not holds(dtype, largest[name]):
@@ -278,13 +281,13 @@ def _most(numbers: Sequence[Any]) -> float:
     return float(np.max(numbers))
 
 
-def in_frames(values: Mapping[str, Array], frames: int) -> list[dict[str, Array]]:
+def split_frames(values: Mapping[str, Array], frames: int) -> list[dict[str, Array]]:
     """Split values of several frames along the first axis."""
     parts = {name: np.split(value, frames) if frames > 1 else [value] for name, value in values.items()}
     return [{name: slices[k] for name, slices in parts.items()} for k in range(frames)]
 
 
-def of_all_frames(values: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def join_frames(values: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Join values of frames: the inverse of `in_frames`."""
     first, *later_frames = values
     return {
@@ -292,7 +295,7 @@ def of_all_frames(values: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     }
 
 
-def answer(folder: Path) -> None:
+def run_job(folder: Path) -> None:
     """Run the job of FOLDER/request.json."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     with np.load(folder / "feeds.npz", allow_pickle=False) as arrays:
@@ -306,15 +309,15 @@ def answer(folder: Path) -> None:
     float_borders = FloatBorders(frozenset(), {})
     wide = set(request["wide"])
     if quantised:
-        types = with_integers(model, types)
-        float_borders = borders(model, {k: piece.inputs for piece in pieces for k in piece.nodes}, types, wide)
+        types = infer_types(model, types)
+        float_borders = find_borders(model, {k: piece.inputs for piece in pieces for k in piece.nodes}, types, wide)
     floats = {name for name, kind in types.items() if kind == TensorProto.FLOAT}
     stored = (floats & (set(request["stored"]) | _beside_integers(model, pieces, types))) - wide
     feeds = {
         name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) if array.dtype.kind == "f" else array
         for name, array in feeds.items()
     }
-    by_frame = in_frames(feeds, frames)
+    by_frame = split_frames(feeds, frames)
     dtype = DataType[request["dtype"]]
     if request["job"] == "beyond":
         beyond = first_beyond(model, pieces, stored, floats, by_frame, dtype)
@@ -322,28 +325,28 @@ def answer(folder: Path) -> None:
         return
     if request["job"] == "integers":
         inside = [k for piece in pieces for k in piece.nodes]
-        found_integers = integers(model, inside, types, by_frame[0], folder / FLOATS)
+        found_integers = collect_integers(model, inside, types, by_frame[0], folder / FLOATS)
         onnx.save(found_integers.model, folder / "out.onnx")
         np.savez(folder / "out.npz", *found_integers.arrays)
         _tell(folder, found_integers.told)
         return
     names = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
-    jumps = stepped(model, pieces, types)
+    jumps = stepped_outputs(model, pieces, types)
     logits = softmax_inputs(model, names)
     between = [name for piece in pieces for name in piece.inputs if name not in feeds]
-    outputs = run(model, [*names, *between, *logits.values()], by_frame)
+    outputs = run_model(model, [*names, *between, *logits.values()], by_frame)
     scale = {name: _most([np.abs(frame[source]).max() for frame in outputs]) for name, source in logits.items()}
     given = [name for piece in pieces for name in piece.inputs if name in feeds]
     split = [
         {name: frame[name] for name in dict.fromkeys([*names, *between])} | {name: fed[name] for name in given}
         for frame, fed in zip(outputs, by_frame, strict=True)
     ]
-    values = of_all_frames(split)
+    values = join_frames(split)
     samples: list[dict[str, Array]] = []
     if dtype == DataType.float16 and pieces:
         more = [{**fed, **extra} for fed, extra in zip(by_frame, round_tensors(model, pieces, stored, split, wide), strict=True)]
-        runs = run(model, names, ({**fed, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES for fed in more))
-        samples = [of_all_frames(runs[start : start + frames]) for start in range(0, len(runs), frames)]
+        runs = run_model(model, names, ({**fed, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES for fed in more))
+        samples = [join_frames(runs[start : start + frames]) for start in range(0, len(runs), frames)]
     np.savez(folder / "out.npz", *values.values(), *(array for sample in samples for array in sample.values()))
     report = {"values": list(values), "rounded": [list(sample) for sample in samples], "logits_scale": scale, "stepped": jumps}
     _tell(
@@ -358,7 +361,7 @@ def _tell(folder: Path, report: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     try:
-        answer(Path(sys.argv[1]))
+        run_job(Path(sys.argv[1]))
     except BadInputError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(NO_BODY)

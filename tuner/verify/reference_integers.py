@@ -24,8 +24,8 @@ from simulator.exact_onnxruntime import exact_model, read_tensors
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import names_read
-from tuner.verify.isolate_operators import cut, on_integers
-from tuner.verify.reference import differing
+from tuner.verify.isolate_operators import isolate_operators, on_integers
+from tuner.verify.reference import count_differing
 
 Array = NDArray[Any]
 _INTEGERS = (*INTEGERS_ON_NPU, TensorProto.INT32)
@@ -39,7 +39,7 @@ def _scaled(node: NodeProto) -> ScalePositions | None:
     return SCALE_POSITIONS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
-def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]:
+def infer_types(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]:
     """Element types of all tensors, also behind operators without an onnx rule."""
     all_types = dict(types)
     zeros = {item.name: item.data_type for item in model.graph.initializer}
@@ -66,7 +66,7 @@ class FloatBorders:
     steps: Mapping[str, float]
 
 
-def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> FloatBorders:
+def find_borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> FloatBorders:
     """Find exact tensors and their steps.  of_piece: NPU node -> inputs of its piece.  wide: floats of the NPU's ports in float32."""
     wide = set(wide)
     clean = {item.name for item in model.graph.input}
@@ -103,7 +103,7 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
     return FloatBorders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
 
 
-class IntegersTold(NamedTuple):
+class IntegerAnswer(NamedTuple):
     """Answer of the integer job.  told: JSON part; arrays: all others."""
 
     told: dict[str, Any]
@@ -111,7 +111,9 @@ class IntegersTold(NamedTuple):
     model: ModelProto
 
 
-def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
+def collect_integers(
+    model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path
+) -> IntegerAnswer:
     """Integers of a quantised model on onnxruntime.  floats: path of its float model, which may be missing."""
     inside, groups, fused = set(inside), fuse_groups(model), exact_model(model)
     constants = {item.name for item in groups.model.graph.initializer}
@@ -124,14 +126,14 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
     wanted = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in names}
     values = read_tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(wanted)]) | dict(feeds)
     outputs = {item.name: values[item.name] for item in fused.graph.output}
-    isolated = cut(model, inside, types, values)
+    isolated = isolate_operators(model, inside, types, values)
     npu_names = sorted(name for name in wanted if types.get(name) in INTEGERS_ON_NPU)
     # without groups the operators compute in float: the distance of each alone, and of all in a row
     unfused = read_tensors(exact_model(isolated.model, group=False), isolated.given, isolated.kinds)
     through = read_tensors(exact_model(model, group=False), feeds, npu_names)
     stock = _stock(model, feeds)
     report = {
-        "stock_differing": sum(differing(output, stock[name]) for name, output in outputs.items()),
+        "stock_differing": sum(count_differing(output, stock[name]) for name, output in outputs.items()),
         "stock_values": sum(array.size for array in outputs.values()),
         "kinds": dict(isolated.kinds),
         "given": list(isolated.given),
@@ -148,7 +150,7 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
             given_text = ", ".join(f"{name} {list(array.shape)}" for name, array in float_outputs.items())
             raise BadInputError(f"the float model has outputs {given_text}; expected {expected_text}")
         report["floats"], arrays = list(float_outputs), [*arrays, *float_outputs.values()]
-    return IntegersTold(report, arrays, isolated.model)
+    return IntegerAnswer(report, arrays, isolated.model)
 
 
 def _stock(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:

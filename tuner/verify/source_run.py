@@ -11,15 +11,15 @@ from compiler.package.onnx_out import write_packed
 from simulator.npu.errors import BadInputError
 from simulator.session import InferenceSession
 from tuner.verify.check import random_feeds
-from tuner.verify.reference import Stored, reference
+from tuner.verify.reference import StoredTensors, run_reference
 
 
-def check_runs(opened: LoweredModel) -> None:
+def check_model_runs(opened: LoweredModel) -> None:
     """Run the model on onnxruntime: otherwise nothing could confirm the values of the results.  Raises `BadInputError`."""
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         body = Path(folder) / "model.onnx"
         write_packed([], replace(opened.written, pieces=()), body)
         try:
-            reference(body, random_feeds(InferenceSession(body), 0), Stored())
+            run_reference(body, random_feeds(InferenceSession(body), 0), StoredTensors())
         except BadInputError as error:
             raise BadInputError(f"{opened.source.model}: {str(error).removeprefix(f'{body}: ')}") from None

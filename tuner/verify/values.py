@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from simulator.npu.float_range import OutOfRange
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
-from tuner.verify.reference import Array, ReferenceValues, differing
+from tuner.verify.reference import Array, ReferenceValues, count_differing
 
 FACTOR = 4.0  # times the effect of rounding alone
 FLOOR = 4 * 2.0**-11  # for luck in rounding: storing the output itself may move it by 2^-11
@@ -37,7 +37,7 @@ _A_STEP = 1.01  # float16 stores a step with an error
 
 
 @dataclass(frozen=True)
-class Compared:
+class TensorComparison:
     """Comparison of a tensor.  error: max|out - ref| / max|ref|.  rounding: of rounded references, None without rounding to float16.
 
     exact: whether no value may differ.  step: of its integers, by the same measure; 0 if not quantised.  differing: of `count`.
@@ -85,7 +85,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedOutput:
     """Discontinuous output.  equal: of `count` values; None if the shape differs from `shape`, onnxruntime's."""
 
     equal: int | None
@@ -106,13 +106,13 @@ class Values:
     """
 
     made: Mapping[str, Array]
-    compared: Mapping[str, Compared]
-    counted: Mapping[str, Counted]
+    compared: Mapping[str, TensorComparison]
+    counted: Mapping[str, CountedOutput]
     beyond: OutOfRange | None
     dtype: DataType
 
     @property
-    def worst(self) -> Compared:
+    def worst(self) -> TensorComparison:
         """Comparison furthest beyond its limit, or nearest to it; non-finite ones first."""
         return max(self.compared.values(), key=_beyond)
 
@@ -123,19 +123,19 @@ class Values:
         lines = [f"{name!r}: {one}" for name, one in wrong]
         if self.beyond is not None:
             lines.append(f"the first tensor {self.beyond.side} {self.dtype.name} is {self.beyond.text(self.dtype)}")
-        elif not finite(self.compared):
+        elif not all_finite(self.compared):
             lines.append(f"not finite, and no tensor of the model is beyond {self.dtype.name} in float32: a value inside an operator is")
         return tuple(lines)
 
 
-def _beyond(one: Compared) -> float:
+def _beyond(one: TensorComparison) -> float:
     """Error over limit; above 1 for a wrong value."""
     if not np.isfinite(one.error):
         return np.inf
     return one.error / one.limit if one.limit else np.inf if one.differing else 0.0
 
 
-def finite(compared: Mapping[str, Compared]) -> bool:
+def all_finite(compared: Mapping[str, TensorComparison]) -> bool:
     """Whether all errors of tensors with the right shape are finite."""
     return all(np.isfinite(one.error) for one in compared.values() if one.shapes is None)
 
@@ -157,28 +157,28 @@ def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale
         return float(np.abs(actual - ideal).max(initial=0.0)) / (scale or 1.0)
 
 
-def compare(expected: ReferenceValues, name: str, out: Array, dtype: DataType) -> Compared:
+def compare_tensor(expected: ReferenceValues, name: str, out: Array, dtype: DataType) -> TensorComparison:
     """Compare a tensor made by the NPU, or by the host from its outputs."""
     ref, scale = expected.values[name], expected.logits_scale.get(name)
     if out.shape != ref.shape:
-        return Compared(np.inf, None, count=ref.size, whose=expected.whose, shapes=(out.shape, ref.shape))
+        return TensorComparison(np.inf, None, count=ref.size, whose=expected.whose, shapes=(out.shape, ref.shape))
     half = out.dtype == np.float16
     dtype = DataType.float16 if half else dtype  # the tensor's own type rounds
     noise = [relative_error(sample[name], ref, dtype, scale) for sample in expected.rounded]
     if half and not noise:
         noise = [relative_error(ref.astype(np.float16), ref, dtype, scale)]
-    comparison = Compared(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
+    comparison = TensorComparison(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
     if not expected.quantised:
         return comparison
     largest = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
-    wrong = differing(out, ref.astype(out.dtype))
+    wrong = count_differing(out, ref.astype(out.dtype))
     step = expected.steps.get(name, 0.0) / largest
     return replace(
         comparison, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True, whose=expected.whose
     )
 
 
-def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> Values:
+def compare_values(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> Values:
     """Execute the variants of a level and compare.  Raises `BadInputError` for a level or feeds unknown to the file."""
     dtype = session.compiled.dtype
     outputs = session.run_on(feeds, expected.values, level)
@@ -187,7 +187,7 @@ def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expecte
         if name in expected.stepped:
             reference = expected.values[name]
             same = output.shape == reference.shape
-            counted[name] = Counted(int((output == reference).sum()) if same else None, reference.size, reference.shape)
+            counted[name] = CountedOutput(int((output == reference).sum()) if same else None, reference.size, reference.shape)
         else:
-            compared[name] = compare(expected, name, output, dtype)
-    return Values(outputs, compared, counted, None if finite(compared) else expected.beyond, dtype)
+            compared[name] = compare_tensor(expected, name, output, dtype)
+    return Values(outputs, compared, counted, None if all_finite(compared) else expected.beyond, dtype)

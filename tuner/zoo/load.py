@@ -12,14 +12,14 @@ from compiler.frontend.onnx_io.load import Shapes, check_session
 from compiler.frontend.partition.partition import AllOnHostError
 from compiler.model import LoweredModel, ModelSpec, lower_model
 from tuner.zoo import quantiser
-from tuner.zoo.builders import build
-from tuner.zoo.names import MADE, SEED, is_made, is_quantised, resolve, title
+from tuner.zoo.builders import build_network
+from tuner.zoo.names import MADE, SEED, is_made, is_quantised, model_title, resolve_model
 from tuner.zoo.quantised_cache import quantised_network
 
 
 def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
     """Load a model by `load_model` after `resolve`.  Raises `BadInputError`."""
-    path, seed = resolve(Path(model), random_weights)
+    path, seed = resolve_model(Path(model), random_weights)
     return load_model(_built(path) or path, shapes, random_weights=seed, where=str(path))
 
 
@@ -28,10 +28,10 @@ def open_network(source: ModelSpec) -> LoweredModel:
 
     Raises as `lower_model`, and `BadInputError` for a file that onnxruntime does not load.
     """
-    path, seed = resolve(source.model, source.random_weights)
+    path, seed = resolve_model(source.model, source.random_weights)
     built = _built(path)
     try:
-        opened = lower_model(replace(source, model=path, random_weights=seed), built, title(path))
+        opened = lower_model(replace(source, model=path, random_weights=seed), built, model_title(path))
     except AllOnHostError as on_host:
         if built is None:
             check_session(on_host.part.model, str(path))
@@ -44,7 +44,7 @@ def open_network(source: ModelSpec) -> LoweredModel:
 def _built(path: Path) -> ModelProto | bytes | None:
     """Built network, or the file of a quantised one; None for a path of a file."""
     if is_quantised(path):
-        name = quantiser.understood(str(path))
+        name = quantiser.parse_quantised_name(str(path))
         seed = SEED if name.weights is None else name.weights
         return quantised_network(load_network(name.network, random_weights=seed), name, seed)
-    return build(str(path).removeprefix(MADE)) if is_made(path) else None
+    return build_network(str(path).removeprefix(MADE)) if is_made(path) else None

@@ -29,12 +29,12 @@ def is_quantised(model: str | Path) -> bool:
     return str(model).startswith((MADE, PREFIX)) and MARK in str(model)
 
 
-def title(model: Path) -> str:
+def model_title(model: Path) -> str:
     """Title of a model in logs and summaries: the file's name, or the network's name with its options."""
     return str(model).removeprefix(MADE).removeprefix(PREFIX) if is_made(model) else model.stem
 
 
-def shipped() -> dict[str, Path]:
+def shipped_networks() -> dict[str, Path]:
     """Networks of the onnx package: name -> file, sorted by name.  Finds the package without importing it."""
     spec = find_spec("onnx")
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec is not None else []
@@ -42,7 +42,7 @@ def shipped() -> dict[str, Path]:
     return {PREFIX + file.stem.removeprefix("light_").removeprefix("bvlc_"): file for file in sorted(files)}
 
 
-def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
+def resolve_model(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     """Resolve a name to a file (or a network to build) and the seed of its weights; a path stays as it is.
 
     A quantised network's name contains its seed: weights drawn again would replace integers by floats.
@@ -50,19 +50,19 @@ def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     """
     name = str(model)
     if is_quantised(model):
-        parsed = quantiser.understood(name)
-        resolve(Path(parsed.network), None)
+        parsed = quantiser.parse_quantised_name(name)
+        resolve_model(Path(parsed.network), None)
         if random_weights is not None and parsed.weights not in (None, random_weights):
             raise BadInputError(f"{name}: weights of seed {parsed.weights}, and of seed {random_weights} are asked for; expected one seed")
         return Path(str(parsed if random_weights is None else parsed._replace(weights=random_weights))), None
     if is_made(model):
-        from tuner.zoo.builders import understood  # onnx takes a second to import
+        from tuner.zoo.builders import parse_name  # onnx takes a second to import
 
-        understood(name.removeprefix(MADE))
+        parse_name(name.removeprefix(MADE))
         return model, SEED if random_weights is None else random_weights
     if not name.startswith(PREFIX):
         return model, random_weights
-    networks = shipped()
+    networks = shipped_networks()
     if name not in networks:
         raise BadInputError(
             f"{name}: no such network; expected one of {', '.join(networks) or 'none, this onnx package ships no networks'}"

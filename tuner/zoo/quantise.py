@@ -67,7 +67,7 @@ def check_data(model: ModelProto, data: Mapping[str, Array], where: str) -> int:
     return counts.pop()
 
 
-def quantised(model: ModelProto, data: Mapping[str, Array], how: Quantiser, where: str = "model") -> bytes:
+def quantise_model(model: ModelProto, data: Mapping[str, Array], how: Quantiser, where: str = "model") -> bytes:
     """Quantise a model; returns the file.  data: [samples, ...] of every input.  Raises BadInputError; equal arguments give equal bytes.
 
     onnxruntime folds batch normalisations into convolutions first, and a Sum of two becomes an Add, because its quantiser skips both.

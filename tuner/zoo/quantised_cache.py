@@ -13,7 +13,7 @@ from compiler.frontend.onnx_io.load import model_digest
 from simulator.npu.files import atomic_write
 from simulator.npu.own_folders import private_folder, remove_old, user_cache
 from tuner.zoo import quantise
-from tuner.zoo.quantise import quantised, random_samples
+from tuner.zoo.quantise import quantise_model, random_samples
 from tuner.zoo.quantiser import QuantisedName
 
 SAMPLES = 4  # for the ranges
@@ -33,7 +33,7 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
         content = path.read_bytes()
         os.utime(path)
         return content
-    encoded = quantised(model, random_samples(model, SAMPLES, seed), name.how, str(name))
+    encoded = quantise_model(model, random_samples(model, SAMPLES, seed), name.how, str(name))
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_old(path.parent.glob("*.onnx"))  # a network takes as many bytes as it has weights

@@ -42,7 +42,7 @@ class QuantisedName(NamedTuple):
         return ",".join([f"{self.network}{MARK}{self.how.format}", *options])
 
 
-def understood(name: str) -> QuantisedName:
+def parse_quantised_name(name: str) -> QuantisedName:
     """Parse a name with `MARK`.  Raises `BadInputError`."""
     network, _, settings = name.partition(MARK)
     form, *pairs = settings.split(",")

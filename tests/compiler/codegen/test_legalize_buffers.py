@@ -29,9 +29,9 @@ from tests.compiler.frontend.handlers.test_quantised import HOW, onnxruntime_of,
 from tests.lacking import without
 from tests.models import random_model, small_model
 from tests.plans import random_plan
-from tuner.verify.fixed_point import referred
-from tuner.verify.reference import Stored, reference
-from tuner.zoo.builders import build
+from tuner.verify.fixed_point import apply_fixed_point
+from tuner.verify.reference import StoredTensors, run_reference
+from tuner.zoo.builders import build_network
 
 EDGE = load_machine("edge")
 LACKING = [without(EDGE, *buffers) for buffers in (("UB",), ("L0A", "L0B"), ("UB", "L0A", "L0B"))]
@@ -90,7 +90,7 @@ def test_integers_on_machines_without_floats(name: str, tmp_path: Path) -> None:
         plans = default_plans(opened)
         package(opened, containers_of(opened, measure(opened, dict.fromkeys(machine.contention, plans))), out)
         session, theirs = InferenceSession(out), onnxruntime_of(model, feeds)
-        expected = referred(reference(out, feeds, Stored.of(session.compiled)), session.compiled, out, feeds)
+        expected = apply_fixed_point(run_reference(out, feeds, StoredTensors.of(session.compiled)), session.compiled, out, feeds)
         for output, mine in zip(theirs, session.run(None, feeds), strict=True):
             np.testing.assert_array_equal(mine, expected.values[output])
             turned += int((mine != theirs[output]).sum())
@@ -106,7 +106,7 @@ def test_floats_are_refused_where_there_are_none() -> None:
 
 def test_a_product_of_two_tensors_needs_l0b() -> None:
     with pytest.raises(UnsupportedError, match="whose right one only L0B brings into order; machine edge-without-l0a-l0b has none"):
-        make_case(build("vit_b16-small"), LACKING[1], DataType.float16)
+        make_case(build_network("vit_b16-small"), LACKING[1], DataType.float16)
 
 
 def test_a_narrow_port_is_paid_for() -> None:

@@ -34,7 +34,7 @@ from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, make_case, run_program
 from tests.models import Builder, reference_outputs
 from tests.plans import random_plan
-from tuner.zoo.builders import build
+from tuner.zoo.builders import build_network
 
 EDGE, DAVINCI = load_machine("edge"), load_machine("ascend310")
 TYPES = [DataType.float16, DataType.float32]
@@ -78,13 +78,13 @@ def test_encoder(n: int, tokens: int, heads: int, size: int, dtype: DataType) ->
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize("name", ["vit_b16-small", "bert_base-small", "vit_b16-small,class_token=0,width=48,heads=3"])
 def test_made_network(name: str, dtype: DataType) -> None:
-    layers_of(make_case(seed_weights(prepare(build(name)), 0), DAVINCI, dtype))
+    layers_of(make_case(seed_weights(prepare(build_network(name)), 0), DAVINCI, dtype))
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_mask_at_run_time(dtype: DataType) -> None:
     """Token numbers are looked up by the host; all else, a mask of the tokens that count included, is the NPU's."""
-    _, part = lower_partition(seed_weights(prepare(build("bert_base-small,lookup=1")), 0))
+    _, part = lower_partition(seed_weights(prepare(build_network("bert_base-small,lookup=1")), 0))
     assert [node.op_type for node in part.host] == ["Gather"]
     case = make_case(prepare(part.pieces[0].npu), EDGE, dtype)
     rng = np.random.default_rng(0)
@@ -283,7 +283,7 @@ def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
 
 def test_the_last_layer_works_for_the_class_token_alone() -> None:
     """Behind the last attention everything is done at one pixel; before it, at all of them."""
-    target_graph = make_case(seed_weights(prepare(build("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).target_graph
+    target_graph = make_case(seed_weights(prepare(build_network("vit_b16-small,layers=2")), 0), EDGE, DataType.float16).target_graph
     products = [
         rows.size for spec, rows in zip(target_graph.operators, rows_needed(target_graph), strict=True) if isinstance(spec, MatMulSpec)
     ]

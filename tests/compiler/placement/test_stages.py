@@ -14,7 +14,7 @@ from compiler.placement.clusters import contract, linear_clusters
 from compiler.placement.dag import Dag, members, node_set
 from compiler.placement.stages import Pruning, Stage, endings, enumerate_states, partition
 from tests.graphs_of_work import cell, dags
-from tuner.search.ask_tell import answered
+from tuner.search.ask_tell import run_to_end
 
 ANY = Pruning(100, 100)
 
@@ -73,10 +73,10 @@ def test_exact_without_pruning(dag: Dag, moved: list[int]) -> None:
     cost, lazy = Shared(dag, moved), Shared(dag, moved)
     states = enumerate_states(dag, ANY)
     assert states is not None
-    found = answered(partition(dag, states), cost.measure)
+    found = run_to_end(partition(dag, states), cost.measure)
     assert found.cycles == brute_force(dag, cost) == sum(cost.cycles(stage) for stage in found.stages)
     check(dag, found.stages)
-    again = answered(partition(dag, states, lazy.bound), lazy.measure)
+    again = run_to_end(partition(dag, states, lazy.bound), lazy.measure)
     assert again.cycles == found.cycles
     check(dag, again.stages)
     assert again.measured == len(lazy.asked) <= found.measured == len(states.endings)
@@ -106,7 +106,7 @@ def test_a_cell_on_two_cores() -> None:
     cost = Shared(dag, [0] * 10)
     states = enumerate_states(dag, Pruning(3, 4))
     assert states is not None
-    found = answered(partition(dag, states, cost.bound), cost.measure)
+    found = run_to_end(partition(dag, states, cost.bound), cost.measure)
     # 36 cycles of branches on two cores, in two stages, and 10 + 10 alone; every stage costs 2 more
     assert found.cycles == 10 + 18 + 10 + 4 * 2
     assert found.stages[0] == ((0,),)
@@ -136,8 +136,8 @@ def test_a_limit_on_measurements_still_gives_a_cut(most: int) -> None:
     cost = Shared(dag, [3] * 10)
     states = enumerate_states(dag, Pruning(3, 4))
     assert states is not None
-    best = answered(partition(dag, states), Shared(dag, [3] * 10).measure)
-    found = answered(partition(dag, states, cost.bound, most), cost.measure)
+    best = run_to_end(partition(dag, states), Shared(dag, [3] * 10).measure)
+    found = run_to_end(partition(dag, states, cost.bound, most), cost.measure)
     check(dag, found.stages)
     assert found.cycles == sum(cost.cycles(stage) for stage in found.stages) >= best.cycles
     assert found.measured < most + len(dag)

@@ -37,7 +37,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import SMALL_MODELS, small_graph
 from tests.plans import random_plan, with_cores
-from tuner.search.champions import genome_from
+from tuner.search.champions import parse_genome
 from tuner.search.hashing import genome_name
 from tuner.search.packing import pack_genomes, unpack_genomes
 
@@ -136,7 +136,7 @@ def test_every_plan_that_runs_has_a_gene(name: str, machine: str, cores: int, se
         return
     assert find_fault(u, genome, True) is None
     assert decode_all(u, genome) == plan == parse_plan(plan.to_json())
-    assert genome_from(json.loads(json.dumps([gene_json(gene) for gene in genome]))) == genome
+    assert parse_genome(json.loads(json.dumps([gene_json(gene) for gene in genome]))) == genome
     assert unpack_genomes(pack_genomes([genome])) == [genome]
     structures = Structures(u)
     for gene in genome:

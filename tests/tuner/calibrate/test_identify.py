@@ -11,22 +11,22 @@ import yaml
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine, machine_file
 from tests.tuning import save_small
-from tuner.calibrate.fit import Problem, known, solve
+from tuner.calibrate.fit import Problem, estimate_accuracy, solve
 from tuner.calibrate.hidden import hidden_machine
-from tuner.calibrate.identify import Calibration, Identified, calibrate
+from tuner.calibrate.identify import Calibration, ValueFinding, calibrate_board
 from tuner.calibrate.keys import Key, value_of, with_values
 from tuner.calibrate.prediction_check import check
-from tuner.calibrate.probes import predicted
+from tuner.calibrate.probes import predict_cycles
 from tuner.calibrate.probes_engines import vector_probes
-from tuner.calibrate.readings import Observed, ProbedBoard
-from tuner.calibrate.write import named, written
+from tuner.calibrate.readings import ProbedBoard, ProbeObservation
+from tuner.calibrate.write import machine_text, name_calibrated
 from tuner.measure.runner_api import Bench, Encoded, Reading
 from tuner.measure.simulator_runner import SimulatedBoard
 
 NOISE = 0.03
 
 
-def right(finding: Identified, hidden: Machine) -> bool:
+def right(finding: ValueFinding, hidden: Machine) -> bool:
     truth = value_of(hidden, finding.key.path)
     if finding.source == "given":
         return finding.low <= truth <= finding.high
@@ -45,7 +45,7 @@ def board(hidden: Machine) -> ProbedBoard:
 
 @pytest.fixture(scope="module")
 def found(board: ProbedBoard) -> Calibration:
-    return calibrate(board, 64)
+    return calibrate_board(board, 64)
 
 
 def test_what_shows_is_right_and_what_does_not_is_named(found: Calibration, hidden: Machine) -> None:
@@ -78,10 +78,10 @@ def test_segments_that_were_not_probed_are_predicted(found: Calibration, board: 
 
 
 def test_the_file_has_the_values_the_comments_and_a_word_beside_each(found: Calibration) -> None:
-    machine = named(found.machine)
-    text = written(machine_file("tiny").read_text(), machine, found, "tilefarm calibrate --runner R --machine tiny")
+    machine = name_calibrated(found.machine)
+    text = machine_text(machine_file("tiny").read_text(), machine, found, "tilefarm calibrate --runner R --machine tiny")
     assert Machine.model_validate(yaml.safe_load(text)) == machine
-    assert machine.name == named(machine).name == "tiny-calibrated"
+    assert machine.name == name_calibrated(machine).name == "tiny-calibrated"
     assert text.startswith("# tilefarm calibrate --runner R --machine tiny\n")
     assert "# A machine for tests: every rate is one block" in text
     assert "a server core and a driver's call" in text
@@ -91,11 +91,11 @@ def test_the_file_has_the_values_the_comments_and_a_word_beside_each(found: Cali
 
 
 def test_a_file_that_no_edit_follows_is_written_anew(found: Calibration) -> None:
-    machine = named(found.machine)
+    machine = name_calibrated(found.machine)
     source = "# a comment\n" + yaml.safe_dump(load_machine("tiny").model_dump(mode="json")).replace("flags:", "flags: &flags")
-    assert Machine.model_validate(yaml.safe_load(written(source, machine, found, "x"))) == machine
+    assert Machine.model_validate(yaml.safe_load(machine_text(source, machine, found, "x"))) == machine
     merged = "base: &base {x: 1}\n" + source
-    assert Machine.model_validate(yaml.safe_load(written(merged, machine, found, "x").replace("base: &base {x: 1}\n", ""))) == machine
+    assert Machine.model_validate(yaml.safe_load(machine_text(merged, machine, found, "x").replace("base: &base {x: 1}\n", ""))) == machine
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_edge_is_found() -> None:
     given = load_machine("edge")
     hidden = hidden_machine(given, 1)
     board = ProbedBoard("hidden", Bench(SimulatedBoard(hidden, NOISE, 1)), given)
-    found = calibrate(board)
+    found = calibrate_board(board)
     assert [finding for finding in found.findings if not right(finding, hidden)] == []
     held_out = check(board, found.machine, 100, 0)
     assert (held_out.median < 0.02, held_out.p95 < 0.05, held_out.pairs >= 0.98) == (True, True, True)
@@ -119,8 +119,8 @@ def vector_problem(startup: int, simple: int, **others: int) -> Problem:
     probes = vector_probes("simple", load_machine("tiny"), 4096)
     keys = Key("vector.startup_cycles", "cycles", 0, 1000), Key("vector.simple_cycles", "cycles", 1, 1000)
     problem = Problem(with_values(load_machine("tiny"), others), keys, probes)
-    times = [probe.of(predicted(probe, hidden)) for probe in probes]
-    problem.observe([Observed(time, 1e-3 * time) for time in times])
+    times = [probe.of(predict_cycles(probe, hidden)) for probe in probes]
+    problem.observe([ProbeObservation(time, 1e-3 * time) for time in times])
     return problem
 
 
@@ -129,13 +129,13 @@ def test_a_linear_class_is_solved_exactly(startup: int, simple: int) -> None:
     problem = vector_problem(startup, simple)
     values = solve(problem)
     assert values == (startup, simple)
-    assert all(each.half < 0.5 and not each.hidden for each in known(problem, values))
+    assert all(each.half < 0.5 and not each.hidden for each in estimate_accuracy(problem, values))
 
 
 def test_what_the_issue_hides_is_a_range_and_no_value() -> None:
     """Instructions handed out every 4,000 cycles: nothing shorter shows."""
     problem = vector_problem(5, 1, issue_cycles=4000)
-    told = known(problem, solve(problem))
+    told = estimate_accuracy(problem, solve(problem))
     assert all(each.hidden and each.low <= truth <= each.high for each, truth in zip(told, (5, 1), strict=True))
 
 

@@ -14,8 +14,8 @@ from tests.integers import with_integers
 from tests.plans import multiplying
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
 from tuner.calibrate.hidden import hidden_machine
-from tuner.calibrate.keys import split, value_of, with_values
-from tuner.calibrate.probes import predicted
+from tuner.calibrate.keys import split_path, value_of, with_values
+from tuner.calibrate.probes import predict_cycles
 from tuner.calibrate.probes_flags import queue_program
 from tuner.calibrate.queue import QUEUE
 
@@ -73,7 +73,7 @@ def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name
             if name == "tiny":
                 kinds = {finding.kind for finding in sanitize_program(probe.programs[-1], machine)}
                 assert kinds <= {"unwritten_read"}, (probe.name, kinds)  # values are of no interest
-            times = predicted(probe, machine)
+            times = predict_cycles(probe, machine)
             assert not probe.grows or len(times) == 1 or times[0] > times[1], probe.name
     queue = queue_program(machine, 7, LOAD)
     assert queue is not None
@@ -89,7 +89,7 @@ def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
     for row in classes_of(machine):
         own = with_values(machine, {"ddr.bytes_per_cycle": 8}) if row.name == "DDR port" or row.name.startswith("level") else machine
         probes = row.probes(own, LOAD)
-        before = [predicted(probe, own) for probe in probes]
+        before = [predict_cycles(probe, own) for probe in probes]
         for key in row.keys:
             value = value_of(own, key.path)
             other = (
@@ -97,7 +97,7 @@ def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
                 if key.choices
                 else key.rounded(max(value * 0.5, value - 64) if value > 2 else value + 3)
             )
-            after = [predicted(probe, with_values(own, {key.path: other})) for probe in probes]
+            after = [predict_cycles(probe, with_values(own, {key.path: other})) for probe in probes]
             assert after != before, f"{row.name}: {key.path} {value} -> {other}"
 
 
@@ -109,7 +109,7 @@ def test_a_machine_without_buffers_is_refused(name: str) -> None:
 
 def test_keys_and_their_values() -> None:
     machine = load_machine("tiny:contention.half.5=0.5")
-    assert split("contention.half.5.share") == ("contention", "half.5", "share")
+    assert split_path("contention.half.5.share") == ("contention", "half.5", "share")
     changed = with_values(
         machine, {"contention.half.5.share": 0.25, "paths.L1->L0A.startup_cycles": 9, "matrix.cycles_per_fractal.float32": 5}
     )

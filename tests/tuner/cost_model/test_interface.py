@@ -22,9 +22,9 @@ from simulator.npu.parts import DataType
 from tuner.config import load_config
 from tuner.cost_model.boosted_trees import BoostedTrees
 from tuner.cost_model.interface import AtLevel, TrainingRows, predict_at
-from tuner.cost_model.judge import retrain, train
-from tuner.cost_model.metrics import by_level, evaluate, held_out
-from tuner.cost_model.model_file import decoded_model, load_trained, made_for
+from tuner.cost_model.judge import retrain, train_with_judge
+from tuner.cost_model.metrics import evaluate_ranking, held_out_rows, metrics_by_level
+from tuner.cost_model.model_file import decode_model, load_trained, model_requirements
 from tuner.log import record
 from tuner.platform.local_files import LocalPath
 
@@ -55,7 +55,7 @@ def first(rows: TrainingRows, count: int) -> TrainingRows:
 
 
 def test_learns_to_rank_an_unseen_workload() -> None:
-    model = train(BoostedTrees, synthetic(), 1, PARAMS)
+    model = train_with_judge(BoostedTrees, synthetic(), 1, PARAMS)
     metrics = model.metrics["slight"]
     assert metrics.spearman > 0.9
     assert metrics.pair_accuracy > 0.85
@@ -66,15 +66,15 @@ def test_learns_to_rank_an_unseen_workload() -> None:
 
 def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() -> None:
     rows = synthetic()
-    model = train(BoostedTrees, rows, 1, PARAMS)
-    back = held_out(rows, 1, PARAMS.hold_out)
+    model = train_with_judge(BoostedTrees, rows, 1, PARAMS)
+    back = held_out_rows(rows, 1, PARAMS.hold_out)
     used, judge = model.load(BoostedTrees), model.judge_of(BoostedTrees)
     errors = [
         float(np.abs(np.log2(predicted / rows.cycles))[back].mean())
         for predicted in (each.predict(rows.features) for each in (used, judge))
     ]
     assert errors[0] < errors[1] / 2
-    assert by_level(judge.predict(rows.features[back]), rows.some(back)) == model.metrics
+    assert metrics_by_level(judge.predict(rows.features[back]), rows.some(back)) == model.metrics
 
 
 def test_one_model_knows_every_level_by_its_condition() -> None:
@@ -83,7 +83,7 @@ def test_one_model_knows_every_level_by_its_condition() -> None:
     fast = synthetic().cycles
     conditions = {level: condition_of(EDGE, DataType.float16, level) for level in ("none", "severe")}
     rows = TrainingRows.at_levels(x, np.stack([fast, 4 * fast], 1).astype(np.int64), ["a", "b"] * 300, conditions)
-    model = train(BoostedTrees, rows, 1, load_config(None, ["model.rounds=200"]).model)
+    model = train_with_judge(BoostedTrees, rows, 1, load_config(None, ["model.rounds=200"]).model)
     assert set(model.metrics) == {"none", "severe"}
     assert all(metrics.rows == 300 for metrics in model.metrics.values())
     loaded = model.load(BoostedTrees)
@@ -117,31 +117,31 @@ def test_the_estimate_of_rows_is_that_of_the_level(level: str) -> None:
 def test_noise_cannot_be_learnt() -> None:
     rows = synthetic()
     shuffled = with_cycles(rows, np.random.default_rng(3).permutation(rows.cycles))
-    result = train(BoostedTrees, shuffled._replace(groups=np.full(600, "one")), 1, PARAMS)
+    result = train_with_judge(BoostedTrees, shuffled._replace(groups=np.full(600, "one")), 1, PARAMS)
     assert abs(result.metrics["slight"].spearman) < 0.3
 
 
 def test_hold_out_is_by_workload_and_stays_when_rows_arrive() -> None:
     rows = synthetic(400, groups=8)
-    back = held_out(rows, 5, 0.3)
+    back = held_out_rows(rows, 5, 0.3)
     assert 0 < back.sum() < len(back)
     assert not set(rows.groups[back]) & set(rows.groups[~back])
-    np.testing.assert_array_equal(held_out(first(rows, 200), 5, 0.3), back[:200])
+    np.testing.assert_array_equal(held_out_rows(first(rows, 200), 5, 0.3), back[:200])
     again = rows.some(np.append(np.arange(400), 0))._replace(groups=np.full(401, "one"))
-    mask = held_out(again, 5, 0.3)
+    mask = held_out_rows(again, 5, 0.3)
     assert 0.2 < mask.mean() < 0.4
     assert mask[0] == mask[400], "equal features are on one side"
-    assert held_out(first(rows, 2)._replace(groups=np.array(["a", "b"])), 0, 0.01).sum() == 1
+    assert held_out_rows(first(rows, 2)._replace(groups=np.array(["a", "b"])), 0, 0.01).sum() == 1
 
 
 def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
     truth = np.arange(1, 101, dtype=np.float64)
     rows = TrainingRows(np.zeros((100, 1), np.float32), truth, np.array(["a"] * 100), np.array(["none"] * 100))
-    perfect = evaluate(truth, rows)
+    perfect = evaluate_ranking(truth, rows)
     assert (perfect.spearman, perfect.pair_accuracy, perfect.regret["1"], perfect.log2_error) == (pytest.approx(1), 1, 0, 0)
-    wrong = evaluate(truth[::-1].copy(), rows)
+    wrong = evaluate_ranking(truth[::-1].copy(), rows)
     assert (wrong.spearman, wrong.pair_accuracy, wrong.regret["1"]) == (pytest.approx(-1), 0, 99)
-    constant = evaluate(np.full(100, 8.0), rows)
+    constant = evaluate_ranking(np.full(100, 8.0), rows)
     assert (constant.spearman, constant.pair_accuracy) == (0, 0.5)
 
 
@@ -153,7 +153,7 @@ def test_metrics_are_those_of_a_definition_in_words(seed: int) -> None:
     n = int(rng.integers(1, 40))
     truth, guess = rng.integers(1, 9, n).astype(np.float64), rng.integers(1, 9, n).astype(np.float64)
     groups = rng.integers(0, 3, n).astype(str)
-    found = evaluate(guess, TrainingRows(np.zeros((n, 1), np.float32), truth, groups, np.full(n, "none")))
+    found = evaluate_ranking(guess, TrainingRows(np.zeros((n, 1), np.float32), truth, groups, np.full(n, "none")))
     pairs, ranks, regrets = [], [], []
     for name in np.unique(groups):
         a, b = guess[groups == name], truth[groups == name]
@@ -169,22 +169,22 @@ def test_metrics_are_those_of_a_definition_in_words(seed: int) -> None:
 
 
 def test_same_rows_and_seed_give_the_same_bytes() -> None:
-    one, two = (train(BoostedTrees, synthetic(), 4, PARAMS) for _ in range(2))
+    one, two = (train_with_judge(BoostedTrees, synthetic(), 4, PARAMS) for _ in range(2))
     assert one == two
-    assert train(BoostedTrees, synthetic(), 5, PARAMS).version != one.version
+    assert train_with_judge(BoostedTrees, synthetic(), 5, PARAMS).version != one.version
 
 
 def test_poisoned_rows_are_left_out_and_counted() -> None:
     rows = synthetic()
-    clean = train(BoostedTrees, rows, 1, PARAMS)
+    clean = train_with_judge(BoostedTrees, rows, 1, PARAMS)
     bad = rows.some(np.append(np.arange(600), np.zeros(6, np.int64)))
     bad.features[-1, SIZES.start], bad.features[-2, SIZES.start] = np.nan, np.inf
     bad.cycles[-6:] = [np.inf, np.nan, -5, 0, 10, 10]
-    poisoned = train(BoostedTrees, bad, 1, PARAMS)
+    poisoned = train_with_judge(BoostedTrees, bad, 1, PARAMS)
     assert poisoned.left_out == 6
     assert poisoned.version == clean.version
     with pytest.raises(ValueError, match="0 rows to learn from"):
-        train(BoostedTrees, with_cycles(first(rows, 3), np.full(3, np.nan)), 1, PARAMS)
+        train_with_judge(BoostedTrees, with_cycles(first(rows, 3), np.full(3, np.nan)), 1, PARAMS)
 
 
 def test_the_judge_keeps_the_better_model() -> None:
@@ -198,7 +198,7 @@ def test_the_judge_keeps_the_better_model() -> None:
     again = retrain(BoostedTrees, rows, 1, PARAMS, more.candidate)
     assert again.chosen == "older", "an equal model is not better"
     assert again.models == (more.candidate,)
-    back = held_out(rows, 1, PARAMS.hold_out)
+    back = held_out_rows(rows, 1, PARAMS.hold_out)
     garbage = with_cycles(rows, np.where(back, rows.cycles, np.random.default_rng(0).permutation(rows.cycles)))
     worse = retrain(BoostedTrees, garbage, 1, PARAMS, more.candidate)
     assert worse.chosen == "older"
@@ -208,7 +208,7 @@ def test_the_judge_keeps_the_better_model() -> None:
 def test_a_model_that_a_run_began_with_is_judged_with_every_training() -> None:
     """It comes back where what the run learnt later is worse; while it is in use it is compared once."""
     rows = synthetic(1200)
-    prior = train(BoostedTrees, rows, 1, PARAMS)
+    prior = train_with_judge(BoostedTrees, rows, 1, PARAMS)
     little = retrain(BoostedTrees, first(rows, 60), 1, PARAMS, prior, prior)
     assert little.chosen == "prior"
     assert list(little.pairs) == ["estimate", "prior", "new"]
@@ -225,7 +225,7 @@ def test_the_estimate_proposes_where_no_model_ranks_better() -> None:
     assert coin.models == ()
     rows.features[:, FEATURES.index("cube_cycles")] = np.random.default_rng(0).uniform(8.0, 16.0, 400)
     expected = estimate_cycles(rows.features)
-    true, wrong = with_cycles(rows, expected), train(BoostedTrees, with_cycles(rows, 1e9 / expected), 1, PARAMS)
+    true, wrong = with_cycles(rows, expected), train_with_judge(BoostedTrees, with_cycles(rows, 1e9 / expected), 1, PARAMS)
     dropped = retrain(BoostedTrees, true, 1, PARAMS, wrong, wrong)
     assert dropped.chosen == "estimate"
     assert dropped.pairs["estimate"] == 1.0
@@ -235,14 +235,14 @@ def test_the_estimate_proposes_where_no_model_ranks_better() -> None:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "m.model"
-    train(BoostedTrees, synthetic(), 1, PARAMS).save(LocalPath(path), "boosted_trees")
+    train_with_judge(BoostedTrees, synthetic(), 1, PARAMS).save(LocalPath(path), "boosted_trees")
     return path
 
 
 def test_a_file_holds_all_of_a_model(saved: Path) -> None:
     x = synthetic().features
     kind, kept = load_trained(saved)
-    assert (kind, kept) == ("boosted_trees", train(BoostedTrees, synthetic(), 1, PARAMS))
+    assert (kind, kept) == ("boosted_trees", train_with_judge(BoostedTrees, synthetic(), 1, PARAMS))
     back = kept.load(BoostedTrees)
     assert back.predict(x[:0]).shape == (0,)
     with pytest.raises(ValueError, match=rf"takes \[n, {x.shape[1]}\]"):
@@ -261,7 +261,7 @@ def test_a_file_that_was_changed_is_refused(saved: Path, data: st.DataObject) ->
         del raw[at:]
     said, kept = "", None
     try:
-        kept = decoded_model(bytes(raw), "m.model")
+        kept = decode_model(bytes(raw), "m.model")
     except BadInputError as error:
         said = str(error)
     if kept is None:
@@ -272,10 +272,10 @@ def test_a_file_that_was_changed_is_refused(saved: Path, data: st.DataObject) ->
 
 @pytest.mark.parametrize("what", ["features", "simulator", "columns"])
 def test_a_model_that_was_made_for_something_else_is_refused(saved: Path, what: str) -> None:
-    facts = made_for()
+    facts = model_requirements()
     raw = saved.read_bytes().replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode())
     with pytest.raises(BadInputError, match=f"^m.model: made for {what} other, this program has {facts[what]}; `tilefarm train"):
-        decoded_model(raw, "m.model")
+        decode_model(raw, "m.model")
 
 
 @pytest.mark.parametrize(
@@ -290,6 +290,6 @@ def test_only_what_a_model_reads_of_a_log_makes_it_unfit(
     monkeypatch.setattr(record, "LOG_COLUMNS", (record.Column("humidity", pa.float64(), "of the room", "1"), *others))
     if stale:
         with pytest.raises(BadInputError, match=r"^m\.model: made for columns "):
-            decoded_model(saved.read_bytes(), "m.model")
+            decode_model(saved.read_bytes(), "m.model")
     else:
-        assert decoded_model(saved.read_bytes(), "m.model") == load_trained(saved)
+        assert decode_model(saved.read_bytes(), "m.model") == load_trained(saved)

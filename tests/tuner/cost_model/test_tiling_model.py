@@ -23,7 +23,7 @@ from tests.graphs import conv, max_pool, target_graph
 from tests.plans import resized
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.cost_model.tiling_model import load_models, pick, shortlist, single_block_counts, tiled_plans
+from tuner.cost_model.tiling_model import load_models, pick_tilings, plan_tilings, shortlist, single_block_counts
 
 EDGE = load_machine("edge")
 
@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_model_decides() -> None:
     """Of the same short list, one model takes the fewest products, the other the most; each level asks its own."""
     u = target_graph(EDGE, (1, 64, 28, 28), conv("y", "x", (64, 64)))
-    chosen = pick(Compiler(u), 0, {"none": Taste("products", 1), "slight": Taste("products", -1), "severe": Taste("load_bytes", 1)})
+    chosen = pick_tilings(Compiler(u), 0, {"none": Taste("products", 1), "slight": Taste("products", -1), "severe": Taste("load_bytes", 1)})
     space = operator_space(u, 0, single_block_counts(u, 0))
     listed = shortlist(u, space, tuple(EDGE.contention))
     assert len(set(listed.tolist())) == len(listed) <= 3 * 256
@@ -76,7 +76,7 @@ def test_the_short_list_is_the_best_by_estimate() -> None:
 def test_equal_operators_get_equal_tilings_and_all_of_them_compile() -> None:
     u = target_graph(EDGE, (1, 32, 20, 20), conv("a", "x", (32, 32)), max_pool("p", "a", 3, 1, 1), conv("b", "p", (32, 32)))
     compiler = Compiler(u)
-    (plan,) = tiled_plans(compiler, {"none": Taste("busiest_cycles", 1)}).values()
+    (plan,) = plan_tilings(compiler, {"none": Taste("busiest_cycles", 1)}).values()
     assert [segment.operators for segment in plan.segments] == [("a",), ("p",), ("b",)]
     assert plan.segments[0].tilings == plan.segments[2].tilings
     assert isinstance(plan.segments[0].tilings[0], ConvTiling)
@@ -86,7 +86,7 @@ def test_equal_operators_get_equal_tilings_and_all_of_them_compile() -> None:
 def test_an_operator_that_fits_in_no_way() -> None:
     u = target_graph(resized(EDGE, L1=2048), (1, 64, 20, 20), conv("y", "x", (64, 64)))
     with pytest.raises(InfeasibleError, match=r"edge: y: no tiling fits 2,048 B of L1"):
-        pick(Compiler(u), 0, {"none": Taste("products", 1)})
+        pick_tilings(Compiler(u), 0, {"none": Taste("products", 1)})
 
 
 def test_another_network_is_compiled_by_a_model(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_another_network_is_compiled_by_a_model(model: Path, tmp_path: Path, mon
     assert main(["run", str(out), "--input", "random", "--check"]) == 0
     opened = lower_model(ModelSpec(network, EDGE))
     monkeypatch.setattr("simulator.timing.simulate_levels", None)
-    plans = tiled_plans(opened.compiler, load_models(model, opened.target_graph))
+    plans = plan_tilings(opened.compiler, load_models(model, opened.target_graph))
     assert {v.level: v.plan_digest for v in decode(read_container(out)).variants} == {level: plan.digest for level, plan in plans.items()}
     assert all(len(segment.operators) == 1 for plan in plans.values() for segment in plan.segments)
 
@@ -123,7 +123,7 @@ def test_a_model_of_one_machine_may_be_asked_about_another(model: Path) -> None:
     """It says something of each of its levels, by their conditions."""
     u = target_graph(load_machine("tiny"), (1, 16, 8, 8), conv("y", "x", (16, 16)))
     found = load_models(model, u)
-    features = np.tile(scale_features([raw_features(u, plan, 0) for plan in [pick(Compiler(u), 0, found)["none"]]]), (2, 1))
+    features = np.tile(scale_features([raw_features(u, plan, 0) for plan in [pick_tilings(Compiler(u), 0, found)["none"]]]), (2, 1))
     cycles = {level: each.predict(features) for level, each in found.items()}
     assert set(cycles) == set(u.machine.contention)
     assert (cycles["severe"] > cycles["none"]).all()

@@ -19,9 +19,9 @@ from simulator.npu.parts import DataType
 from tests.tuning import QUICK, quick, save_small
 from tuner.config import load_config
 from tuner.cost_model.boosted_trees import BoostedTrees
-from tuner.cost_model.judge import train
+from tuner.cost_model.judge import train_with_judge
 from tuner.cost_model.model_file import load_trained
-from tuner.cost_model.training_rows import rows_of_search, unpacked_rows
+from tuner.cost_model.training_rows import rows_of_search, unpack_rows
 from tuner.farm.coordinator import Coordinator
 from tuner.log.read import read_log, read_tasks
 from tuner.log.record import FEATURE_PREFIX
@@ -49,7 +49,7 @@ def test_a_training_learns_from_the_durable_rows_below_its_commit(model: Path, t
     def watched(self: Coordinator) -> Any:
         training = asked(self)
         if training is not None:
-            seen.append((pd.read_parquet(run / "log"), unpacked_rows(training.rows)))
+            seen.append((pd.read_parquet(run / "log"), unpack_rows(training.rows)))
         return training
 
     with mock.patch.object(Coordinator, "next_training", watched):
@@ -74,7 +74,7 @@ def retrained(run: Path, settings: tuple[str, ...]) -> dict[str, bool]:
         file = run / "models" / f"{measured:07d}.model"
         if file.is_file():
             rows = rows_of_search(LocalPath(run), identity["run"], first(state["numbers"], tasks), CONDITIONS_OF)
-            again = train(BoostedTrees, rows, identity["seed"], config)
+            again = train_with_judge(BoostedTrees, rows, identity["seed"], config)
             found[file.name] = again == load_trained(file).model
     return found
 

@@ -20,7 +20,7 @@ from tuner.cli import main
 from tuner.config import load_config
 from tuner.cost_model import training_rows
 from tuner.cost_model.boosted_trees import BoostedTrees
-from tuner.cost_model.cross_validation import ModelBesideEstimate, compared, folds_of, predicted_unseen
+from tuner.cost_model.cross_validation import ModelBesideEstimate, compare_with_estimate, folds_of, predict_unseen
 from tuner.cost_model.model_file import load_trained
 from tuner.cost_model.offline_training import model_of_runs
 from tuner.cost_model.training_rows import LoggedRows, read_logged
@@ -128,12 +128,12 @@ def test_networks_are_ranked_by_models_that_have_not_seen_them(runs: tuple[Path,
     fold, held_out = folds_of(found, 0)
     assert held_out == "networks"
     assert pd.Series(fold).groupby(found.networks).nunique().tolist() == [1, 1]
-    unseen = predicted_unseen(BoostedTrees, found, 0, FEW)
+    unseen = predict_unseen(BoostedTrees, found, 0, FEW)
     assert unseen.folds == 2
     back = found.networks == found.networks[0]
     alone = BoostedTrees.train(found.rows.some(~back), 0, FEW)
     np.testing.assert_array_equal(unseen.predicted[back], alone.predict(found.rows.features[back]))
-    metrics = compared(found, unseen.predicted)
+    metrics = compare_with_estimate(found, unseen.predicted)
     assert set(metrics["network"]) == set(found.networks)
     assert set(metrics["kind"]) == {"operator", "segment"}
 
@@ -144,7 +144,7 @@ def test_a_model_ranks_networks_that_it_has_not_seen_better_than_the_estimate(le
     assert folds_of(learnt, 0)[0].max() == 4, "each network is held out alone"
 
     def found(rows: LoggedRows) -> dict[str, ModelBesideEstimate]:
-        metrics = compared(learnt, predicted_unseen(BoostedTrees, rows, 0, settings).predicted)
+        metrics = compare_with_estimate(learnt, predict_unseen(BoostedTrees, rows, 0, settings).predicted)
         return {**metrics["level"], **metrics["all"]}
 
     ranked = found(learnt)

@@ -33,7 +33,7 @@ from tuner.measure.runner_api import Encoded, Reading
 from tuner.measure.simulator_runner import measure as simulated
 from tuner.plugins import files_digest
 from tuner.runs.folder import read_json
-from tuner.runs.repair import verify
+from tuner.runs.repair import verify_run
 
 FEW = ("segments.measured=4", "segments.candidates=8", "runner.finalists=2")
 SIMULATED = "tuner.measure.simulator_runner:measure"
@@ -85,7 +85,7 @@ def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> N
     settings = ("segments.measured=16", "segments.candidates=32", "runner.finalists=2", "runner.repeats=3", "runner.readings=20")
     settings += ("runner.tries=1",)
     summary = quick(model, run, 12, *settings, runner=f"{__name__}:noisy")
-    assert verify(run) == []
+    assert verify_run(run) == []
     log = read_log(run)
     assert set(log["runner"]) == {f"{__name__}:noisy (median of 3)"}
     failed = log[log["status"] != "ok"]
@@ -102,7 +102,7 @@ def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> N
         assert row.cycles == finalist.cycles[level]
         assert row.cycles == pytest.approx(2 * finalist.simulated_cycles[level], rel=0.06)
     quick(model, run, 16, *settings, runner=f"{__name__}:noisy", resume=True)
-    assert verify(run) == []
+    assert verify_run(run) == []
 
 
 def stutters(program: Encoded, level: str) -> Reading:

@@ -21,7 +21,7 @@ from tuner.measure.request import Measurement, Request
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.folder import read_json
-from tuner.runs.repair import verify
+from tuner.runs.repair import verify_run
 
 REQUEST = Request("segment", (Gene(1, 2, 3, choices=(1,), cores=(0, 1)),))
 N = 8
@@ -104,7 +104,7 @@ def test_a_task_that_kills_the_process_twice_is_logged_as_a_crash_and_the_run_go
     model = save_small("residual_block", tmp_path)
     told, killed = tmp_path / "told", tmp_path / "killed"
     assert killed_by_it(model, killed).returncode == -9
-    assert verify(killed) == []
+    assert verify_run(killed) == []
     assert killed_by_it(model, killed, "--resume").returncode == -9
     done = killed_by_it(model, killed, "--resume")
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.ray_heads import Head, ray_head
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
-from tuner.runs.repair import verify
+from tuner.runs.repair import verify_run
 
 N = 48  # measured programs: seconds of work, so that a kill lands in the middle
 
@@ -72,7 +72,7 @@ def test_a_full_disk_is_said_and_the_log_stays_readable(model: Path, whole: Path
     assert done.stderr.count("\n") == 1
     assert "cannot be written: File too large" in done.stderr
     assert len(pd.read_parquet(run / "log"))
-    assert verify(run) == []
+    assert verify_run(run) == []
     quick(model, run, N, resume=True)
     assert_equal_runs(run, whole)
 
@@ -112,7 +112,7 @@ def test_a_folder_that_is_read_only_is_said_and_the_log_stays_readable(model: Pa
     assert done.stderr.count("\n") == 1
     assert f"{run / locked}" in done.stderr
     assert "cannot be written: Permission denied" in done.stderr
-    assert verify(run) == []
+    assert verify_run(run) == []
     assert set(before["row_id"]) <= set(pd.read_parquet(run / "log")["row_id"])
 
 
@@ -153,7 +153,7 @@ def test_logs_are_readable_while_three_write_and_one_is_killed(tmp_path: Path) -
     assert killed
     for name, writer in zip(names, writers, strict=True):
         assert writer.wait() == (-signal.SIGKILL if name == "b" else 0)
-        assert verify(tmp_path / name) == []
+        assert verify_run(tmp_path / name) == []
     everything = pd.concat([pd.read_parquet(tmp_path / name / "log") for name in names])
     counts = everything["run"].astype("str").value_counts()
     assert counts["a"] == counts["c"] == 200

@@ -15,8 +15,8 @@ from tests.tuning import assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.config import load_config
 from tuner.cost_model.messages import describe_proposers
-from tuner.cost_model.model_file import decoded_model, load_trained, made_for
-from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compressed, packaged_model
+from tuner.cost_model.model_file import decode_model, load_trained, model_requirements
+from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compress_model, packaged_model
 from tuner.log.read import read_log
 from tuner.runs.folder import read_json
 
@@ -80,7 +80,7 @@ def test_the_packaged_model_is_for_this_program() -> None:
     assert kept.kind == load_config().model.name
     assert len(data) <= MOST_BYTES
     card = json.loads((files("tuner.cost_model") / CARD).read_bytes())
-    assert (card["model_version"], card["made_for"]) == (kept.model.version, made_for())
+    assert (card["model_version"], card["made_for"]) == (kept.model.version, model_requirements())
     assert all(name.startswith("drawn") for name in card["saw"]["networks"]), "named networks are for judging"
 
 
@@ -103,7 +103,7 @@ def test_a_resumed_run_uses_its_copy_whatever_the_package_has_by_then(folder: Pa
     model, other = folder / "conv_chain.onnx", (folder / "m.model").read_bytes()
     quick(model, tmp_path / "whole", 24, *PACKAGED)
     quick(model, tmp_path / "parts", 8, *PACKAGED)
-    with mock.patch("tuner.farm.initial_model.packaged_model", return_value=(other, decoded_model(other, "other"))):
+    with mock.patch("tuner.farm.initial_model.packaged_model", return_value=(other, decode_model(other, "other"))):
         quick(model, tmp_path / "parts", 24, *PACKAGED, resume=True)
     assert_equal_runs(tmp_path / "whole", tmp_path / "parts")
 
@@ -112,8 +112,8 @@ def test_a_resumed_run_uses_its_copy_whatever_the_package_has_by_then(folder: Pa
 def test_a_packaged_model_for_something_else_is_one_line(
     folder: Path, tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    data, facts = packaged_model()[0], made_for()
-    changed = compressed(data.replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode()))
+    data, facts = packaged_model()[0], model_requirements()
+    changed = compress_model(data.replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode()))
     (tmp_path / FILE).write_bytes(changed)
     with mock.patch("tuner.cost_model.packaged.files", return_value=tmp_path):
         summary = quick(folder / "conv_chain.onnx", tmp_path / "RUN", 8, *PACKAGED, quiet=False)

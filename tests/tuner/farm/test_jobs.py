@@ -28,8 +28,8 @@ from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
 from tuner.config import load_config
-from tuner.cost_model.model_file import Trained
-from tuner.cost_model.training_rows import packed_rows
+from tuner.cost_model.model_file import TrainingOutcome
+from tuner.cost_model.training_rows import pack_rows
 from tuner.farm import epoch_schedule as schedule_module
 from tuner.farm.actor_pool import JobMessage, JobWorker, SingleItemMessage
 from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version_of
@@ -45,7 +45,7 @@ from tuner.search.hashing import genome_name, key_name
 from tuner.search.island_state import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.packing import pack_genomes, pack_individuals, unpack_genome, unpack_genomes, unpack_individuals
-from tuner.search.population import Grown, Individual, Island
+from tuner.search.population import ChildRecord, Individual, Island
 from tuner.testing.samples import sample_rows
 
 LEVELS = ("none", "slight", "severe")
@@ -90,7 +90,7 @@ def test_an_island_goes_on_where_it_was() -> None:
         np.random.default_rng([3, 4]), [Individual(random_genome(target_graph(), np.random.default_rng(0)), np.array([1, 2, 3]), "t")]
     )
     island.rng.integers(10, size=3)
-    island.grown = {2: Grown(3, 1), 0: Grown(1 << 40, 5)}
+    island.grown = {2: ChildRecord(3, 1), 0: ChildRecord(1 << 40, 5)}
     again = unpack_island(pack_island(island))
     assert again.grown == island.grown
     assert again.rng.integers(1 << 30, size=5).tolist() == island.rng.integers(1 << 30, size=5).tolist()
@@ -300,7 +300,7 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
 # job runners
 
 
-def parts(result: EpochResult | Trained) -> tuple[object, ...]:
+def parts(result: EpochResult | TrainingOutcome) -> tuple[object, ...]:
     """Of a result, what may not depend on where it was made; rows without times and workers."""
     assert isinstance(result, EpochResult)
     return result.state, result.findings, result.batch.tasks, result.programs, result.segments, result.whole
@@ -395,9 +395,9 @@ def test_culprits_are_not_tried(course: Course) -> None:
 
 
 def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
-    training = Training(1, len(course.broadcast.epochs), 0, packed_rows(sample_rows("edge")))
+    training = Training(1, len(course.broadcast.epochs), 0, pack_rows(sample_rows("edge")))
     one, two = (made.work(training, course.broadcast.update(training, (0, 0))) for made in map(build_job_runner, [course.spec] * 2))
-    assert isinstance(one, Trained)
+    assert isinstance(one, TrainingOutcome)
     assert one == two
     course.broadcast.models.append(one.models)
     job = course.done[-1][0]._replace(models=1)

@@ -17,7 +17,7 @@ import pytest
 from tests.ray_heads import ray_head
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
 from tuner.runs.folder import read_json
-from tuner.runs.repair import verify
+from tuner.runs.repair import verify_run
 from tuner.summary import Summary
 
 N = 48
@@ -75,7 +75,7 @@ def assert_best_is_the_logs(run: Path) -> None:
 
 def assert_whole(run: Path, whole: Path, watch: Watch) -> None:
     watch.look()
-    assert verify(run) == []
+    assert verify_run(run) == []
     assert_best_is_the_logs(run)
     assert_equal_runs(run, whole)
 
@@ -98,7 +98,7 @@ def driver_killed(model: Path, whole: Path, run: Path, seed: int, kills: int) ->
         caught += code != 0
         if (run / "log").exists():
             watch.look()
-            assert verify(run) == []
+            assert verify_run(run) == []
     quick(model, run, N, resume=(run / "run.json").exists())
     assert_whole(run, whole, watch)
     return caught
@@ -136,7 +136,7 @@ def head_killed(model: Path, whole: Path, run: Path, seed: int, kills: int) -> l
             assert "Traceback" not in errors
             said.append(errors.splitlines()[-1])
         watch.look()
-        assert verify(run) == []
+        assert verify_run(run) == []
     quick(model, run, N, resume=True)
     assert_whole(run, whole, watch)
     return said

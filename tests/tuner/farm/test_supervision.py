@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tuner.farm.actions import DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, RetryPolicy, SayLine, Send, StartActor, WorkItem
 from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
-from tuner.platform.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
+from tuner.platform.actors import BUILDING, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
 
 JOB = RetryPolicy(60.0, announces=True, pure=True, follows=True, followed=True)
 TRAINING = RetryPolicy(600.0, follows=True, tries=3)
@@ -31,7 +31,7 @@ class Play:
             assert self(Built(slot, f"host:{slot}")) == []
 
     def __call__(self, event: Event) -> list[Action]:
-        if isinstance(event, Done | Announced | Progress):
+        if isinstance(event, Done | Announced | JobProgress):
             event = event._replace(job=self._sent.get((event.actor, event.job), 1000))
         return self._told(self.machine.heard(event, self.now_s))
 
@@ -197,9 +197,9 @@ def test_silence() -> None:
     play = Play(2)
     play.submit(0)
     play.after(50.0)
-    play(Progress(0, 0, 3))
+    play(JobProgress(0, 0, 3))
     assert play.after(59.0) == []
-    play(Progress(0, 0, 3))
+    play(JobProgress(0, 0, 3))
     line = SayLine("w0@host:0 gave no sign of life; what it did is done again item by item")
     assert play.after(2.0) == [*again(0, 0, 2), line, send(1, 0, announces=True)]
     assert play(Done(0, 0, b"late")) == [], "it was given up"

@@ -28,7 +28,7 @@ from tuner.cli import main
 from tuner.farm.subgraph_searches import share_budget
 from tuner.log.read import read_log
 from tuner.runs.list_runs import open_run
-from tuner.runs.progress import compare, standing
+from tuner.runs.progress import compare_runs, read_progress
 from tuner.verify.check import check_file, random_feeds
 
 EDGE = load_machine("edge")
@@ -174,7 +174,7 @@ def test_a_run_has_one_search_for_each_piece(tuned: Path) -> None:
         assert row["program_bound_cycles"] <= row["cycles"]
         assert row["max_rel_error"] <= 1e-2
     assert pd.read_parquet(run / "log").shape == log.shape
-    now = standing(open_run(run))
+    now = read_progress(open_run(run))
     assert now.best == summary["robust"]["own_cycles"]
     assert now.programs == 18
 
@@ -187,7 +187,7 @@ def test_a_run_that_is_resumed_with_more_is_one_with_more(tuned: Path, tmp_path:
     key = ["run", "seq", "level", "task", "cycles"]
     mine, theirs = (read_log(run)[key].sort_values(key[:3]).reset_index(drop=True) for run in (tmp_path / "RUN", tuned / "RUN"))
     pd.testing.assert_frame_equal(mine, theirs)
-    assert compare(open_run(tmp_path / "RUN"), open_run(tuned / "RUN")).candidates == 18
+    assert compare_runs(open_run(tmp_path / "RUN"), open_run(tuned / "RUN")).candidates == 18
 
 
 def test_equal_pieces_are_searched_once(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_equal_pieces_are_searched_once(tmp_path: Path) -> None:
     assert len({tuple(piece.cycles.items()) for piece in summary.pieces}) == 1
     served = json.loads((tmp_path / "RUN" / "pieces.json").read_text())["searches"]
     assert [row["pieces"] for row in served] == [["Partition0", "Partition1", "Partition2"]]
-    assert standing(open_run(tmp_path / "RUN")).best == summary.own_cycles
+    assert read_progress(open_run(tmp_path / "RUN")).best == summary.own_cycles
 
 
 def test_every_command_takes_it(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from tuner.log.writer import Origin, RunLog, row_ids
 from tuner.platform.interfaces import Platform
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
-from tuner.runs.repair import compact, repair, verify
+from tuner.runs.repair import compact_run, repair_run, verify_run
 
 ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
 FEATURES = (FeatureSet("op1", ("m", "k")), FeatureSet("prog1", ("k", "segments")))
@@ -76,7 +76,7 @@ def test_round_trip_keeps_types_nulls_and_meaning(tmp_path: Path) -> None:
         assert schema.equals(log_schema(), check_metadata=True)
         assert schema.field("cycles").metadata[b"unit"] == b"cycles"
         assert schema.field("run").type == pa.dictionary(pa.int32(), pa.string())
-    assert verify(tmp_path) == []
+    assert verify_run(tmp_path) == []
 
 
 def test_readable_before_the_first_row_and_hidden_until_published(tmp_path: Path) -> None:
@@ -195,28 +195,28 @@ def small_run(run: Path) -> None:
 
 def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) -> None:
     small_run(tmp_path)
-    assert verify(tmp_path) == []
+    assert verify_run(tmp_path) == []
     part = tmp_path / "log" / "00000002.parquet"
     part.write_bytes(part.read_bytes()[:-10])
     (tmp_path / "log" / "notes.txt").write_text("x")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "tasks" / "00000004.parquet")
     with pytest.raises(pa.ArrowInvalid):
         pd.read_parquet(tmp_path / "log")
-    assert {fault.file for fault in verify(tmp_path)} == {"log/00000002.parquet", "log/notes.txt", "tasks/00000004.parquet"}
+    assert {fault.file for fault in verify_run(tmp_path)} == {"log/00000002.parquet", "log/notes.txt", "tasks/00000004.parquet"}
     with pytest.raises(BadInputError, match="`log repair` first"):
-        compact(tmp_path, tmp_path / "out")
-    assert len(repair(tmp_path)) == 3
+        compact_run(tmp_path, tmp_path / "out")
+    assert len(repair_run(tmp_path)) == 3
     assert len(read_log(tmp_path)) == 4
     assert len(read_tasks(tmp_path)) == 3
     assert (tmp_path / "aside" / "log" / "notes.txt").read_text() == "x"
-    assert [fault.what for fault in verify(tmp_path)] == []
+    assert [fault.what for fault in verify_run(tmp_path)] == []
     first = tmp_path / "log" / "00000000.parquet"
     first.write_bytes(b"PAR1")
     (tmp_path / "log" / "00000003.parquet").unlink()
     (tmp_path / "log" / "00000004.parquet").write_bytes((tmp_path / "log" / "00000002.parquet").read_bytes())
-    assert ("log/00000003.parquet", "missing") in {(fault.file, fault.what) for fault in verify(tmp_path)}
-    assert {fault.file for fault in repair(tmp_path)} == {f"log/{number:08d}.parquet" for number in (0, 3, 4)}
-    assert verify(tmp_path) == []
+    assert ("log/00000003.parquet", "missing") in {(fault.file, fault.what) for fault in verify_run(tmp_path)}
+    assert {fault.file for fault in repair_run(tmp_path)} == {f"log/{number:08d}.parquet" for number in (0, 3, 4)}
+    assert verify_run(tmp_path) == []
     assert len(list((tmp_path / "aside" / "log").iterdir())) == 4, "nothing that an earlier repair moved is gone"
     with RunLog(LocalPath(tmp_path), REAL, ORIGIN, FEATURES) as log:
         assert log.lost == {"log": 4}
@@ -247,8 +247,8 @@ def test_a_part_that_changes_while_others_are_read_is_named(tmp_path: Path) -> N
 def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
     small_run(tmp_path)
     (tmp_path / "log" / "00000009.parquet").write_bytes(b"rubbish")
-    repair(tmp_path)
-    assert verify(tmp_path) == []
+    repair_run(tmp_path)
+    assert verify_run(tmp_path) == []
 
 
 def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     wrong = table.slice(1, 1).set_column(table.column_names.index("cycles"), table.schema.field("cycles"), [[5]])
     for number, rows in enumerate((twice, stranger, wrong), 4):
         write_part(folder / part_name(number), rows.cast(log_schema()))
-    assert [fault.what for fault in verify(tmp_path)] == [
+    assert [fault.what for fault in verify_run(tmp_path)] == [
         "3 rows have a row_id that is taken",
         "1 rows name a task that is not in tasks/",
         "cycles must be null exactly when status is not ok",
@@ -269,13 +269,13 @@ def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
 
 def test_compact_writes_the_same_rows_elsewhere(tmp_path: Path) -> None:
     small_run(tmp_path / "run")
-    assert compact(tmp_path / "run", tmp_path / "out") == {"tasks": 3, "log": 6}
+    assert compact_run(tmp_path / "run", tmp_path / "out") == {"tasks": 3, "log": 6}
     assert part_numbers(tmp_path / "out" / "log") == [0, 1]
     for read in (read_log, read_tasks):
         pd.testing.assert_frame_equal(read(tmp_path / "out"), read(tmp_path / "run"), check_categorical=False)
-    assert verify(tmp_path / "out") == []
+    assert verify_run(tmp_path / "out") == []
     with pytest.raises(BadInputError, match="exists"):
-        compact(tmp_path / "run", tmp_path / "out")
+        compact_run(tmp_path / "run", tmp_path / "out")
 
 
 WRITER = """
@@ -321,7 +321,7 @@ def test_sigkill_at_any_instant_loses_no_acknowledged_row(tmp_path: Path) -> Non
         frame = pd.read_parquet(tmp_path / "log")
         assert len(frame) >= acknowledged
         assert frame["seq"].tolist() == list(range(len(frame)))
-        assert verify(tmp_path) == []
+        assert verify_run(tmp_path) == []
 
 
 def test_other_readers_see_the_same_rows(tmp_path: Path) -> None:

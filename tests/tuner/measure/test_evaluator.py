@@ -41,7 +41,7 @@ from tuner.measure.evaluator import Evaluator, build_evaluator
 from tuner.measure.npu_target import Npu
 from tuner.measure.request import Measurement, Request
 from tuner.measure.roofline import Roofline
-from tuner.zoo.builders import build
+from tuner.zoo.builders import build_network
 
 LEVELS = ("none", "slight", "severe")
 CYCLES = RESULTS.index("cycles")
@@ -95,7 +95,9 @@ def test_traffic_and_peak_of_the_shared_memory_are_those_of_the_records() -> Non
 
 def test_no_program_is_faster_than_its_roofline() -> None:
     """A vision transformer reads one token in the end: rows that nobody reads are no work, for the program or for its bound."""
-    u = make_unit(lower(seed_weights(prepare(build("vit_b16-small,layers=2,width=128")), 0)), load_machine("edge"), DataType.float16)
+    u = make_unit(
+        lower(seed_weights(prepare(build_network("vit_b16-small,layers=2,width=128")), 0)), load_machine("edge"), DataType.float16
+    )
     roofline = Roofline(u)
     assert sum(roofline.work(tuple(range(len(u.operators))))[0].values()) == sum(operator.macs for operator in operators(u)) < u.macs
     program = Compiler(u).compile(decode_all(u, (Gene(0, 12), Gene(12, len(u.operators)))))

@@ -16,7 +16,21 @@ from typing import Any
 
 import pytest
 
-from tuner.platform.actors import BUILDING, Actor, Actors, Announce, Announced, Built, Done, Event, Lost, Message, Progress, Raised, Worker
+from tuner.platform.actors import (
+    BUILDING,
+    Actor,
+    Actors,
+    Announce,
+    Announced,
+    Built,
+    Done,
+    Event,
+    JobProgress,
+    Lost,
+    Message,
+    Raised,
+    Worker,
+)
 
 Word = tuple[Any, ...]
 COUNT = 2
@@ -177,7 +191,7 @@ class ActorsContract:
         while not isinstance(done, Done):
             words, done = [*words, done], bench.hear(1)[0]
         assert words
-        assert all(isinstance(word, Progress) and (word.actor, word.job) == (actor, 5) and word.items in (2, 3) for word in words)
+        assert all(isinstance(word, JobProgress) and (word.actor, word.job) == (actor, 5) and word.items in (2, 3) for word in words)
 
     def test_what_raises_is_told_as_it_was_raised(self, bench: Bench) -> None:
         actor = bench.built()

@@ -25,7 +25,7 @@ from tuner.platform.real import REAL
 from tuner.platform.remote_files import RemotePath, place, url_place
 from tuner.runs.checkpoint import Checkpoint
 from tuner.runs.folder import RunFolder, RunIdentity
-from tuner.runs.repair import compact, repair
+from tuner.runs.repair import compact_run, repair_run
 
 IDENTITY = RunIdentity("net", "0" * 32, "tiny", "1" * 32, "2" * 32, "1", 0, ("none",))
 
@@ -142,13 +142,13 @@ def put_aside(disk: Recording) -> None:
     write_run(disk)
     os.truncate(disk / "deep/run/log/00000001.parquet", 50)
     disk.calls.clear()
-    assert repair(disk / "deep" / "run")
+    assert repair_run(disk / "deep" / "run")
 
 
 def compacted(disk: Recording) -> None:
     write_run(disk)
     disk.calls.clear()
-    compact(disk / "deep" / "run", disk / "some" / "where")
+    compact_run(disk / "deep" / "run", disk / "some" / "where")
 
 
 @pytest.mark.parametrize("work", [write_run, begun, put_aside, compacted])

@@ -16,7 +16,7 @@ from simulator.npu.errors import BadInputError
 from tests.tuner.platform.actors_contract import Steps
 from tuner.platform import ray_cluster as cluster
 from tuner.platform.ray_actors import RayActors
-from tuner.platform.ray_cluster import OPEN_CLUSTER, probe, require_token, worker_environment
+from tuner.platform.ray_cluster import OPEN_CLUSTER, probe_head, require_token, worker_environment
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -39,13 +39,13 @@ def test_an_address_where_nothing_answers_is_refused_in_time(monkeypatch: pytest
         closed_port = deaf.getsockname()[1]
         start = time.monotonic()
         with pytest.raises(BadInputError, match="no Ray head answers"):
-            probe(f"127.0.0.1:{closed_port}")
+            probe_head(f"127.0.0.1:{closed_port}")
         deaf.listen()  # accepts, says nothing
         with pytest.raises(BadInputError, match="no Ray head answers"):
-            probe(f"127.0.0.1:{closed_port}")
+            probe_head(f"127.0.0.1:{closed_port}")
         assert time.monotonic() - start < cluster.CONNECT_S + 2
     with pytest.raises(BadInputError, match="expected host:port"):
-        probe("nowhere")
+        probe_head("nowhere")
 
 
 def test_an_open_cluster_on_a_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from simulator.npu.container import OperatorEntry
 from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.report.machine_figures import behind, crossings, occupancy, standing
+from tuner.report.machine_figures import crossings, engine_shares, excess_latency, occupancy
 from tuner.report.run_page import run_page
 from tuner.report.search_figures import by_proposer
 from tuner.report.style import DARK, INK, MUTED, RULE, log_axis
@@ -131,7 +131,7 @@ def test_a_buffer_fills_its_own_lane(view: RunView) -> None:
 
 
 def test_the_wrong_variant_costs_what_the_summary_says(view: RunView) -> None:
-    for name, line in zip(view.response.variants, behind(view).data, strict=True):
+    for name, line in zip(view.response.variants, excess_latency(view).data, strict=True):
         assert min(line.y) >= 0
         for row in view.summary["levels"].values():
             at = int(np.argmin(abs(np.array(line.x) - row["ddr"]["share"])))
@@ -171,7 +171,7 @@ def test_hostile_names_stay_text(view: RunView) -> None:
 
 
 def test_engines_are_accounted_for(view: RunView) -> None:
-    drawn = standing(view.timeline(view.levels[-1]))
+    drawn = engine_shares(view.timeline(view.levels[-1]))
     total = [sum(bar.x[i] for bar in drawn.data) for i in range(len(drawn.data[0].x))]
     assert total == pytest.approx([1.0] * len(total), abs=1e-9)
 

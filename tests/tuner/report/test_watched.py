@@ -18,9 +18,9 @@ from tuner.report import served_page
 from tuner.report.html import as_text
 from tuner.report.live_page import live_page
 from tuner.report.served_page import LOOPBACK, ServedPage
-from tuner.report.standing_rows import standing_rows
+from tuner.report.standing_rows import progress_rows
 from tuner.runs.list_runs import baseline_of, open_run
-from tuner.runs.progress import standing
+from tuner.runs.progress import read_progress
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def test_the_page_follows_the_log_until_the_report_is_there(ended: Path, tmp_pat
     assert_navigation_names_headings(page)
     assert ("meta", {"http-equiv": "refresh", "content": "10"}) in page.tags
     run = open_run(going)
-    for name, value in standing_rows(run, standing(run)).items():
+    for name, value in progress_rows(run, read_progress(run)).items():
         assert name == "newest row" or f'<td class="text">{name}</td><td class="text">{as_text(value)}</td>' in text, "what `status` says"
     assert "tilefarm tune with --resume" in text
-    for level, best in standing(open_run(ended)).best.items():
+    for level, best in read_progress(open_run(ended)).best.items():
         assert f"{best:,}" in text
         assert f"{baseline_of(run)[level]:,}" in text, "that of the last checkpoint; the run's last programs may have a better one"
     report = Page(live_page(LocalPath(ended)))

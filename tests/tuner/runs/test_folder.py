@@ -22,7 +22,7 @@ from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
 from tuner.runs.checkpoint import FINDINGS, VERSION, Checkpoint
 from tuner.runs.folder import FOLDERS, RunFolder, RunIdentity, read_json, write_json
-from tuner.runs.repair import repair
+from tuner.runs.repair import repair_run
 
 IDENTITY = RunIdentity("net", "a" * 32, "tiny", "b" * 32, "c" * 32, "1", 0, ("none", "severe"))
 
@@ -215,7 +215,7 @@ def test_rows_behind_a_checkpoint_do_not_stand_for_lost_ones_before_it(tmp_path:
             if seq == 1:
                 Checkpoint(LocalPath(folder), log).save({"numbers": [[0, 2]]}, [])
     (tmp_path / "log" / "00000001.parquet").unlink()
-    repair(tmp_path)
+    repair_run(tmp_path)
     with (
         RunLog(LocalPath(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log,
         pytest.raises(BadInputError, match="since 1 measured tasks were lost"),

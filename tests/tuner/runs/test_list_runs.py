@@ -14,7 +14,7 @@ from tests.tuning import Driver, quick, save_small
 from tuner.cli import main
 from tuner.log.read import read_log
 from tuner.runs.list_runs import find_runs, open_run
-from tuner.runs.progress import compare, standing
+from tuner.runs.progress import compare_runs, read_progress
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_best_is_what_the_summary_says(runs: Path, capsys: pytest.CaptureFixture
 
 
 def test_standing_follows_the_log(runs: Path) -> None:
-    now = standing(open_run(runs / "a"))
+    now = read_progress(open_run(runs / "a"))
     log = read_log(runs / "a")
     programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
     assert now.programs == programs["seq"].nunique() == 32
@@ -57,12 +57,12 @@ def test_standing_follows_the_log(runs: Path) -> None:
 
 def test_runs_are_compared_at_equal_candidates(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = open_run(runs / "a"), open_run(runs / "deep" / "b")
-    found = compare(a, b)
+    found = compare_runs(a, b)
     assert found.candidates == 16
     log = read_log(runs / "a")
     programs = log[(log["kind"] == "program") & (log["status"] == "ok") & (log["level"].astype("str") == "severe")].sort_values("seq")
     assert found.cycles["severe"][0] == programs["cycles"].iloc[:16].min()
-    assert found.cycles["severe"][1] == standing(b).best["severe"]
+    assert found.cycles["severe"][1] == read_progress(b).best["severe"]
     assert main(["compare", str(a.path), str(b.path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["levels"]["severe"]["ratio"] == found.ratio("severe")
@@ -70,7 +70,7 @@ def test_runs_are_compared_at_equal_candidates(runs: Path, capsys: pytest.Captur
 
 def test_a_run_that_is_slower_anywhere_fails_a_check(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = str(runs / "a"), str(runs / "deep" / "b")
-    found = compare(open_run(a), open_run(b))
+    found = compare_runs(open_run(a), open_run(b))
     (fast, slow), most = (a, b), max(map(found.ratio, found.cycles))
     if most <= 1:
         (fast, slow), most = (b, a), 1 / min(map(found.ratio, found.cycles))
@@ -89,7 +89,7 @@ def test_runs_of_different_machines_are_compared_by_force_only(runs: Path, tmp_p
     other = tmp_path / "other"
     quick(save_small("conv_chain", tmp_path), other, 8, machine="ascend310")
     with pytest.raises(BadInputError, match="machine"):
-        compare(open_run(runs / "a"), open_run(other))
+        compare_runs(open_run(runs / "a"), open_run(other))
     assert main(["compare", str(runs / "a"), str(other)]) == 2
     assert "--force" in capsys.readouterr().err
     assert main(["compare", str(runs / "a"), str(other), "--force"]) == 0

@@ -22,8 +22,8 @@ from tuner.log.record import READABLE, SCHEMA_VERSION, FeatureSet
 from tuner.log.writer import Origin, RunLog
 from tuner.platform.local_files import LocalPath
 from tuner.platform.real import REAL
-from tuner.runs.migrate import STEPS, Migrated, MigrationStep, Steps, migrate
-from tuner.runs.repair import verify
+from tuner.runs.migrate import STEPS, MigratedDataset, MigrationStep, Steps, migrate_run
+from tuner.runs.repair import verify_run
 
 FEATURES = (FeatureSet("s", ("m", "k")),)
 LAST, FIRST = READABLE - 1, READABLE - 2
@@ -75,12 +75,12 @@ def aged(run: Path, out: Path) -> Path:
 
 
 def test_todays_version_is_copied_and_checked(run: Path, tmp_path: Path) -> None:
-    assert migrate(run, tmp_path / "out") == {"tasks": Migrated(SCHEMA_VERSION, 5), "log": Migrated(SCHEMA_VERSION, 5)}
+    assert migrate_run(run, tmp_path / "out") == {"tasks": MigratedDataset(SCHEMA_VERSION, 5), "log": MigratedDataset(SCHEMA_VERSION, 5)}
     for read in (read_log, read_tasks):
         pd.testing.assert_frame_equal(read(tmp_path / "out"), read(run), check_categorical=False)
     (run / "log" / "00000001.parquet").write_bytes(b"rubbish")
     with pytest.raises(BadInputError, match=r"log/00000001\.parquet: cut off, or not Parquet; `tilefarm log repair"):
-        migrate(run, tmp_path / "other")
+        migrate_run(run, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
@@ -89,10 +89,10 @@ def test_two_versions_are_walked_through(run: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in old.rglob("*.parquet")}
     with pytest.raises(BadInputError, match=f"schema {FIRST}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate"):
         read_log(old)
-    assert migrate(old, tmp_path / "out", LONG_AGO) == {"tasks": Migrated(FIRST, 5), "log": Migrated(FIRST, 5)}
+    assert migrate_run(old, tmp_path / "out", LONG_AGO) == {"tasks": MigratedDataset(FIRST, 5), "log": MigratedDataset(FIRST, 5)}
     for read in (read_log, read_tasks):
         pd.testing.assert_frame_equal(read(tmp_path / "out"), read(run), check_categorical=False)
-    assert verify(tmp_path / "out") == []
+    assert verify_run(tmp_path / "out") == []
     for name in ("log", "tasks"):
         part = "00000000.parquet"
         today = pq.read_schema(run / name / part)
@@ -104,12 +104,12 @@ def test_what_does_not_become_todays_leaves_nothing(run: Path, tmp_path: Path) -
     old = aged(run, tmp_path / "old")
     out = tmp_path / "out"
     with pytest.raises(BadInputError, match=f"no step from {FIRST} to {LAST}"):
-        migrate(old, out, {name: {key: step for key, step in steps.items() if key != FIRST} for name, steps in LONG_AGO.items()})
+        migrate_run(old, out, {name: {key: step for key, step in steps.items() if key != FIRST} for name, steps in LONG_AGO.items()})
     with pytest.raises(BadInputError, match="columns runner are not those of today's schema"):
-        migrate(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(added={"wall_s": 1.0})}})
+        migrate_run(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(added={"wall_s": 1.0})}})
     wrong = LONG_AGO["log"][LAST]._replace(added={**LONG_AGO["log"][LAST].added, "wall_s": "long"})
     with pytest.raises(BadInputError, match=r"00000001\.parquet: .*'long'"):
-        migrate(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: wrong}})
+        migrate_run(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: wrong}})
     assert not out.exists()
 
 
@@ -134,7 +134,7 @@ def test_a_log_without_proposers_is_read(run: Path, tmp_path: Path) -> None:
         assert table["proposed_by"].null_count == len(table)
     with pytest.raises(BadInputError, match="another schema"):
         RunLog(LocalPath(old), REAL, Origin("r1", "net", "tiny", "1"), FEATURES)
-    assert migrate(old, tmp_path / "out")["log"] == Migrated(5, 5)
+    assert migrate_run(old, tmp_path / "out")["log"] == MigratedDataset(5, 5)
     pd.testing.assert_frame_equal(
         read_log(tmp_path / "out").drop(columns="schema_version"), there[new.columns].drop(columns="schema_version")
     )
@@ -173,7 +173,7 @@ def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_p
             table = table.drop_columns([c for c in table.column_names if c in NEW]) if name == "log" else table
             metadata = {**table.schema.metadata, b"schema_version": b"2"}
             write_part(old / name / part.name, table.replace_schema_metadata(metadata))
-    assert migrate(old, tmp_path / "out") == {"tasks": Migrated(2, 5), "log": Migrated(2, 5)}
+    assert migrate_run(old, tmp_path / "out") == {"tasks": MigratedDataset(2, 5), "log": MigratedDataset(2, 5)}
     found = read_log(tmp_path / "out")
     assert found["level_latency_cycles"].tolist() == [0] * 5
     for name in SHARED:
@@ -184,7 +184,7 @@ def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_p
     assert not found["drifted"].any()
     assert found["proposed_by"].isna().all()
     assert read_log(tmp_path / "out").columns.tolist() == read_log(run).columns.tolist()
-    assert verify(tmp_path / "out") == []
+    assert verify_run(tmp_path / "out") == []
 
 
 def test_repeats_are_those_that_the_runner_was_named_with() -> None:

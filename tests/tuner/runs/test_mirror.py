@@ -26,7 +26,7 @@ from tuner.platform.remote_files import RemotePath, place, url_below
 from tuner.runs import mirror as mirror_module
 from tuner.runs.folder import read_json, write_json
 from tuner.runs.mirror import Mirror, MirrorError, mirror_place
-from tuner.runs.repair import verify
+from tuner.runs.repair import verify_run
 from tuner.study.sweep import sweep
 
 N = 16
@@ -123,7 +123,7 @@ def test_a_killed_driver_leaves_a_mirror_that_reads_and_resumes(model: Path, tmp
             assert rows <= set(read_tasks(copy)["task"])
         time.sleep(0.01)
     driver.stop(signal.SIGKILL)
-    assert verify(copy) == []
+    assert verify_run(copy) == []
     quick(model, run, 32, resume=True, mirror=copy.as_uri())
     assert contents(copy) == contents(run)
 

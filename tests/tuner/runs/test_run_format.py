@@ -24,7 +24,7 @@ from tests.tuning import FEW, plan_files
 from tuner.driver import searched, tune
 from tuner.log.read import read_log, read_table, read_tasks
 from tuner.runs.folder import SETTINGS, read_json
-from tuner.runs.repair import verify
+from tuner.runs.repair import verify_run
 from tuner.tune_request import TuneRequest
 
 FOLDER = GOLDEN_FOLDER / "run"
@@ -57,7 +57,7 @@ def run(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_it_is_read(run: Path) -> None:
-    assert verify(run) == []
+    assert verify_run(run) == []
     log, tasks = read_log(run), read_tasks(run)
     assert set(log["task"]) == set(tasks["task"])
     assert list(log["seq"]) == [seq for seq in range(len(tasks)) for _ in range(3)]

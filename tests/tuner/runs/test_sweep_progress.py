@@ -15,8 +15,8 @@ from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.platform.local_files import LocalPath
 from tuner.runs.list_runs import open_run
-from tuner.runs.progress import standing
-from tuner.runs.sweep_progress import sweep_standing
+from tuner.runs.progress import read_progress
+from tuner.runs.sweep_progress import read_sweep_progress
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_stopped_sweep_says_what_is_done_and_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    now = sweep_standing(LocalPath(folder))
+    now = read_sweep_progress(LocalPath(folder))
     assert (now.state, now.runs, now.begun, now.left_s) == ("stopped", {"done": 1, "unconfirmed": 0, "failed": 1, "waiting": 3}, (), None)
     assert main(["status", str(folder)]) == 0
     shown = capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_a_sweep_that_goes_on_says_how_long(folder: Path, capsys: pytest.Capture
     with (folder / ".lock").open() as sweep, (folder / "net-s2" / ".lock").open() as cell:
         fcntl.flock(sweep, fcntl.LOCK_EX)
         fcntl.flock(cell, fcntl.LOCK_EX)
-        now = sweep_standing(LocalPath(folder))
+        now = read_sweep_progress(LocalPath(folder))
         assert [(run.path.name, run.state, s.programs, s.of) for run, s in now.begun] == [("net-s2", "running", 8, 32)]
         assert now.left_s == pytest.approx(100.0 * 2.75), "three runs of 100 s, of which one is a quarter done"
         assert main(["status", str(folder)]) == 0
@@ -66,15 +66,15 @@ def test_a_sweep_that_goes_on_says_how_long(folder: Path, capsys: pytest.Capture
         # where no run has ended, those under way tell
         index = pd.read_parquet(folder / "index.parquet").assign(state=["waiting"] * 6, wall_s=None)
         write_index(folder, index)
-        mine = standing(open_run(folder / "net-s2")).left_s
+        mine = read_progress(open_run(folder / "net-s2")).left_s
         assert mine is not None
-        assert sweep_standing(LocalPath(folder)).left_s == pytest.approx(mine / 0.75 * 4.75)
+        assert read_sweep_progress(LocalPath(folder)).left_s == pytest.approx(mine / 0.75 * 4.75)
 
 
 def test_a_copy_does_not_tell_who_is_running(folder: Path) -> None:
     from tuner.platform.remote_files import place
 
-    now = sweep_standing(place(folder.as_uri()))
+    now = read_sweep_progress(place(folder.as_uri()))
     assert now.state == "unfinished"
     assert [(run.state, s.programs) for run, s in now.begun] == [("unfinished", 8)]
     assert now.left_s is None
@@ -83,7 +83,7 @@ def test_a_copy_does_not_tell_who_is_running(folder: Path) -> None:
 def test_a_table_that_cannot_be_read_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "index.parquet").write_bytes(b"rubbish")
     with pytest.raises(BadInputError, match=r"index\.parquet: cut off, or not Parquet; take it away"):
-        sweep_standing(LocalPath(folder))
+        read_sweep_progress(LocalPath(folder))
     (folder / "index.parquet").unlink()
     assert main(["status", str(folder)]) == 2
     assert "index.parquet: no file there" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from compiler.space.gene import Gene
 from tests.tuner.search.searching import Local, LocalSearch
 from tests.tuner.search.test_epoch import target_graph
 from tests.tuning import FEW
-from tuner.search.bootstrap import changed_operators, operators_alone
+from tuner.search.bootstrap import changed_operators, single_operator_genes
 from tuner.search.epoch import EVOLVING
 
 LEVELS = ("none", "slight", "severe")
@@ -56,7 +56,7 @@ def test_operators_are_changed_alone_later_those_first_that_take_longest() -> No
             assert not (turn % 2 and changed)
             assert len({gene[:2] for gene in changed}) == bool(changed)
             whose += changed[:1]
-    alone = {table.structures.structure(*gene[:2]): gene for gene in reversed(operators_alone(contexts[0]))}
+    alone = {table.structures.structure(*gene[:2]): gene for gene in reversed(single_operator_genes(contexts[0]))}
     assert {table.structures.structure(*gene[:2]) for gene in whose} == alone.keys()
     assert len(whose) == len(alone) > 3
     took = [float(np.log(table.of(alone[table.structures.structure(*gene[:2])])).mean()) for gene in whose]

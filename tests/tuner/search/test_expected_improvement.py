@@ -12,9 +12,9 @@ from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tests.tuner.search.test_epoch import target_graph
 from tuner.measure.budgeted import MeasureBudget
 from tuner.measure.grants import NEVER
-from tuner.search.ask_tell import answered
+from tuner.search.ask_tell import run_to_end
 from tuner.search.epoch import EVOLVING
-from tuner.search.expected_improvement import ERROR, corrections, improvement, promises
+from tuner.search.expected_improvement import ERROR, corrections, expected_gain, expected_savings
 from tuner.search.table import WAYS
 
 
@@ -22,7 +22,7 @@ def test_the_expected_improvement_is_the_mean_of_draws() -> None:
     rng = np.random.default_rng(0)
     room, price = np.array([100.0, 100.0, 100.0, -5.0]), np.array([80.0, 100.0, 115.0, 50.0])
     draws = price * np.exp(ERROR * rng.standard_normal((400_000, 1)))
-    assert improvement(room, price) == pytest.approx(np.maximum(0, room - draws).mean(0), abs=0.05)
+    assert expected_gain(room, price) == pytest.approx(np.maximum(0, room - draws).mean(0), abs=0.05)
 
 
 def test_two_segments_that_pay_only_together_promise_something() -> None:
@@ -38,8 +38,8 @@ def test_two_segments_that_pay_only_together_promise_something() -> None:
     predicted = np.full((2, 3), 300.0)
 
     def promised(genes: list[Gene]) -> list[float]:
-        asking = promises(context, genes, predicted[: len(genes)], range(3), None)
-        return [float(each) for each in answered(asking, MeasureBudget(Local(u)))]
+        asking = expected_savings(context, genes, predicted[: len(genes)], range(3), None)
+        return [float(each) for each in run_to_end(asking, MeasureBudget(Local(u)))]
 
     assert min(promised(halves)) > 0.3
     assert max(promised(halves[:1])) < 1e-6
@@ -52,8 +52,8 @@ def test_predictions_of_what_shares_operators_are_corrected() -> None:
     context = LocalSearch(u).context(epoch=EVOLVING)
     gene = Gene(0, 2)
     assert corrections(context, [gene]).tolist() == [[1.0] * len(LEVELS)], "nothing is known"
-    answered(context.measure_segments([gene]), MeasureBudget(Local(u), (context.known,)))
-    (raw,) = answered(context.features([gene]), MeasureBudget(Local(u)))
+    run_to_end(context.measure_segments([gene]), MeasureBudget(Local(u), (context.known,)))
+    (raw,) = run_to_end(context.features([gene]), MeasureBudget(Local(u)))
     assert raw is not None
     cycles = context.table.of(gene)
     assert cycles is not None

@@ -25,10 +25,10 @@ from tuner.measure.npu_target import Npu
 from tuner.measure.request import Proposal, Request
 from tuner.measure.target import results
 from tuner.search import hill_climb as module
-from tuner.search.ask_tell import Asking, answered
+from tuner.search.ask_tell import Asking, run_to_end
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
-from tuner.search.hill_climb import _level, children
+from tuner.search.hill_climb import _level, grow_children
 from tuner.search.population import Individual
 
 
@@ -43,7 +43,7 @@ def begun(measure: Local, *overrides: str) -> LocalSearch:
     genome = single_operators(search.rules.target_graph)
     assert not isinstance(genome, Infeasible)
     context = search.context(epoch=EVOLVING)
-    search.islands[0].admit(answered(context.measure_programs([genome]), MeasureBudget(measure)), context.config.search)
+    search.islands[0].admit(run_to_end(context.measure_programs([genome]), MeasureBudget(measure)), context.config.search)
     return search
 
 
@@ -54,7 +54,7 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
     search = begun(measure, "search.changes=24")
     context, island = search.context(epoch=EVOLVING), search.islands[0]
     session = MeasureBudget(measure)
-    found = answered(children(context, island, 3, 0, ()), session)
+    found = run_to_end(grow_children(context, island, 3, 0, ()), session)
     tried = [request.genome for request in measure.asked if request.kind == "program" and not request.measure]
     assert len(found) == len(set(found)) == 3
     assert not session.programs, "nothing of it is a measurement"
@@ -62,8 +62,8 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
         assert find_fault(search.rules.target_graph, genome, True) is None
         assert genome in tried
         assert not context.known.measured(genome)
-        (child,) = answered(context.measure_programs([genome]), MeasureBudget(measure))
-        assert child.cycles[level] == answered(context.foreseen(genome, level), MeasureBudget(measure))
+        (child,) = run_to_end(context.measure_programs([genome]), MeasureBudget(measure))
+        assert child.cycles[level] == run_to_end(context.foreseen(genome, level), MeasureBudget(measure))
         assert child.cycles[level] < island.best(level).cycles[level]
 
 
@@ -72,7 +72,7 @@ def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeyp
     measure = Local(target_graph())
     search = begun(measure, "search.changes=20")
     drawn, won = 0, list[int]()
-    change, foreseen = module._changed, SearchContext.foreseen
+    change, foreseen = module._change, SearchContext.foreseen
 
     def changed(*given: Any) -> tuple[Genome | None, Proposal]:
         nonlocal drawn
@@ -87,9 +87,9 @@ def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeyp
         return took
 
     fastest = list[float]()
-    monkeypatch.setattr(module, "_changed", changed)
+    monkeypatch.setattr(module, "_change", changed)
     monkeypatch.setattr(SearchContext, "foreseen", timed)
-    answered(children(search.context(epoch=EVOLVING), search.islands[0], 1, 0, ()), MeasureBudget(measure))
+    run_to_end(grow_children(search.context(epoch=EVOLVING), search.islands[0], 1, 0, ()), MeasureBudget(measure))
     assert won[-1] > 20
     assert (np.diff(won) <= 20).all()
     assert drawn == won[-1] + 20
@@ -121,9 +121,9 @@ def test_what_is_new_is_held_against_what_it_replaces() -> None:
               for at, gene in enumerate(parent) for count in block_counts(context.target_graph, gene.start, gene.stop)]  # fmt: skip
     refused = 0
     for child in (each for each in others if each != parent):
-        mine, theirs = (answered(_estimates(context, genome), MeasureBudget(measure)) for genome in (child, parent))
+        mine, theirs = (run_to_end(_estimates(context, genome), MeasureBudget(measure)) for genome in (child, parent))
         at = next(at for at, (new, old) in enumerate(zip(child, parent, strict=True)) if new != old)
-        promising = answered(module._promises(context, child, parent, 0), MeasureBudget(measure))
+        promising = run_to_end(module._promises(context, child, parent, 0), MeasureBudget(measure))
         assert promising == (mine[at] <= 1.03 * theirs[at])
         refused += not promising and sum(mine) <= 1.03 * sum(theirs)
     assert refused
@@ -141,7 +141,7 @@ def test_moves_are_drawn_as_often_as_they_should_be() -> None:
     search.rules.moves = {name: lambda *_, name=name: drawn.update([name]) for name in names}
     context, island = search.context(epoch=EVOLVING), search.islands[0]
     for _ in range(2000):
-        module._changed(context, island, island.best(0).genome, 0)
+        module._change(context, island, island.best(0).genome, 0)
     assert [round(drawn[name] / drawn["change_blocks"]) for name in names] == [4, 3, 1]
 
 
@@ -164,7 +164,7 @@ def test_without_changes_there_are_no_children() -> None:
     measure = Local(target_graph())
     search = begun(measure, "search.changes=0")
     asked = len(measure.asked)
-    assert answered(children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), MeasureBudget(measure)) == []
+    assert run_to_end(grow_children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), MeasureBudget(measure)) == []
     assert len(measure.asked) == asked
 
 

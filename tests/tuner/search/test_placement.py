@@ -26,11 +26,11 @@ from tuner.log.record import RESULTS
 from tuner.measure.evaluator import Evaluator
 from tuner.measure.request import Measurement, Request
 from tuner.search.annealer import Annealer
-from tuner.search.ask_tell import answered
+from tuner.search.ask_tell import run_to_end
 from tuner.search.context import SearchContext
-from tuner.search.explore import first_genes, propose
-from tuner.search.placement import Placer, cut_of, one_after_another
-from tuner.search.segmentation import hopeful
+from tuner.search.explore import first_genes, propose_segments
+from tuner.search.placement import Placer, cut_of, runs_in_sequence
+from tuner.search.segmentation import select_hopeful
 from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "severe")
@@ -146,7 +146,7 @@ def test_stages_are_measured_and_remembered() -> None:
     p, ears = placer(table), Ears(evaluator)
     pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
     assert pieces is not None
-    staged = answered(p.staged(pieces, 0, 0.0), ears)
+    staged = run_to_end(p.staged(pieces, 0, 0.0), ears)
     assert staged is not None
     assert ears.heard
     assert staged.clusters < len(pieces.dag)
@@ -154,10 +154,10 @@ def test_stages_are_measured_and_remembered() -> None:
         assert find_fault(target_graph(), genome, True) is None
         assert cut_of(genome) == cut_of(singles(table))
     count = len(ears.heard)
-    again = answered(p.staged(pieces, 0, 0.0), ears)
+    again = run_to_end(p.staged(pieces, 0, 0.0), ears)
     assert again is not None
     assert (again.genome, len(ears.heard)) == (staged.genome, count)
-    other = answered(p.staged(pieces, 1, 0.0), ears)
+    other = run_to_end(p.staged(pieces, 1, 0.0), ears)
     assert other is not None, "stages are measured at all levels at once"
     # barriers only cost: what waits for its inputs alone is done no later, but for what the cores' ports lose to each other
     assert cycles(evaluator, "program", staged.genome)[0] <= staged.partition.cycles * 1.05
@@ -168,7 +168,7 @@ def test_too_many_states_are_given_up() -> None:
     p = placer(table, states=3)
     pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
     assert pieces is not None
-    assert answered(p.staged(pieces, 0, 0.0), Ears(evaluator)) is None
+    assert run_to_end(p.staged(pieces, 0, 0.0), Ears(evaluator)) is None
 
 
 def test_stages_without_clusters_visit_more_states() -> None:
@@ -176,8 +176,8 @@ def test_stages_without_clusters_visit_more_states() -> None:
     p = placer(table)
     pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
     assert pieces is not None
-    with_clusters = answered(p.staged(pieces, 0, 0.0), Ears(evaluator))
-    without = answered(p.staged(pieces, 0, 0.0, clustered=False), Ears(evaluator))
+    with_clusters = run_to_end(p.staged(pieces, 0, 0.0), Ears(evaluator))
+    without = run_to_end(p.staged(pieces, 0, 0.0, clustered=False), Ears(evaluator))
     assert with_clusters is not None
     assert without is not None
     assert without.clusters == len(pieces.dag)
@@ -242,8 +242,8 @@ def test_segmentations_on_so_many_cores() -> None:
 
 
 def test_segments_beside_each_other() -> None:
-    assert one_after_another((Gene(0, 1), Gene(1, 2, 2, cores=(0, 1))))
-    assert not one_after_another((Gene(0, 1), Gene(1, 2, cores=(1,))))
+    assert runs_in_sequence((Gene(0, 1), Gene(1, 2, 2, cores=(0, 1))))
+    assert not runs_in_sequence((Gene(0, 1), Gene(1, 2, cores=(1,))))
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -253,7 +253,7 @@ def test_segments_are_proposed_for_so_many_cores(width: int) -> None:
     segmentation = table.segmentation(0)
     assert segmentation is not None
     moves = {name: move for name, move in MOVES.items() if name != "change_cores"}
-    genes = propose(u, table, [segmentation[0]], 40, np.random.default_rng(2), moves, load_config().segments, width)
+    genes = propose_segments(u, table, [segmentation[0]], 40, np.random.default_rng(2), moves, load_config().segments, width)
     assert len(genes) >= 30
     assert {gene.cores for gene in genes} == {tuple(range(width))}
     assert all(decode(u, gene) is not None for gene in genes), "they fit, in more blocks where it takes more"
@@ -267,8 +267,8 @@ def test_what_is_hopeful_is_so_at_some_level() -> None:
     a, b, c, d = (tuple(gene._replace(prefetch=n) for gene in segmentation[0]) for n in (1, 2, 3, 4))
     cycles = {a: (100, 200), b: (110, 190), c: (105, 193), d: (103, 195)}
     context = cast(SearchContext, SimpleNamespace(expected=lambda genomes: [np.array(cycles[genome]) for genome in genomes]))
-    assert hopeful(context, [a, b, c, d], {a, b}) == [a, b, c]
-    assert hopeful(context, [c, d], {a, b}) == [c, d], "nothing to compare with"
+    assert select_hopeful(context, [a, b, c, d], {a, b}) == [a, b, c]
+    assert select_hopeful(context, [c, d], {a, b}) == [c, d], "nothing to compare with"
 
 
 def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:

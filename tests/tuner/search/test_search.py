@@ -27,8 +27,8 @@ from tests.models import small_graph
 from tests.plans import with_cores
 from tests.tuning import QUICK
 from tuner.config import TuneConfig, load_config
-from tuner.search.champions import Champions, genome_from, individual_from, individual_json
-from tuner.search.explore import first_genes, propose, unknown
+from tuner.search.champions import Champions, individual_json, parse_genome, parse_individual
+from tuner.search.explore import first_genes, propose_segments, unmeasured_genes
 from tuner.search.population import Individual, Island
 from tuner.search.sharding import Shard
 from tuner.search.table import SegmentTable
@@ -229,7 +229,7 @@ def test_first_genes_cover_every_operator_in_every_block_count(caching: bool) ->
             assert structures("residual_block").key(Gene(k, k + 1, blocks, cached=-1 if caching else 0)) in keys
     table.add(genes[0], np.array([1, 1, 1]))
     assert first_genes(u, table, caching) == genes[1:]
-    assert unknown(table, [genes[0], genes[1], genes[1]]) == [genes[1]]
+    assert unmeasured_genes(table, [genes[0], genes[1], genes[1]]) == [genes[1]]
 
 
 def test_widths_are_looked_at_where_there_are_cores() -> None:
@@ -254,7 +254,10 @@ def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch
     shares = [Shard(table.structures, 3, island) for island in range(3)]
 
     def proposed() -> list[dict[Gene, str]]:
-        return [propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES, u.machine.cores, share) for share in shares]
+        return [
+            propose_segments(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES, u.machine.cores, share)
+            for share in shares
+        ]
 
     found = proposed()
     for share, genes in zip(shares, found, strict=True):
@@ -268,8 +271,8 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     u = target_graph("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
-    genes = propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
-    assert genes == propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
+    genes = propose_segments(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
+    assert genes == propose_segments(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
     assert 45 <= len(genes) <= 90 + 8
     names = [name for by in genes.values() for name in by.split(",")]
     assert set(names) <= {*MOVES, "random"}
@@ -281,10 +284,10 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     for gene in genes:
         assert 0 <= gene.start < gene.stop <= len(u.operators)
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
-    several = (propose(u, table, segmentations, 90, np.random.default_rng(seed), MOVES, SHARES) for seed in range(4))
+    several = (propose_segments(u, table, segmentations, 90, np.random.default_rng(seed), MOVES, SHARES) for seed in range(4))
     assert len({gene.window for found in several for gene in found if gene.sliding}) >= 3
     assert any(gene.cached for gene in genes)
-    without = propose(
+    without = propose_segments(
         u,
         table,
         segmentations,
@@ -304,7 +307,7 @@ def test_shares_say_where_genes_are_looked_for() -> None:
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
 
     def lengths(**shares: float) -> list[int]:
-        genes = propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES.model_copy(update=shares))
+        genes = propose_segments(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES.model_copy(update=shares))
         return [gene.stop - gene.start for gene in genes]
 
     assert max(lengths(random=1.0, singles=0.0)) > 3
@@ -345,10 +348,10 @@ def test_an_island_keeps_the_best_of_every_level(seed: int, count: int) -> None:
 def test_individuals_survive_json() -> None:
     u = target_graph("conv_chain")
     one = individual([1, 2, 3], "t", random_genome(u, np.random.default_rng(0)))
-    two = individual_from(json.loads(json.dumps(individual_json(one))))
+    two = parse_individual(json.loads(json.dumps(individual_json(one))))
     assert (two.genome, two.cycles.tolist(), two.task) == (one.genome, one.cycles.tolist(), one.task)
     genome = (Gene(0, 2, 3, 1, 2, 4, False, (1, 2)), Gene(2, 3))
-    assert genome_from(json.loads(json.dumps(genome))) == genome
+    assert parse_genome(json.loads(json.dumps(genome))) == genome
 
 
 def test_ties_go_to_the_smaller_digest() -> None:

@@ -26,7 +26,7 @@ from tuner.log.read import read_log, read_tasks
 from tuner.measure.encode_program import encoded
 from tuner.measure.runner_api import Bench, Encoded, Reading, Runner
 from tuner.measure.simulator_runner import measure
-from tuner.selection.finals import BoardFailedError, Contender, Verdict, contenders, decide, finalists
+from tuner.selection.finals import BoardFailedError, Contender, Verdict, contenders, decide_finals, finalists
 from tuner.selection.race import FAILED, Turn
 
 LEVELS = ("none", "slight", "severe")
@@ -50,7 +50,7 @@ def decided(run: tuple[Path, LoweredModel], board: Runner, budget: int = 9) -> V
     *entered, base = contenders(packed, [*(plan for plan in plans if plan.digest != baseline.digest), baseline], LEVELS)
     worker = FinalsWorker(Bench(board), tuple(each.program for each in (*entered, base)))
     with each_here(lambda: worker) as farm:
-        return decide(entered, base, LEVELS, budget, partial(read, farm))
+        return decide_finals(entered, base, LEVELS, budget, partial(read, farm))
 
 
 def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, LoweredModel]) -> None:
@@ -139,7 +139,7 @@ def test_fewer_segments_are_simpler_then_fewer_instructions_then_a_digest(run: t
     short, long, base = twins(run, 900, 1000, 5)
     fewer = replace(long, plan=long.plan.model_copy(update={"segments": long.plan.segments[1:]}))
     for entered, simplest in (((long, short), short), ((short, fewer), fewer)):
-        verdict = decide(entered, base, LEVELS, 400, lambda turns: [[7] * len(turn.programs) for turn in turns])
+        verdict = decide_finals(entered, base, LEVELS, 400, lambda turns: [[7] * len(turn.programs) for turn in turns])
         assert set(verdict.plans.values()) == {simplest.plan}
     same = replace(short, plan=short.plan.model_copy(update={"model": "x"}))
     assert short.simplicity[:2] == same.simplicity[:2]
@@ -154,7 +154,7 @@ def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple
     def board(turns: Sequence[Turn]) -> list[list[int]]:
         return [[readings[program][at] for program in turn.programs] for turn in turns for at in [next(rounds[turn.level])]]
 
-    verdict = decide([one, other], base, LEVELS, 7, board)
+    verdict = decide_finals([one, other], base, LEVELS, 7, board)
     assert verdict.finalists[0].spread["none"] == round(1.4826 * 15 / 1005, 6)
     assert (verdict.finalists[1].spread["none"], verdict.finalists[1].cycles["none"]) == (0.0, None)
     assert verdict.baselines[0].spread["none"] == 0
@@ -164,7 +164,7 @@ def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple
 def test_a_baseline_that_fails_is_said(run: tuple[Path, LoweredModel]) -> None:
     entered, base = twins(run, 1, 2)
     with pytest.raises(BoardFailedError, match="the baseline failed in half of the rounds"):
-        decide([entered], base, LEVELS, 20, lambda turns: [[FAILED if at == 1 else 7 for at in turn.programs] for turn in turns])
+        decide_finals([entered], base, LEVELS, 20, lambda turns: [[FAILED if at == 1 else 7 for at in turn.programs] for turn in turns])
 
 
 def test_a_turn_that_takes_its_worker_along_is_said() -> None:

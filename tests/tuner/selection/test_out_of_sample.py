@@ -16,13 +16,13 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.timing import simulate_levels
 from tests.models import small_model
-from tuner.selection.out_of_sample import CONDITIONS, PERIODS, on_off, out_of_sample, perturbed
+from tuner.selection.out_of_sample import CONDITIONS, PERIODS, on_off, out_of_sample, perturb_machine
 
 EDGE = load_machine("edge")
 
 
 def test_four_machines_differ_in_their_memory_alone() -> None:
-    machines = perturbed(EDGE)
+    machines = perturb_machine(EDGE)
     assert len(machines) == len(CONDITIONS) - 3
     assert [machine.ddr.latency_cycles for machine in machines] == [84, 156, 120, 120]
     assert [machine.ddr.bytes_per_cycle for machine in machines] == [64, 64, 44.8, 83.2]

@@ -8,7 +8,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tuner.selection.race import ECHO, FAILED, FIRST_LOOK, SKIPPED, TOLERANCE, Placing, Turn, centre, estimates, race, score, sound, stages
+from tuner.selection.race import (
+    ECHO,
+    FAILED,
+    FIRST_LOOK,
+    SKIPPED,
+    TOLERANCE,
+    Placing,
+    Turn,
+    centre,
+    estimates,
+    race,
+    score,
+    sound_programs,
+    test_rounds,
+)
 
 BUDGET = 400
 Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
@@ -121,7 +135,7 @@ def test_who_is_told_apart_is_not_read_again() -> None:
     counts = readings(placing)
     assert counts[[1, 3, 4]].tolist() == [FIRST_LOOK] * 3
     assert FIRST_LOOK < counts[0] == counts[2] <= BUDGET
-    assert counts[0] in stages(BUDGET)
+    assert counts[0] in test_rounds(BUDGET)
 
 
 def test_what_is_not_told_apart_is_not_equally_good() -> None:
@@ -141,7 +155,7 @@ def test_failures() -> None:
     times, levels = [1.00e6, 1.05e6, 1.10e6, 2e6], ["none", "severe"]
     placings = race(3, levels, BUDGET, SimulatedBoard(times, gaussian(0.01), broken={("severe", 0): 0.9, ("none", 1): 0.2}))
     assert [placings[level].left for level in levels] == [(1,), (1,)]
-    assert not sound(placings["severe"].cycles)[0]
+    assert not sound_programs(placings["severe"].cycles)[0]
     assert estimates(placings["severe"].cycles, 1)[0] is None
     assert placings["none"].cycles[:, 1].min() == FAILED
     dead = race(1, levels, BUDGET, SimulatedBoard([1e6, 2e6], None, broken={("none", 0): 1.0}))
@@ -191,8 +205,8 @@ def test_one_finalist_and_one_reading() -> None:
 
 
 def test_looks_are_few_and_end_with_the_budget() -> None:
-    assert stages(400) == [2, 16, 24, 36, 54, 81, 121, 181, 271, 400]
-    assert [stages(budget) for budget in (1, 2, 3, 16, 17)] == [[1], [2], [2, 3], [2, 16], [2, 16, 17]]
+    assert test_rounds(400) == [2, 16, 24, 36, 54, 81, 121, 181, 271, 400]
+    assert [test_rounds(budget) for budget in (1, 2, 3, 16, 17)] == [[1], [2], [2, 3], [2, 16], [2, 16, 17]]
 
 
 def test_the_statistics_are_those_of_ranks() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from simulator.npu.errors import BadInputError
-from tuner.selection.robust import Floats, best_variants, losses, robust, served_loss
+from tuner.selection.robust import Floats, best_variants, losses, most_robust, served_loss
 
 NAN = math.nan
 SHAPES = array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=5)
@@ -27,7 +27,7 @@ def largest(cycles: Floats, program: int) -> tuple[float, float]:
 
 @given(FITS)
 def test_the_robust_program_has_the_least_largest_loss(cycles: Floats) -> None:
-    at = robust(cycles)
+    at = most_robust(cycles)
     assert at is not None
     mine = largest(cycles, at)
     for other in range(len(cycles)):
@@ -41,7 +41,7 @@ def test_the_robust_program_has_the_least_largest_loss(cycles: Floats) -> None:
 
 @given(SOME_FIT)
 def test_what_does_not_fit_has_no_loss_and_is_not_robust(cycles: Floats) -> None:
-    loss, at = losses(cycles), robust(cycles)
+    loss, at = losses(cycles), most_robust(cycles)
     np.testing.assert_array_equal(np.isnan(loss), np.isnan(cycles))
     open_levels = ~np.isnan(cycles).all(axis=0)
     able = ~np.isnan(cycles[:, open_levels]).any(axis=1)
@@ -83,21 +83,21 @@ def test_the_best_few_are_the_best_of_all_sets(cycles: Floats, count: int) -> No
 def test_more_variants_are_never_worse_and_one_is_the_robust_one(cycles: Floats) -> None:
     worst = [float(served_loss(cycles, best_variants(cycles, count)).max()) for count in range(1, 6)]
     assert worst == sorted(worst, reverse=True)
-    assert set(best_variants(cycles, 1)) == {robust(cycles)}
+    assert set(best_variants(cycles, 1)) == {most_robust(cycles)}
     assert served_loss(cycles, best_variants(cycles, cycles.shape[1])).max() == 1, "as many as levels: each level its own"
 
 
 def test_by_hand() -> None:
     """The champions lose 50% and 40%, the third at most 10%; a level that nothing fits changes nothing."""
     cycles = np.array([[100, 150], [140, 100], [110, 105]], float)
-    assert robust(cycles) == 2
-    assert robust(np.c_[cycles, [NAN] * 3]) == 2
+    assert most_robust(cycles) == 2
+    assert most_robust(np.c_[cycles, [NAN] * 3]) == 2
     assert best_variants(cycles, 2) == (0, 1)
     assert best_variants(np.c_[cycles, [NAN] * 3], 1) == (2, 2, None)
-    assert robust(np.array([[1, NAN], [NAN, 1]])) is None
-    assert robust(np.array([[NAN, NAN]])) is None
-    assert robust(np.zeros((0, 2))) is None
-    assert robust(np.zeros((3, 0))) is None
+    assert most_robust(np.array([[1, NAN], [NAN, 1]])) is None
+    assert most_robust(np.array([[NAN, NAN]])) is None
+    assert most_robust(np.zeros((0, 2))) is None
+    assert most_robust(np.zeros((3, 0))) is None
     np.testing.assert_array_equal(losses(np.array([[4, NAN], [2, NAN]])), [[2, NAN], [1, NAN]])
     assert best_variants(np.array([[1, NAN], [NAN, 1]]), 1) == (0, None)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tuner.selection.robust import Floats, Serves
-from tuner.selection.robustness_filter import TOLERANCE, Displaced, Settled, settled
+from tuner.selection.robustness_filter import TOLERANCE, DisplacedVariant, SettledVariants, settle_variants
 
 CONDITIONS, PROGRAMS, LEVELS = 3, 4, 3
 
@@ -23,8 +23,8 @@ class Case(NamedTuple):
     serves: Serves
     insure: float
 
-    def settled(self, most: int = LEVELS) -> Settled:
-        return settled(self.serves, self.times, most, self.insure)
+    def settled(self, most: int = LEVELS) -> SettledVariants:
+        return settle_variants(self.serves, self.times, most, self.insure)
 
 
 @st.composite
@@ -96,18 +96,18 @@ def test_without_insurance_a_champion_gives_way_to_its_equals_alone(case: Case) 
 def test_a_variant_that_loses_more_than_its_replacement_costs_gives_way() -> None:
     described, other = [[100, 104], [120, 100], [105, 102]], [[100, 102], [120, 110], [105, 100]]
     times = np.array([described, other], float)
-    assert settled((0, 1), times, 2) == ((0, 2), (Displaced(1, 1, 1, 110 / 100 - 1),))
+    assert settle_variants((0, 1), times, 2) == ((0, 2), (DisplacedVariant(1, 1, 1, 110 / 100 - 1),))
 
 
 def test_what_costs_half_as_much_again_insures_nothing() -> None:
     """The champion of the second level loses 17% under another condition, and the program that would not is 46% slower at the first one."""
     described, other = [[100, 104], [146, 101], [120, 100]], [[100, 104], [146, 100], [120, 117]]
     times = np.array([described, other], float)
-    assert settled((0, 2), times, 2) == ((0, 1), (Displaced(1, 2, 1, 117 / 100 - 1),))
-    assert settled((0, 2), times, 2, insure=0.0) == ((0, 2), ())
+    assert settle_variants((0, 2), times, 2) == ((0, 1), (DisplacedVariant(1, 2, 1, 117 / 100 - 1),))
+    assert settle_variants((0, 2), times, 2, insure=0.0) == ((0, 2), ())
 
 
 def test_what_does_not_fit_is_compared_with_nothing() -> None:
     times = np.array([[[100.0, math.nan, 50], [math.nan, 100, 60], [200, 200, 55]]])
-    assert settled((0, 1, None), times, 3) == ((0, 1, None), ())
-    assert settled((None, None, None), times, 3) == ((None, None, None), ())
+    assert settle_variants((0, 1, None), times, 3) == ((0, 1, None), ())
+    assert settle_variants((None, None, None), times, 3) == ((None, None, None), ())

@@ -25,7 +25,7 @@ from tuner.measure.robust_lines import robust_lines, robust_rows
 from tuner.report.run_page import run_page
 from tuner.report.view import open_view
 from tuner.selection import variant_choice
-from tuner.selection.variant_choice import Candidates, shipment
+from tuner.selection.variant_choice import Candidates, choose_variants
 from tuner.summary import RobustSummary, Summary
 from tuner.verify.check import check_file, random_feeds
 
@@ -230,7 +230,7 @@ def shipped(
 ) -> tuple[list[int], RobustSummary]:
     """Numbers of what ships: champions are programs 0, 0 and 1, the robust one is 2."""
     opened, models = hand
-    found = shipment(opened, Candidates(dict(zip(LEVELS, (models[0], models[0], models[1]), strict=True)), models[2]), count,
+    found = choose_variants(opened, Candidates(dict(zip(LEVELS, (models[0], models[0], models[1]), strict=True)), models[2]), count,
                      said(models, *cycles), "not here")  # fmt: skip
     assert found.robust is not None
     return [models.index(found.variants[level]) for level in LEVELS], found.robust
@@ -262,13 +262,13 @@ def test_a_champion_ships_where_insurance_costs_more_than_was_asked_for(
     times = np.array([list(row.values()) for row in cycles.values()], float) * np.ones((7, 1, 1))
     times[4, 0, 1] = 1.17 * times[4, 1, 1]
     monkeypatch.setattr(variant_choice, "out_of_sample", lambda *_: times)
-    ships = shipment(opened, Candidates(own, models[2]), None, cycles)
+    ships = choose_variants(opened, Candidates(own, models[2]), None, cycles)
     assert [models.index(ships.variants[level]) for level in LEVELS] == [0, 1, 1], "displaced at its own level only"
     assert ships.robust is not None
     assert ships.robust.pays
     (each,) = ships.robust.displaced
     assert (each.level, each.condition, each.over) == ("slight", "DDR rate +30%", 0.17)
-    assert shipment(opened, Candidates(own, models[2]), None, cycles, insure=0.0).robust.displaced == ()  # type: ignore[union-attr]
+    assert choose_variants(opened, Candidates(own, models[2]), None, cycles, insure=0.0).robust.displaced == ()  # type: ignore[union-attr]
 
 
 def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
@@ -280,7 +280,7 @@ def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
     times = np.array([list(row.values()) for row in far.values()], float) * np.ones((7, 1, 1))
     times[4, 1, 2] = 155
     monkeypatch.setattr(variant_choice, "out_of_sample", lambda *_: times)
-    found = shipment(opened, Candidates(own, models[2]), None, far)
+    found = choose_variants(opened, Candidates(own, models[2]), None, far)
     assert found.robust is not None
     assert [models.index(found.variants[level]) for level in LEVELS] == [0, 0, 2]
     assert [(each.level, each.condition, each.over) for each in found.robust.displaced] == [("severe", "DDR rate +30%", 0.504854)]
@@ -293,7 +293,7 @@ def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
 def test_no_program_fits_every_level(hand: tuple[LoweredModel, list[MeasuredModel]]) -> None:
     opened, models = hand
     own = dict(zip(LEVELS, (models[0], models[0], models[1]), strict=True))
-    found = shipment(opened, Candidates(own, None))
+    found = choose_variants(opened, Candidates(own, None))
     assert (found.robust, found.variants) == (None, own)
     assert robust_lines({"robust": None, "model": "m", "machine": "edge"}) == [
         "Variants are needed for m on edge: no program fits every level."
@@ -302,6 +302,6 @@ def test_no_program_fits_every_level(hand: tuple[LoweredModel, list[MeasuredMode
 
 def test_one_program_is_the_fastest_everywhere(hand: tuple[LoweredModel, list[MeasuredModel]]) -> None:
     opened, models = hand
-    found = shipment(opened, Candidates(dict.fromkeys(LEVELS, models[0]), models[0]))
+    found = choose_variants(opened, Candidates(dict.fromkeys(LEVELS, models[0]), models[0]))
     assert found.robust is not None
     assert found.robust.says == "Variants do not pay for conv_chain on edge: one program is the fastest at every level."

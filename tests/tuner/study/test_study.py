@@ -24,7 +24,7 @@ from tuner.farm.isolated_map import each_here, each_on_ray
 from tuner.study.curve import CellCurve, areas
 from tuner.study.optuna_storage import JOURNAL
 from tuner.study.trial_driver import StudySpec, run_study
-from tuner.study.trials import ask
+from tuner.study.trials import ask_trials
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -79,7 +79,7 @@ def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str,
     assert whole["trials_done"] == 9
     default = dict(leaves(CONFIG.model_dump()))
     assert whole["trials"][0]["params"] == {path: default[path] for path in CONFIG.study.parameters}, "the settings as they are come first"
-    assert {record.params["search.order"] for record in ask(CONFIG, 5, 0, 12, (), COUNTS)} == {"depth", "file"}
+    assert {record.params["search.order"] for record in ask_trials(CONFIG, 5, 0, 12, (), COUNTS)} == {"depth", "file"}
     spec = StudySpec(("a",), "tiny", (0,), CONFIG, trials=4)
     summary = run_study(tmp_path / "s", spec, bowl, each_here, say=quiet)
     assert summary["trials_done"] == len(summary["trials"]) == 4, "as many as were asked for"

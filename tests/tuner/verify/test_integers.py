@@ -11,9 +11,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
-from tuner.verify.integers import Difference, differences, integers_of, summary
+from tuner.verify.integers import Difference, compare_integers, integers_of, summarise_differences
 from tuner.zoo.load import load_network
-from tuner.zoo.quantise import quantised, random_samples
+from tuner.zoo.quantise import quantise_model, random_samples
 from tuner.zoo.quantiser import Quantiser
 
 FAST = [
@@ -37,14 +37,14 @@ NETWORKS = [
 
 def ran(network, how, seed=0):
     model = load_network(f"made:{network}-small")
-    made = onnx.load_model_from_string(quantised(model, random_samples(model, 2, seed), how))
+    made = onnx.load_model_from_string(quantise_model(model, random_samples(model, 2, seed), how))
     return integers_of(made, {name: array[0] for name, array in random_samples(model, 1, seed + 1).items()})
 
 
 @pytest.mark.parametrize(("network", "how"), FAST)
 def test_no_operator_differs_from_onnxruntime(network, how):
     integers = ran(network, how)
-    found = differences(integers)
+    found = compare_integers(integers)
     assert [one for one in found if one.differing] == []
     assert {one.kind for one in found if one.differing is None} == set()
     assert {"QLinearConv", "QGemm"} <= {one.kind for one in found}
@@ -54,7 +54,7 @@ def test_no_operator_differs_from_onnxruntime(network, how):
 @pytest.mark.parametrize("how", EVERY, ids=str)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_no_operator_differs_from_onnxruntime_in_any_form(network, how):
-    found = differences(ran(network, how, 7))
+    found = compare_integers(ran(network, how, 7))
     assert [one for one in found if one.differing] == []
     assert {one.kind for one in found if one.differing is None} == set()
 
@@ -86,10 +86,10 @@ def test_a_value_that_differs_is_counted():
     changed = y.copy()
     changed.flat[[0, 5]] += 1
     nodes = (*integers.nodes[:at], replace(integers.nodes[at], outputs=(changed,)), *integers.nodes[at + 1 :])
-    found = [one for one in differences(replace(integers, nodes=nodes)) if one.kind == "QLinearConv"]
+    found = [one for one in compare_integers(replace(integers, nodes=nodes)) if one.kind == "QLinearConv"]
     assert found == [Difference(integers.nodes[at].node.name, "QLinearConv", 2, 48)]
-    assert summary(found) == ["QLinearConv: 1 operators, 48 values, 2 differing"]
-    assert summary([replace(found[0], differing=None)]) == ["QLinearConv: 1 operators, 48 values, no formula"]
+    assert summarise_differences(found) == ["QLinearConv: 1 operators, 48 values, 2 differing"]
+    assert summarise_differences([replace(found[0], differing=None)]) == ["QLinearConv: 1 operators, 48 values, no formula"]
 
 
 def test_weights_beside_uint8_are_uint8():
@@ -97,12 +97,12 @@ def test_weights_beside_uint8_are_uint8():
     weights = next(computed.inputs[3] for computed in integers.nodes if computed.node.op_type == "QLinearConv")
     assert weights is not None
     np.testing.assert_array_equal(weights.astype(int) - 128, WEIGHTS)
-    assert sum(one.differing or 0 for one in differences(integers)) == 0
+    assert sum(one.differing or 0 for one in compare_integers(integers)) == 0
 
 
 def test_what_the_formulas_or_onnxruntime_refuse_is_one_line():
     with pytest.raises(BadInputError, match=r"^conv\S*: scale 0; expected a finite number above 0$"):
-        differences(integers_of(small(WEIGHTS, scale=0), FEEDS))
+        compare_integers(integers_of(small(WEIGHTS, scale=0), FEEDS))
     with pytest.raises(BadInputError, match=r"^onnxruntime cannot run the model: .*x"):
         integers_of(small(WEIGHTS), {"x": FEEDS["x"][:, :1]})
     broken = small(WEIGHTS)

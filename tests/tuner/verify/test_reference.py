@@ -15,7 +15,7 @@ from simulator.npu.parts import DataType
 from simulator.onnx_names import DOMAIN
 from tests.models import small_model
 from tests.tuning import ROOT
-from tuner.verify.reference import Stored, reference
+from tuner.verify.reference import StoredTensors, run_reference
 
 
 def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
@@ -28,7 +28,7 @@ def test_a_model_that_kills_onnxruntime_is_one_line(tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     onnx.checker.check_model(str(path))
     with pytest.raises(BadInputError, match=r"killer.onnx: onnxruntime (died on|cannot run) its body"):
-        reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)}, Stored())
+        run_reference(path, {"x": np.zeros((1, 4, 2, 2), np.float32)}, StoredTensors())
 
 
 def test_a_model_of_float16_is_computed_in_float32_and_rounded(tmp_path):
@@ -45,7 +45,7 @@ def test_a_model_of_float16_is_computed_in_float32_and_rounded(tmp_path):
     graph = helper.make_graph([call], "g", ports[:1], ports[1:], [weights])
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=[body]), tmp_path / "m.onnx")
     x = rng.standard_normal((4, 32))  # float64
-    found = reference(tmp_path / "m.onnx", {"x": x}, Stored(("x", "t", "y"), DataType.float16))
+    found = run_reference(tmp_path / "m.onnx", {"x": x}, StoredTensors(("x", "t", "y"), DataType.float16))
     assert found.values["y"].dtype == np.float32
     expected = 1 / (1 + np.exp(-x @ numpy_helper.to_array(weights).astype(np.float64)))
     np.testing.assert_allclose(found.values["y"], expected, atol=2e-3)
@@ -53,9 +53,9 @@ def test_a_model_of_float16_is_computed_in_float32_and_rounded(tmp_path):
     assert len(off) == 3
     assert 1e-4 < max(off) < 4e-3
     assert found.beyond is None
-    exact = reference(tmp_path / "m.onnx", {"x": x}, Stored(("x", "t", "y"), DataType.float32))
+    exact = run_reference(tmp_path / "m.onnx", {"x": x}, StoredTensors(("x", "t", "y"), DataType.float32))
     assert exact.rounded == ()
-    large = reference(tmp_path / "m.onnx", {"x": x * 1e5}, Stored(("x", "t", "y"), DataType.float16))
+    large = run_reference(tmp_path / "m.onnx", {"x": x * 1e5}, StoredTensors(("x", "t", "y"), DataType.float16))
     assert large.beyond is not None
     assert large.beyond.tensor == "x"
 
@@ -98,4 +98,4 @@ def test_a_child_that_dies_or_hangs_is_one_line(monkeypatch, tmp_path):
         shell.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(shell))
         with pytest.raises(BadInputError, match=message):
-            reference(model, {"x": np.zeros((1, 3, 20, 24), np.float32)}, Stored(), timeout_s=0.2 if "sleep" in script else 60)
+            run_reference(model, {"x": np.zeros((1, 3, 20, 24), np.float32)}, StoredTensors(), timeout_s=0.2 if "sleep" in script else 60)

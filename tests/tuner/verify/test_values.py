@@ -31,8 +31,8 @@ from tests.tuning import QUICK
 from tuner.cli import main
 from tuner.runs.list_runs import open_run
 from tuner.verify.check import check_file, check_level, random_feeds
-from tuner.verify.reference import ReferenceValues, Stored, reference
-from tuner.verify.values import FACTOR, FLOAT32, FLOOR, MOST, Compared, Values, compare, values_of
+from tuner.verify.reference import ReferenceValues, StoredTensors, run_reference
+from tuner.verify.values import FACTOR, FLOAT32, FLOOR, MOST, TensorComparison, Values, compare_tensor, compare_values
 
 EDGE = load_machine("edge")
 Rng = np.random.Generator
@@ -65,23 +65,23 @@ def section(container: Container, constants: NDArray[np.uint8], name: str, dtype
 def checked(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, Any], ReferenceValues, Values]:
     session = InferenceSession(path)
     feeds = random_feeds(session, seed)
-    expected = reference(path, feeds, Stored.of(session.compiled))
-    return session, feeds, expected, values_of(session, feeds, expected, "none")
+    expected = run_reference(path, feeds, StoredTensors.of(session.compiled))
+    return session, feeds, expected, compare_values(session, feeds, expected, "none")
 
 
 # the limit -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_limit_is_four_times_what_rounding_does_between_bounds() -> None:
-    assert Compared(0.0, 0.01).limit == FACTOR * 0.01 == 0.04
-    assert Compared(0.0, 0.0).limit == FLOOR < 2e-3
-    assert Compared(0.0, float("nan")).limit == FLOOR
-    assert Compared(0.0, 0.05).limit == MOST == 0.1
-    assert Compared(0.0, None).limit == FLOAT32 == 1e-4
-    assert Compared(0.04, 0.01).ok
-    assert not Compared(0.0401, 0.01).ok
-    assert not Compared(0.1001, 1.0).ok
-    assert not Compared(float("nan"), 1.0).ok
+    assert TensorComparison(0.0, 0.01).limit == FACTOR * 0.01 == 0.04
+    assert TensorComparison(0.0, 0.0).limit == FLOOR < 2e-3
+    assert TensorComparison(0.0, float("nan")).limit == FLOOR
+    assert TensorComparison(0.0, 0.05).limit == MOST == 0.1
+    assert TensorComparison(0.0, None).limit == FLOAT32 == 1e-4
+    assert TensorComparison(0.04, 0.01).ok
+    assert not TensorComparison(0.0401, 0.01).ok
+    assert not TensorComparison(0.1001, 1.0).ok
+    assert not TensorComparison(float("nan"), 1.0).ok
 
 
 def test_a_softmax_of_the_host_in_float16_underflows() -> None:
@@ -89,9 +89,9 @@ def test_a_softmax_of_the_host_in_float16_underflows() -> None:
     logits = np.array([0.0, -20.0], np.float64)
     exact = np.exp(logits) / np.exp(logits).sum()
     expected = ReferenceValues({"y": exact.astype(np.float32)}, (), {"y": 20.0}, frozenset(), frozenset(), {}, False, 1, None)  # type: ignore[arg-type]
-    assert compare(expected, "y", exact.astype(np.float16), DataType.float32).ok
-    assert not compare(expected, "y", np.array([0.5, 0.5], np.float16), DataType.float32).ok
-    assert not compare(expected, "y", np.array([1.0, 0.0], np.float32), DataType.float32).ok
+    assert compare_tensor(expected, "y", exact.astype(np.float16), DataType.float32).ok
+    assert not compare_tensor(expected, "y", np.array([0.5, 0.5], np.float16), DataType.float32).ok
+    assert not compare_tensor(expected, "y", np.array([1.0, 0.0], np.float32), DataType.float32).ok
 
 
 def noisy(rng: Rng) -> ModelProto:
@@ -239,7 +239,7 @@ def test_the_extent_of_an_output_may_be_another(tmp_path: Path) -> None:
     _, path = compiled(model, tmp_path)
     session, feeds, expected, _ = checked(path)
     fewer = replace(expected, values={**expected.values, "where": expected.values["where"][:, 1:]})
-    counted = values_of(session, feeds, fewer, "none")
+    counted = compare_values(session, feeds, fewer, "none")
     assert counted.faults == ()
     assert str(counted.counted["where"]).startswith(f"another shape than onnxruntime's 4x{expected.values['where'].shape[1] - 1};")
 
@@ -252,7 +252,7 @@ def test_every_piece_is_given_onnxruntimes_own_inputs(tmp_path: Path, capsys: py
         session, feeds, expected, values = checked(path, seed)
         (name,) = (port.name for port in session.get_outputs())
         (mine,) = session.run(None, feeds, level="none")
-        apart.append(compare(expected, name, mine, DataType.float16).error)
+        apart.append(compare_tensor(expected, name, mine, DataType.float16).error)
         assert values.faults == ()
         assert name in values.compared
     assert max(apart) > 0.1
@@ -442,7 +442,7 @@ def test_a_weight_is_named_where_no_tensor_is_beyond(tmp_path: Path) -> None:
     _, path = compiled(b.model(b.node("Conv", ["x", huge])), tmp_path)
     session = InferenceSession(path)
     feeds = {"x": np.zeros((1, 16, 8, 8), np.float32)}
-    level = check_level(session, feeds, reference(path, feeds, Stored.of(session.compiled)), "none")
+    level = check_level(session, feeds, run_reference(path, feeds, StoredTensors.of(session.compiled)), "none")
     assert level.faults[-1].startswith(f"the first tensor beyond float16 is {huge!r}, up to 100000 in float32")
 
 

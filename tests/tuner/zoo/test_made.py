@@ -14,9 +14,9 @@ from simulator.npu.errors import BadInputError
 from tests.models import random_feeds, reference_outputs
 from tuner.cli import main
 from tuner.measure.reopen import open_tuned
-from tuner.zoo.builders import NETWORKS, build
+from tuner.zoo.builders import NETWORKS, build_network
 from tuner.zoo.load import load_network
-from tuner.zoo.names import resolve, title
+from tuner.zoo.names import model_title, resolve_model
 
 # millions of parameters (statistics of BatchNormalization not counted) and of multiply-accumulates as published: torchvision's tables,
 # Zoph et al. 2018 table 2, Xie et al. 2019 table 3 (mean of five wirings), Dosovitskiy et al. 2021 table 1, Devlin et al. 2019 (the
@@ -46,7 +46,7 @@ def parameters(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_sizes_are_those_of_the_paper(name: str) -> None:
     million, macs, tolerance = PUBLISHED[name]
-    model = prepare(build(name))
+    model = prepare(build_network(name))
     assert parameters(model) / 1e6 == pytest.approx(million, rel=tolerance)
     assert model_macs(model) / 1e6 == pytest.approx(macs, rel=tolerance)
 
@@ -71,7 +71,7 @@ def test_small_ones_are_valid_and_stay_within_float16(name: str) -> None:
 
 
 def test_a_name_gives_the_same_weights_every_time_and_a_seed_others() -> None:
-    path, seed = resolve(Path("made:mobilenet_v2-small"), None)
+    path, seed = resolve_model(Path("made:mobilenet_v2-small"), None)
     first, again, other = (load_network(path, random_weights=s) for s in (seed, seed, 1))
     assert first.SerializeToString(deterministic=True) == again.SerializeToString(deterministic=True)
     assert [item.name for item in first.graph.initializer] == [item.name for item in other.graph.initializer]
@@ -80,9 +80,9 @@ def test_a_name_gives_the_same_weights_every_time_and_a_seed_others() -> None:
 
 def test_drawn_networks_are_those_of_their_seeds() -> None:
     """Each another one, the same every time; among a few there is every kind of block."""
-    made = [build(f"drawn,seed={seed}") for seed in range(12)]
+    made = [build_network(f"drawn,seed={seed}") for seed in range(12)]
     assert len({model.SerializeToString(deterministic=True) for model in made}) == 12
-    assert build("drawn,seed=3").SerializeToString(deterministic=True) == made[3].SerializeToString(deterministic=True)
+    assert build_network("drawn,seed=3").SerializeToString(deterministic=True) == made[3].SerializeToString(deterministic=True)
     operators = {node.op_type for model in made for node in model.graph.node}
     assert operators >= {"Conv", "Add", "Concat", "Softmax", "MatMul", "MaxPool", "AveragePool", "Sigmoid", "Clip", "LayerNormalization"}
     groups = {a.i for model in made for node in model.graph.node for a in node.attribute if a.name == "group"}
@@ -94,12 +94,14 @@ def test_drawn_networks_are_those_of_their_seeds() -> None:
 
 
 def test_wirings_differ_by_their_seed() -> None:
-    one, two = build("randwire-small"), build("randwire-small,graph=1")
+    one, two = build_network("randwire-small"), build_network("randwire-small,graph=1")
     assert [list(node.input) for node in one.graph.node] != [list(node.input) for node in two.graph.node]
 
 
 def test_options_override_those_of_the_small_variant() -> None:
-    layers = [sum(node.op_type == "Softmax" for node in build(name).graph.node) for name in ("vit_b16-small", "vit_b16-small,layers=3")]
+    layers = [
+        sum(node.op_type == "Softmax" for node in build_network(name).graph.node) for name in ("vit_b16-small", "vit_b16-small,layers=3")
+    ]
     assert layers == [1, 3]
 
 
@@ -124,6 +126,6 @@ def test_a_made_network_through_the_command_line(tmp_path: Path) -> None:
     assert main(["tune", name, "--machine", "edge", "--out", str(run), "--candidates", "4", "--backend", "serial", "--quiet"]) == 0
     opened, saved = open_tuned(run)
     assert str(saved.source.model) == name
-    assert opened.name == title(Path(name)) == "mobilenet_v1-small,width=0.25"
+    assert opened.name == model_title(Path(name)) == "mobilenet_v1-small,width=0.25"
     assert model_macs(opened.model) == opened.target_graph.macs
     assert main(["run", str(run / "best.onnx"), "--input", "random", "--level", "none", "--check"]) == 0

@@ -10,10 +10,10 @@ import pytest
 from simulator.npu.errors import BadInputError
 from tuner.zoo import quantised_cache
 from tuner.zoo.load import load_network
-from tuner.zoo.names import is_made, resolve, title
-from tuner.zoo.quantise import quantised, random_samples
+from tuner.zoo.names import is_made, model_title, resolve_model
+from tuner.zoo.quantise import quantise_model, random_samples
 from tuner.zoo.quantised_cache import SAMPLES, cache_folder
-from tuner.zoo.quantiser import Quantiser, understood
+from tuner.zoo.quantiser import Quantiser, parse_quantised_name
 
 SMALL = "made:mobilenet_v2-small"
 
@@ -28,11 +28,11 @@ def test_it_is_what_the_quantiser_makes_of_the_float_network(folder: Path, monke
     name = f"{SMALL},quantised=qop,activations=int8,per_channel=1"
     found = load_network(name, random_weights=3)
     model = load_network(SMALL, random_weights=3)
-    expected = quantised(model, random_samples(model, SAMPLES, 3), Quantiser("qop", "int8", True))
+    expected = quantise_model(model, random_samples(model, SAMPLES, 3), Quantiser("qop", "int8", True))
     assert [node.op_type for node in found.graph.node] == [n.op_type for n in onnx.load_model_from_string(expected).graph.node]
     (file,) = folder.iterdir()
     assert file.read_bytes() == expected
-    monkeypatch.setattr(quantised_cache, "quantised", None)  # not made again
+    monkeypatch.setattr(quantised_cache, "quantise_model", None)  # not made again
     assert load_network(f"{name},weights=3") == found
     with pytest.raises(TypeError):
         load_network(name, random_weights=4)
@@ -40,14 +40,14 @@ def test_it_is_what_the_quantiser_makes_of_the_float_network(folder: Path, monke
 
 def test_names_are_those_of_no_file() -> None:
     name = Path(f"{SMALL},quantised=qdq")
-    assert resolve(name, None) == (name, None)
-    seeded, seed = resolve(name, 7)
+    assert resolve_model(name, None) == (name, None)
+    seeded, seed = resolve_model(name, 7)
     assert (str(seeded), seed) == (f"{name},weights=7", None)
-    assert resolve(seeded, None) == resolve(seeded, 7) == (seeded, None)
+    assert resolve_model(seeded, None) == resolve_model(seeded, 7) == (seeded, None)
     assert is_made(name)
-    assert title(seeded) == "mobilenet_v2-small,quantised=qdq,weights=7"
-    assert title(Path("light:squeezenet,quantised=qdq")) == "squeezenet,quantised=qdq"
-    assert understood(str(seeded)).how == Quantiser()
+    assert model_title(seeded) == "mobilenet_v2-small,quantised=qdq,weights=7"
+    assert model_title(Path("light:squeezenet,quantised=qdq")) == "squeezenet,quantised=qdq"
+    assert parse_quantised_name(str(seeded)).how == Quantiser()
     assert not is_made(Path("mine,quantised=qdq.onnx"))
 
 
@@ -67,4 +67,4 @@ def test_names_are_those_of_no_file() -> None:
 )
 def test_what_a_name_must_not_say(name: str, why: str) -> None:
     with pytest.raises(BadInputError, match=why):
-        resolve(Path(name), 2)
+        resolve_model(Path(name), 2)

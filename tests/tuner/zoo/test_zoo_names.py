@@ -12,16 +12,16 @@ from compiler.ir.operators import Conv
 from simulator.npu.errors import BadInputError
 from tuner.cli import main
 from tuner.zoo.load import load_network
-from tuner.zoo.names import resolve, shipped
+from tuner.zoo.names import resolve_model, shipped_networks
 
 
 def test_nine_networks():
-    assert len(shipped()) == 9
-    assert all(path.is_file() for path in shipped().values())
+    assert len(shipped_networks()) == 9
+    assert all(path.is_file() for path in shipped_networks().values())
 
 
 def test_weights_are_drawn_unless_a_path_is_given():
-    path, seed = resolve(Path("light:squeezenet"), None)
+    path, seed = resolve_model(Path("light:squeezenet"), None)
     convs = [op for op in lower(load_network(Path("light:squeezenet"))).operators if isinstance(op, Conv)]
     assert len(convs) == 26
     assert all(np.unique(conv.weights).size > 100 for conv in convs)
@@ -30,15 +30,15 @@ def test_weights_are_drawn_unless_a_path_is_given():
     (constant, *_), (other, *_) = (lower(load_network(path, random_weights=s)).operators for s in (None, 7))
     assert np.unique(constant.weights).size == 1
     assert np.unique(other.weights).size > 100
-    assert resolve(path, None) == (path, None)
-    assert resolve(Path("light:squeezenet"), 7) == (path, 7)
+    assert resolve_model(path, None) == (path, None)
+    assert resolve_model(Path("light:squeezenet"), 7) == (path, 7)
 
 
 def test_a_name_that_stands_for_nothing(capsys, tmp_path):
     with pytest.raises(BadInputError, match=r"light:resnet: no such network; expected one of light:alexnet, .*light:zfnet512"):
-        resolve(Path("light:resnet"), None)
+        resolve_model(Path("light:resnet"), None)
     with pytest.raises(BadInputError, match=r"made:resnet: no such network is made; expected one of bert_base"):
-        resolve(Path("made:resnet"), None)
+        resolve_model(Path("made:resnet"), None)
     assert main(["compile", "light:resnet", "--machine", "edge", "--out", str(tmp_path / "o.onnx")]) == 2
     assert "expected one of" in capsys.readouterr().err
 

@@ -49,12 +49,12 @@ NETWORKS: dict[str, Network] = {
 }
 
 
-def build(name: str) -> ModelProto:
+def build_network(name: str) -> ModelProto:
     """Build the model without weights for a name (without `made:`).  Raises `BadInputError` for an unknown name."""
-    return understood(name)()
+    return parse_name(name)()
 
 
-def understood(name: str) -> Callable[[], ModelProto]:
+def parse_name(name: str) -> Callable[[], ModelProto]:
     """Parse a name to a function that builds its model.  Raises `BadInputError` for an unknown network or option."""
     base, *pairs = name.split(",")
     network = NETWORKS.get(base.removesuffix(SMALL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from tuner.zoo.builders.mobilenet import layer, scaled
+from tuner.zoo.builders.mobilenet import layer, scale_channels
 from tuner.zoo.builders.net import Net, Tensor
 
 # (expansion, kernel, channels, repeats, first stride)
@@ -15,11 +15,11 @@ SQUEEZE = 4  # channels of a block's input to one of its squeeze
 def efficientnet_b0(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
     """Build the network.  size: of the image.  width: factor on all channels."""
     net = Net("efficientnet_b0")
-    x = layer(net, net.input("image", (1, 3, size, size)), scaled(32, width), 3, 2, 1, net.silu)
+    x = layer(net, net.input("image", (1, 3, size, size)), scale_channels(32, width), 3, 2, 1, net.silu)
     for expansion, kernel, channels, repeats, first in B0:
         for i in range(repeats):
-            x = _block(net, x, expansion, kernel, scaled(channels, width), first if i == 0 else 1)
-    x = layer(net, x, scaled(1280, width), 1, 1, 1, net.silu)
+            x = _block(net, x, expansion, kernel, scale_channels(channels, width), first if i == 0 else 1)
+    x = layer(net, x, scale_channels(1280, width), 1, 1, 1, net.silu)
     return net.model(net.classifier(x, classes))
 
 

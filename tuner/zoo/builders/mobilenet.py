@@ -13,7 +13,7 @@ V1 = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 
 V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
-def scaled(channels: int, width: float) -> int:
+def scale_channels(channels: int, width: float) -> int:
     """Number of channels: a multiple of 8, at most a tenth below channels * width (the rule of the authors' code)."""
     wanted = channels * width
     near = max(8, int(wanted + 4) // 8 * 8)
@@ -29,21 +29,21 @@ def layer(net: Net, tensor: Tensor, channels: int, kernel: int, stride: int, gro
 def mobilenet_v1(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
     """Build the network.  size: of the image.  width: factor on all channels."""
     net = Net("mobilenet_v1")
-    x = layer(net, net.input("image", (1, 3, size, size)), scaled(32, width), 3, 2, 1, net.relu)
+    x = layer(net, net.input("image", (1, 3, size, size)), scale_channels(32, width), 3, 2, 1, net.relu)
     for channels, stride in V1:
         x = layer(net, x, x.channels, 3, stride, x.channels, net.relu)
-        x = layer(net, x, scaled(channels, width), 1, 1, 1, net.relu)
+        x = layer(net, x, scale_channels(channels, width), 1, 1, 1, net.relu)
     return net.model(net.classifier(x, classes))
 
 
 def mobilenet_v2(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
     """Build the network.  size: of the image.  width: factor on all channels (the last layer's 1280 only grow)."""
     net = Net("mobilenet_v2")
-    x = layer(net, net.input("image", (1, 3, size, size)), scaled(32, width), 3, 2, 1, net.relu6)
+    x = layer(net, net.input("image", (1, 3, size, size)), scale_channels(32, width), 3, 2, 1, net.relu6)
     for expansion, channels, repeats, first in V2:
         for i in range(repeats):
-            x = _inverted_residual(net, x, expansion, scaled(channels, width), first if i == 0 else 1)
-    x = layer(net, x, scaled(1280, max(1.0, width)), 1, 1, 1, net.relu6)
+            x = _inverted_residual(net, x, expansion, scale_channels(channels, width), first if i == 0 else 1)
+    x = layer(net, x, scale_channels(1280, max(1.0, width)), 1, 1, 1, net.relu6)
     return net.model(net.classifier(x, classes))
 
 

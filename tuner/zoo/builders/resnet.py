@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from tuner.zoo.builders.mobilenet import layer, scaled
+from tuner.zoo.builders.mobilenet import layer, scale_channels
 from tuner.zoo.builders.net import Net, Tensor
 
 EXPANSION = 4  # output channels of a block over its inner channels
@@ -21,7 +21,7 @@ def resnet101(size: int = 224, width: float = 1.0, classes: int = 1000) -> Model
 
 
 def _resnet(name: str, stages: tuple[int, ...], size: int, width: float, classes: int) -> ModelProto:
-    net, first = Net(name), scaled(64, width)
+    net, first = Net(name), scale_channels(64, width)
     x = net.max_pool(layer(net, net.input("image", (1, 3, size, size)), first, 7, 2, 1, net.relu), 3, 2, 1)
     for stage, blocks in enumerate(stages):
         for block in range(blocks):

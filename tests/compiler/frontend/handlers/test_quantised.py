@@ -27,7 +27,7 @@ from tests.integer_nodes import chain
 from tests.models import SMALL_MODELS, Builder, random_model, small_model
 from tests.quantised_kernels import Batch, near
 from tuner.zoo.load import load_network
-from tuner.zoo.quantise import quantised, random_samples
+from tuner.zoo.quantise import quantise_model, random_samples
 from tuner.zoo.quantiser import Quantiser
 
 HOW = [Quantiser(*each) for each in product(("qdq", "qop"), ("uint8", "int8"), (True, False))]
@@ -40,7 +40,7 @@ def onnxruntime_of(model, feeds, as_it_is=False):
 
 def quantised_model(model, how, seed=0):
     """The quantised model as it is loaded, and an input."""
-    made = load_model(quantised(model, random_samples(model, 2, seed), how))
+    made = load_model(quantise_model(model, random_samples(model, 2, seed), how))
     return made, {name: array[0] for name, array in random_samples(model, 1, seed + 1).items()}
 
 
@@ -135,7 +135,7 @@ def test_groups_are_those_of_onnxruntime(network, activations):
 def test_groups_are_found_in_every_opset(opset):
     """From 19 on onnx computes DequantizeLinear of a constant, which would leave a bias without its integers."""
     model = load_model(small_model("conv_chain"))
-    made = onnx.load_model_from_string(quantised(model, random_samples(model, 2, 0), Quantiser("qdq", "uint8", per_channel=True)))
+    made = onnx.load_model_from_string(quantise_model(model, random_samples(model, 2, 0), Quantiser("qdq", "uint8", per_channel=True)))
     next(item for item in made.opset_import if item.domain in ("", "ai.onnx")).version = opset
     made.ir_version = {21: 10, 23: 11}.get(opset, made.ir_version)
     feeds = {name: array[0] for name, array in random_samples(model, 1, 1).items()}
