@@ -193,7 +193,7 @@ def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool
 
 
 def select_input(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Where with a uniform constant condition, and Expand to the same shape: a view of the selected input."""
+    """View of the selected input: of Where with a uniform constant condition, and of Expand to the same shape."""
     index = 0
     if node.op_type == "Where":
         condition = state.constant(node, 0, "the condition")
