@@ -239,7 +239,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
         cycles = checked.cycles[checked.level]
         high = divided + sum(int(piece.transfers.sum()) for piece in pieces)
         if expected.quantised and not operators:
-            found = quantised(expected.integers(), checked.values.made, machine, compiled.dtype)
+            found = quantised(expected.integers(), checked.values.outputs, machine, compiled.dtype)
             operators, alone_faults = (
                 dict(zip(("operators", "values", "differing"), found.operators.total, strict=True)),
                 list(found.faults),

@@ -85,10 +85,10 @@ def _operator(plan: SegmentPlan, strip: StripBlocks, index: int, k: int) -> list
     goes = "SHARED" if target_graph.storages[spec.y.storage].name in plan.shared else "DDR"
     columns = ""
     if spec.strip is not None:
-        first_made, first_owned = spec.strip.made, spec.strip.own
+        first_made, first_owned = spec.strip.first_made, spec.strip.first_owned
         columns = f"columns {first_made}:{first_made + spec.out_w}, to {goes} {first_owned}:{first_owned + spec.strip.owned}"
     words = [f"makes rows {_rows(blocks.computed[k])}"]
-    words += [f"to {goes} {_rows(blocks.own[k])}"] if blocks.stored[k] else []
+    words += [f"to {goes} {_rows(blocks.ddr_rows[k])}"] if blocks.stored[k] else []
     return [f"@{index}.{spec.tag}", spec.name, kind(spec), *([columns] if columns else []), *words]
 
 
@@ -160,6 +160,6 @@ def _buffers(target_graph: TargetGraph, operators: tuple[TargetOp, ...], places:
             f"slot {slot}",
             f"live {first}" + (f"..{last}" if last != first else ""),
         ]
-    for storage, _ in places.held.at if memory == Memory.L1 else ():
+    for storage, _ in places.held.places if memory == Memory.L1 else ():
         size = held_blocks(target_graph, storage) * BLOCK_BYTES
         yield [f"L1[{addresses[Buffer('tensor', storage)]}]", f"{size:,} B", "tensor", target_graph.storages[storage].name, "held"]

@@ -316,7 +316,7 @@ class _Fitting:
             return False
         needed = peak = sum([2 * min(budget, size.group) for size in sizes])
         for size in sizes:
-            needed += size.whole - 2 * min(budget, size.group)
+            needed += size.size - 2 * min(budget, size.group)
             peak = max(peak, needed)
         return peak <= self.room
 
@@ -409,7 +409,7 @@ def _planned(
 class _Weights(NamedTuple):
     """Blocks of an operator's weights: all of them, those of a group, and those of a fractal of its channels."""
 
-    whole: int
+    size: int
     group: int
     deep: int
 
@@ -439,7 +439,7 @@ def _run(target_graph: TargetGraph, start: int, stop: int) -> _Run:
         for k, product in enumerate(map(product_of, operators))
         if product is not None and product.weight_blocks
     }
-    weighted = sorted(sizes, key=lambda k: (sizes[k].whole, k))
+    weighted = sorted(sizes, key=lambda k: (sizes[k].size, k))
     return _Run(
         tuple(weighted),
         tuple(sizes[k] for k in weighted),

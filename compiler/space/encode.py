@@ -63,7 +63,7 @@ def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Persi
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(target_graph, plan, usual)
     pins = pins_of([*plan.tilings, *(share.tiling for share in plan.on_vector)])
-    plan, space = without_shared(plan), (sum(1 << storage for storage, _ in held.at), held.blocks)
+    plan, space = without_shared(plan), (sum(1 << storage for storage, _ in held.places), held.blocks)
     return next((g for g in (usual, named, named._replace(pinned=pins)) if decode(target_graph, g, *space) == plan), None)
 
 

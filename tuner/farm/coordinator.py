@@ -290,7 +290,7 @@ class Coordinator:
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, EpochResult):
                     self._receive(key, result)
-        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.whole and self._commit(due):
+        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.complete and self._commit(due):
             pass
         for key in sorted(self.schedule.waiting):
             self.ledger.keep(self.schedule.waiting[key])

@@ -229,7 +229,7 @@ class Preparer:
         s, cores, slots_then = schedule, len(schedule.lengths), self._slots
         same = None
         if len(self._limit) == cores * ENGINES and len(s.engine) // EVERY < len(self._cursors) and len(s.edge_from) <= len(self._slot):
-            same = self._filled(s, min(s.kept, int(s.changed.min())), s.same_parts)
+            same = self._filled(s, min(s.reused_count, int(s.changed.min())), s.same_parts)
         stays = same is not None
         if same is None:
             self._lay_out(s, cores)

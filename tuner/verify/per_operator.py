@@ -99,7 +99,7 @@ class Quantised:
 
 def quantised(expected: IntegerReference, outputs: Mapping[str, Array], machine: Machine, dtype: DataType) -> Quantised:
     """Check a quantised model.  outputs: of the compiled model.  Raises as `compiler.frontend.onnx_io.load`."""
-    report = expected.told
+    report = expected.answer
     return Quantised(
         of_operators(expected, machine, dtype),
         report["unfused"],
@@ -111,7 +111,7 @@ def quantised(expected: IntegerReference, outputs: Mapping[str, Array], machine:
 
 def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> OfOperators:
     """Compare every operator that can be compiled in isolation."""
-    kinds, left_out = expected.told["kinds"], list(expected.told["left_out"])
+    kinds, left_out = expected.answer["kinds"], list(expected.answer["left_out"])
     outputs, formulas = executed(expected, machine, dtype) if kinds else ({}, {})
     steps: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
@@ -136,7 +136,7 @@ def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) 
 def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> tuple[dict[str, Array], dict[str, Array]]:
     """Outputs of the operators that the machine can run; and by formulas for a machine with fixed-point rounding."""
 
-    model, data = load(expected.alone, where="operators on integers")
+    model, data = load(expected.isolated_model, where="operators on integers")
     lowered, packed = _packed(model, data, machine, dtype)
     program = Infeasible("", "") if packed is None else Compiler(packed.target_graph).compile(default_plan(packed.target_graph))
     if lowered is None or packed is None or isinstance(program, Infeasible):
