@@ -41,7 +41,7 @@ _Key = tuple[TargetGraph, int, bool, str, int, int, PersistentLayout | None]
 
 @dataclass(frozen=True, eq=False)
 class LoweredShare:
-    """One core's share of a segment.  staged: what it has in the shared memory.  kept: its records, None of a compiler that keeps none.
+    """One core's share of a segment.  staged: what it has in the shared memory.  stored: its records, None of a compiler that keeps none.
 
     l1_end: bytes of L1 up to the last one that it touches; 0 where no level of the machine grants less than all.  shared: what it moves
     from and to the shared memory.
@@ -50,16 +50,16 @@ class LoweredShare:
     footprint: Footprint
     peak_bytes: dict[str, int]
     staged: Ints
-    kept: Code | None
+    stored: Code | None
     l1_end: int = 0
     shared: SharedTraffic = NO_TRAFFIC
 
     @property
     def code(self) -> Code:
         """Its records (see `codegen.lower_segment`); `ValueError` of a compiler that keeps none."""
-        if self.kept is None:
+        if self.stored is None:
             raise ValueError("a compiler that keeps no records has none to link")
-        return self.kept
+        return self.stored
 
     @cached_property
     def records(self) -> int:
@@ -78,7 +78,7 @@ class LoweredShare:
 
     @property
     def nbytes(self) -> int:
-        return self.footprint.nbytes + (0 if self.kept is None else self.kept.nbytes)
+        return self.footprint.nbytes + (0 if self.stored is None else self.stored.nbytes)
 
 
 class ScheduledShare(NamedTuple):
@@ -239,7 +239,7 @@ class Compiler:
         for index, segment_shares in enumerate(shares):
             parts = self._parts(index, segment_shares, lowered, ends)
             if isinstance(parts, Infeasible):
-                parts = Infeasible(f"segment {index}, {parts.where.removeprefix('segment ')}", parts.what)
+                parts = Infeasible(f"segment {index}, {parts.where.removeprefix('segment ')}", parts.reason)
             else:
                 for part in parts:
                     ends[part.core] = part.flip

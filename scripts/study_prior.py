@@ -100,7 +100,7 @@ def begun(out: Path, earlier: Mapping[str, str], measurements: int, settings: Se
     if arm in MODEL:
         found["prior"] = run.with_suffix(".model")
         if not found["prior"].is_file():
-            kept = model_of_runs(read_logged([str(run)]), load_config(None, settings).model, 0).kept
+            kept = model_of_runs(read_logged([str(run)]), load_config(None, settings).model, 0).model
             write_atomically(LocalPath(found["prior"]), [kept.model.encoded(kept.kind)])
     return found
 

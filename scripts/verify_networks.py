@@ -224,7 +224,6 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
     from tuner.verify.check import check_levels, prepare_check
-    from tuner.verify.per_operator import check_quantised
 
     compiled = read_compiled(path)  # verifies every program
     session, feeds, expected = prepare_check(path, seed)
@@ -239,7 +238,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
         cycles = checked.cycles[checked.level]
         high = divided + sum(int(piece.transfers.sum()) for piece in pieces)
         if expected.quantised and not operators:
-            found = check_quantised(expected.integers(), checked.values.made, machine, compiled.dtype)
+            found = check_quantised(expected.integers(), checked.values.outputs, machine, compiled.dtype)
             operators, alone_faults = (
                 dict(zip(("operators", "values", "differing"), found.operators.total, strict=True)),
                 list(found.faults),

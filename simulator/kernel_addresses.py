@@ -1,4 +1,4 @@
-"""What kernels hand over by address: tuples of arrays, records, and other kernels.
+"""Arguments that kernels pass by address: tuples of arrays, records, and other kernels.
 
 A kernel that takes a tuple by value takes each array of it apart: seven and more arguments an array, counted and handed on at every call.
 `by_reference` puts the tuple into the caller's stack once; kernels take its address, and load the array that they name.  Arrays that are

@@ -69,13 +69,13 @@ def compile_as_wholes(numba: Any) -> None:
         global _depth
         with global_compiler_lock:
             arguments = tuple(sigutils.normalize_signature(signature)[0])
-            known = self.overloads.get(arguments)
-            if _depth == 0 and known is not None and isinstance(known.entry_point, _Part):
+            compiled = self.overloads.get(arguments)
+            if _depth == 0 and compiled is not None and isinstance(compiled.entry_point, _Part):
                 del self.overloads[arguments]
             cpu_s, wall_s, functions = time.process_time(), time.perf_counter(), _functions
             _depth += 1
             try:
-                found = compile_one(self, signature)
+                compiled_now = compile_one(self, signature)
             finally:
                 _depth -= 1
                 if _depth == 0:
@@ -84,7 +84,7 @@ def compile_as_wholes(numba: Any) -> None:
                 name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
                 took = time.process_time() - cpu_s, time.perf_counter() - wall_s
                 _tell(CompiledKernel(name, arguments, _functions - functions, *took))
-            return found
+            return compiled_now
 
     def compile_in_turn(self: Any, *what: Any) -> Any:
         global _functions
@@ -123,16 +123,16 @@ def compile_as_wholes(numba: Any) -> None:
 
     def finalize_part(self: Any) -> None:
         self._raise_if_finalized()
-        for other in self._linking_libraries:
-            self._reload_init.update(other._reload_init)
+        for library in self._linking_libraries:
+            self._reload_init.update(library._reload_init)
         self._finalized = self.is_part = True
 
     def finalize_whole(self: Any) -> None:
         if self._finalized and not self.is_part:
             return
-        for other in _called(self):
-            self._reload_init.update(other._reload_init)
-            self._final_module.link_in(other._get_module_for_linking(), preserve=True)
+        for library in _called(self):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self.is_part = False
         self._optimize_final_module()
         self._final_module.verify()
@@ -185,11 +185,11 @@ def _called(library: Any) -> Iterator[Any]:
     seen, order = set[int](), list[Any]()
 
     def visit(caller: Any) -> None:
-        for other in caller._linking_libraries:
-            if id(other) not in seen:
-                seen.add(id(other))
-                visit(other)
-                order.append(other)
+        for linked in caller._linking_libraries:
+            if id(linked) not in seen:
+                seen.add(id(linked))
+                visit(linked)
+                order.append(linked)
 
     visit(library)
     return reversed(order)

@@ -64,8 +64,8 @@ def _load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     if (pointer := _element(context, builder, array, arguments[0], index, arguments[1])) is None:
         from numba.np.arrayobj import getitem_array_tuple, getitem_arraynd_intp
 
-        whole = getitem_arraynd_intp if hasattr(index, "bitwidth") else getitem_array_tuple
-        return whole(context, builder, signature, arguments)
+        getitem = getitem_arraynd_intp if hasattr(index, "bitwidth") else getitem_array_tuple
+        return getitem(context, builder, signature, arguments)
     return context.unpack_value(builder, array.dtype, pointer, align=None if array.aligned else 1)
 
 
@@ -96,13 +96,13 @@ def _element(context: Any, builder: Any, array: Any, value: Any, kind: Any, inde
         return builder.extract_value(value, place if axis is None else (place, axis))
 
     axes = []
-    for axis, (of, at) in enumerate(zip(kinds, indices, strict=True)):
-        at = context.cast(builder, at, of, types.intp if of.signed else types.uintp)
-        constant = isinstance(at, ir.Constant) and isinstance(at.constant, int) and at.constant >= 0
+    for axis, (of, position) in enumerate(zip(kinds, indices, strict=True)):
+        position = context.cast(builder, position, of, types.intp if of.signed else types.uintp)
+        constant = isinstance(position, ir.Constant) and isinstance(position.constant, int) and position.constant >= 0
         if of.signed and not constant:
-            behind = builder.add(member("shape", axis), at)
-            at = builder.select(builder.icmp_signed("<", at, at.type(0)), behind, at)
-        axes.append(at)
+            from_end = builder.add(member("shape", axis), position)
+            position = builder.select(builder.icmp_signed("<", position, position.type(0)), from_end, position)
+        axes.append(position)
     if array.layout == "C":
         offset = axes[0]
         for axis in range(1, array.ndim):

@@ -58,7 +58,7 @@ def hold(model: ModelProto, machine: Machine, dtype: DataType, seed: int) -> int
         program = plan if isinstance(plan, Infeasible) else compiler.compile(plan)
         if isinstance(program, Infeasible):
             assert program.where
-            assert any(target_graph in program.what for target_graph in (" B of ", "instructions")), program
+            assert any(target_graph in program.reason for target_graph in (" B of ", "instructions")), program
             continue
         assert not isinstance(plan, Infeasible)
         check_program(case, program)

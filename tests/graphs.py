@@ -55,7 +55,7 @@ def target_graph(
 
 def gated(pixels: int, *, wide: int = 64) -> tuple[Operator, ...]:
     """A convolution, SiLU, and a gate on its channels that a mean over all pixels makes, then another convolution and SiLU."""
-    silu = (Step("keep", kept=0), Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("rdiv", kept=0))
+    silu = (Step("keep", register=0), Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("rdiv", register=0))
     return (
         conv("a", "x", (16, wide), kernel=1),
         Vector("s", ("a",), "s", silu),

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tuner.log.columns import to_bytes
 from tuner.log.digests import canonical_json, text_digest
-from tuner.log.part import Mark, encoded
+from tuner.log.part import PartMark, encoded
 from tuner.log.record import EPOCH, FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, task_schema
 from tuner.log.wire_format import LOG_ROWS, TASK_ROWS, WireRows
 from tuner.log.writer import Batch, RunLog
@@ -82,7 +82,7 @@ def put(log: RunLog, *rows: Row, sets: Sequence[FeatureSet] = ()) -> int:
 
 def write_part(path: Path, table: pa.Table) -> None:
     """A part of these rows, at its place in a dataset."""
-    path.write_bytes(encoded(table, Mark(path.parent.name, int(path.stem))))
+    path.write_bytes(encoded(table, PartMark(path.parent.name, int(path.stem))))
 
 
 def write_index(folder: Path, frame: pd.DataFrame) -> None:

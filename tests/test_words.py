@@ -18,6 +18,8 @@ VAGUE = frozenset((
     "there", "apart", "alone", "again", "behind", "most",
 ))  # fmt: skip
 """Pronouns, participles and the like, which say nothing of the value that they name."""
+KEYS_OF_FILES = {"tuner/audit/report_types.py": ("behind", "others", "own", "what")}
+"""Fields by module that are keys of JSON: others read them."""
 FILLERS = frozenset(("result", "item", "value", "data", "tmp", "res", "x"))
 FILLER_SHARE = 0.02  # of all assignments
 OPENINGS = re.compile(r"(What|Who|Whose|Where|Whoever|Whatever|How it|That which)\b")
@@ -30,8 +32,8 @@ SAME_BASE_NAME = {
     "fixed_point": "fixed-point arithmetic, and its verification",
     # a value and its text, command or test kit
     "graph": "dump", "plan": "dump and command", "segments": "dump and command", "target_graph": "dump",
-    "cost_model": "test kit", "runner": "test kit", "sweep": "command", "trace": "command",
-    "strategy": "test kit", "target": "test kit",
+    "cost_model": "test kit", "runner": "test kit", "strategy": "test kit", "target": "test kit",
+    "sweep": "command", "trace": "command",
     # one idea at two levels
     "api": "the public functions of a package", "champions": "best programs, of a search and shared by runs",
     "files": "atomic writes, and the interface over file systems", "float_range": "limits of a data type, and weights beyond them",
@@ -55,7 +57,8 @@ def assignments() -> Iterator[tuple[Path, ast.Name]]:
 
 
 def test_no_name_is_a_pronoun_or_participle() -> None:
-    assert [f"{path}:{name.lineno}: {name.id}" for path, name in assignments() if name.id in VAGUE] == []
+    vague = ((path, name) for path, name in assignments() if name.id in VAGUE and name.id not in KEYS_OF_FILES.get(path.as_posix(), ()))
+    assert [f"{path}:{name.lineno}: {name.id}" for path, name in vague] == []
 
 
 def test_names_that_fit_anything_are_few() -> None:

@@ -59,7 +59,7 @@ from tuner.zoo.load import open_network
 class SearchResult:
     """Result of a search.  target_graph: in the search's order.  best, baselines: see `SearchEnd`.
 
-    known: results of all segments that its islands know.  log_rows, task_rows: as `RUN/log` and `RUN/tasks` have them.
+    knowledge: results of all segments that its islands know.  log_rows, task_rows: as `RUN/log` and `RUN/tasks` have them.
     timed: by a target that is not the NPU.
     """
 
@@ -67,7 +67,7 @@ class SearchResult:
     levels: tuple[str, ...]
     best: tuple[Individual, ...]
     baselines: tuple[Individual, ...]
-    known: Knowledge
+    knowledge: Knowledge
     log_rows: pa.Table
     task_rows: pa.Table
     timed: bool = False
@@ -181,7 +181,7 @@ class Search:
             request = TuneRequest(Path(name), target_graph.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=earlier_runs)
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
             jobs = stack.enter_context(SerialJobs(spec))
-            model = None if prior is None else prior.kept
+            model = None if prior is None else prior.model
             first = partial(compiled_genomes, target_graph, levels, config)
             search = SearchRun(REAL, spec, request, place, log, jobs, budget, sources(earlier_runs, folder, False), first, model)
             with search.progress():

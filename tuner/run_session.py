@@ -222,7 +222,7 @@ def _searched(
         jobs = stack.enter_context(_jobs(around, spec, request, place))
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
-        begin, model = None if given is None and not champions else first, None if prior is None else prior.kept
+        begin, model = None if given is None and not champions else first, None if prior is None else prior.model
         run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:

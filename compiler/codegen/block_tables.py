@@ -94,7 +94,7 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
     run = run_of(target_graph, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
     jobs = OperatorJobs(
         kind=_NO_ROWS,
-        made=np.array(
+        pool_roles=np.array(
             [FED if blocks.fed >> k & 1 else BY_ITSELF if until == k else MADE_BY_READER for k, until in enumerate(blocks.until)], np.int64
         ),
         tags=np.array([spec.tag for spec in specs], np.int64),
@@ -116,7 +116,7 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
         loads=np.array(loads, np.int64).reshape(-1, 8),
         fresh=np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
         computed=blocks.computed,
-        own=blocks.own,
+        ddr_rows=blocks.ddr_rows,
         reach=run.reach,
         bounds=run.bounds,
     )

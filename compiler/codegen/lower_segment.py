@@ -57,7 +57,7 @@ class DraftShare(NamedTuple):
     order of nodes, int64 [nodes, 2], of each sliding strip, known after the first `lower_draft`."""
 
     segment: Segment
-    there: Staged
+    resident_tensors: Staged
     share: CoreShare
     places: Places
     orders: list[Ints | None]
@@ -108,7 +108,7 @@ def draft_segment(
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
     """Mark records that write persistent tensors, in place."""
     target_graph = segment.parts[0]
-    for storage, _ in places.held.at:
+    for storage, _ in places.held.places:
         first = places.l1[Buffer("tensor", storage)]
         _say_outlived(code, first, first + held_blocks(target_graph, storage))
 

@@ -64,7 +64,7 @@ def _load(out: Code, cursor: int, work: Work, load: int, block: int, image: int,
 def _store(out: Code, cursor: int, work: Work, operator: int, block: int, image: int, iteration: int, member: int) -> int:
     """Store to DDR of a result that also stays in L1 for the segment."""
     storage, plane, allocation, _, _, column, width, planes = work.jobs.writes[operator]
-    first, last = work.own[operator, block]
+    first, last = work.ddr_rows[operator, block]
     source = place_of(work.allocations, storage, plane, allocation, column, width, first, block, image, iteration, member)
     target = place_of(work.allocations, storage, plane, -1, column, width, first, block, image, iteration, member)
     return _copies(out, cursor, work.jobs.dtypes[operator], work.jobs.tags[operator], MTE3, source, target, (last - first) * width, planes)
@@ -120,13 +120,13 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitt
                             return -1
             for member in range(work.together):
                 node = Node(operator, block, image, iteration, begins and member == 0, member)
-                if work.jobs.made[operator] != MADE_BY_READER:
+                if work.jobs.pool_roles[operator] != MADE_BY_READER:
                     emitter, record = work.jobs.kind[operator]
                     cursor = call_kernel(emitters[emitter], (out, cursor, work, node, pointer_to(work.jobs.records, record), parity))
                 if cursor < 0:
                     return -1
         # a resident result that also leaves the segment
-        if work.jobs.writes[operator, 2] >= 0 and work.own[operator, block, 1] > work.own[operator, block, 0]:
+        if work.jobs.writes[operator, 2] >= 0 and work.ddr_rows[operator, block, 1] > work.ddr_rows[operator, block, 0]:
             for member in range(work.together):
                 cursor = _store(out, cursor, work, operator, block, image, iteration, member)
                 if cursor < 0:

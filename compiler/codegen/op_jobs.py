@@ -37,7 +37,7 @@ def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, tables
         )
         spec = target_graph.operators[start + k]
         job_type, row = spec.job_row(inputs)
-        kinds.append((_FED if tables.work.jobs.made[k] == FED else _NUMBERS[job_type], begin))
+        kinds.append((_FED if tables.work.jobs.pool_roles[k] == FED else _NUMBERS[job_type], begin))
         records.append(row)
         begin += row.size
         constants += [(k, *fetch) for fetch in spec.fetches(inputs)]

@@ -52,25 +52,25 @@ def stored_blocks(target_graph: TargetGraph, blocks: Blocks, index: int) -> int:
 class StoredWeights(NamedTuple):
     """Weights of a product in DDR, in blocks.
 
-    overlaid: whether they are expanded on chip, with so many blocks of `masks`; kept: see `Expansion`.
+    overlaid: whether they are expanded on chip, with so many blocks of `masks`; resident: see `Expansion`.
     """
 
     blocks: int
     overlaid: bool
     masks: int
-    kept: bool
+    resident: bool
 
 
 def stored_weights(spec: ConvSpec) -> StoredWeights:
     expansion = spec.expansion
-    masks, stays = (0, False) if expansion is None else (expansion.mask_blocks, expansion.kept)
+    masks, stays = (0, False) if expansion is None else (expansion.mask_blocks, expansion.resident)
     return StoredWeights(spec.stored_weight_blocks, expansion is not None, masks, stays)
 
 
 @njit(cache=True)
 def weight_loads(weights: StoredWeights, resident: bool, chunks_n: int, loads: float, every_block: float) -> float:
     """Number of loads of all weights.  chunks_n: of streamed ones, along n.  loads, every_block: see `fetched_blocks`."""
-    if resident or weights.kept:
+    if resident or weights.resident:
         return loads
     return every_block * (chunks_n if weights.overlaid else 1)
 

@@ -97,7 +97,7 @@ def layer_of(spec: ConvSpec) -> Layer:
     columns, result = spec.groups * spec.n1 * spec.column_blocks, (spec.n1_step, spec.result_lanes)
     residual = 0 if spec.residual is None else -(-spec.result_lanes // spec.residual_lanes)
     expansion = spec.expansion
-    deep = spec.k1 if expansion is None or expansion.kept else min(spec.k1, expansion.deep)
+    deep = spec.k1 if expansion is None or expansion.resident else min(spec.k1, expansion.deep)
     return Layer(
         spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut, spec.needed.tobytes(), spec.staying, deep
     )

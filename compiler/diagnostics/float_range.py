@@ -63,7 +63,9 @@ def _given(part: Partition) -> dict[str, list[LargeConstant]]:
     """Name of a node, or of its first output -> its float weights."""
     graph = part.model.graph
     tensors = {
-        each.name: LargeConstant(each, part.data.get(each.name)) for each in graph.initializer if each.data_type == TensorProto.FLOAT
+        tensor.name: LargeConstant(tensor, part.data.get(tensor.name))
+        for tensor in graph.initializer
+        if tensor.data_type == TensorProto.FLOAT
     }
     return {node.name or node.output[0]: [tensors[name] for name in node.input if name in tensors] for node in graph.node}
 

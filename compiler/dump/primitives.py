@@ -49,8 +49,8 @@ class _Line(NamedTuple):
     number: int = 0
 
     def __str__(self) -> str:
-        made = f"{', '.join(self.to)} = " if self.to else ""
-        return f"{made}{self.name}({', '.join(self.words)})"
+        assigned = f"{', '.join(self.to)} = " if self.to else ""
+        return f"{assigned}{self.name}({', '.join(self.words)})"
 
 
 def to_text(machine: Machine, nest: Nest, tiling: Tiling) -> str:
@@ -68,18 +68,18 @@ def parse(text: str, where: str = "schedule") -> Tiling:
     declared = [line for line in given if line.name in ("cache_read", "cache_write", "set_scope")]
     tiling = _tiling(given, extents, where)
     expected = list(_lines(given[0], declared, extents, tiling))
-    for found, wanted in zip(given, expected, strict=False):
-        if str(found) != str(wanted):
-            raise BadInputError(f"{where}, line {found.number}: {str(found)!r}; expected {str(wanted)!r}")
+    for given_line, wanted in zip(given, expected, strict=False):
+        if str(given_line) != str(wanted):
+            raise BadInputError(f"{where}, line {given_line.number}: {str(given_line)!r}; expected {str(wanted)!r}")
     if len(given) != len(expected):
-        rest = given[len(expected)] if len(given) > len(expected) else None
-        what = f"line {rest.number}: {str(rest)!r} is one too many" if rest else f"ends before {str(expected[len(given)])!r}"
-        raise BadInputError(f"{where}, {what}" if rest else f"{where}: {what}")
+        surplus = given[len(expected)] if len(given) > len(expected) else None
+        fault = f"line {surplus.number}: {str(surplus)!r} is one too many" if surplus else f"ends before {str(expected[len(given)])!r}"
+        raise BadInputError(f"{where}, {fault}" if surplus else f"{where}: {fault}")
     return tiling
 
 
 def _declared(machine: Machine, nest: Nest) -> Iterator[_Line]:
-    """What is kept, read and written where, operand by operand."""
+    """Memory in which each operand is kept, read and written."""
     for operand in (*nest.reads, nest.write):
         if operand.lies == Memory.L1:
             yield _Line("set_scope", (operand.tensor, "L1"))
@@ -107,8 +107,8 @@ def _lines(loops: _Line, declared: Iterable[_Line], extents: dict[str, int], til
     for name in stages:
         tensor, _, buffer = name.partition(".")
         places[name] = tile_loop(tensor, buffer, tiling, extents)
-    for name, (at, _) in places.items():
-        yield _Line("compute_at", (name, at))
+    for name, (axis, _) in places.items():
+        yield _Line("compute_at", (name, axis))
     for name, (_, double) in places.items():
         if double:
             yield _Line("double_buffer", (name,))
@@ -147,11 +147,11 @@ def _statements(text: str, where: str) -> Iterator[_Line]:
         line = " ".join(raw.partition("#")[0].split())
         if not line:
             continue
-        found = _STATEMENT.fullmatch(line)
-        if found is None:
+        match = _STATEMENT.fullmatch(line)
+        if match is None:
             raise BadInputError(f"{where}, line {number}: {line[:80]!r} is no statement; expected e.g. m.outer, m.inner = split(m, 512)")
-        made = found["to"]
-        yield _Line(found["name"], tuple(found["words"].split(", ")), tuple(made.split(", ")) if made else (), number)
+        assigned = match["to"]
+        yield _Line(match["name"], tuple(match["words"].split(", ")), tuple(assigned.split(", ")) if assigned else (), number)
 
 
 def _extents(line: _Line, where: str) -> dict[str, int]:
@@ -168,7 +168,7 @@ def _extents(line: _Line, where: str) -> dict[str, int]:
 
 
 def _tiling(lines: list[_Line], extents: dict[str, int], where: str) -> Tiling:
-    """What the splits, the order and the place of the weights say, whether or not the rest agrees with it."""
+    """Tiling by the splits, the order and the place of the weights, whether or not the other lines agree with it."""
     sizes: dict[str, int] = {}
     for line in lines:
         if line.name == "split" and len(line.words) == 2 and line.to:
@@ -184,6 +184,7 @@ def _tiling(lines: list[_Line], extents: dict[str, int], where: str) -> Tiling:
             )
         return sizes[loop]
 
+    # a constant that is computed at an inner loop is read again for each tile
     in_pieces = any(line.name == "compute_at" and _CONSTANT.fullmatch(line.words[0]) and line.words[-1] != "segment" for line in lines)
     constants = "streamed" if in_pieces else "resident"
     try:
@@ -225,7 +226,7 @@ def _operators(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> list
     for k, tiling in enumerate(segment.plan.tilings):
         spec = strip.target_graph.operators[segment.outline.start + k]
         fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
-        kept = frozenset(i for i, (in_l1, made) in enumerate(strip.residence(k)) if made or (in_l1 and i >= fed))
-        nest = nest_of(strip.target_graph, spec, strip.blocks.rows(k), kept, strip.blocks.inside[k])
+        resident = frozenset(i for i, (in_l1, is_made) in enumerate(strip.residence(k)) if is_made or (in_l1 and i >= fed))
+        nest = nest_of(strip.target_graph, spec, strip.blocks.rows(k), resident, strip.blocks.inside[k])
         out.append((spec.name, to_text(target_graph.machine, nest, tiling)))
     return out

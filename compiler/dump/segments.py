@@ -35,22 +35,22 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
     yield f"segments of plan {plan.digest}: {target_graph.machine.name}, {target_graph.dtype.name}"
     segments, parts = with_starts(plan), list[ScheduledShare]()
     granted, held = compiler.within(target_graph, segments)
-    for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(target_graph, segments), strict=True)):
-        sizes = (counted(each.blocks, "block"), counted(target_graph.images, "image"), counted(each.columns, "strip"))
-        yield f"segment {index}, {each.label}: {', '.join(sizes)}"
-        segment = Segment.of(granted, each, start)
+    for index, ((segment_plan, start), scheduled) in enumerate(zip(segments, compiler.by_segment(target_graph, segments), strict=True)):
+        sizes = (counted(segment_plan.blocks, "block"), counted(target_graph.images, "image"), counted(segment_plan.columns, "strip"))
+        yield f"segment {index}, {segment_plan.label}: {', '.join(sizes)}"
+        segment = Segment.of(granted, segment_plan, start)
         if not isinstance(segment, Infeasible):
-            shares, mine = [] if isinstance(found, Infeasible) else found, None if isinstance(held, Infeasible) else held[index]
-            yield from _segment(segment, index, shares, mine)
-        if isinstance(found, Infeasible):
-            yield f"  does not fit: {found}"
+            shares, layout = [] if isinstance(scheduled, Infeasible) else scheduled, None if isinstance(held, Infeasible) else held[index]
+            yield from _segment(segment, index, shares, layout)
+        if isinstance(scheduled, Infeasible):
+            yield f"  does not fit: {scheduled}"
         else:
-            parts += found
+            parts += scheduled
     yield from _shared(target_graph, places_of(parts))
 
 
 def _shared(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
-    """What lies in the memory that all cores share, by address, where anything does."""
+    """Residents of the memory that all cores share, by address, if there are any."""
     if not places.residents:
         return
     names = {storage.address: ("tensor", storage.name) for storage in target_graph.storages}
@@ -58,7 +58,7 @@ def _shared(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
     rows = sorted((r.block, r.birth, f"{r.blocks * BLOCK_BYTES:,} B", *names[r.first], r.death) for r in places.residents)
     yield f"shared memory: {places.need * BLOCK_BYTES:,} of {target_graph.machine.buffer_blocks(Memory.SHARED) * BLOCK_BYTES:,} B"
     yield from aligned(
-        [[f"SHARED[{at}]", size, what, name, f"segments {birth}:{death + 1}"] for at, birth, size, what, name, death in rows]
+        [[f"SHARED[{address}]", size, kind, name, f"segments {birth}:{death + 1}"] for address, birth, size, kind, name, death in rows]
     )
 
 
@@ -73,8 +73,8 @@ def _segment(segment: Segment, index: int, shares: list[ScheduledShare], held: P
             yield from [f"  {', '.join(whose)}"] if whose else []
             yield from aligned([_operator(segment.plan, strip, index, k) for k in range(len(segment.plan.operators))], 4)
             yield from aligned([_staged(segment, strip, allocation) for allocation in strip.blocks.allocations.values()], 4)
-        mine = [share for share in shares if not several or share.place == part]
-        for places, alike in groupby(mine, key=lambda share: _places(segment, share, held)):
+        part_shares = [share for share in shares if not several or share.place == part]
+        for places, alike in groupby(part_shares, key=lambda share: _places(segment, share, held)):
             yield from (_share(segment, share) for share in alike)
             yield from places
 
@@ -85,10 +85,10 @@ def _operator(plan: SegmentPlan, strip: StripBlocks, index: int, k: int) -> list
     goes = "SHARED" if target_graph.storages[spec.y.storage].name in plan.shared else "DDR"
     columns = ""
     if spec.strip is not None:
-        made, own = spec.strip.made, spec.strip.own
-        columns = f"columns {made}:{made + spec.out_w}, to {goes} {own}:{own + spec.strip.owned}"
+        first_made, first_owned = spec.strip.first_made, spec.strip.first_owned
+        columns = f"columns {first_made}:{first_made + spec.out_w}, to {goes} {first_owned}:{first_owned + spec.strip.owned}"
     words = [f"makes rows {_rows(blocks.computed[k])}"]
-    words += [f"to {goes} {_rows(blocks.own[k])}"] if blocks.stored[k] else []
+    words += [f"to {goes} {_rows(blocks.ddr_rows[k])}"] if blocks.stored[k] else []
     return [f"@{index}.{spec.tag}", spec.name, kind(spec), *([columns] if columns else []), *words]
 
 
@@ -121,10 +121,10 @@ def _rows(rows: Ints) -> str:
 
 
 def _share(segment: Segment, part: ScheduledShare) -> str:
-    mine, end = segment.share(part.place).iterations, "top" if part.flip else "bottom"
-    each = " of each strip" if segment.outline.columns > 1 else ""
+    iterations, end = segment.share(part.place).iterations, "top" if part.flip else "bottom"
+    per_strip = " of each strip" if segment.outline.columns > 1 else ""
     records = counted(len(part.lowered.footprint.engine), "record")
-    return f"  core {part.core}: iterations {mine.start}:{mine.stop}{each}, {records}, addresses from the {end}"
+    return f"  core {part.core}: iterations {iterations.start}:{iterations.stop}{per_strip}, {records}, addresses from the {end}"
 
 
 def _places(segment: Segment, part: ScheduledShare, held: PersistentLayout | None) -> list[str]:
@@ -144,22 +144,22 @@ def _places(segment: Segment, part: ScheduledShare, held: PersistentLayout | Non
 
 def _buffers(target_graph: TargetGraph, operators: tuple[TargetOp, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
     """By address."""
-    at = places.l1 if memory == Memory.L1 else places.ub
+    addresses = places.l1 if memory == Memory.L1 else places.ub
 
     def order(request: BufferRequest) -> tuple[int, int]:
-        return at[request.buffer], request.birth
+        return addresses[request.buffer], request.birth
 
     for request in sorted(places.requests[memory], key=order):
-        what, of, slot = request.buffer
+        kind, of, slot = request.buffer
         first, last = operators[request.birth].name, operators[request.death].name
         yield [
-            f"{(target_graph.machine.vector_memory if memory == Memory.UB else memory).name}[{at[request.buffer]}]",
+            f"{(target_graph.machine.vector_memory if memory == Memory.UB else memory).name}[{addresses[request.buffer]}]",
             f"{request.size * BLOCK_BYTES:,} B",
-            what,
-            target_graph.storages[of].name if what == "tensor" else operators[of].name if of >= 0 else "all operators",
+            kind,
+            target_graph.storages[of].name if kind == "tensor" else operators[of].name if of >= 0 else "all operators",
             f"slot {slot}",
             f"live {first}" + (f"..{last}" if last != first else ""),
         ]
-    for storage, _ in places.held.at if memory == Memory.L1 else ():
+    for storage, _ in places.held.places if memory == Memory.L1 else ():
         size = held_blocks(target_graph, storage) * BLOCK_BYTES
-        yield [f"L1[{at[Buffer('tensor', storage)]}]", f"{size:,} B", "tensor", target_graph.storages[storage].name, "held"]
+        yield [f"L1[{addresses[Buffer('tensor', storage)]}]", f"{size:,} B", "tensor", target_graph.storages[storage].name, "held"]

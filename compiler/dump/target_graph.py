@@ -52,8 +52,8 @@ def piece(target_graph: TargetGraph, where: TensorSlice) -> str:
 def _storage(target_graph: TargetGraph, number: int) -> list[str]:
     s = target_graph.storages[number]
     lanes = target_graph.layout.storages[s.name].pixel_lanes
-    own = [s.dtype.name] if s.dtype != target_graph.dtype else []
-    return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes", *own]
+    dtype = [s.dtype.name] if s.dtype != target_graph.dtype else []
+    return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes", *dtype]
 
 
 def _tensor(target_graph: TargetGraph, name: str) -> list[str]:
@@ -77,7 +77,7 @@ def _operator(target_graph: TargetGraph, spec: TargetOp) -> list[str]:
     words = [f"{spec.macs:,} MACs"] if spec.macs else []
     if isinstance(spec, ConvSpec):
         sizes = ("weights", spec.stored_weight_blocks), ("bias", spec.bias_blocks)
-        words += [f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in sizes if blocks]
+        words += [f"{label} {blocks * BLOCK_BYTES:,} B" for label, blocks in sizes if blocks]
         words += [f"expanded {spec.weight_blocks * BLOCK_BYTES:,} B"] if spec.expansion is not None else []
         if multiplied := weights_multiplied(spec):
             words.append(f"multiplies {multiplied * spec.out_h * spec.out_w / spec.macs:.1f} times its weights")

@@ -12,7 +12,7 @@ from compiler.model import LoweredModel
 from compiler.plan.plan import Plan
 
 
-class Text(NamedTuple):
+class StageText(NamedTuple):
     """Text of a stage.  piece, levels: which one, where others have another text; else nothing."""
 
     stage: str
@@ -21,7 +21,7 @@ class Text(NamedTuple):
     lines: Iterable[str]
 
 
-def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[Text]:
+def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[StageText]:
     """Texts in the order of the stages, each made when its turn comes, so that a plan that does not fit is shown up to there.
 
     plans: level -> its plan.  names: of the plans' files, by level, for errors.  Raises `BadInputError`, `InfeasibleError`.
@@ -35,16 +35,16 @@ def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str
             continue
         if stage.name in ("graph", "unit"):
             for index, piece in enumerate(pieces):
-                yield Text(stage.name, piece, (), stage.dump(_of_piece(opened, stage, index)))
+                yield StageText(stage.name, piece, (), stage.dump(_of_piece(opened, stage, index)))
             continue
         for same in levels.values():
             plan, where, shown_levels = plans[same[0]], names.get(same[0], "plan"), same if len(levels) > 1 else ()
             parts = plans_of_pieces(opened, plan, where)
             if stage.name == "plan":
-                yield Text(stage.name, "", shown_levels, stage.dump(plan))
+                yield StageText(stage.name, "", shown_levels, stage.dump(plan))
                 continue
             for index, (piece, part) in enumerate(zip(pieces, parts, strict=True)):
-                yield Text(stage.name, piece, shown_levels, stage.dump(*_of_plan(opened, stage, index, part, where)))
+                yield StageText(stage.name, piece, shown_levels, stage.dump(*_of_plan(opened, stage, index, part, where)))
 
 
 def _of_piece(opened: LoweredModel, stage: CompilerStage, index: int) -> Any:

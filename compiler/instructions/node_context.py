@@ -18,7 +18,7 @@ class OperatorJobs(NamedTuple):
     | array     | dtype, shape             | meaning                                                                                   |
     |-----------|--------------------------|-------------------------------------------------------------------------------------------|
     | kind      | int64 [operators, 2]     | which emitter, and where in `records` its job begins                                        |
-    | made      | int64 [operators]        | `BY_ITSELF`, or its role in a fused pool (`segment.pool_fusion`)                    |
+    | pool_roles| int64 [operators]        | `BY_ITSELF`, or its role in a fused pool (`segment.pool_fusion`)                    |
     | tags      | int64 [operators]        | index of the operator in the unit                                                           |
     | dtypes    | int64 [operators]        | `DataType` of the results                                                                 |
     | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
@@ -30,7 +30,7 @@ class OperatorJobs(NamedTuple):
     """
 
     kind: Ints
-    made: Ints
+    pool_roles: Ints
     tags: Ints
     dtypes: Ints
     read_start: Ints
@@ -47,7 +47,7 @@ class Work(NamedTuple):
 
     images: groups of `together` images.
     readers: bool [loads, operators].  loads: int64 [loads, 8] of (storage, plane, allocation, first block of a row, blocks of a row,
-    planes, tag, data type); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds:
+    planes, tag, data type); fresh: int64 [loads, blocks, 2], their rows.  computed, ddr_rows: see `segment.blocks.Blocks`.  reach, bounds:
     see `segment.operator_run.OperatorRun`.
     """
 
@@ -59,7 +59,7 @@ class Work(NamedTuple):
     loads: Ints
     fresh: Ints
     computed: Ints
-    own: Ints
+    ddr_rows: Ints
     reach: Ints
     bounds: Ints
 

@@ -97,7 +97,7 @@ class VectorTiles(NamedTuple):
 
     tiling: VectorTiling
     heights: Heights
-    made: list[tuple[int, int, int, int]]
+    output_tiles: list[tuple[int, int, int, int]]
     images: int
     size: float
     tiles: float

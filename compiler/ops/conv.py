@@ -39,7 +39,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
 OF_INTEGERS = (  # fields of `ConvJob`
-    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "added", "own", "other", "fixed",
+    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "added", "sum_factor", "residual_factor", "fixed",
     "last", "alike", "left_less", "left_less_1", "left_type",
     "zeros", "zeros_type", "missing",
 )  # fmt: skip
@@ -58,10 +58,10 @@ class Window(NamedTuple):
     sw: int
     dh: int
     dw: int
-    top: int
-    left: int
-    bottom: int
-    right: int
+    pad_top: int
+    pad_left: int
+    pad_bottom: int
+    pad_right: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +235,7 @@ class ConvSpec(TargetOp):
     def _expanded_sizes(self) -> list[int]:
         """Numbers on which the cost of expanding weights depends, beside their sizes."""
         e = self.expansion
-        return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.kept), *(run.columns for run in e.runs)]
+        return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.resident), *(run.columns for run in e.runs)]
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         geometry = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
@@ -343,8 +343,8 @@ class ConvSpec(TargetOp):
         buffers = [UbBuffers("arriving", 2, round_up(arriving, 8)), UbBuffers("expanded", 2, expanded)]
         if resident:
             return tuple(buffers)
-        overlaid_blocks = e.mask_blocks + (self.stored_weight_blocks if e.kept else 0)
-        return UbBuffers("overlaid", 1, round_up(overlaid_blocks, 8), True), *buffers[int(e.kept) :]
+        overlaid_blocks = e.mask_blocks + (self.stored_weight_blocks if e.resident else 0)
+        return UbBuffers("overlaid", 1, round_up(overlaid_blocks, 8), True), *buffers[int(e.resident) :]
 
     def _slots(self, resident: bool, chunk_n1: int, chunk_k1: int) -> tuple[int, int]:
         """Blocks of a slot of overlaid weights (behind masks if all weights are expanded at once), and of a slot of expanded ones."""
@@ -436,7 +436,7 @@ class ConvSpec(TargetOp):
             "sw": window.sw,
             "dh": window.dh,
             "dw": window.dw,
-            "pad_left": window.left,
+            "pad_left": window.pad_left,
             "part_rows": parts.rows,
             "part_columns": parts.columns,
             "lanes": self.lanes,
@@ -479,12 +479,12 @@ class ConvSpec(TargetOp):
             first, second = first + e.mask_blocks, second + e.mask_blocks
             if self.stored_weight_blocks <= overlaid_steps(e.overlaid, self.k1) * e.overlaid:
                 second = first
-        elif e.kept:
+        elif e.resident:
             first = second = masks_at + e.mask_blocks
         slots = masks_at, first, second, *_two(expanded), room
         across = int(e.overlaid < REPEAT_BLOCKS)
         tile = int(self.is_packed and resident), tiling.tile_n1, tiling.tile_k1
-        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.kept and not resident), e.startup, *tile)
+        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.resident and not resident), e.startup, *tile)
 
     def tables(self) -> list[NDArray[np.int64]]:
         """Runs of columns of an expansion, and which blocks of weights are needed."""
@@ -535,7 +535,7 @@ class ConvSpec(TargetOp):
         if e is not None:  # what is expanded at once is loaded by whoever does that
             job = self.expansion_job(tiling, inputs.overlaid, inputs.arriving)
             fetches.append(Fetch(Memory.UB, e.masks_at, job.masks_at, e.mask_blocks))
-            if job.kept:
+            if job.resident_overlays:
                 fetches.append(Fetch(Memory.UB, self.weights_at, job.overlaid_0, self.stored_weight_blocks))
         elif weights and resident:
             fetches += move_fetches(weights, self.chunk_slots(inputs)[0])
@@ -575,7 +575,7 @@ def fit_expansion(expansion: Expansion, groups: int, machine: Machine) -> Expans
         return None
     deep = max(1, ub // _KEPT_OF_UB // expansion.overlaid)  # two slots take half of UB
     fits_ub, startup = expansion.mask_blocks + stored <= ub // _KEPT_OF_UB, machine.vector.startup_cycles
-    return expansion._replace(kept=fits_ub, room=room, deep=deep, startup=startup)
+    return expansion._replace(resident=fits_ub, room=room, deep=deep, startup=startup)
 
 
 def first_destination(machine: Machine, inside: bool) -> int:

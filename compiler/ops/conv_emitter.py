@@ -73,7 +73,7 @@ class ConvJob(NamedTuple):
     -1.
     sums: of FIXPIPE.  Where integers become others a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at
     in DDR, which is 0 without one.
-    zero, low, high: of the result.  added, own, other, fixed, last: of a residual, RTYPE and, of bytes, what follows it.
+    zero, low, high: of the result.  added, sum_factor, residual_factor, fixed, last: of a residual, RTYPE and, of bytes, what follows it.
     alike: whether the columns of every group have the same biases and scales.
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
     `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
@@ -153,8 +153,8 @@ class ConvJob(NamedTuple):
     low: int
     high: int
     added: int
-    own: int
-    other: int
+    sum_factor: int
+    residual_factor: int
     fixed: int
     last: int
     right: int
@@ -179,7 +179,7 @@ class ConvJob(NamedTuple):
     expanded_0: int
     expanded_1: int
     room: int
-    kept: int
+    resident_overlays: int
     startup: int
     packed: int
     in_base: int = 0
@@ -422,7 +422,7 @@ def _products(
 def expansion_of(job: ConvJob) -> ExpansionJob:
     return ExpansionJob(
         job.overlaid, job.masks, job.planes, job.taps, job.across, job.masks_at, job.overlaid_0, job.overlaid_1, job.expanded_0,
-        job.expanded_1, job.room, job.kept, job.startup, job.packed, job.tile_n1, job.tile_k1,
+        job.expanded_1, job.room, job.resident_overlays, job.startup, job.packed, job.tile_n1, job.tile_k1,
     )  # fmt: skip
 
 
@@ -434,7 +434,7 @@ def _chunk(
     """Expand a chunk of weights that lie overlaid in UB, or in DDR; -1 if `out` is too short."""
     first = (group * job.k1 + k_start) * job.overlaid
     place = job.overlaid_0 + first
-    if job.kept == 0:
+    if job.resident_overlays == 0:
         cursor, place = load_overlaid(out, cursor, expansion_of(job), job.tag, parity, job.weights_at + first, k_size * job.overlaid)
         if cursor < 0:
             return -1
@@ -609,8 +609,8 @@ def _way_out(
             sums_block = l0c + job.sum_blocks * done
             cursor = fixpipe(
                 out, cursor, job.dtype, job.tag, job.fixpipe_engine, target.memory, sums_block, to, bias, residual_block, run, mpad, n,
-                target.plane, m, job.act, job.limit, job.sums, scale, job.zero, job.low, job.high, job.added, job.own, job.other, job.fixed,
-                job.last,
+                target.plane, m, job.act, job.limit, job.sums, scale, job.zero, job.low, job.high, job.added, job.sum_factor,
+                job.residual_factor, job.fixed, job.last,
             )  # fmt: skip
             done += run
         return cursor
@@ -619,7 +619,7 @@ def _way_out(
     parity[OUT_SLOT] ^= 1
     cursor = fixpipe(
         out, cursor, job.dtype, job.tag, job.fixpipe_engine, UB, l0c, slot, bias, added, m, mpad, n, m, m, job.act, job.limit, job.sums,
-        scale, job.zero, job.low, job.high, job.added, job.own, job.other, job.fixed, job.last,
+        scale, job.zero, job.low, job.high, job.added, job.sum_factor, job.residual_factor, job.fixed, job.last,
     )  # fmt: skip
     return move(out, cursor, job.dtype, job.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
 

@@ -53,7 +53,7 @@ class DepthToSpaceSpec(OnVector):
     def work(self, tiles: VectorTiles) -> VectorWork:
         block, read = self.operator.block, 0.0
         repeats = calls = 0.0
-        for planes, tall, wide, count in tiles.made:
+        for planes, tall, wide, count in tiles.output_tiles:
             high, broad = -(-tall // block), -(-wide // block)
             way = cheapest_way(broad, high, planes)
             occurrences = float(count * tiles.images)

@@ -71,7 +71,7 @@ class DepthwiseSpec(OnVector):
         w = self.window
         high = (rows - 1) * w.sh + (w.kh - 1) * w.dh + 1
         if columns >= self.out_w:
-            return Side(high, 0, 0, high, 0), tile_side(-w.left, columns, w.sw, w.kw, w.dw, self.in_w)
+            return Side(high, 0, 0, high, 0), tile_side(-w.pad_left, columns, w.sw, w.kw, w.dw, self.in_w)
         wide = (columns - 1) * w.sw + (w.kw - 1) * w.dw + 1
         return Side(high, 0, 0, high, 0), Side(wide, 0, 0, wide, 0)
 
@@ -82,7 +82,7 @@ class DepthwiseSpec(OnVector):
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         """Blocks of the pixels under the windows, padding included, and of results."""
         shape = tile_shape(*self._sides(rows, columns), rows, columns, self._apart)
-        return planes * (shape.plane + (0 if columns >= self.out_w else max(0, self.window.left)) + shape.out_plane)
+        return planes * (shape.plane + (0 if columns >= self.out_w else max(0, self.window.pad_left)) + shape.out_plane)
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         """The fastest tiling: eight planes need no more repeats than one, but may leave room for few rows."""
@@ -126,7 +126,7 @@ class DepthwiseSpec(OnVector):
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = read = 0.0
-        for planes, rows, columns, count in tiles.made:
+        for planes, rows, columns, count in tiles.output_tiles:
             one, instructions, blocks = _of_tile(self, planes, rows, columns)
             repeats, calls, read = repeats + count * one, calls + count * instructions, read + count * blocks
         return VectorWork(repeats * tiles.images, calls * tiles.images, [read * tiles.images])
@@ -161,8 +161,8 @@ class DepthwiseSpec(OnVector):
             sw=w.sw,
             dh=w.dh,
             dw=w.dw,
-            pad_top=w.top,
-            pad_left=w.left,
+            pad_top=w.pad_top,
+            pad_left=w.pad_left,
             act=int(Activation[activation]),
             limit=float_bits(self.operator.limit) if activation == "clip" else 0,
             weights=weights,

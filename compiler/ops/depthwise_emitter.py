@@ -63,13 +63,13 @@ class DepthwiseJob(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Along an axis of a tile: what its windows cover, `before` of it and `behind` padding, and `inside` of the image from `first` on."""
+    """Along an axis of a tile: what its windows cover, `before` of it and `after` padding, and `inside` of the image from `first` on."""
 
     size: int
     before: int
     first: int
     inside: int
-    behind: int
+    after: int
 
 
 @njit(cache=True)
@@ -94,7 +94,7 @@ class TileShape(NamedTuple):
 @njit(cache=True)
 def tile_shape(down: Side, across: Side, rows: int, columns: int, same_pitch: bool) -> TileShape:
     """Layout of a tile.  same_pitch: rows of results lie as far apart as those of the input, in one run that is padded to whole repeats."""
-    pitch = max(columns, across.inside + max(across.before, across.behind))
+    pitch = max(columns, across.inside + max(across.before, across.after))
     if down.inside == 0 or across.inside == 0:
         pitch = columns  # nothing but zeros, wherever a window looks
     plane = max(down.size * pitch + across.before, (down.size - 1) * pitch + across.size)

@@ -88,9 +88,9 @@ class VectorSpec(OnVector):
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         # a pixel of every plane comes with each tile
-        one = float(sum([planes * count for planes, *_, count in tiles.made]) * tiles.images)
+        one = float(sum([planes * count for planes, *_, count in tiles.output_tiles]) * tiles.images)
         repeats = calls = 0.0
-        for planes, tall, wide, count in tiles.made:
+        for planes, tall, wide, count in tiles.output_tiles:
             steps, instructions = _repeats(self, planes, tall * wide)
             repeats += count * tiles.images * sum([tiles.cycles[op] * step_repeats for op, step_repeats in steps])
             calls += count * tiles.images * instructions
@@ -164,9 +164,9 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
     current = 0
     for i, step in enumerate(steps):
         if step.op == "keep":
-            aside[step.kept] = current
+            aside[step.register] = current
             continue
-        operand = current if step.op == "square" else aside[step.kept] if step.kept >= 0 else step.operand
+        operand = current if step.op == "square" else aside[step.register] if step.register >= 0 else step.operand
         if step.op == "take":
             current = operand
             continue
@@ -180,7 +180,7 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
         elif step.op == "multiply_add":  # of what is put aside no constant is read
             value = np.full(into.channels(op.y), step.value, np.float32)
             constants = (
-                _packed(op, str(i), (value, value), (step.value, step.value), into) if min(step.kept, step.added) < 0 else (-1, -1, 1)
+                _packed(op, str(i), (value, value), (step.value, step.value), into) if min(step.register, step.added) < 0 else (-1, -1, 1)
             )
         left_value, right_value = (operand, current) if step.op in _SWAPPED else (current, operand)
         operations.append((int(_STEP_OPS[step.op]), float_bits(step.value), left_value, right_value, *constants, aside.get(step.added, -1)))

@@ -45,7 +45,7 @@ def with_curves(graph: Graph, dtype: DataType) -> Graph:
     operators = []
     for op in graph.operators:
         if isinstance(op, Vector) and any(step.op in ("gelu", "erf") for step in op.steps):
-            free = 1 + max(step.kept for step in op.steps)
+            free = 1 + max(step.register for step in op.steps)
             channels = graph.shapes[op.y][1]
             steps = [new for step in op.steps for new in _written_out(step, dtype, free, channels)]
             op = replace(op, steps=tuple(steps))
@@ -57,13 +57,20 @@ def _written_out(step: Step, dtype: DataType, free: int, channels: int) -> tuple
     """Steps that replace `step`.  free: first number that no step uses to put a value aside."""
     if step.op == "gelu":
         x, positive, below = free, free + 1, free + 2
-        parts = (Step("keep", kept=x), Step("relu"), Step("keep", kept=positive), Step("multiply_add", -2.0, added=x))
+        parts = (Step("keep", register=x), Step("relu"), Step("keep", register=positive), Step("multiply_add", -2.0, added=x))
         *middle, first, last = ((-1) ** i * c for i, c in enumerate(LOGARITHMS[dtype]))  # of powers of -|x|
         powers = Step("scale_shift", scale=np.full(channels, last, np.float32), shift=np.full(channels, first, np.float32))
-        multiply_adds = (Step("multiply_add", c, kept=below) for c in reversed(middle))
-        return (*parts, Step("keep", kept=below), powers, *multiply_adds, Step("exp"), Step("multiply_add", kept=below, added=positive))
+        multiply_adds = (Step("multiply_add", c, register=below) for c in reversed(middle))
+        return (
+            *parts,
+            Step("keep", register=below),
+            powers,
+            *multiply_adds,
+            Step("exp"),
+            Step("multiply_add", register=below, added=positive),
+        )
     if step.op == "erf":  # 2 Phi(sqrt(2) x) - 1
-        start = (Step("muls", math.sqrt(2)), Step("keep", kept=free))
+        start = (Step("muls", math.sqrt(2)), Step("keep", register=free))
         return (*start, *_exponential(dtype, free, free + 1), Step("adds", 1.0), Step("reciprocal"), Step("muls", 2.0), Step("adds", -1.0))
     return (step,)
 
@@ -72,10 +79,10 @@ def _exponential(dtype: DataType, slot: int, cut: int) -> tuple[Step, ...]:
     """exp(-z) of the current value, which is also put aside under `slot`; `cut`: a free number."""
     first, *higher = (-c for c in COEFFICIENTS[dtype])
     if len(higher) == 1:  # x * (c0 + c1 x^2), the factors put in such an order that nothing small is lost
-        return (Step("square"), Step("muls", higher[0]), Step("adds", first), Step("mul", kept=slot), Step("exp"))
-    steps = [Step("mins", REACH), Step("maxs", -REACH), Step("keep", kept=cut), Step("square"), Step("keep", kept=cut + 1)]
+        return (Step("square"), Step("muls", higher[0]), Step("adds", first), Step("mul", register=slot), Step("exp"))
+    steps = [Step("mins", REACH), Step("maxs", -REACH), Step("keep", register=cut), Step("square"), Step("keep", register=cut + 1)]
     steps.append(Step("muls", higher[-1]))
     for c in reversed((first, *higher[:-1])):
-        steps += [Step("adds", c), Step("mul", kept=cut + 1)]
-    steps[-1] = Step("mul", kept=cut)
+        steps += [Step("adds", c), Step("mul", register=cut + 1)]
+    steps[-1] = Step("mul", register=cut)
     return (*steps, Step("exp"))

@@ -386,7 +386,7 @@ class TypedSpec(OnVector):
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = 0.0
-        for planes, tall, wide, count in tiles.made:
+        for planes, tall, wide, count in tiles.output_tiles:
             deep, size = planes // self.together, tall * wide
             for mode, op, _, d, *_, d_factor, s_factor in self.steps.tolist():
                 if mode == COPIED:  # half by half
@@ -404,7 +404,7 @@ class TypedSpec(OnVector):
                     step_repeats, instructions = repeats_along(size, deep * (s_factor if mode == SPREAD else d_factor))
                 repeats += count * tiles.images * step_repeats * tiles.cycles[op]
                 calls += count * tiles.images * instructions
-        one = float(sum([planes * count for planes, *_, count in tiles.made]) * tiles.images)
+        one = float(sum([planes * count for planes, *_, count in tiles.output_tiles]) * tiles.images)
         return VectorWork(
             repeats, calls,
             [(one if pixel else tiles.size) * in_planes / self.together for _, in_planes, _, pixel in self.inputs.tolist()],

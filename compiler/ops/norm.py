@@ -94,7 +94,7 @@ class LayerNormSpec(OnVector):
         passes = (4 if tiles.dtype == DataType.float16 else 2) + 2 * (not self.centred) + (self.kinds == 3)
         of_pixels = 20  # what is done with a block of every pixel: a root and a reciprocal are four each
         calls = 24 + (self.y.planes / 8 if self.kinds == 3 else 0)
-        runs = float(sum([count * -(-tall * wide // REPEAT_BLOCKS) for _, tall, wide, count in tiles.made]) * tiles.images)
+        runs = float(sum([count * -(-tall * wide // REPEAT_BLOCKS) for _, tall, wide, count in tiles.output_tiles]) * tiles.images)
         repeats = tiles.size / REPEAT_BLOCKS * (passes + of_pixels / self.y.planes)
         return VectorWork(repeats, tiles.tiles * calls + 4 * runs, [tiles.size])
 

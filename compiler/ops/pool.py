@@ -152,7 +152,7 @@ class PoolSpec(SlidingSpec):
             repeats, calls = outputs * repeats, outputs * calls
         else:
             repeats = calls = 0.0
-            for planes, tall, wide, count in tiles.made:
+            for planes, tall, wide, count in tiles.output_tiles:
                 one, instructions = _sliding(self, planes, tall, wide)
                 repeats, calls = repeats + count * tiles.images * one, calls + count * tiles.images * instructions
         read = self.read_blocks(tiles)

@@ -334,7 +334,7 @@ def fed_rows(out: Code, cursor: int, work: Work, node: Node, job: Any, parity: I
         first = max(y0, ready_rows)
         for producer in range(node.k):
             feeds = work.jobs.writes[producer, 0] == storage and plane <= work.jobs.writes[producer, 1] < plane + job.planes
-            if y1 > first and feeds and work.jobs.made[producer] == MADE_BY_READER:
+            if y1 > first and feeds and work.jobs.pool_roles[producer] == MADE_BY_READER:
                 into = to + old + (work.jobs.writes[producer, 1] - plane) * in_plane
                 conv_job = _convolution(work.jobs.records, work.jobs.kind[producer, 1])
                 conv_node = Node(producer, node.t, node.image, node.iteration, False, node.member)

@@ -139,7 +139,7 @@ class AverageSpec(SlidingSpec):
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = 0.0
-        for planes, tall, wide, count in tiles.made:
+        for planes, tall, wide, count in tiles.output_tiles:
             tile_steps = self._in_any_order if self.exact else self._slid
             steps = self._added_up(planes) if self.whole else tile_steps(planes, tall, wide)
             repeats += count * tiles.images * sum([step_repeats * tiles.cycles[op] for op, step_repeats, _ in steps])

@@ -81,8 +81,8 @@ class AverageJob(NamedTuple):
 class TileBox(NamedTuple):
     """A tile of results, or a part of one, and the pixels that its windows cover.
 
-    rows, columns: of results; oy, ox: where they begin in the result.  high, wide: of pixels; top, left: of those, where the first window
-    begins.  pitch, apart: results from row to row and from plane to plane.
+    rows, columns: of results; oy, ox: where they begin in the result.  high, wide: of pixels; iy, ix: of those, where the first window
+    begins.  pitch, plane_pitch: results from row to row and from plane to plane.
     """
 
     planes: int
@@ -92,10 +92,10 @@ class TileBox(NamedTuple):
     ox: int
     high: int
     wide: int
-    top: int
-    left: int
+    iy: int
+    ix: int
     pitch: int
-    apart: int
+    plane_pitch: int
 
 
 @njit(cache=True)
@@ -143,8 +143,8 @@ def _results(first: int, stride: int, length: int, results: int) -> tuple[int, i
 def _part(job: AverageJob, box: TileBox, row: int, row_stop: int, column: int, column_stop: int) -> TileBox:
     """Rows [row, row_stop) and columns [column, column_stop) of a tile's results, with the pixels of the whole tile."""
     return TileBox(
-        box.planes, row_stop - row, column_stop - column, box.oy + row, box.ox + column, box.high, box.wide, box.top + row * job.sh,
-        box.left + column * job.sw, box.pitch, box.apart,
+        box.planes, row_stop - row, column_stop - column, box.oy + row, box.ox + column, box.high, box.wide, box.iy + row * job.sh,
+        box.ix + column * job.sw, box.pitch, box.plane_pitch,
     )  # fmt: skip
 
 
@@ -159,18 +159,18 @@ def _axes(columns: int, rows: int, planes: int, pitch: int, plane_pitch: int, bl
 @njit(cache=True)
 def _sums(out: Code, cursor: int, job: AverageJob, target: int, source: int, box: TileBox) -> int:
     """Sums of the windows of source [planes][high][wide], in float32 and in order."""
-    all_of_it = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.apart)
+    all_of_it = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.plane_pitch)
     cursor = grid(out, cursor, _VFILL, _F32, job.tag, all_of_it[0], target, all_of_it[1], -1, _STILL, -1, _STILL, 0)
     for ky in range(job.kh):
-        y0, y1 = _results(box.top + ky, job.sh, box.high, box.rows)
+        y0, y1 = _results(box.iy + ky, job.sh, box.high, box.rows)
         for kx in range(job.kw):
-            x0, x1 = _results(box.left + kx, job.sw, box.wide, box.columns)
+            x0, x1 = _results(box.ix + kx, job.sw, box.wide, box.columns)
             if y1 <= y0 or x1 <= x0:
                 continue
-            n, ds, parts = _axes(x1 - x0, y1 - y0, box.planes, box.pitch, box.apart, WIDE, job.sw)
+            n, ds, parts = _axes(x1 - x0, y1 - y0, box.planes, box.pitch, box.plane_pitch, WIDE, job.sw)
             ss: Axes = (ds[0] * job.sw if parts > 1 else 1, WIDE * box.wide * job.sh, WIDE * box.high * box.wide)
             to = target + WIDE * (y0 * box.pitch + x0)
-            source_block = source + WIDE * ((box.top + ky + y0 * job.sh) * box.wide + box.left + kx + x0 * job.sw)
+            source_block = source + WIDE * ((box.iy + ky + y0 * job.sh) * box.wide + box.ix + kx + x0 * job.sw)
             for part in range(parts):
                 cursor = grid(out, cursor, _VADD, _F32, job.tag, n, to + part, ds, to + part, ds, source_block + part, ss, 0)
     return cursor
@@ -179,7 +179,7 @@ def _sums(out: Code, cursor: int, job: AverageJob, target: int, source: int, box
 @njit(cache=True)
 def _means(out: Code, cursor: int, job: AverageJob, target: int, number: int, classes: Ints, box: TileBox) -> int:
     """Divide target by the count of values of each window, equal for many of them.  number: a free block for the count."""
-    ds: Axes = (1, WIDE * box.pitch, WIDE * box.apart)
+    ds: Axes = (1, WIDE * box.pitch, WIDE * box.plane_pitch)
     r = 0
     while r < box.rows:
         tall, row_stop = job.kh, box.rows
@@ -203,10 +203,10 @@ def _in_order(
     out: Code, cursor: int, job: AverageJob, target: int, floats: int, pixels: int, number: int, classes: Ints, tile: TileBox, box: TileBox
 ) -> int:
     """Means of a box as real values in target.  pixels: bytes of the tile; floats: room for the box's pixels in float32."""
-    y, z = box.top - tile.top, box.left - tile.left  # of the first window, from that of the tile
-    y0, x0 = max(0, tile.top + y), max(0, tile.left + z)
-    high = max(0, min(tile.high, tile.top + y + (box.rows - 1) * job.sh + job.kh) - y0)
-    wide = max(0, min(tile.wide, tile.left + z + (box.columns - 1) * job.sw + job.kw) - x0)
+    y, z = box.iy - tile.iy, box.ix - tile.ix  # of the first window, from that of the tile
+    y0, x0 = max(0, tile.iy + y), max(0, tile.ix + z)
+    high = max(0, min(tile.high, tile.iy + y + (box.rows - 1) * job.sh + job.kh) - y0)
+    wide = max(0, min(tile.wide, tile.ix + z + (box.columns - 1) * job.sw + job.kw) - x0)
     first_pixel, one, planes = pixels + y0 * tile.wide + x0, high * wide, box.planes
     if high > 0 and wide > 0:
         if wide == tile.wide:
@@ -220,11 +220,11 @@ def _in_order(
         if job.less != 0:
             cursor = flat(out, cursor, _VADDS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.less)
         cursor = flat(out, cursor, _VMULS, _F32, job.tag, floats, floats, -1, -1, 0, 0, WIDE * one * planes, job.times)
-    window_top, window_left = tile.top + y - y0, tile.left + z - x0
-    inner = TileBox(box.planes, box.rows, box.columns, box.oy, box.ox, high, wide, window_top, window_left, box.pitch, box.apart)
+    window_top, window_left = tile.iy + y - y0, tile.ix + z - x0
+    inner = TileBox(box.planes, box.rows, box.columns, box.oy, box.ox, high, wide, window_top, window_left, box.pitch, box.plane_pitch)
     cursor = _sums(out, cursor, job, target, floats, inner)
     cursor = _means(out, cursor, job, target, number, classes, inner)
-    n, ds = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.apart)
+    n, ds = (WIDE * box.columns, box.rows, box.planes), (1, WIDE * box.pitch, WIDE * box.plane_pitch)
     cursor = flat(out, cursor, _VFILL, _F32, job.tag, number + 1, -1, -1, -1, 0, 0, 1, job.over)
     cursor = grid(out, cursor, _VDIV, _F32, job.tag, n, target, ds, target, ds, number + 1, _STILL, 0)
     return grid(out, cursor, _VADDS, _F32, job.tag, n, target, ds, target, ds, -1, _STILL, job.more)
@@ -249,9 +249,9 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
     n: Axes = (HALF * box.wide, box.rows, box.planes)
     vs: Axes = (1, HALF * box.wide, size_v)
     xs: Axes = (1, HALF * box.wide * job.sh, size_in)
-    row = halves + HALF * box.top * box.wide
-    one = _full(box.top, job.sh, job.kh, box.high, box.rows, -1)
-    two = _full(box.top, job.sh, job.kh, box.high, box.rows, one) if one >= 0 else -1
+    row = halves + HALF * box.iy * box.wide
+    one = _full(box.iy, job.sh, job.kh, box.high, box.rows, -1)
+    two = _full(box.iy, job.sh, job.kh, box.high, box.rows, one) if one >= 0 else -1
     if two >= 0:
         cursor = grid(out, cursor, _VADD, _F16, job.tag, n, target, vs, row + one * HALF * box.wide, xs, row + two * HALF * box.wide, xs, 0)
     elif one >= 0:
@@ -259,11 +259,11 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
     else:
         cursor = grid(out, cursor, _VFILL, _F16, job.tag, n, target, vs, -1, _STILL, -1, _STILL, 0)
     for ky in range(job.kh):
-        y0, y1 = _results(box.top + ky, job.sh, box.high, box.rows)
+        y0, y1 = _results(box.iy + ky, job.sh, box.high, box.rows)
         if ky != one and ky != two and y0 < y1:
             to, source_block = target + y0 * HALF * box.wide, row + (ky + y0 * job.sh) * HALF * box.wide
             cursor = grid(out, cursor, _VADD, _F16, job.tag, (n[0], y1 - y0, n[2]), to, vs, to, vs, source_block, xs, 0)
-    one = _full(box.left, job.sw, job.kw, box.wide, box.columns, -1)
+    one = _full(box.ix, job.sw, job.kw, box.wide, box.columns, -1)
     size_h = box.rows * box.columns  # where pixels were
     if one < 0:
         cursor = flat(out, cursor, _VFILL, _F16, job.tag, halves, -1, -1, -1, 0, 0, HALF * box.planes * size_h, job.centre)
@@ -271,16 +271,16 @@ def _integers(out: Code, cursor: int, job: AverageJob, target: int, halves: int,
         n, hs, parts = _axes(box.columns, box.rows, box.planes, box.columns, size_h, HALF, job.sw)
         ss: Axes = (hs[0] * job.sw if parts > 1 else 1, HALF * box.wide, size_v)
         for part in range(parts):
-            source_block = target + HALF * (box.left + one) + part
+            source_block = target + HALF * (box.ix + one) + part
             cursor = grid(out, cursor, _VADDS, _F16, job.tag, n, halves + part, hs, source_block, ss, -1, _STILL, job.centre)
     for kx in range(job.kw):
-        x0, x1 = _results(box.left + kx, job.sw, box.wide, box.columns)
+        x0, x1 = _results(box.ix + kx, job.sw, box.wide, box.columns)
         if kx == one or x1 <= x0:
             continue
         n, hs, parts = _axes(x1 - x0, box.rows, box.planes, box.columns, size_h, HALF, job.sw)
         taps: Axes = (hs[0] * job.sw if parts > 1 else 1, HALF * box.wide, size_v)
         for part in range(parts):
-            to, source_block = halves + HALF * x0 + part, target + HALF * (box.left + kx + x0 * job.sw) + part
+            to, source_block = halves + HALF * x0 + part, target + HALF * (box.ix + kx + x0 * job.sw) + part
             cursor = grid(out, cursor, _VADD, _F16, job.tag, n, to, hs, to, hs, source_block, taps, 0)
     return stride_blocks(out, cursor, _VCONVERT, _F32, job.tag, target, halves, HALF * box.planes * size_h, 1, WIDE // HALF, 1, 1, _F16)
 
@@ -293,7 +293,7 @@ def _any_order(
     boxes = 0
     if not counted:
         cursor = _integers(out, cursor, job, target, floats, pixels, box)
-    ds: Axes = (1, WIDE * box.pitch, WIDE * box.apart)
+    ds: Axes = (1, WIDE * box.pitch, WIDE * box.plane_pitch)
     for exact in (True, False):  # sums first, which need room that boxes take
         r = 0
         while r < box.rows:

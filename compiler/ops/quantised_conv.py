@@ -106,11 +106,11 @@ class IntegerProductSpec(ConvSpec):
 
 @dataclass(frozen=True, eq=False)
 class QuantisedConvSpec(IntegerProductSpec):
-    """A convolution of integers.  left: rest of the zero point of weights, with which they are packed."""
+    """A convolution of integers.  zero_excess: part of the zero point that packed weights do not hold."""
 
     word: ClassVar[str] = "quantised_conv"
 
-    left: int
+    zero_excess: int
 
     @classmethod
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class QuantisedConvSpec(IntegerProductSpec):
         fields = cls.packed(index, op, into, values, dtype, zero_excess)
         n = fields["groups"] * fields["n1"] * fields["fractal"].sum_blocks
         zeros_at = pack_zeros(f"{op.name}/zeros", negated_bytes(zero_excess)[0], fields["fractal"], into)
-        return fields | {"right_type": dtype, "scale_at": 0 if keeps_sums(op.y_q) else n, "zeros_at": zeros_at, "left": zero_excess}
+        return fields | {"right_type": dtype, "scale_at": 0 if keeps_sums(op.y_q) else n, "zeros_at": zeros_at, "zero_excess": zero_excess}
 
     @classmethod
     def columns_at(cls, op: Any, y_place: Placement, lane_count: int, into: Lowering) -> int:
@@ -147,7 +147,7 @@ class QuantisedConvSpec(IntegerProductSpec):
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
-        return negated_bytes(self.left)
+        return negated_bytes(self.zero_excess)
 
     @property
     def quantised(self) -> QuantisedConv:
@@ -163,7 +163,7 @@ class QuantisedConvSpec(IntegerProductSpec):
         first, second = (q, op.y_q) if last else (op.y_q, q)
         outer, inner, fixed = add_factors(first, second, op.added.y_q)
         sum_factor, residual_factor = (inner, outer) if last else (outer, inner)
-        of_sum = {"own": sum_factor, "other": residual_factor, "fixed": fixed}
+        of_sum = {"sum_factor": sum_factor, "residual_factor": residual_factor, "fixed": fixed}
         return fields | {word: float_bits(float(value)) for word, value in of_sum.items()} | {"last": int(last)}
 
 

@@ -30,7 +30,7 @@ class QuantisedSoftmaxSpec(OnVector):
     """channels: lanes of a group's channels in their order, counted from its first plane.  padded: planes of a group that have others.
 
     times: 1 / scale of the result, rounded down.  ordered: blocks of float32 that the machine adds lane by lane; 0: every lane alone, by
-    constants in front of which there are `alone` blocks.  constants_at: DDR blocks, so many of them.
+    constants that follow `lane_constants` blocks.  constants_at: DDR blocks, so many of them.
     """
 
     word: ClassVar[str] = "quantised_softmax"
@@ -40,7 +40,7 @@ class QuantisedSoftmaxSpec(OnVector):
     padded: tuple[int, ...]
     times: float
     ordered: int
-    alone: int
+    lane_constants: int
     constants_at: int
     constants: int
 
@@ -83,7 +83,7 @@ class QuantisedSoftmaxSpec(OnVector):
             padded=padded,
             times=float(times),
             ordered=ordered,
-            alone=blocks_before,
+            lane_constants=blocks_before,
             constants_at=into.constants.add(f"{op.name}/constants", constants),
             constants=len(constants) // BLOCK_BYTES,
         )
@@ -137,7 +137,7 @@ class QuantisedSoftmaxSpec(OnVector):
     def work(self, tiles: VectorTiles) -> VectorWork:
         repeats = calls = 0.0
         deep, planes_together = self.group_planes, self.planes_together
-        for planes, tall, wide, count in tiles.made:
+        for planes, tall, wide, count in tiles.output_tiles:
             size, groups = tall * wide, planes / planes_together
             line, of_line = repeats_along(size, 1)
             plane, of_plane = repeats_along(deep * size, 1)
@@ -180,7 +180,7 @@ class QuantisedSoftmaxSpec(OnVector):
             consts=first_or_zero(inputs.constants),
             consts_at=self.constants_at if streams_constants(inputs) else -1,
             const_blocks=self.constants,
-            alone=self.alone,
+            lane_constants=self.lane_constants,
             ordered=self.ordered,
             part=float_bits(1 / self.times if exact else 1.0),
             times=-1 if exact else float_bits(self.times),

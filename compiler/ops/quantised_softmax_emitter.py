@@ -35,7 +35,7 @@ PLANE, PIXEL = 1 + WIDE, 2  # blocks of a slot: of every plane's pixel, and of a
 class QuantisedSoftmaxJob(NamedTuple):
     """Softmax over each run of `deep` planes of `rows` rows; a tile is one of these by `tile_rows` rows.
 
-    source: data type of x.  ordered: blocks of float32 whose lanes are added in their order; 0: every lane alone, by constants at `alone`.
+    source: data type of x.  ordered: blocks of float32 whose lanes are added in their order; 0: lanes one by one, from `lane_constants` on.
     part, times, rounder, more: float32 bits; y = round(e * times / (sum * part)) + (more + rounder).  times: -1 for none.
     from_least: whether y = round() counts from the type's least integer, and has no rounder and no more.
     consts: UB address of constants; consts_at: their DDR address where they come with the planes of a tile, else -1.
@@ -54,7 +54,7 @@ class QuantisedSoftmaxJob(NamedTuple):
     consts: int
     consts_at: int
     const_blocks: int
-    alone: int
+    lane_constants: int
     ordered: int
     part: int
     times: int
@@ -92,7 +92,7 @@ def _sums(out: Code, cursor: int, job: QuantisedSoftmaxJob, total: int, floats: 
     if job.ordered:
         return cursor
     for i in range(len(channels)):
-        s, lane_mask, done = floats + channels[i] // 8, job.consts + job.alone + channels[i] % 8, 0
+        s, lane_mask, done = floats + channels[i] // 8, job.consts + job.lane_constants + channels[i] % 8, 0
         while done < size:
             width = min(REPEAT_BLOCKS, size - done)
             repeats = min(MAX_REPEATS, (size - done) // width)

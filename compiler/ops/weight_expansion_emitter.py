@@ -30,8 +30,8 @@ class ExpansionJob(NamedTuple):
     """Parameters of the expansion of an operator's weights; overlaid: 0 without one.
 
     overlaid, masks, planes, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0,
-    overlaid_1, expanded_0, expanded_1: blocks of UB; overlaid blocks take turns in two places unless they are kept.  room: blocks of a slot
-    of expanded ones.  kept: streamed weights are there as overlaid blocks from the first node on.  startup: see
+    overlaid_1, expanded_0, expanded_1: blocks of UB; overlaid blocks take turns in two places unless they stay.  room: blocks of a slot
+    of expanded ones.  resident_overlays: streamed weights are there as overlaid blocks from the first node on.  startup: see
     `Expansion`.  packed: whether weights lie so in L1, by tiles of tile_n1 by tile_k1.
     """
 
@@ -46,7 +46,7 @@ class ExpansionJob(NamedTuple):
     expanded_0: int = 0
     expanded_1: int = 0
     room: int = 0
-    kept: int = 0
+    resident_overlays: int = 0
     startup: int = 0
     packed: int = 0
     tile_n1: int = 1

@@ -43,10 +43,10 @@ class Infeasible:
     """Reason why a plan does not fit: a value, not an error."""
 
     where: str
-    what: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
+        return f"{self.where}: {self.reason}"
 
 
 class _Gene(BaseModel):

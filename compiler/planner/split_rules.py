@@ -61,7 +61,7 @@ def resident_weight_blocks(target_graph: TargetGraph, start: int, stop: int) -> 
 
 
 def _kept(spec: TargetOp) -> bool:
-    return isinstance(spec, ConvSpec) and spec.expansion is not None and spec.expansion.kept
+    return isinstance(spec, ConvSpec) and spec.expansion is not None and spec.expansion.resident
 
 
 _MOST = 4  # blocks in passes over hidden channels: more gain little

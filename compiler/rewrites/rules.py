@@ -180,9 +180,9 @@ def merge_chains(op: Operator, view: GraphView) -> Match | None:
         return None
     # a step that reads the start value of the second chain reads a new register instead
     if any(step.operand == 0 for step in op.steps):
-        slot = 1 + max(step.kept for step in op.steps)
-        steps = tuple(replace(step, operand=-1, kept=slot) if step.operand == 0 else step for step in op.steps)
-        op_steps = (Step("keep", kept=slot), *steps)
+        slot = 1 + max(step.register for step in op.steps)
+        steps = tuple(replace(step, operand=-1, register=slot) if step.operand == 0 else step for step in op.steps)
+        op_steps = (Step("keep", register=slot), *steps)
     else:
         op_steps = op.steps
     names = list(producer.inputs)
@@ -224,7 +224,7 @@ def simplify_steps(op: Operator, view: GraphView) -> Match | None:
         # an operand of one pixel stays a product: VECTOR broadcasts a pixel only as the right operand
         same_shape = step.operand < 0 or view.shapes[op.inputs[step.operand]] == view.shapes[op.y]
         if previous is not None and previous.op == "reciprocal" and step.op == "mul" and same_shape:
-            steps[-1] = Step("rdiv", operand=step.operand, kept=step.kept)
+            steps[-1] = Step("rdiv", operand=step.operand, register=step.register)
             continue
         if previous is not None and previous.op == step.op == "muls":
             steps[-1] = replace(step, value=previous.value * step.value)
@@ -266,7 +266,7 @@ def _key(op: Operator) -> object:
     """Key of the function that an operator without weights computes."""
     if isinstance(op, Vector):
         arrays = [(None if array is None else array.tobytes()) for step in op.steps for array in (step.scale, step.shift)]
-        return [(step.op, step.value, step.operand, step.kept) for step in op.steps], arrays
+        return [(step.op, step.value, step.operand, step.register) for step in op.steps], arrays
     return {name: value for name, value in vars(op).items() if name not in ("name", "y")}
 
 

@@ -29,7 +29,7 @@ class Schedule:
     stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.  The WAITs of an
     instruction stand right before it, its SETs right behind it.
 
-    Instructions below `kept` are those of the previous schedule, and `taken` instructions behind these were adopted from it.  Of the first,
+    The first `reused_count` instructions are those of the previous schedule, and `taken` behind these were adopted from it.  Of the first,
     from changed[c * 6 + e] on (int64), those of queue e of core c may have other SETs.  same_rows: rows at the beginning of each stream
     that did not change, its end counted as one; same_end: rows at its end.
     same_parts: from this part on numbers and edges are those of the previous schedule; behind all parts if there are none.
@@ -49,7 +49,7 @@ class Schedule:
     stream: Bytes8
     stream_start: tuple[int, ...]
     lengths: tuple[int, ...]
-    kept: int
+    reused_count: int
     taken: int
     changed: Ints
     same_rows: tuple[int, ...]

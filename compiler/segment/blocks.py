@@ -86,7 +86,7 @@ class BlockAllocation(NamedTuple):
 class Blocks:
     """Blocks of a segment of operators [start, stop).
 
-    computed[k, t]: output rows of operator start + k in block t; own[k, t]: those of them that go to DDR (empty if the output
+    computed[k, t]: output rows of operator start + k in block t; ddr_rows[k, t]: those of them that go to DDR (empty if the output
     does not leave the segment, or is held); rows without a reader are in neither.
     highest: per operator, rows of its highest block, at least 1.
     sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
@@ -100,7 +100,7 @@ class Blocks:
     count: int
     streamed: int
     computed: Ints
-    own: Ints
+    ddr_rows: Ints
     highest: tuple[int, ...]
     sizes: Ints
     inside: tuple[bool, ...]

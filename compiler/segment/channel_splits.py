@@ -309,7 +309,9 @@ def _added(storages: list[StorageSpec], like: TensorSlice, name: str, planes: in
 def _run_of(storages: list[StorageSpec], read: TensorSlice, name: str) -> TensorSlice:
     """Planes of a tensor in DDR as a tensor of their own."""
     base = storages[read.storage]
-    return _added(storages, read, name, read.planes, address=base.address + read.plane * base.plane_blocks, whole=base.whole or base.planes)
+    return _added(
+        storages, read, name, read.planes, address=base.address + read.plane * base.plane_blocks, ddr_planes=base.ddr_planes or base.planes
+    )
 
 
 def _run_by_run(target_graph: TargetGraph, start: int, stop: int, operators: Made, storages: list[StorageSpec]) -> tuple[Made, int]:

@@ -204,7 +204,7 @@ def place_segment(
             reason = shortage(target_graph, blocks, memory, requests, need, have) if explain else f"does not fit {memory.name}"
             return Infeasible(segment_label(plan), reason)
         if memory == Memory.L1:
-            offsets |= {Buffer("tensor", storage): place for storage, place in held.at}
+            offsets |= {Buffer("tensor", storage): place for storage, place in held.places}
             offsets = {buffer: region + place for buffer, place in offsets.items()} if region else offsets
             need += region + held.blocks
         addresses[memory], peaks[memory.name], requested[memory] = offsets, need * BLOCK_BYTES, requests
@@ -260,7 +260,7 @@ def mirrored(machine: Machine, places: Places) -> Places:
             request.buffer: low + (have - (offsets[request.buffer] - low) - request.size) // align * align
             for request in places.requests[memory]
         }
-        addresses[memory] = offsets | mirror if places.held.at else mirror
+        addresses[memory] = offsets | mirror if places.held.places else mirror
     return Places(addresses[Memory.L1], addresses[Memory.UB], places.requests, places.peak_bytes, places.held)
 
 
@@ -350,7 +350,7 @@ def slot_counts(target_graph: TargetGraph, blocks: Blocks, prefetch: int, window
     iterations = _iterations(target_graph, blocks)
     slots = {}
     for allocation in blocks.allocations.values():
-        if allocation.held or target_graph.storages[allocation.storage].whole:
+        if allocation.held or target_graph.storages[allocation.storage].ddr_planes:
             slots[allocation.storage] = 1
         elif window == "all":
             several = allocation.produced or allocation.birth < allocation.death
@@ -396,7 +396,7 @@ def tensor_requests(target_graph: TargetGraph, blocks: Blocks, prefetch: int, wi
         size = slot_blocks(target_graph, allocation, slots)
         if allocation.cached:
             requests.append(BufferRequest(Buffer("tensor", storage), size, 0, last))
-        elif target_graph.storages[storage].whole:
+        elif target_graph.storages[storage].ddr_planes:
             birth = max(0, allocation.birth + 1 - prefetch)
             requests.append(BufferRequest(Buffer("tensor", storage), size, birth, allocation.death, allocation.readers))
         elif repeats and (slots > 1 or not allocation.produced):

@@ -27,10 +27,10 @@ _ALIGN = L1_ALIGN_BLOCKS
 
 
 class PersistentLayout(NamedTuple):
-    """Persistent tensors of a segment.  blocks: of the top of L1, which are not its own.  at: (storage, block of L1) of its own."""
+    """Persistent tensors of a segment.  blocks: of the top of L1, taken by other segments.  places: (storage, block of L1) of its own."""
 
     blocks: int
-    at: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int], ...]
 
 
 NO_TENSORS = PersistentLayout(0, ())
@@ -125,7 +125,7 @@ def place_program(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPla
             lives[name] = (lives.get(name, (index, 0))[0], index)
     for index, (plan, start) in enumerate(segments):
         if isinstance(refusal := held_storages(target_graph, plan, start), Infeasible):
-            return Infeasible(f"segment {index}, {refusal.where.removeprefix('segment ')}", refusal.what)
+            return Infeasible(f"segment {index}, {refusal.where.removeprefix('segment ')}", refusal.reason)
         borders = border_names(target_graph, start, start + len(plan.operators))
         for name in sorted(name for name in borders if name in lives and name not in plan.held):
             reason = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"

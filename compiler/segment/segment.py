@@ -242,4 +242,4 @@ def _cut(
 
 
 def _refused(plan: SegmentPlan, why: Infeasible) -> Infeasible:
-    return Infeasible(segment_label(plan), f"{why.where}: {why.what}")
+    return Infeasible(segment_label(plan), f"{why.where}: {why.reason}")

@@ -72,18 +72,18 @@ def row_blocks_read(target_graph: TargetGraph, spec: TargetOp, operand: int) -> 
     if spec.strip is None or spec.pixels_only[operand]:
         return 0, storage.row_blocks
     if operand:
-        return spec.strip.made, spec.out_w
+        return spec.strip.first_made, spec.out_w
     return spec.strip.read, -(-spec.in_w // spec.pixels_per_block)
 
 
 def row_blocks_made(target_graph: TargetGraph, spec: TargetOp) -> tuple[int, int]:
     """Range (first, count) of blocks that an operator writes of every row of its result."""
-    return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.made, spec.out_w)
+    return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.first_made, spec.out_w)
 
 
 def row_blocks_stored(target_graph: TargetGraph, spec: TargetOp) -> tuple[int, int]:
     """Range (first, count) of blocks that an operator stores of every row of its result, if it does."""
-    return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.own, spec.strip.owned)
+    return (0, target_graph.storages[spec.y.storage].row_blocks) if spec.strip is None else (spec.strip.first_owned, spec.strip.owned)
 
 
 def leaves_segment(target_graph: TargetGraph, index: int, stop: int) -> bool:

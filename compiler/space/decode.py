@@ -116,24 +116,28 @@ def decode(target_graph: TargetGraph, gene: Gene, held: int = 0, beside: int = 0
         return _pinned(target_graph, gene, held, beside)
     if gene.passes == gene.input_passes == 1:
         return _fitting(target_graph, gene, tuple(range(gene.stop - gene.start)), held, beside)
-    found = in_passes(target_graph, gene, held)
-    plan = None if found is None else _fitting(found[0].target_graph, found[1], found[0].leaders, held, beside)
-    return None if found is None or plan is None else found[0].rolled(plan, gene.passes, gene.input_passes)
+    passes = in_passes(target_graph, gene, held)
+    plan = None if passes is None else _fitting(passes[0].target_graph, passes[1], passes[0].leaders, held, beside)
+    return None if passes is None or plan is None else passes[0].rolled(plan, gene.passes, gene.input_passes)
 
 
 def on_engines(target_graph: TargetGraph, gene: Gene) -> tuple[EngineSplit, Gene] | None:
     """The parts of the operators of a gene of which VECTOR makes some channels, and the gene of all of them; None where it cannot."""
-    found = split_engines(target_graph, gene.start, gene.on_vector)
+    halves = split_engines(target_graph, gene.start, gene.on_vector)
     divided_otherwise = gene.passes > 1 or gene.input_passes > 1 or (gene.split == "channels" and len(gene.cores) > 1)
-    if isinstance(found, Infeasible) or divided_otherwise:
+    if isinstance(halves, Infeasible) or divided_otherwise:
         return None
-    choices = gene.choices and tuple([0 if planes else gene.choices[of] for of, planes in zip(found.order, found.planes, strict=True)])
-    at = {place: i for i, place in enumerate((*found.main, *found.shared))}
-    pinned = gene.pinned and tuple(pin for i in range(len(at)) for pin in gene.pinned[PINS * at[i] : PINS * (at[i] + 1)])
+    choices = gene.choices and tuple([0 if planes else gene.choices[of] for of, planes in zip(halves.order, halves.planes, strict=True)])
+    positions = {place: i for i, place in enumerate((*halves.main, *halves.shared))}
+    pinned = gene.pinned and tuple(
+        pin for i in range(len(positions)) for pin in gene.pinned[PINS * positions[i] : PINS * (positions[i] + 1)]
+    )
     halos = _halos(gene)
-    cached = sum(1 << i for i, of in enumerate(found.order) if halos[of])
-    inside = gene._replace(stop=gene.start + len(at), on_vector=(), choices=choices if any(choices) else (), pinned=pinned, cached=cached)
-    return found, inside
+    cached = sum(1 << i for i, of in enumerate(halves.order) if halos[of])
+    inside = gene._replace(
+        stop=gene.start + len(positions), on_vector=(), choices=choices if any(choices) else (), pinned=pinned, cached=cached
+    )
+    return halves, inside
 
 
 def in_passes(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:
@@ -141,12 +145,12 @@ def in_passes(target_graph: TargetGraph, gene: Gene, held: int = 0) -> tuple[Pas
 
     held: see `decode`; what lies whole in L1 is not loaded run by run.
     """
-    found = split_passes(target_graph, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
-    if isinstance(found, Infeasible) or held & found.loaded or (gene.split == "channels" and len(gene.cores) > 1):
+    passes = split_passes(target_graph, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
+    if isinstance(passes, Infeasible) or held & passes.loaded or (gene.split == "channels" and len(gene.cores) > 1):
         return None
-    choices, halos = gene.choices and tuple(gene.choices[of] for of in found.order), _halos(gene)
-    cached = sum(1 << at for at, of in enumerate(found.order) if halos[of])
-    return found, gene._replace(stop=gene.start + len(found.order), passes=1, input_passes=1, choices=choices, cached=cached)
+    choices, halos = gene.choices and tuple(gene.choices[of] for of in passes.order), _halos(gene)
+    cached = sum(1 << i for i, of in enumerate(passes.order) if halos[of])
+    return passes, gene._replace(stop=gene.start + len(passes.order), passes=1, input_passes=1, choices=choices, cached=cached)
 
 
 def _halos(gene: Gene) -> tuple[bool, ...]:
@@ -160,7 +164,7 @@ def _fitting(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], held
     strip = largest_strip(target_graph, divided)
     if isinstance(strip, Infeasible):
         return None
-    if divided.channels == 1:
+    if divided.channels == 1:  # too few channels for the cores: the plan is that of rows
         gene = gene._replace(split="rows")
     fed = _fed(target_graph, gene, divided, leaders, held)
     if fed:
@@ -188,12 +192,12 @@ def _fed(target_graph: TargetGraph, gene: Gene, divided: Outline, leaders: Seque
     undivided = divided.channels == divided.columns == 1 and tuple(leaders) == tuple(range(len(leaders)))
     if max(gene.choices, default=0) < len(UB_SLOTS) or not undivided:
         return 0
-    found = 0
+    fed = 0
     for k, choice in enumerate(gene.choices):
         spec = target_graph.operators[gene.start + k]
         if choice >= len(UB_SLOTS) and spec.runs_on != "CUBE" and not held >> spec.reads[0].storage & 1:
-            found |= (not feed_refusal(target_graph, gene.start, gene.start + k)) << k
-    return found
+            fed |= (not feed_refusal(target_graph, gene.start, gene.start + k)) << k
+    return fed
 
 
 def _unfed(gene: Gene, fed: int) -> Gene:
@@ -212,7 +216,7 @@ def _pinned(target_graph: TargetGraph, gene: Gene, held: int, beside: int) -> Se
 
 
 def _windows(target_graph: TargetGraph, gene: Gene, tilings: Sequence[Tiling], held: int, beside: int) -> tuple[Window, ...]:
-    """What a gene's window may be: that of the formula only where it fits."""
+    """Windows to try for a gene: that of the formula only where it fits."""
     if gene.window != FORMULA:
         return ("all" if gene.window == ALL else gene.window,)
     strip = largest_strip(target_graph, outline(target_graph, gene, held))
@@ -228,12 +232,12 @@ def _in_chunks(target_graph: TargetGraph, gene: Gene, leaders: Sequence[int], he
     yield 0
     operators = target_graph.operators[gene.start : gene.stop]
     blocks = {k: spec.right_blocks for k, spec in enumerate(operators) if spec.right is not None}
-    found = 0
+    streamed = 0
     for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
-        alike = [other for other in blocks if leaders[other] == leaders[k]]
-        if not found >> k & 1 and all(can_stream(target_graph, gene.start, other, held) for other in alike):
-            found |= sum(1 << other for other in alike)
-            yield found
+        alike = [operator for operator in blocks if leaders[operator] == leaders[k]]
+        if not streamed >> k & 1 and all(can_stream(target_graph, gene.start, operator, held) for operator in alike):
+            streamed |= sum(1 << operator for operator in alike)
+            yield streamed
 
 
 @lru_cache(maxsize=1 << 16)
@@ -310,11 +314,11 @@ class _Fitting:
         sizes = self.run.sizes
         if max(size.deep for size in sizes) > budget:
             return False
-        needed = most = sum([2 * min(budget, size.group) for size in sizes])
+        needed = peak = sum([2 * min(budget, size.group) for size in sizes])
         for size in sizes:
-            needed += size.whole - 2 * min(budget, size.group)
-            most = max(most, needed)
-        return most <= self.room
+            needed += size.size - 2 * min(budget, size.group)
+            peak = max(peak, needed)
+        return peak <= self.room
 
     def fits_ub(self) -> bool:
         have = room_blocks(self.target_graph.machine, Memory.UB)
@@ -338,8 +342,8 @@ class _Fitting:
     def take(self, resident: dict[int, bool], budget: int) -> bool:
         """Kernels with weights resident or streamed, the others as they are; False, and nothing changes, where that does not fit."""
         taken = self.taken.copy()
-        for k, whole in resident.items():
-            asked = self._asked(k, whole, budget)
+        for k, stays in resident.items():
+            asked = self._asked(k, stays, budget)
             # one that alone is too much spares a look at the others
             if asked is None or self.live[k] + asked.slots * asked.size > self.have:
                 return False
@@ -355,12 +359,12 @@ class _Fitting:
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
             return True
-        kept = [weights_stay(asked.slots, self.repeated) for asked in taken.values()]
-        always = sum(compress(every, kept))
-        if max([live + (0 if stay else size) for live, size, stay in zip(self.live, every, kept, strict=True)]) + always > self.have:
+        stays = [weights_stay(asked.slots, self.repeated) for asked in taken.values()]
+        always = sum(compress(every, stays))
+        if max([live + (0 if stay else size) for live, size, stay in zip(self.live, every, stays, strict=True)]) + always > self.have:
             return False
         last = len(self.operators) - 1
-        asks = zip(taken.items(), kept, strict=True)
+        asks = zip(taken.items(), stays, strict=True)
         until = self.layout.until
         weights = [
             weight_requests_of(k, asked.slots, asked.size, last if stay else -1, until[k]) for (k, asked), stay in asks if asked.slots
@@ -370,10 +374,10 @@ class _Fitting:
     def _asked(self, k: int, resident: bool, budget: int) -> BufferDemand | None:
         gene, of = self.gene, self.leaders[k]
         feeds = self.layout.until[of] != of
-        whole = resident or feeds or not (of in self.run.weighted or self.layout.streamed >> of & 1)
+        stays = resident or feeds or not (of in self.run.weighted or self.layout.streamed >> of & 1)
         choice = gene.choices[of] if gene.choices else 0
         fed, inside = bool(self.layout.fed >> of & 1), self.layout.inside
-        asked = _asked(self.run.kinds[of], self.rows[of], inside[of], whole, 0 if whole else budget, choice, fed)
+        asked = _asked(self.run.kinds[of], self.rows[of], inside[of], stays, 0 if stays else budget, choice, fed)
         return asked if of == k or asked is None else tiling_demand(self.run.kinds[k], asked.tiling, inside[k])
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
@@ -394,20 +398,24 @@ def _planned(
             "halo": tuple(["cache" if used else "recompute" for used in caching]) if any(caching) else (),
             "cores": working_cores(target_graph, gene),
         }
-        | ({"held": tuple(sorted(target_graph.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {})
+        | (
+            {"held": tuple(sorted(target_graph.storages[storage].name for storage in range(held.bit_length()) if held >> storage & 1))}
+            if held
+            else {}
+        )
     )
 
 
 class _Weights(NamedTuple):
     """Blocks of an operator's weights: all of them, those of a group, and those of a fractal of its channels."""
 
-    whole: int
+    size: int
     group: int
     deep: int
 
 
 class _Run(NamedTuple):
-    """What the plans of a run of operators have in common, whatever its gene.
+    """Common part of the plans of a run of operators, whatever its gene.
 
     weighted: operators that have weights, the smallest first; sizes: theirs.  least: blocks of the smallest chunk that any of the products
     has.  plain: a plan that names the operators, and nothing else.
@@ -431,7 +439,7 @@ def _run(target_graph: TargetGraph, start: int, stop: int) -> _Run:
         for k, product in enumerate(map(product_of, operators))
         if product is not None and product.weight_blocks
     }
-    weighted = sorted(sizes, key=lambda k: (sizes[k].whole, k))
+    weighted = sorted(sizes, key=lambda k: (sizes[k].size, k))
     return _Run(
         tuple(weighted),
         tuple(sizes[k] for k in weighted),
@@ -475,7 +483,7 @@ def sharing(target_graph: TargetGraph, genes: Sequence[Gene]) -> TargetGraph:
 
 
 def spaces_of(target_graph: TargetGraph, genome: Genome) -> list[Space]:
-    """What every segment of a program has of tensors that are held."""
+    """Space of every segment of a program under the persistent tensors."""
     if all(not gene.held for gene in genome):
         return [FREE] * len(genome)
     return spaces(target_graph, genome, lambda gene, space: decode(target_graph, gene, *space) is not None)
@@ -491,8 +499,8 @@ def decode_all(target_graph: TargetGraph, genome: Genome) -> Plan | Infeasible:
             sizes = target_graph.machine.buffers_bytes
             strips = f" of {gene.columns} strips" if gene.columns > 1 else ""
             ub = f" and {sizes.UB:,} B of UB" if sizes.UB else ""
-            what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1{ub}"
-            return Infeasible(f"segment {index}, {names}", what)
+            reason = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1{ub}"
+            return Infeasible(f"segment {index}, {names}", reason)
         segments.append(plan)
     starts = [gene.start for gene in genome]
     return plan_of(target_graph, with_shared(sharing(target_graph, genome), list(zip(segments, starts, strict=True))))

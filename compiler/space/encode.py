@@ -28,15 +28,15 @@ def genome_of(target_graph: TargetGraph, plan: Plan) -> Genome | None:
     starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
     segments = list(zip(plan.segments, starts, strict=False))
     if any(
-        set(segment.operators) != {spec.name for spec in target_graph.operators[at : at + len(segment.operators)]}
-        for segment, at in segments
+        set(segment.operators) != {spec.name for spec in target_graph.operators[first : first + len(segment.operators)]}
+        for segment, first in segments
     ):
         return None
     held = place_program(target_graph, segments)
     if isinstance(held, Infeasible):
         return None
-    for (segment, start), mine in zip(segments, held, strict=True):
-        gene = encode(target_graph, segment, start, mine or NO_TENSORS)
+    for (segment, start), tensors in zip(segments, held, strict=True):
+        gene = encode(target_graph, segment, start, tensors or NO_TENSORS)
         if gene is None:
             return None
         genes.append(gene)
@@ -44,7 +44,7 @@ def genome_of(target_graph: TargetGraph, plan: Plan) -> Genome | None:
         return None
     genome, names = tuple(genes), {name for segment in plan.segments for name in segment.held}
     return (
-        holding(genome, [each for each in cut_tensors(target_graph, genome) if target_graph.storages[each.storage].name in names])
+        holding(genome, [tensor for tensor in cut_tensors(target_graph, genome) if target_graph.storages[tensor.storage].name in names])
         if names
         else genome
     )
@@ -63,56 +63,57 @@ def encode(target_graph: TargetGraph, plan: SegmentPlan, start: int, held: Persi
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(target_graph, plan, usual)
     pins = pins_of([*plan.tilings, *(share.tiling for share in plan.on_vector)])
-    plan, space = without_shared(plan), (sum(1 << storage for storage, _ in held.at), held.blocks)
+    plan, space = without_shared(plan), (sum(1 << storage for storage, _ in held.places), held.blocks)
     return next((g for g in (usual, named, named._replace(pinned=pins)) if decode(target_graph, g, *space) == plan), None)
 
 
 def _named(target_graph: TargetGraph, plan: SegmentPlan, gene: Gene) -> Gene:
     """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
-    at, inside = [*range(len(plan.tilings))], gene
+    operators, inside = [*range(len(plan.tilings))], gene
     if gene.images > 1:
         together = tile_batch(target_graph, gene.images)
         if isinstance(together, Infeasible):
             return gene
         return _named(together, plan, gene._replace(images=1))._replace(images=gene.images)
     if gene.passes > 1 or gene.input_passes > 1:
-        found = in_passes(target_graph, gene)
-        if found is None:
+        passes = in_passes(target_graph, gene)
+        if passes is None:
             return gene
-        (target_graph, order, _), inside = found
+        (target_graph, order, _), inside = passes
+        # all passes of an operator have one tiling: that of the last stands for it
         last = {of: k for k, of in enumerate(order)}
-        at = [last[k] for k in at]
+        operators = [last[k] for k in operators]
     if gene.on_vector:
         parts = on_engines(target_graph, gene)
         if parts is None:
             return gene
         target_graph, inside = parts[0].target_graph, parts[1]
-        at = list(parts[0].main)
+        operators = list(parts[0].main)
     strip = largest_strip(target_graph, outline(target_graph, inside))
     if isinstance(strip, Infeasible):
         return gene
-    mine, layout = strip
+    divided, layout = strip
     products = [tiling for tiling in plan.tilings if isinstance(tiling, ConvTiling)]
     chunks = [
         product.fractal.weight_blocks * tiling.chunk_n1 * tiling.chunk_k1
-        for product, tiling in zip((product_of(target_graph.operators[gene.start + k]) for k in at), plan.tilings, strict=True)
+        for product, tiling in zip((product_of(target_graph.operators[gene.start + k]) for k in operators), plan.tilings, strict=True)
         if product is not None and isinstance(tiling, ConvTiling) and tiling.weights == "streamed"
     ]
-    most = max(chunks, default=CHUNK_BUDGETS[0])
-    chunk = max((place for place, budget in enumerate(CHUNK_BUDGETS) if budget >= most), default=0)
+    largest = max(chunks, default=CHUNK_BUDGETS[0])
+    chunk = max((place for place, budget in enumerate(CHUNK_BUDGETS) if budget >= largest), default=0)
     places = tuple(
-        _place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, CHUNK_BUDGETS[chunk])
-        for k, tiling in zip(at, plan.tilings, strict=True)
+        _place(divided, gene.start + k, layout.rows(k), layout.inside[k], tiling, CHUNK_BUDGETS[chunk])
+        for k, tiling in zip(operators, plan.tilings, strict=True)
     )
-    kept = any(tiling.weights == "resident" for tiling in products)
-    return with_weights(target_graph, gene._replace(chunk=chunk, choices=places if any(places) else ()), kept)
+    resident = any(tiling.weights == "resident" for tiling in products)
+    return with_weights(target_graph, gene._replace(chunk=chunk, choices=places if any(places) else ()), resident)
 
 
-def _place(target_graph: TargetGraph, k: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int:
-    spec = target_graph.operators[k]
+def _place(target_graph: TargetGraph, index: int, rows: int, inside: bool, tiling: Tiling, budget: int) -> int:
+    spec = target_graph.operators[index]
     product = product_of(spec)
     if product is not None:
         return tiling_rank(target_graph, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else 0
     fed = isinstance(tiling, VectorTiling) and tiling.fed
-    choices = range(len(UB_SLOTS), choice_count(target_graph, k)) if fed else range(len(UB_SLOTS))
+    choices = range(len(UB_SLOTS), choice_count(target_graph, index)) if fed else range(len(UB_SLOTS))
     return next((i for i in choices if vector_choice(target_graph, spec, rows, i, fed) == tiling), 0)

@@ -39,7 +39,7 @@ def fitted(
     have, asking = room_blocks(target_graph.machine, Memory.UB), _Asking(target_graph, layout, tilings, leaders)
     if asking.least > have:
         return None
-    while sum(each.size for each in asking.requests if each.buffer.kind == "constants") > have // 2 and _streamed(asking):
+    while sum(request.size for request in asking.requests if request.buffer.kind == "constants") > have // 2 and _streamed(asking):
         pass
     stuck: set[int] = set()
     while True:
@@ -53,9 +53,9 @@ def fitted(
                 return None
             stuck.clear()
         else:
-            mine = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
-            room = (max(mine) - max(_ALIGN, -(-(need - have) // len(mine)))) // _ALIGN * _ALIGN
-            smaller = _smaller(target_graph, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
+            tiles = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
+            room = (max(tiles) - max(_ALIGN, -(-(need - have) // len(tiles)))) // _ALIGN * _ALIGN
+            smaller = _smaller(target_graph, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(tiles) > _ALIGN else None
             if smaller is None:
                 stuck.add(k)
             else:
@@ -70,12 +70,12 @@ class _Asking:
         self._own = [own_requests(target_graph, layout, k, tiling) for k, tiling in enumerate(tilings)]
         self._pool()
 
-    def take(self, k: int, tiling: Tiling) -> None:
+    def take(self, index: int, tiling: Tiling) -> None:
         """Of an operator and its like."""
-        for at, of in enumerate(self.leaders):
-            if of == self.leaders[k]:
-                self.tilings[at] = tiling
-                self._own[at] = own_requests(self.target_graph, self.layout, at, tiling)
+        for i, of in enumerate(self.leaders):
+            if of == self.leaders[index]:
+                self.tilings[i] = tiling
+                self._own[i] = own_requests(self.target_graph, self.layout, i, tiling)
         self._pool()
 
     def _pool(self) -> None:
@@ -84,17 +84,19 @@ class _Asking:
     @property
     def least(self) -> int:
         """Blocks that are taken from the first step to the last, however tiles are split: those of weights that stay as they are."""
-        fixed = [own for k, own in enumerate(self._own) if not self.splits(k)]
-        common = merge_pooled([each for own in fixed for each in own if each.buffer.kind in _EXPANDING], len(self._own) - 1)
+        fixed = [requests for k, requests in enumerate(self._own) if not self.splits(k)]
+        common = merge_pooled(
+            [request for requests in fixed for request in requests if request.buffer.kind in _EXPANDING], len(self._own) - 1
+        )
         return sum([request.size for request in common if not request.touched])
 
-    def splits(self, k: int) -> int:
-        """What n1 of a chunk of weights comes down to where its bias takes too much of UB; 0 where it does not."""
-        product, tiling = product_of(self.target_graph.operators[self.layout.start + k]), self.tilings[k]
+    def splits(self, index: int) -> int:
+        """Largest n1 of a chunk of weights whose bias takes too much of UB; 0 where it does not."""
+        product, tiling = product_of(self.target_graph.operators[self.layout.start + index]), self.tilings[index]
         if product is None or not isinstance(tiling, ConvTiling):
             return 0
-        most = max(1, room_blocks(self.target_graph.machine, Memory.UB) // (_BIAS_PART * product.fractal.sum_blocks))
-        return most if _live_n1(product, tiling) > most else 0
+        largest_n1 = max(1, room_blocks(self.target_graph.machine, Memory.UB) // (_BIAS_PART * product.fractal.sum_blocks))
+        return largest_n1 if _live_n1(product, tiling) > largest_n1 else 0
 
 
 def _live_n1(product: ConvSpec, tiling: ConvTiling) -> int:
@@ -104,17 +106,17 @@ def _live_n1(product: ConvSpec, tiling: ConvTiling) -> int:
 def _streamed(asking: _Asking) -> bool:
     """The largest constants of a tiling that keeps them from now on in pieces; False where there are none."""
     constants = [(request.size, request.buffer.of) for request in asking.requests if request.buffer.kind == "constants"]
-    kept = [(size, -k) for size, k in constants if asking.tilings[k].constants == "resident"]
-    if not kept:
+    resident = [(size, -k) for size, k in constants if asking.tilings[k].constants == "resident"]
+    if not resident:
         return False
-    k = -max(kept)[1]
+    k = -max(resident)[1]
     tiling = asking.tilings[k].model_copy(update={"constants": "streamed"})
     product = product_of(asking.target_graph.operators[asking.layout.start + k])
-    if product is not None and isinstance(tiling, ConvTiling) and (most := asking.splits(k)):
+    if product is not None and isinstance(tiling, ConvTiling) and (largest_n1 := asking.splits(k)):
         # two chunks take no more of L1 than all weights did, or the two larger ones
-        whole, n1 = tiling.weights == "resident", _live_n1(product, tiling)
-        k1, step = product.k1 if whole else tiling.chunk_k1, product.n1_step
-        n1 = max(step, min(most, n1 // 2 if whole else n1) // step * step)
+        resident_weights, n1 = tiling.weights == "resident", _live_n1(product, tiling)
+        k1, step = product.k1 if resident_weights else tiling.chunk_k1, product.n1_step
+        n1 = max(step, min(largest_n1, n1 // 2 if resident_weights else n1) // step * step)
         tiling = tiling.model_copy(update={"weights": "streamed", "chunk_n1": n1, "chunk_k1": k1})
     asking.take(k, tiling)
     return True
@@ -129,23 +131,23 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
     return -max(tiles)[1] if tiles else None
 
 
-def _smaller(target_graph: TargetGraph, layout: Blocks, k: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
-    """A tiling, legal of the leader, with which operator k's tile takes no more than `room` blocks of UB; None where there is none."""
-    spec, rows = target_graph.operators[layout.start + k], layout.rows(k)
+def _smaller(target_graph: TargetGraph, layout: Blocks, index: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
+    """A tiling, legal of the leader, with which the tile of operator `index` takes at most `room` blocks of UB, or None."""
+    spec, rows = target_graph.operators[layout.start + index], layout.rows(index)
     product, first = product_of(spec), product_of(target_graph.operators[layout.start + leader])
     if product is not None and first is not None and isinstance(tiling, ConvTiling):
         lanes = min(product.residual_lanes, product.result_lanes)
         if lanes < first.result_lanes:  # a tile of a residual, or of sums, is larger than one of the leader's results
             room = room * lanes // first.result_lanes // _ALIGN * _ALIGN
-        return narrow_tiling(target_graph, first, rows, layout.inside[k], tiling, room) if room else None
-    mine = as_vector_op(spec)
+        return narrow_tiling(target_graph, first, rows, layout.inside[index], tiling, room) if room else None
+    vector_op = as_vector_op(spec)
     dtype = target_graph.type_of(spec.y)
-    found = mine.slot_tiling(rows, room, dtype)
-    if _slot(mine, found, dtype) > room:
-        found = mine.columns_tiling(room, room, dtype) or found
-    if _slot(mine, found, dtype) > room:
+    smaller = vector_op.slot_tiling(rows, room, dtype)
+    if _slot(vector_op, smaller, dtype) > room:
+        smaller = vector_op.columns_tiling(room, room, dtype) or smaller
+    if _slot(vector_op, smaller, dtype) > room:
         return None
-    return found.model_copy(update={"constants": tiling.constants})
+    return smaller.model_copy(update={"constants": tiling.constants})
 
 
 def _slot(spec: OnVector, tiling: VectorTiling, dtype: DataType) -> int:

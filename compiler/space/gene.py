@@ -57,13 +57,15 @@ def _row(tiling: Tiling) -> tuple[int, ...]:
     return bits, tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1
 
 
-def _tiling(bits: int, a: int, b: int, c: int, d: int, e: int) -> Tiling:
+def _tiling(bits: int, *sizes: int) -> Tiling:
     constants = "streamed" if bits & _CONSTANTS else "resident"
     if not bits & _CONV:
-        return VectorTiling(tile_planes=a, tile_rows=b, tile_columns=c, constants=constants, fed=bool(bits & _FED))
+        planes, rows, columns, _, _ = sizes
+        return VectorTiling(tile_planes=planes, tile_rows=rows, tile_columns=columns, constants=constants, fed=bool(bits & _FED))
     weights, order = "streamed" if bits & _STREAMED else "resident", "n" if bits & _N_OUTER else "m"
     return ConvTiling.model_validate(
-        {"weights": weights, "chunk_n1": a, "chunk_k1": b, "tile_m": c, "tile_n1": d, "tile_k1": e, "order": order, "constants": constants}
+        {"weights": weights, "order": order, "constants": constants}
+        | dict(zip(("chunk_n1", "chunk_k1", "tile_m", "tile_n1", "tile_k1"), sizes, strict=True))
     )
 
 

@@ -22,19 +22,19 @@ def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
         counts = sorted({*block_counts(target_graph, k, k + 1), rows_needed(target_graph)[k].size})
         narrow = Gene(k, k + 1)
         wide = narrow._replace(cores=tuple(range(target_graph.machine.cores)), split="channels")
-        fewest, most = fewest_strips(target_graph, k, k + 1), min(MAX_STRIPS, spec.out_w)
-        cuts = [fewest << i for i in range((most // fewest).bit_length())]
+        fewest, finest = fewest_strips(target_graph, k, k + 1), min(MAX_STRIPS, spec.out_w)
+        cuts = [fewest << i for i in range((finest // fewest).bit_length())]
         candidates = (
             gene._replace(blocks=blocks, prefetch=prefetch)
             for gene in (narrow, wide, *(narrow._replace(columns=columns) for columns in cuts))
             for prefetch in (2, 1)
             for blocks in counts
         )
-        found = next((g for g in candidates if decode(target_graph, g) is not None), None)
-        if found is None:
+        fitting = next((g for g in candidates if decode(target_graph, g) is not None), None)
+        if fitting is None:
             sizes = ", ".join(f"{size:,} B of {name}" for name, size in target_graph.machine.buffers_bytes.present_sizes.items())
             return Infeasible(spec.name, f"no tiling fits {sizes}")
-        genes.append(found)
+        genes.append(fitting)
     return tuple(genes)
 
 

@@ -26,9 +26,9 @@ def within_level(target_graph: TargetGraph, gene: Gene, level: str) -> Gene:
     The shared memory is divided among all segments of a program, so what they may have of it is what they were decoded for.
     """
     grants, wanted = memory_grants(target_graph.machine), grant_of(target_graph, level)
-    mine, theirs = grants[gene.grant], grants[wanted]
-    if mine.shared_bytes == theirs.shared_bytes:
-        if mine.l1_bytes <= theirs.l1_bytes:
+    granted, theirs = grants[gene.grant], grants[wanted]
+    if granted.shared_bytes == theirs.shared_bytes:
+        if granted.l1_bytes <= theirs.l1_bytes:
             return gene
         needs = l1_of(target_graph, gene)
         if needs is not None and needs <= theirs.l1_bytes:

@@ -48,12 +48,12 @@ def _pick(genome: Genome, rng: np.random.Generator) -> int:
     return int(rng.integers(len(genome)))
 
 
-def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
-    """What comes behind stays at the ends of L1 where it is, and is timed as it was."""
-    behind = genome[i + width :]
-    if behind and _turns(genes) != _turns(genome[i : i + width]):
-        behind = (_turned(behind[0]), *behind[1:])
-    return (*genome[:i], *genes, *behind)
+def _swap(genome: Genome, index: int, *genes: Gene, width: int = 1) -> Genome:
+    """Genome with other genes from `index` on; those behind stay at the same ends of L1, and are timed as before."""
+    following = genome[index + width :]
+    if following and _turns(genes) != _turns(genome[index : index + width]):
+        following = (_turned(following[0]), *following[1:])
+    return (*genome[:index], *genes, *following)
 
 
 def _turns(genes: Sequence[Gene]) -> bool:
@@ -69,11 +69,11 @@ def _granted(target_graph: TargetGraph, gene: Gene) -> TargetGraph:
     return limited_to(target_graph, memory_grants(target_graph.machine)[gene.grant])
 
 
-def _over(gene: Gene, each: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """What a gene says of each of its operators, of others: nothing of those that it does not have."""
-    known = dict(zip(range(gene.start, gene.stop), each, strict=True)) if each else {}
-    kept = tuple(known.get(k, 0) for k in range(start, stop))
-    return kept if any(kept) else ()
+def _over(gene: Gene, settings: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+    """A setting per operator of a gene, for operators [start, stop): 0 for those that it does not have."""
+    by_operator = dict(zip(range(gene.start, gene.stop), settings, strict=True)) if settings else {}
+    selected = tuple(by_operator.get(k, 0) for k in range(start, stop))
+    return selected if any(selected) else ()
 
 
 def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gene:
@@ -83,7 +83,7 @@ def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gen
     fewer rows, rows are split where channels cannot be, there are strips where rows alone do not fit L1, and no passes where there cannot
     be so many.
     """
-    choices, on_vector = (_over(gene, each, start, stop) for each in (gene.choices, gene.on_vector))
+    choices, on_vector = (_over(gene, settings, start, stop) for settings in (gene.choices, gene.on_vector))
     counts = block_counts(target_graph, start, stop)
     up, down = max(0, gene.start - start), max(0, start - gene.start)
     cached = -1 if gene.cached == -1 else gene.cached << up >> down
@@ -106,8 +106,8 @@ def split_segment(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
         return None
     i = longer[int(rng.integers(len(longer)))]
     gene = genome[i]
-    at = int(rng.integers(gene.start + 1, gene.stop))
-    return _swap(genome, i, *_cut(target_graph, gene, at))
+    border = int(rng.integers(gene.start + 1, gene.stop))
+    return _swap(genome, i, *_cut(target_graph, gene, border))
 
 
 def _cut(target_graph: TargetGraph, gene: Gene, at: int) -> tuple[Gene, Gene]:
@@ -132,10 +132,10 @@ def shift_border(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
         return None
     i = int(rng.integers(len(genome) - 1))
     a, b = genome[i], genome[i + 1]
-    at = a.stop + int(rng.choice([-2, -1, 1, 2]))
-    if not a.start < at < b.stop:
+    border = a.stop + int(rng.choice([-2, -1, 1, 2]))
+    if not a.start < border < b.stop:
         return None
-    return _swap(genome, i, resized(target_graph, a, a.start, at), resized(target_graph, b, at, b.stop), width=2)
+    return _swap(genome, i, resized(target_graph, a, a.start, border), resized(target_graph, b, border, b.stop), width=2)
 
 
 def toggle_held(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -147,9 +147,9 @@ def toggle_held(target_graph: TargetGraph, genome: Genome, rng: np.random.Genera
     if rng.random() < 0.2:
         return holding(genome, () if len(asked) == len(tensors) else tensors)
     index = tensors[int(rng.integers(len(tensors)))].birth
-    some = [each for each in tensors if each.birth <= index <= each.death]
+    some = [tensor for tensor in tensors if tensor.birth <= index <= tensor.death]
     one = some[int(rng.integers(len(some)))]
-    return holding(genome, [each for each in tensors if (each in asked) != (each == one)])
+    return holding(genome, [tensor for tensor in tensors if (tensor in asked) != (tensor == one)])
 
 
 def cut_on_chip(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -157,10 +157,10 @@ def cut_on_chip(target_graph: TargetGraph, genome: Genome, rng: np.random.Genera
     cut = split_segment(target_graph, genome, rng)
     if cut is None:
         return None
-    at = next(i for i, (new, old) in enumerate(zip(cut, genome, strict=False)) if new != old)
-    asked = {each.storage for each in wanted(target_graph, cut)}
-    found = [each for each in cut_tensors(target_graph, cut) if each.storage in asked or each.birth <= at < each.death]
-    return holding(cut, found)
+    index = next(i for i, (new, old) in enumerate(zip(cut, genome, strict=False)) if new != old)
+    asked = {tensor.storage for tensor in wanted(target_graph, cut)}
+    persistent = [tensor for tensor in cut_tensors(target_graph, cut) if tensor.storage in asked or tensor.birth <= index < tensor.death]
+    return holding(cut, persistent)
 
 
 def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -169,8 +169,8 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
     i = _pick(genome, rng)
     gene = genome[i]
     if target_graph.images > 1 and rng.random() < 0.4:
-        others = KNOBS["images"].others(target_graph, gene)
-        changed = recut(gene, blocks=1, images=others[int(rng.integers(len(others)))])
+        alternatives = KNOBS["images"].others(target_graph, gene)
+        changed = recut(gene, blocks=1, images=alternatives[int(rng.integers(len(alternatives)))])
         return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
     if gene.columns > 1 and rng.random() < 0.3:
         columns = nearest_strips(_granted(target_graph, gene), gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
@@ -178,14 +178,14 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
     counts = block_counts(target_graph, gene.start, gene.stop)
     if len(counts) < 2:
         return None
-    at = counts.index(gene.blocks) if gene.blocks in counts else 0
+    position = counts.index(gene.blocks) if gene.blocks in counts else 0
     if rng.random() < 0.7:
-        at = int(np.clip(at + rng.choice([-2, -1, 1, 2]), 0, len(counts) - 1))
+        position = int(np.clip(position + rng.choice([-2, -1, 1, 2]), 0, len(counts) - 1))
     else:
-        at = int(rng.integers(len(counts)))
-    if counts[at] == gene.blocks:
+        position = int(rng.integers(len(counts)))
+    if counts[position] == gene.blocks:
         return None
-    changed = recut(gene, blocks=counts[at])
+    changed = recut(gene, blocks=counts[position])
     return _swap(genome, i, recut(changed, cores=working_cores(target_graph, changed)))
 
 
@@ -225,8 +225,8 @@ def change_window(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
     gene = genome[i]
     once = gene.blocks == 1 and target_graph.images == gene.images
     choices = [(1, False), *((window, True) for window in ((1,) if once else WINDOWS))]
-    others = [choice for choice in choices if choice != (gene.window, gene.sliding)]
-    window, sliding = others[int(rng.integers(len(others)))]
+    alternatives = [choice for choice in choices if choice != (gene.window, gene.sliding)]
+    window, sliding = alternatives[int(rng.integers(len(alternatives)))]
     return _swap(genome, i, gene._replace(window=window, sliding=sliding))
 
 
@@ -250,8 +250,10 @@ def draw_setting(knob: Knob) -> Move:
         if len(genome) <= first:
             return None
         i = int(rng.integers(first, len(genome)))
-        others = knob.others(target_graph, genome[i])
-        return _swap(genome, i, recut(genome[i], **{knob.name: others[int(rng.integers(len(others)))]})) if others else None
+        alternatives = knob.others(target_graph, genome[i])
+        return (
+            _swap(genome, i, recut(genome[i], **{knob.name: alternatives[int(rng.integers(len(alternatives)))]})) if alternatives else None
+        )
 
     return change_setting
 
@@ -299,10 +301,10 @@ def change_tiling(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 def drawn_passes(target_graph: TargetGraph, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
     """Into how many passes of each kind a gene is divided by chance, beside what it is now; 1 not among them."""
     counts = pass_counts(target_graph, gene.start, gene.stop), input_counts(target_graph, gene.start, gene.stop)
-    most = _MOST_PASSED // (gene.stop - gene.start)
+    largest = _MOST_PASSED // (gene.stop - gene.start)
     passes, inputs = (
-        tuple(count for count in mine if count * others <= most)
-        for mine, others in zip(counts, (gene.input_passes, gene.passes), strict=True)
+        tuple(count for count in options if count * factor <= largest)
+        for options, factor in zip(counts, (gene.input_passes, gene.passes), strict=True)
     )
     return {"passes": passes, "input_passes": inputs}
 
@@ -317,8 +319,8 @@ def change_passes(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
         return None
     i, key, counts = able[int(rng.integers(len(able)))]
     gene = genome[i]
-    others = [count for count in (1, *counts) if count != getattr(gene, key)]
-    changed = recut(gene, split="rows", **{key: others[int(rng.integers(len(others)))]})
+    alternatives = [count for count in (1, *counts) if count != getattr(gene, key)]
+    changed = recut(gene, split="rows", **{key: alternatives[int(rng.integers(len(alternatives)))]})
     if gene.blocks > 1 and rng.random() < 0.5:
         fewer = [count for count in block_counts(target_graph, gene.start, gene.stop) if count < gene.blocks]
         changed = recut(changed, blocks=fewer[int(rng.integers(len(fewer)))])
@@ -338,17 +340,17 @@ def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
         first = int(rng.integers(count))
         cores = tuple(sorted((first + c) % count for c in range(width)))
         return None if set(cores) == set(gene.cores) else _swap(genome, i, gene._replace(cores=cores))
-    at = bisect_left(options := widths(target_graph), width)
-    wanted = options[int(np.clip(at + rng.choice([-1, 1]), 0, len(options) - 1))]
+    position = bisect_left(options := widths(target_graph), width)
+    wanted = options[int(np.clip(position + rng.choice([-1, 1]), 0, len(options) - 1))]
     if wanted == width:
         return None
     counts = [c for c in block_counts(target_graph, gene.start, gene.stop) if c >= gene.blocks]
     shared = (recut(gene, blocks=c, split=split) for split in sorted(get_args(Split), key=lambda s: s != gene.split) for c in counts)
-    found = next((g for g in shared if wanted == 1 or g.split in splits(target_graph, g, wanted)), None)
-    if found is None:
+    fitting = next((g for g in shared if wanted == 1 or g.split in splits(target_graph, g, wanted)), None)
+    if fitting is None:
         return None
     nearest = dict.fromkeys([*gene.cores, *((gene.cores[0] + c) % count for c in range(count))])
-    return _swap(genome, i, recut(found, cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else found.split))
+    return _swap(genome, i, recut(fitting, cores=tuple(sorted(list(nearest)[:wanted])), split="rows" if wanted == 1 else fitting.split))
 
 
 def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -392,21 +394,21 @@ OF_PROGRAMS |= {name for name, knob in _DRAWN.items() if knob.outside}
 """Moves of borders, and of knobs that are outside (`knobs.Knob`); all others change a segment by itself."""
 
 
-def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
+def crossover(one: Genome, second: Genome, rng: np.random.Generator) -> Genome | None:
     """The first parent with a stretch of the second: between neighbouring borders that both have, and where they differ as segments alone.
 
     What is held and loaded ahead comes with the stretch, and so do its ends of L1, but not those of what is behind.
     """
-    borders = sorted({g.start for g in a} & {g.start for g in b})
+    borders = sorted({g.start for g in one} & {g.start for g in second})
     stretches = []
-    for start, stop in zip(borders, [*borders[1:], a[-1].stop], strict=True):
-        mine, theirs = ([g for g in each if start <= g.start < stop] for each in (a, b))
-        if [bare(g) for g in mine] != [bare(g) for g in theirs]:
-            stretches.append((a.index(mine[0]), len(mine), theirs))
+    for start, stop in zip(borders, [*borders[1:], one[-1].stop], strict=True):
+        ours, theirs = ([g for g in genome if start <= g.start < stop] for genome in (one, second))
+        if [bare(g) for g in ours] != [bare(g) for g in theirs]:
+            stretches.append((one.index(ours[0]), len(ours), theirs))
     if not stretches:
         return None
     first, width, theirs = stretches[int(rng.integers(len(stretches)))]
-    return _swap(a, first, *theirs, width=width)
+    return _swap(one, first, *theirs, width=width)
 
 
 def random_genome(target_graph: TargetGraph, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
@@ -432,14 +434,14 @@ def on_random_cores(target_graph: TargetGraph, gene: Gene, rng: np.random.Genera
 
 def repaired(target_graph: TargetGraph, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
     """Segments that do not fit are cut in half until they do; None where a single operator does not."""
-    at = 0
-    while at < len(genome):
-        parts = _parts_that_fit(target_graph, genome[at], fits)
+    index = 0
+    while index < len(genome):
+        parts = _parts_that_fit(target_graph, genome[index], fits)
         if parts is None:
             return None
-        if parts[0] is not genome[at]:
-            genome = _swap(genome, at, *parts)
-        at += len(parts)
+        if parts[0] is not genome[index]:
+            genome = _swap(genome, index, *parts)
+        index += len(parts)
     return genome
 
 
@@ -451,10 +453,10 @@ def _parts_that_fit(target_graph: TargetGraph, gene: Gene, fits: Callable[[Gene]
         smaller = (recut(gene, blocks=count) for count in block_counts(target_graph, gene.start, gene.stop) if count > gene.blocks)
         one = next(filter(fits, smaller), None)
         return None if one is None else (one,)
-    found = list[Gene]()
+    genes = list[Gene]()
     for half in _cut(target_graph, gene, (gene.start + gene.stop) // 2):
         parts = _parts_that_fit(target_graph, half, fits)
         if parts is None:
             return None
-        found += parts
-    return tuple(found)
+        genes += parts
+    return tuple(genes)

@@ -22,10 +22,10 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 def ordered(target_graph: TargetGraph, order: Order) -> TargetGraph:
     """The unit with its operators in such an order, whichever it has them in."""
     if order == "file":
-        found = sorted(range(len(target_graph.operators)), key=lambda k: target_graph.operators[k].tag)
+        order_of_operators = sorted(range(len(target_graph.operators)), key=lambda k: target_graph.operators[k].tag)
     else:
-        found = _depth_first(target_graph)
-    return target_graph if found == list(range(len(found))) else permute(target_graph, tuple(found))
+        order_of_operators = _depth_first(target_graph)
+    return target_graph if order_of_operators == list(range(len(order_of_operators))) else permute(target_graph, tuple(order_of_operators))
 
 
 def _depth_first(target_graph: TargetGraph) -> list[int]:
@@ -63,6 +63,6 @@ def _tails(target_graph: TargetGraph) -> list[int]:
         products[k] |= spec.runs_on == "CUBE"
         if not products[k]:
             tails[k] += spec.y.planes * storage.h * storage.row_blocks
-    most = sum(tails)
+    longest = sum(tails)
     ends = zip(tails, products, target_graph.operators, strict=True)
-    return [most + tail if not mine else tail if spec.runs_on == "CUBE" else 0 for tail, mine, spec in ends]
+    return [longest + tail if not on_path else tail if spec.runs_on == "CUBE" else 0 for tail, on_path, spec in ends]

@@ -57,31 +57,31 @@ def cut_tensors(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
     saved: dict[int, int] = {}
     refused, cores = set[int](), [working_cores(target_graph, gene) for gene in genome]
     for index, gene in enumerate(genome):
-        mine = cores[index]
-        for at, moved in _crossing(target_graph, gene.start, gene.stop):
-            birth, _ = lives.get(at, (index, index))
-            if gene.columns > 1 or gene.images > 1 or len(mine) > 1 or mine != cores[birth]:
-                refused.add(at)
-            lives[at], saved[at] = (birth, index), saved.get(at, 0) + moved
+        gene_cores = cores[index]
+        for storage, moved in _crossing(target_graph, gene.start, gene.stop):
+            birth, _ = lives.get(storage, (index, index))
+            if gene.columns > 1 or gene.images > 1 or len(gene_cores) > 1 or gene_cores != cores[birth]:
+                refused.add(storage)
+            lives[storage], saved[storage] = (birth, index), saved.get(storage, 0) + moved
     have, makers = room_blocks(target_graph.machine, Memory.L1), first_makers(target_graph)
     return [
-        CutTensor(at, makers[at], blocks, birth, death, saved[at])
-        for at, (birth, death) in lives.items()
-        if at not in refused and (blocks := held_blocks(target_graph, at)) < have
+        CutTensor(storage, makers[storage], blocks, birth, death, saved[storage])
+        for storage, (birth, death) in lives.items()
+        if storage not in refused and (blocks := held_blocks(target_graph, storage)) < have
     ]
 
 
 @lru_cache(maxsize=1 << 14)
 def _crossing(target_graph: TargetGraph, start: int, stop: int) -> tuple[tuple[int, int], ...]:
     """(storage, blocks that operators [start, stop) store of it, and that they load, each once) of what crosses their borders."""
-    number, found, operators = storage_numbers(target_graph), [], target_graph.operators[start:stop]
+    number, crossing, operators = storage_numbers(target_graph), [], target_graph.operators[start:stop]
     for name, stored, _ in border_tensors(target_graph, start, stop):
-        at = number[name]
-        made = {plane for spec in operators if spec.y.storage == at for plane in range(spec.y.plane, spec.y.plane + spec.y.planes)}
-        reads = (read for spec in operators for read in spec.reads if read.storage == at)
+        storage = number[name]
+        planes = {plane for spec in operators if spec.y.storage == storage for plane in range(spec.y.plane, spec.y.plane + spec.y.planes)}
+        reads = (read for spec in operators for read in spec.reads if read.storage == storage)
         read = {plane for piece in reads for plane in range(piece.plane, piece.plane + piece.planes)}
-        found.append((at, (stored + len(read - made)) * target_graph.storages[at].plane_blocks * target_graph.images))
-    return tuple(found)
+        crossing.append((storage, (stored + len(read - planes)) * target_graph.storages[storage].plane_blocks * target_graph.images))
+    return tuple(crossing)
 
 
 def wanted(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
@@ -92,16 +92,16 @@ def wanted(target_graph: TargetGraph, genome: Genome) -> list[CutTensor]:
         gene = genome[bisect_right(starts, maker) - 1]
         return bool(gene.held >> (maker - gene.start) & 1)
 
-    return [each for each in cut_tensors(target_graph, genome) if asked(each.maker)]
+    return [tensor for tensor in cut_tensors(target_graph, genome) if asked(tensor.maker)]
 
 
 def holding(genome: Genome, tensors: Sequence[CutTensor]) -> Genome:
     """The genome that asks for these, and for no others."""
     bits = [0] * len(genome)
     starts = [gene.start for gene in genome]
-    for each in tensors:
-        at = bisect_right(starts, each.maker) - 1
-        bits[at] |= 1 << each.maker - starts[at]
+    for tensor in tensors:
+        index = bisect_right(starts, tensor.maker) - 1
+        bits[index] |= 1 << tensor.maker - starts[index]
     return tuple([gene if gene.held == held else gene._replace(held=held) for gene, held in zip(genome, bits, strict=True)])
 
 
@@ -112,48 +112,52 @@ class HeldLayout:
         cores = [working_cores(target_graph, gene) for gene in genome]
         crossing = [_crossing_storages(target_graph, gene.start, gene.stop) for gene in genome]
         self._room, self._segments = room_blocks(target_graph.machine, Memory.L1), len(genome)
-        self._bits = [1 << each.storage for each in tensors]
-        self._touching = [[at for at in range(each.birth, each.death + 1) if each.storage in crossing[at]] for each in tensors]
+        self._bits = [1 << tensor.storage for tensor in tensors]
+        self._touching = [
+            [index for index in range(tensor.birth, tensor.death + 1) if tensor.storage in crossing[index]] for tensor in tensors
+        ]
         of_core: dict[int, dict[int, int]] = {}
-        for at, each in enumerate(tensors):
-            of_core.setdefault(cores[each.birth][0], {})[each.storage] = at
+        for index, tensor in enumerate(tensors):
+            of_core.setdefault(cores[tensor.birth][0], {})[tensor.storage] = index
         self._cores = list[tuple[Ints, Ints, NDArray[np.bool_]]]()  # tensors of each as they take places, their lives, segments on it
-        for core, mine in of_core.items():
-            order, spans = lives_in_order(target_graph, {at: (tensors[k].birth, tensors[k].death) for at, k in mine.items()})
-            self._cores.append((np.array([mine[at] for at in order]), spans, np.array([core in others for others in cores])))
+        for core, tensor_of in of_core.items():
+            order, spans = lives_in_order(target_graph, {index: (tensors[k].birth, tensors[k].death) for index, k in tensor_of.items()})
+            self._cores.append(
+                (np.array([tensor_of[index] for index in order]), spans, np.array([core in segment_cores for segment_cores in cores]))
+            )
 
     def of(self, taken: Sequence[bool]) -> list[Space]:
-        """What every segment has of the tensors that are taken, whether it fits or not."""
+        """Space of every segment under the tensors that are taken, whether it fits or not."""
         beside, blocks, some = np.zeros(self._segments, np.int64), np.empty(self._segments, np.int64), np.array(taken, np.bool_)
-        for order, spans, there in self._cores:
+        for order, spans, on_core in self._cores:
             place_persistent(spans, some[order], self._room, np.empty(len(order), np.int64), blocks)
-            np.maximum(beside, blocks, out=beside, where=there)
+            np.maximum(beside, blocks, out=beside, where=on_core)
         storages = [0] * self._segments
         for bit, touching in compress(zip(self._bits, self._touching, strict=True), taken):
-            for at in touching:
-                storages[at] |= bit
+            for segment in touching:
+                storages[segment] |= bit
         return list(zip(storages, beside.tolist(), strict=True))
 
 
 @lru_cache(maxsize=1 << 14)
 def _crossing_storages(target_graph: TargetGraph, start: int, stop: int) -> frozenset[int]:
-    """What operators [start, stop) make and read beyond them."""
-    return frozenset(at for at, _ in _crossing(target_graph, start, stop))
+    """Storages that operators [start, stop) share with others."""
+    return frozenset(storage for storage, _ in _crossing(target_graph, start, stop))
 
 
 def spaces(target_graph: TargetGraph, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:
-    """What every segment has of the tensors that genes ask for, as many as fit.  fits: whether a gene does, with its space."""
+    """Space of every segment under the tensors that genes ask for, as many as fit.  fits: whether a gene does, with its space."""
     asked = sorted(wanted(target_graph, genome), key=lambda each: each.rank)
     layout = HeldLayout(target_graph, genome, asked)
-    found = layout.of([True] * len(asked))
-    if all(space == FREE or fits(gene, space) for gene, space in zip(genome, found, strict=True)):
-        return found
-    taken, found = [False] * len(asked), [FREE] * len(genome)
-    for at in range(len(asked)):
-        taken[at] = True
+    fitting = layout.of([True] * len(asked))
+    if all(space == FREE or fits(gene, space) for gene, space in zip(genome, fitting, strict=True)):
+        return fitting
+    taken, fitting = [False] * len(asked), [FREE] * len(genome)
+    for index in range(len(asked)):
+        taken[index] = True
         more = layout.of(taken)
-        if all(fits(gene, new) for gene, new, old in zip(genome, more, found, strict=True) if new != old):
-            found = more
+        if all(fits(gene, new) for gene, new, old in zip(genome, more, fitting, strict=True) if new != old):
+            fitting = more
         else:
-            taken[at] = False
-    return found
+            taken[index] = False
+    return fitting

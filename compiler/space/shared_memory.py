@@ -1,4 +1,4 @@
-"""What a plan keeps in the memory that all cores share, by fixed rules: the last step of `space.decode`, of all segments at once.
+"""Residents of the memory that all cores share, by fixed rules: the last step of `space.decode`, of all segments at once.
 
 | candidate                | lives                                        | saves                                            |
 |--------------------------|----------------------------------------------|--------------------------------------------------|
@@ -48,21 +48,21 @@ def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan,
     plans = [plan for plan, _ in segments]
     if target_graph.machine.shared is None:
         return plans
-    kept = _kept(
+    shared_candidates = _kept(
         [*_tensors(target_graph, segments), *_weights(target_graph, segments)],
         len(plans),
         target_graph.machine.buffer_blocks(Memory.SHARED),
     )
-    tensors = {each.name for each in kept if not each.weights}
-    weights = {(each.birth, each.name) for each in kept if each.weights}
-    found = []
+    tensors = {candidate.name for candidate in shared_candidates if not candidate.weights}
+    weights = {(candidate.birth, candidate.name) for candidate in shared_candidates if candidate.weights}
+    completed = []
     for index, (plan, start) in enumerate(segments):
         border = border_tensors(target_graph, start, start + len(plan.operators))
-        shared = tuple([each.name for each in border if each.name in tensors])
+        shared = tuple([candidate.name for candidate in border if candidate.name in tensors])
         staged = tuple([name for name in plan.operators if (index, name) in weights])
         same = shared == plan.shared and staged == plan.staged
-        found.append(plan if same else plan.model_copy(update={"shared": shared, "staged": staged}))
-    return found
+        completed.append(plan if same else plan.model_copy(update={"shared": shared, "staged": staged}))
+    return completed
 
 
 def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
@@ -86,38 +86,38 @@ def without_shared(plan: SegmentPlan) -> SegmentPlan:
 
 def _tensors(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
     storages = {storage.name: storage for storage in target_graph.storages}
-    found: dict[str, _Candidate] = {}
+    candidates: dict[str, _Candidate] = {}
     for index, (plan, start) in enumerate(segments):
         for name, stored, loaded in border_tensors(target_graph, start, start + len(plan.operators)):
             if name in plan.held:
                 continue
             storage = storages[name]
             moved = (stored + loaded * plan.channels) * storage.plane_blocks * storage.n
-            known = found.get(name) or _Candidate(name, False, storage.n * storage.image_blocks, index, index, 0)
-            found[name] = known._replace(death=index, saved=known.saved + moved)
-    return list(found.values())
+            candidate = candidates.get(name) or _Candidate(name, False, storage.n * storage.image_blocks, index, index, 0)
+            candidates[name] = candidate._replace(death=index, saved=candidate.saved + moved)
+    return list(candidates.values())
 
 
 def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
     """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
-    found = []
+    candidates = []
     for index, (plan, start) in enumerate(segments):
         if plan.passes > 1 or plan.input_passes > 1 or plan.on_vector:
             continue  # channel splits bring their own run of them each, and so do engines
-        again = plan.blocks_of_strips * target_graph.images
+        repeats = plan.blocks_of_strips * target_graph.images
         for k, tiling in enumerate(plan.tilings):
             product = product_of(target_graph.operators[start + k])
             if product is None or not product.stored_weight_blocks or not isinstance(tiling, ConvTiling):
                 continue
             # every core reads them once, or once for each of its iterations; of channels each its own part
-            reads = again if tiling.weights == "streamed" else 1
+            reads = repeats if tiling.weights == "streamed" else 1
             reads = max(reads, plan.dealt) if plan.dealt > 1 else reads
             saved = product.stored_weight_blocks * (reads - 1)
             if saved * BLOCK_BYTES > _overhead(target_graph.machine, product.stored_weight_blocks, reads) * float(
                 target_graph.machine.ddr.deliverable
             ):
-                found.append(_Candidate(plan.operators[k], True, product.stored_weight_blocks, index, index, saved))
-    return found
+                candidates.append(_Candidate(plan.operators[k], True, product.stored_weight_blocks, index, index, saved))
+    return candidates
 
 
 def _overhead(machine: Machine, blocks: int, reads: int) -> int:
@@ -134,14 +134,14 @@ def _kept(candidates: list[_Candidate], segments: int, have: int) -> list[_Candi
     ordered = sorted(candidates, key=lambda c: (-c.saved / (c.blocks * (c.death - c.birth + 1)), c.birth, c.weights, c.name))
     rows = np.array([(c.blocks, c.birth, c.death) for c in ordered], np.int64).reshape(-1, 3)
     taken = _take(rows, np.zeros(segments, np.int64), have)
-    kept = [each for each, fits in zip(ordered, taken.tolist(), strict=True) if fits]
-    while kept and _needed(kept) > have:  # gaps between them: the least is left out
-        kept.pop()
-    return kept
+    fitting = [candidate for candidate, fits in zip(ordered, taken.tolist(), strict=True) if fits]
+    while fitting and _needed(fitting) > have:  # gaps between them: the least is left out
+        fitting.pop()
+    return fitting
 
 
 def _needed(kept: Sequence[_Candidate]) -> int:
-    requests = [BufferRequest(Buffer("tensor", i), each.blocks, each.birth, each.death) for i, each in enumerate(kept)]
+    requests = [BufferRequest(Buffer("tensor", i), candidate.blocks, candidate.birth, candidate.death) for i, candidate in enumerate(kept)]
     return allocate(requests)[1]
 
 

@@ -30,9 +30,9 @@ def fewest_strips(target_graph: TargetGraph, start: int, stop: int) -> int:
     no strips do."""
     if _fits(target_graph, start, stop, 1):
         return 1
-    most = most_strips(target_graph, start, stop)
-    tries = [1 << i for i in range(1, most.bit_length())]
-    enough = next((count for count in (*tries, most) if count > 1 and _fits(target_graph, start, stop, count)), 1)
+    finest = most_strips(target_graph, start, stop)
+    tries = [1 << i for i in range(1, finest.bit_length())]
+    enough = next((count for count in (*tries, finest) if count > 1 and _fits(target_graph, start, stop, count)), 1)
     below = max((count for count in tries if count < enough), default=1)
     while enough - below > 1:
         middle = (below + enough) // 2
@@ -63,10 +63,10 @@ def _fits(target_graph: TargetGraph, start: int, stop: int, columns: int) -> boo
 
 def _has_places(target_graph: TargetGraph, start: int, stop: int, columns: int) -> bool:
     finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in rows_needed(target_graph)[start:stop])))
-    found = largest_strip(target_graph, finest)
-    if isinstance(found, Infeasible):
+    largest = largest_strip(target_graph, finest)
+    if isinstance(largest, Infeasible):
         return False
-    strip, _ = found
+    strip, _ = largest
     operators = strip.operators[start:stop]
     weights = [BufferRequest(Buffer("weights", k), size, k, k, 1 << k) for k, size in enumerate(map(_smallest_chunks, operators)) if size]
     have = room_blocks(target_graph.machine, Memory.L1)
@@ -75,11 +75,10 @@ def _has_places(target_graph: TargetGraph, start: int, stop: int, columns: int) 
 
 
 def _most(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """What the run keeps of tensors in one block, and all of its smallest chunks at once, in blocks of L1: never less than what
-    `_has_places` looks for a place for."""
-    kept = run_of(target_graph, start, stop).allocations.values()
-    heights = ((each, target_graph.storages[each.storage]) for each in kept)
-    tensors = [round_up(each.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for each, storage in heights]
+    """Blocks of L1 for the tensors of a run in one block and all of its smallest chunks at once: never less than `_has_places` asks for."""
+    allocations = run_of(target_graph, start, stop).allocations.values()
+    heights = ((allocation, target_graph.storages[allocation.storage]) for allocation in allocations)
+    tensors = [round_up(allocation.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for allocation, storage in heights]
     return sum(tensors) + sum(map(_smallest_chunks, target_graph.operators[start:stop]))
 
 

@@ -52,11 +52,11 @@ class Structures:
 
     def places(self) -> dict[str, tuple[int, int]]:
         """Structure -> (start, stop) of its first run, of every run that may be a segment."""
-        count, found = len(self.target_graph.operators), dict[str, tuple[int, int]]()
+        count, places = len(self.target_graph.operators), dict[str, tuple[int, int]]()
         for start in range(count):
             for stop in range(start + 1, min(count, start + EVERY_LENGTH) + 1):
-                found.setdefault(self.structure(start, stop), (start, stop))
-        return found
+                places.setdefault(self.structure(start, stop), (start, stop))
+        return places
 
     def _structure(self, start: int, stop: int) -> str:
         target_graph = self.target_graph
@@ -71,7 +71,10 @@ class Structures:
             rows.append(k in target_graph.escapes or any(c >= stop for c in target_graph.consumers[k]))
         if target_graph.machine.shared is not None:  # what may be there, and how large it is as a whole
             rows.append(
-                [(target_graph.storages[at].name in scratch_tensors(target_graph), target_graph.storages[at].image_blocks) for at in names]
+                [
+                    (target_graph.storages[storage].name in scratch_tensors(target_graph), target_graph.storages[storage].image_blocks)
+                    for storage in names
+                ]
             )
         return _short(repr(rows))
 

@@ -24,7 +24,7 @@ Bytes = NDArray[np.uint8]
 
 class _Section(NamedTuple):
     name: str
-    at: int
+    address: int
     size_bytes: int
     fill: Callable[[Bytes], None]
 
@@ -47,16 +47,16 @@ class Constants:
         """Add a section whose bytes `fill` writes into the final array, so that large weights are not copied.  Returns its block."""
         section = _Section(name, self.end, size_bytes, fill)
         self.sections.append(section)
-        self.end = align_block(section.at + section.blocks)
-        return section.at
+        self.end = align_block(section.address + section.blocks)
+        return section.address
 
     def buffers(self) -> list[DdrBuffer]:
-        return [DdrBuffer(section.name, "constant", section.at, section.blocks) for section in self.sections]
+        return [DdrBuffer(section.name, "constant", section.address, section.blocks) for section in self.sections]
 
     def bytes(self) -> Bytes:
         out, end = np.empty(self.end * BLOCK_BYTES, np.uint8), 0
         for section in self.sections:
-            start = section.at * BLOCK_BYTES
+            start = section.address * BLOCK_BYTES
             out[end:start] = 0
             end = start + section.size_bytes
             section.fill(out[start:end])

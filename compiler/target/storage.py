@@ -24,7 +24,7 @@ class StorageSpec:
     """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`.
 
     dtype: of its values.
-    whole: planes of the DDR storage of which this is a run (`segment.channel_splits`), else 0; `planes`: its own.
+    ddr_planes: planes of the DDR storage of which this is a run (`segment.channel_splits`), else 0; `planes`: its own.
 
     In a target graph of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that
     have `pitch` blocks in DDR, 0 where they have no others.
@@ -40,7 +40,7 @@ class StorageSpec:
     dtype: DataType
     first: int = 0
     pitch: int = 0
-    whole: int = 0
+    ddr_planes: int = 0
 
     @property
     def ddr_row_blocks(self) -> int:
@@ -53,4 +53,4 @@ class StorageSpec:
 
     @property
     def image_blocks(self) -> int:
-        return (self.whole or self.planes) * self.plane_blocks
+        return (self.ddr_planes or self.planes) * self.plane_blocks

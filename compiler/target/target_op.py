@@ -25,11 +25,11 @@ from simulator.npu.parts import DataType, Memory
 
 class Strip(NamedTuple):
     """Position of a strip's operator in the whole tensors, in blocks of a row: the first block read of its main input, the first block
-    made of its result, and blocks [own, own + owned) of the result that go to DDR."""
+    made of its result, and blocks [first_owned, first_owned + owned) of the result that go to DDR."""
 
     read: int
-    made: int
-    own: int
+    first_made: int
+    first_owned: int
     owned: int
 
 
@@ -37,12 +37,12 @@ UbKind = Literal["constants", "out", "residual", "overlaid", "arriving", "expand
 
 
 class UbBuffers(NamedTuple):
-    """Buffers in UB of an operator: `slots` of `size` blocks.  kept: for the whole segment if that is repeated."""
+    """Buffers in UB of an operator: `slots` of `size` blocks.  resident: for the whole segment if that is repeated."""
 
     kind: UbKind
     slots: int
     size: int
-    kept: bool = False
+    resident: bool = False
 
 
 class EmitInputs(NamedTuple):

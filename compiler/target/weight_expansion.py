@@ -45,7 +45,7 @@ class Expansion(NamedTuple):
     """The compressed layout of an operator.
 
     overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
-    such a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a
+    such a plane.  resident: streamed weights stay in UB as overlaid blocks, else they come with every chunk.  room: the most blocks of a
     slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept.
     startup: of a record of VECTOR, in cycles."""
 
@@ -54,7 +54,7 @@ class Expansion(NamedTuple):
     planes: int
     taps: int
     runs: tuple[Run, ...]
-    kept: bool = False
+    resident: bool = False
     room: int = 0
     deep: int = 0
     startup: int = 0

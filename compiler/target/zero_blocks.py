@@ -33,8 +33,8 @@ class Panels(NamedTuple):
 
     panels: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
     tiles, of_tiles: IM2COLs of all tiles that have panels, and blocks of k that these bring; changes, of_changes: the same without
-    those that follow a tile of the same k in their chunk; apart, of_apart: of tiles of different k of every chunk.
-    alone, of_alone: panels and blocks where an n tile has one tile of k with panels; only, of_only: where a chunk has one tile with any.
+    those that follow a tile of the same k in their chunk; distinct, of_distinct: of tiles of different k of every chunk.
+    single, of_single: panels and blocks where an n tile has one tile of k with panels; only, of_only: where a chunk has one tile with any.
     """
 
     panels: int
@@ -44,10 +44,10 @@ class Panels(NamedTuple):
     of_tiles: int
     changes: int
     of_changes: int
-    apart: int
-    of_apart: int
-    alone: int
-    of_alone: int
+    distinct: int
+    of_distinct: int
+    single: int
+    of_single: int
     only: int
     of_only: int
 
@@ -175,9 +175,13 @@ def count_loads(panels: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bo
     """
     reloads = n_outer and tiles_m > 1
     copies, moved = (
-        (panels.apart, panels.of_apart) if stay[0] else (panels.tiles, panels.of_tiles) if reloads else (panels.changes, panels.of_changes)
+        (panels.distinct, panels.of_distinct)
+        if stay[0]
+        else (panels.tiles, panels.of_tiles)
+        if reloads
+        else (panels.changes, panels.of_changes)
     )
     once, of_once = (
-        (panels.panels, panels.blocks) if stay[1] else (panels.alone, panels.of_alone) if n_outer else (panels.only, panels.of_only)
+        (panels.panels, panels.blocks) if stay[1] else (panels.single, panels.of_single) if n_outer else (panels.only, panels.of_only)
     )
     return tiles_m * copies, moved, once + tiles_m * (panels.panels - once), of_once + tiles_m * (panels.blocks - of_once)

@@ -196,7 +196,7 @@ def test_operators_in_no_topological_order(case: Case) -> None:
         found = Compiler(case.target_graph).compile(wrong)
         assert isinstance(found, Infeasible)
         assert found.where == where
-        assert "expected" in found.what
+        assert "expected" in found.reason
 
 
 def test_a_machine_that_is_too_small() -> None:
@@ -205,7 +205,7 @@ def test_a_machine_that_is_too_small() -> None:
     case = make_case(small_model("residual_block"), machine, DataType.float16)
     found = layer_by_layer(case.target_graph)
     assert isinstance(found, Infeasible)
-    assert "1,024 B of L1" in found.what
+    assert "1,024 B of L1" in found.reason
     assert found.where in {spec.name for spec in case.target_graph.operators}
 
 

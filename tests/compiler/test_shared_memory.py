@@ -224,7 +224,7 @@ def test_residents_that_live_at_once_lie_apart() -> None:
     by_first = {r.first: r for r in places.residents}
     assert places.need == 10
     assert (by_first[100].birth, by_first[100].death, by_first[200].death) == (0, 1, 2)
-    assert by_first[300].at == by_first[100].at
+    assert by_first[300].block == by_first[100].block
     assert [places.residents[k].first for k in by_first[300].after] == [100]
     assert by_first[100].after == by_first[200].after == ()
 

@@ -148,7 +148,7 @@ class Trial:
         for name, one in doubtful.items():
             if name in self.expected and not np.isfinite(self.reference.values[name]).all():  # those of the model as it is are
                 return CHANGED
-            if one.exact or not rounding_explains(self.sample, name, checked.made[name], target.dtype):
+            if one.exact or not rounding_explains(self.sample, name, checked.outputs[name], target.dtype):
                 if self._is_beyond():
                     return BEYOND
                 raise EndError("wrong", "value", f"{name!r}: {one}")

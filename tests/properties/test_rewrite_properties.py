@@ -36,7 +36,7 @@ def steps(rng: Rng, shapes: dict[str, Shape], x: str) -> tuple[tuple[str, ...], 
         elif kind == "scale_shift":
             out.append(Step(kind, scale=rng.standard_normal(c).astype(np.float32), shift=rng.standard_normal(c).astype(np.float32)))
         elif kind == "same":
-            out += [Step("keep", kept=0), Step("relu"), Step("rsub", kept=0)]
+            out += [Step("keep", register=0), Step("relu"), Step("rsub", register=0)]
         elif kind == "again":
             out.append(Step("max", operand=0))
         elif kind == "nothing":

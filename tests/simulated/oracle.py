@@ -20,7 +20,7 @@ from tests.simulated.scenarios import KEY, VOLATILE, Computed, Rows, keys, plain
 from tests.simulated.session import MIRROR, OUT, STORE, Disks, Ended
 from tuner.log import dataset, part
 from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, read_dataset
-from tuner.log.part import Mark, PartFile
+from tuner.log.part import PartFile, PartMark
 from tuner.log.read import read_log
 from tuner.log.task_numbers import count
 from tuner.platform.actors import FarmError
@@ -96,7 +96,7 @@ def read_once(parts: Parts) -> Iterator[None]:
     Only that one is Parquet; the others have the mark of a part behind a stream of the same columns.  Half of a seed's time would be that.
     """
 
-    def encoded(table: pa.Table, mark: Mark) -> bytes:
+    def encoded(table: pa.Table, mark: PartMark) -> bytes:
         if not mark.number % PARSED:
             return part.encoded(table, mark)
         with mock.patch.object(part, "_parquet", _streamed):
@@ -154,7 +154,7 @@ def _beginning(computed: Computed, run: SimPlace, parts: Parts, verified: bool) 
                 rows[name] += each.rows
     if verified and all([*run.glob(f"{name}/*")] for name in DATASETS):
         for fault in verify_run(run):
-            raise SimulationError(f"log verify: {fault.file}: {fault.what}")
+            raise SimulationError(f"log verify_run: {fault.file}: {fault.problem}")
     return rows
 
 

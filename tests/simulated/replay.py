@@ -86,7 +86,7 @@ def job_digest(job: Job | Training, heard: str) -> str:
     """heard: digest of everything that its actor was told.  Asks that must not be tried are not part of it, nor is time."""
     if isinstance(job, Training):
         return _sha(f"training {job.number} {job.version} {job.models} {_sha(job.rows)} {job.prior and job.prior.version} {heard}".encode())
-    own = " ".join(map(_sha, job.own))
+    own = " ".join(map(_sha, job.island_findings))
     what = f"{job.epoch} {job.island} {job.version} {job.models} {job.programs} {job.readings}"
     return _sha(f"{what} {_sha(job.state)} [{own}] {heard}".encode())
 
@@ -177,7 +177,7 @@ class RecordingJobRunner(JobRunner):
 
         result = super().work(job, Update(self.known.version, (), None), measurer)
         assert isinstance(result, EpochResult)
-        assert not (asks and result.whole)
+        assert not (asks and result.complete)
         return Cut(part, len(known), result)
 
 
@@ -208,7 +208,7 @@ class ReplayingJobRunner(JobRunner):
         recording, digest = self.replay.recording, job_digest(job, self.heard.digest(job))
         found = recording.found(digest, job)
         if found is None:
-            what = job if isinstance(job, Training) else job._replace(state=b"", own=(), failing=())
+            what = job if isinstance(job, Training) else job._replace(state=b"", island_findings=(), failing=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
         if isinstance(job, Job):
             if spared := [request for request, _ in job.failing if request not in recording.fatal]:

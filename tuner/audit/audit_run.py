@@ -71,11 +71,11 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     if clock != BUILT_IN:
         share = budget if not request.seeds else budget // 2
         race = repeat_races(
-            run, opened, subgraphs, summary, config, files.own, files.baselines, share, request.races, request.address, say
+            run, opened, subgraphs, summary, config, files.own_plans, files.baselines, share, request.races, request.address, say
         )  # fmt: skip
         raced, taken = race.levels, race.readings
         faults += race.faults
-    rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, subgraphs, files.own, config)
+    rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, subgraphs, files.own_plans, config)
     rerun = Rerun(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
     longer = None
     seeds = search_other_seeds(rerun, opened, budget - taken, request.seeds, subgraphs if same else (), say)

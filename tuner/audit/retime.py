@@ -27,12 +27,12 @@ from tuner.runs.subgraph_runs import subgraph_copies
 
 
 class FileTimes(NamedTuple):
-    """Plans of the run and today's cycles.  own, baselines: level -> plan.  champions, untuned: level -> cycles; None without a program.
+    """Plans of the run and today's cycles.  own_plans, baselines: level -> plan.  champions, untuned: level -> cycles, or None.
 
     faults: a line each.
     """
 
-    own: Mapping[str, Plan]
+    own_plans: Mapping[str, Plan]
     baselines: Mapping[str, Plan]
     champions: Mapping[str, int | None]
     untuned: Mapping[str, int]

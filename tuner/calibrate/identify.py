@@ -182,7 +182,7 @@ def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) 
 def _unseen(key: Key, given: Machine) -> ValueFinding:
     """Finding for a key without a probe."""
     value = value_of(given, key.path)
-    return ValueFinding(key, value, value, 0.0, "given", key.least, key.most, f"no probe: {key.hidden}")
+    return ValueFinding(key, value, value, 0.0, "given", key.least, key.greatest, f"no probe: {key.hidden}")
 
 
 def _nearest_to_given(estimate: FittedValue, given: Number) -> Number:
@@ -193,7 +193,7 @@ def _nearest_to_given(estimate: FittedValue, given: Number) -> Number:
 def _finding(fit: FittedValue, given: Machine, readings: int) -> ValueFinding:
     key, old = fit.key, value_of(given, fit.key.path)
     if fit.hidden:
-        if fit.high >= key.most:
+        if fit.high >= key.greatest:
             scope = f"any value from {fit.low:g} on"
         elif fit.low <= key.least:
             scope = f"any value up to {fit.high:g}"
@@ -219,6 +219,6 @@ def _few_digits(estimate: FittedValue) -> Number:
         return estimate.value
     for digits in range(6):
         value = round(estimate.value, digits)
-        if abs(value - estimate.value) <= estimate.half / 4 and estimate.key.least <= value <= estimate.key.most:
+        if abs(value - estimate.value) <= estimate.half / 4 and estimate.key.least <= value <= estimate.key.greatest:
             return int(value) if value == int(value) else value
     return estimate.value

@@ -16,7 +16,7 @@ Unit = Literal["cycles", "B/cycle", "B", "entries", "share"]
 class Key:
     """Free value of a machine file.
 
-    step: the finest legal or useful step.  least, most: the legal range, searched completely.
+    step: the finest legal or useful step.  least, greatest: the legal range, searched completely.
     inverse: times are proportional to 1/value (a rate).  choices: all possible values of a discrete key.
     hidden: explanation for people if no probe depends on the value.
     """
@@ -24,7 +24,7 @@ class Key:
     path: str
     unit: Unit
     least: Number
-    most: Number
+    greatest: Number
     step: Number = 1
     inverse: bool = False
     choices: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ class Key:
 
     def rounded(self, value: float) -> Number:
         """Nearest legal value on the grid of `step`."""
-        steps = round(min(max(value, self.least), self.most) / self.step)
+        steps = round(min(max(value, self.least), self.greatest) / self.step)
         # 1/step is an integer: division gives the 12.8 that YAML reads, multiplication 12.800000000000001
         return steps * int(self.step) if self.step >= 1 else steps / round(1 / self.step)
 

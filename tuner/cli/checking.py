@@ -107,7 +107,7 @@ def check_compiled(
     checked = check_levels(session, feeds, expected, levels)
     names = [port.name for port in session.get_outputs()]
     if len(compiled.pieces) == 1:
-        outputs = {name: checked[0].values.made[name] for name in names}
+        outputs = {name: checked[0].values.outputs[name] for name in names}
     else:  # the check feeds onnxruntime's inputs to later pieces: no outputs of the whole model
         outputs = dict(zip(names, session.run(names, feeds, level=levels[0]), strict=True))
     integers: QuantisedCheck | None = None

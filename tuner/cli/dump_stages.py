@@ -11,7 +11,7 @@ from simulator.npu.errors import BadInputError
 from simulator.terminal import escape_line, print_line
 
 if TYPE_CHECKING:
-    from compiler.dump.texts import Text
+    from compiler.dump.texts import StageText
 
 ALL = "all"
 
@@ -26,7 +26,7 @@ def parse_stages(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(stage for stage in DUMPED if stage in wanted or ALL in wanted)
 
 
-def print_texts(texts: Iterable[Text]) -> None:
+def print_texts(texts: Iterable[StageText]) -> None:
     """Print to stdout, each text behind a comment that names it."""
     for stage, piece, levels, lines in texts:
         print_line(f"# --- {' '.join(filter(None, (stage, piece, ', '.join(levels))))} ---")
@@ -34,7 +34,7 @@ def print_texts(texts: Iterable[Text]) -> None:
             print_line(line)
 
 
-def write_texts(texts: Iterable[Text], folder: Path) -> None:
+def write_texts(texts: Iterable[StageText], folder: Path) -> None:
     """Write files [PIECE.][LEVEL.]STAGE.txt, whole or not at all.  Raises `BadInputError` where the folder cannot be made."""
     from simulator.npu.files import atomic_write
 

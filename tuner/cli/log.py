@@ -76,11 +76,11 @@ def _print(run: Path, faults: list[Fault], sound_text: str, as_json: bool) -> No
 
     lost = lost_rows(run)
     if as_json:
-        fault_rows = [{"file": fault.file, "what": fault.what} for fault in faults]
+        fault_rows = [{"file": fault.file, "what": fault.problem} for fault in faults]
         print_json({"run": str(run), "faults": fault_rows, "lost_rows": lost})
         return
     for fault in faults:
-        print_line(f"{fault.file}: {fault.what}")
+        print_line(f"{fault.file}: {fault.problem}")
     if not faults:
         print_line(f"{run}: {sound_text}")
     _print_lost(lost)

@@ -49,13 +49,13 @@ def train(
         say(f"{len(logged.rows.cycles):,} rows of {len(logged.runs)} runs, {logged.tasks:,} segments")
     trained = model_of_runs(logged, settings, seed, trials, (lambda _: None) if quiet else say)
     write_json(LocalPath(out.with_name(out.name + CARD)), trained.card)
-    write_atomically(LocalPath(out), [trained.kept.model.encoded(trained.kept.kind)])
+    write_atomically(LocalPath(out), [trained.model.model.encoded(trained.model.kind)])
     if as_json:
         print_json(trained.card)
         return
     columns = ("<unseen", "<", "segments", "pairs", "by estimate", "rank", "by estimate", "best of 8 loses", "by estimate")
     print_table(columns, _rows(trained.card["metrics"]))
-    print_line(f"{out}: {out.stat().st_size:,} bytes, {trained.kept.kind} {trained.kept.model.version[:8]}; {out}{CARD}")
+    print_line(f"{out}: {out.stat().st_size:,} bytes, {trained.model.kind} {trained.model.model.version[:8]}; {out}{CARD}")
     print_next(("tune", "MODEL.onnx", "--machine", "M", "--model", out, "--out", "RUN"))
 
 

@@ -16,8 +16,8 @@ LABELS: Mapping[Proposer, str] = {
 
 def describe_judgement(segments: int, chosen: Proposer, pairs: Mapping[Proposer, float]) -> str:
     """The model that proposes after so many segments.  pairs: the share of unseen pairs that each compared model has in the right order."""
-    others = ", ".join(f"{LABELS[proposer]} {share:.1%}" for proposer, share in pairs.items() if proposer != chosen)
-    return f"after {segments:,} segments the {LABELS[chosen]} proposes candidates: {pairs[chosen]:.1%} of unseen pairs in order ({others})"
+    rivals = ", ".join(f"{LABELS[proposer]} {share:.1%}" for proposer, share in pairs.items() if proposer != chosen)
+    return f"after {segments:,} segments the {LABELS[chosen]} proposes candidates: {pairs[chosen]:.1%} of unseen pairs in order ({rivals})"
 
 
 def describe_proposers(summary: Mapping[str, Any]) -> str:

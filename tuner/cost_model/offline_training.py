@@ -21,9 +21,9 @@ STARTUP = 8  # random trials at the start
 
 
 class ModelOfRuns(NamedTuple):
-    """Trained model with its card.  kept: content of the file.  card: JSON beside it."""
+    """Trained model with its card.  model: content of the file.  card: JSON beside it."""
 
-    kept: StoredModel
+    model: StoredModel
     card: dict[str, Any]
 
 

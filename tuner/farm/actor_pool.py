@@ -54,10 +54,10 @@ class JobWorker:
         return self.job_runner.done
 
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
-        told = pickle.loads(packed)
-        self.job_runner.worker = told.name
-        if isinstance(told, SingleItemMessage):
-            self.job_runner.measure(pickle.loads(told.item))
+        message = pickle.loads(packed)
+        self.job_runner.worker = message.name
+        if isinstance(message, SingleItemMessage):
+            self.job_runner.measure(pickle.loads(message.item))
             return b""
 
         def announced(requests: Sequence[Request]) -> Iterator[Measurement]:
@@ -67,8 +67,8 @@ class JobWorker:
                 yield self.job_runner.measure(request)
 
         models, answers, stored, *epochs = shared
-        update = Update(told.first, epochs, models, answers, stored)
-        return pickle.dumps(self.job_runner.work(told.job, update, None if announce is None else announced))
+        update = Update(message.first, epochs, models, answers, stored)
+        return pickle.dumps(self.job_runner.work(message.job, update, None if announce is None else announced))
 
 
 SILENCE_S = 60.0  # a job in which nothing is finished for so long hangs; to compile a kernel takes half a minute, once

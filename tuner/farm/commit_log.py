@@ -130,7 +130,7 @@ class Ledger:
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
         otherwise = self.logged is not None and self.logged.differ(opened)
         numbers, complete = self._logged(opened, new)
-        if otherwise or not (complete and result.whole):
+        if otherwise or not (complete and result.complete):
             self._put_ahead(result, opened, numbers)
             return "otherwise" if otherwise else "later"
         placed, program, status = np.flatnonzero(new), (opened.column("kind") == PROGRAM), opened.column("status")

@@ -112,9 +112,9 @@ class SerialJobs:
 
     def known(self) -> Knowledge:
         """Everything that was told."""
-        known = self.job_runner.known
-        self.job_runner.hear(Update(known.version, self._broadcast.epochs[known.version :], None))
-        return known
+        knowledge = self.job_runner.known
+        self.job_runner.hear(Update(knowledge.version, self._broadcast.epochs[knowledge.version :], None))
+        return knowledge
 
     def start(self, key: Key, job: Job | Training) -> None:
         self._job = (key, job)
@@ -181,9 +181,9 @@ class Coordinator:
 
     def run(self) -> None:
         """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
-        alone = self.jobs.workers == 1
+        single_worker = self.jobs.workers == 1
         while self.stopped is None:
-            if not alone or self.schedule.to_commit() is None:  # alone, a job knows what all before it have spent
+            if not single_worker or self.schedule.to_commit() is None:  # alone, a job knows what all before it have spent
                 self._hand_out()  # before every commit: no worker waits for one that its next job does not build on
             if (next_one := self.schedule.to_commit()) is not None:
                 self._commit(next_one)
@@ -290,7 +290,7 @@ class Coordinator:
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, EpochResult):
                     self._receive(key, result)
-        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.whole and self._commit(due):
+        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.complete and self._commit(due):
             pass
         for key in sorted(self.schedule.waiting):
             self.ledger.keep(self.schedule.waiting[key])

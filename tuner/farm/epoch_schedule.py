@@ -132,7 +132,7 @@ class EpochSchedule:
             self._stale.discard(key)
             return False
         self.waiting[key] = result
-        if result.whole:
+        if result.complete:
             self._ahead[island], self._next[island] = result.state, epoch + 1
             self._own[island] = [*self._own[island], result.findings][-2 * LAG - 1 :]  # what a job needs, and those that may go
         return True
@@ -153,7 +153,7 @@ class EpochSchedule:
         later = sorted(key for key in self.waiting if key[1] == island)
         dropped = [self.waiting.pop(key) for key in later]
         for result in (first, *dropped):
-            if result.whole:
+            if result.complete:
                 self._own[island].pop()
         self._stale |= {key for key in self._running if key[1] == island}
         self._ahead[island], self._next[island] = self.states[island], epoch

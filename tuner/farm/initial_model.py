@@ -28,7 +28,7 @@ class Prior(NamedTuple):
 
     name: str
     data: bytes
-    kept: StoredModel
+    model: StoredModel
 
     @property
     def said(self) -> str:
@@ -62,8 +62,10 @@ def read_prior(path: Path | None, config: TuneConfig, out: AnyPath | Path, resum
         raise BadInputError(
             f"--model {prior.name}: {prior.said[:8]}; {out} began with {began[:8] or 'none'}; leave --model out, or give another --out"
         )
-    if prior.kept.kind != config.model.name:
-        raise BadInputError(f"--model {prior.name}: trained by {prior.kept.kind}, and model.name is {config.model.name}; expected the same")
+    if prior.model.kind != config.model.name:
+        raise BadInputError(
+            f"--model {prior.name}: trained by {prior.model.kind}, and model.name is {config.model.name}; expected the same"
+        )
     return prior
 
 

@@ -57,8 +57,8 @@ def each_on_ray(
     from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import
 
     with RayActors(EachSpec(make), workers, address, wait_s, run_id, resource) as actors:
-        each: EachOn[T, R] = EachOn(actors, REAL.clock, terminal.say)
-        yield each
+        mapping: EachOn[T, R] = EachOn(actors, REAL.clock, terminal.say)
+        yield mapping
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,11 @@ FailingItems = Sequence[tuple[Request, FailingItem]]
 class Job(NamedTuple):
     """An epoch of an island.
 
-    version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
-    not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that predicts, 0 for
-    none.  programs, readings: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
-    failing: must not be tried.  dropped: packs of the store that are not right.
-    answers: where readings differ, those that the log has and the job would not hear of, of tasks that have
-    their place and of others (`tuner.farm.reading_conflicts`).
+    version: sets of findings that it builds on, of all islands (the first is what the run began with).  island_findings: those of
+    its island that are not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that
+    predicts, 0 for none.  programs, readings: that could still be measured when what it builds on was complete.  seconds: for which it may
+    go on. failing: must not be tried.  dropped: packs of the store that are not right. answers: where readings differ, those that the log
+    has and the job would not hear of, of tasks that have their place and of others (`tuner.farm.reading_conflicts`).
     """
 
     epoch: int
@@ -80,7 +79,7 @@ class Job(NamedTuple):
     version: int
     models: int
     state: bytes
-    own: Sequence[bytes] = ()
+    island_findings: Sequence[bytes] = ()
     programs: int | None = None
     seconds: float | None = None
     failing: FailingItems = ()
@@ -106,7 +105,7 @@ class Training(NamedTuple):
 class EpochResult(NamedTuple):
     """Of a job.  state: of the island.  batch: what it measured, for the log and for everybody.  programs: columns of `PROGRAMS`.
 
-    whole: False where it was stopped before its end: it measured a beginning of what it would have, and the state is the old one.
+    complete: False where it was stopped before its end: it measured a beginning of what it would have, and the state is the old one.
     segments: how many have results.
     cpu_s: time of this process that it took.
     differing: packs of the store that say of a task, named behind them, something else than was measured again.
@@ -115,7 +114,7 @@ class EpochResult(NamedTuple):
     state: bytes
     batch: Batch
     programs: bytes
-    whole: bool
+    complete: bool
     segments: int
     cpu_s: float
     differing: Sequence[tuple[str, str]] = ()
@@ -263,7 +262,7 @@ class JobRunner:
         session = MeasureBudget(self._spared(measurer or self._here, failing), listeners, limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
-            for findings in job.own:
+            for findings in job.island_findings:
                 self.known.learn(findings)
             if job.epoch == FIRST:
                 asking = first_programs(self.rules, collector, self.known.proposed)
@@ -293,7 +292,7 @@ class JobRunner:
         Returns what notes its own, and of which tasks others have taken the readings."""
         levels = len(self.rules.levels)
         island_readings, job_readings = FirstReadings(levels), FirstReadings(levels)
-        for findings in job.own:
+        for findings in job.island_findings:
             island_readings.learn(findings)
         placed, ahead = (unpack_measurements(packed, levels) if packed else {} for packed in job.answers)
         self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, island_readings.of, job_readings.of), died=True)

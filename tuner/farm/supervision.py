@@ -47,7 +47,7 @@ class _Tracked:
     """An errand that has no result yet.
 
     announces: from now on.  tried: item that was announced last by an actor that was lost.
-    item: it is to be tried alone before the rest goes on.  alone: actors that were lost at that.
+    item: it is to be tried alone before the rest goes on.  isolated_losses: actors that were lost at that.
     lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
     """
 
@@ -55,7 +55,7 @@ class _Tracked:
     announces: bool = False
     tried: bytes | None = None
     item: bytes | None = None
-    alone: int = 0
+    isolated_losses: int = 0
     lost: int = 0
     shunned: int | None = None
     copies: int = 0
@@ -292,7 +292,7 @@ class Supervision:
         if job.over:
             return
         if job.item is not None:  # alone it does no harm
-            job.item, job.alone = None, 0
+            job.item, job.isolated_losses = None, 0
             self._back(job)
             return
         job.over = True
@@ -323,12 +323,12 @@ class Supervision:
             head.announces = True
         head.lost += 1
         if head.item is not None:
-            head.alone += 1
-            if head.alone >= DEATHS_ALONE:
+            head.isolated_losses += 1
+            if head.isolated_losses >= DEATHS_ALONE:
                 if head.item not in self._blamed:  # another job may have been at it
                     self._blamed.add(head.item)
-                    self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, head.alone - 1))
-                head.item, head.lost, head.alone = None, 0, 0
+                    self._actions.append(Blame(head.item, status, DIED if status == "crash" else why, head.isolated_losses - 1))
+                head.item, head.lost, head.isolated_losses = None, 0, 0
         elif trying is not None:
             head.tried = trying
         self._back(head)
@@ -363,7 +363,7 @@ class Supervision:
             if (slot := self._elsewhere(job)) is not None:
                 self._suspects.remove(job)
                 if job.item in self._blamed:
-                    job.item, job.alone = None, 0
+                    job.item, job.isolated_losses = None, 0
                 self._send(slot, job, now_s)
         while self._fresh and (assignment := self._placed(now_s)) is not None:
             slot, job = assignment

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from simulator.npu.errors import BadInputError
-from tuner.log.part import Mark, PartError, PartFile, encoded, part_name, part_number, read_part
+from tuner.log.part import PartError, PartFile, PartMark, encoded, part_name, part_number, read_part
 from tuner.log.part_counts import Count, read_counts
 from tuner.log.record import READABLE, SCHEMA_VERSION, log_schema
 from tuner.platform.files import AnyPath
@@ -28,11 +28,11 @@ DATASETS = ("tasks", "log")
 
 
 class Fault(NamedTuple):
-    """Fault of a file or a dataset.  part: what the file is, where it is a part in a wrong place."""
+    """Fault of a file or a dataset.  part: content of a part with another name.  is_part: whether its place is that of a part."""
 
     file: str
-    what: str
-    there: bool = False
+    problem: str
+    is_part: bool = False
     part: PartFile | None = None
 
 
@@ -99,13 +99,13 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
             try:
                 part = read_part(path, columns)
             except PartError as error:
-                faults.append(Fault(file, str(error) if part_number(path.name) is not None else f"not a part; {error}", there=True))
+                faults.append(Fault(file, str(error) if part_number(path.name) is not None else f"not a part; {error}", is_part=True))
                 foreign += [] if error.schema is None else [error.schema]
                 continue
-            if part.mark == Mark(name, part_number(path.name) or 0) and part.mark.file == file:
+            if part.mark == PartMark(name, part_number(path.name) or 0) and part.mark.file == file:
                 parts.append(part)
             else:
-                faults.append(Fault(file, f"is part {part.mark.file}", there=True, part=part))
+                faults.append(Fault(file, f"is part {part.mark.file}", is_part=True, part=part))
         # one that was published while the folder was listed may be seen where the one before it was not
         waiting = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
     parts.sort(key=lambda part: part.mark.number)
@@ -113,7 +113,7 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
     alike = _alike(parts)
     right = max(alike, key=len, default=[])
     wrong = sorted(part.mark.file for group in alike if group is not right for part in group)
-    faults += [Fault(file, "its schema is not that of the dataset", there=True) for file in wrong]
+    faults += [Fault(file, "its schema is not that of the dataset", is_part=True) for file in wrong]
     return Dataset(folder, name, _schema(folder, name, right, foreign), tuple(right), tuple(faults), count)
 
 
@@ -136,7 +136,7 @@ def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
 
 
 def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], foreign: Sequence[pa.Schema]) -> pa.Schema | None:
-    """That of the parts.  others: of files that have no mark, as parts of earlier versions."""
+    """That of the parts.  foreign: of files that have no mark, as parts of earlier versions."""
     if not parts:
         for schema in foreign:
             check_version(schema, folder)
@@ -156,7 +156,7 @@ def read_dataset(folder: AnyPath, name: str, columns: Sequence[str] | None = Non
         local = not is_url(str(folder))
         run = shlex.quote(str(folder.parent)) if local else "RUN"
         where = "" if local else " where it was written"
-        raise BadInputError(f"{folder.parent}/{fault.file}: {fault.what}{more}; `tilefarm log repair {run}`{where} keeps the rest")
+        raise BadInputError(f"{folder.parent}/{fault.file}: {fault.problem}{more}; `tilefarm log repair {run}`{where} keeps the rest")
     if not dataset.parts and dataset.count.rows:
         raise BadInputError(f"{folder}: all {dataset.count.rows} rows of {name} were lost")
     if not dataset.parts:
@@ -236,7 +236,7 @@ class DatasetWriter:
         staged = self.tmp / f"{self.folder.name}-new"
         staged.mkdir()
         first = staged / part_name(0)
-        first.put([encoded(self.schema.empty_table(), Mark(self.folder.name, 0))])
+        first.put([encoded(self.schema.empty_table(), PartMark(self.folder.name, 0))])
         first.fsync()
         staged.fsync()
         staged.replace(self.folder)
@@ -275,7 +275,7 @@ def write_empty_part(folder: AnyPath, number: int, schema: pa.Schema, tmp: AnyPa
 def _publish(folder: AnyPath, number: int, table: pa.Table, tmp: AnyPath) -> None:
     """Not beside the part, as other files are written: whoever lists a dataset's folder finds parts alone."""
     staged = tmp / f"{folder.name}-{part_name(number)}"
-    staged.put([encoded(table, Mark(folder.name, number))])
+    staged.put([encoded(table, PartMark(folder.name, number))])
     staged.fsync()
     staged.replace(folder / part_name(number))
     folder.fsync()

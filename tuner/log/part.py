@@ -25,7 +25,7 @@ _TAIL = 8  # bytes of the footer's length and Parquet's magic number
 _MAGIC = b"PAR1"
 
 
-class Mark(NamedTuple):
+class PartMark(NamedTuple):
     """Which part of which dataset a file is."""
 
     dataset: str
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 class PartFile(NamedTuple):
     """schema: of all columns.  table: of those that were asked for."""
 
-    mark: Mark
+    mark: PartMark
     rows: int
     schema: pa.Schema
     table: pa.Table
@@ -63,7 +63,7 @@ def part_number(name: str) -> int | None:
     return int(digits) if digits.isdecimal() and len(digits) < 13 and name == part_name(int(digits)) else None
 
 
-def encoded(table: pa.Table, mark: Mark) -> bytes:
+def encoded(table: pa.Table, mark: PartMark) -> bytes:
     """The file of a part."""
     blank = f"tilefarm part {mark.dataset} {mark.number:08d} {0:016d} {'0' * _DIGEST}".encode()
     data = _parquet(table, blank)
@@ -113,7 +113,7 @@ def decoded(data: memoryview, columns: Sequence[str] | None = None) -> PartFile:
     return PartFile(mark, file.metadata.num_rows, schema, table.replace_schema_metadata(schema.metadata))
 
 
-def _mark(data: memoryview) -> Mark | None:
+def _mark(data: memoryview) -> PartMark | None:
     """None where there is no mark; raises `PartError` where the bytes are not those that it was made of."""
     size = len(data)
     footer_bytes = int.from_bytes(data[-_TAIL : -len(_MAGIC)], "little") if size >= _TAIL else 0
@@ -128,7 +128,7 @@ def _mark(data: memoryview) -> Mark | None:
         raise PartError(f"{size} bytes, was written with {int(size_bytes)}")
     if _digest(data, begin + marks[0].start(4)) != digest:
         raise PartError("changed since it was written (its digest differs)")
-    return Mark(dataset.decode(), int(number))
+    return PartMark(dataset.decode(), int(number))
 
 
 def _digest(data: memoryview, offset: int) -> bytes:

@@ -82,8 +82,8 @@ _RESULTS: tuple[Column, ...] = (
     Column("ddr_write_bytes", _INT, "written to DDR", "bytes", True, "values"),
     Column("shared_read_bytes", _INT, "read from the memory that all cores share", "bytes", True, "values"),
     Column("shared_write_bytes", _INT, "written to the memory that all cores share", "bytes", True, "values"),
-    *(Column(f"busy_{name}_cycles", _INT, f"cycles in which the engine works ({what}), summed over cores", "cycles", True, "values")
-      for name, what in _ENGINES.items()),
+    *(Column(f"busy_{name}_cycles", _INT, f"cycles in which the engine works ({works}), summed over cores", "cycles", True, "values")
+      for name, works in _ENGINES.items()),
     Column("load_store_cycles", _INT, "cycles in which a DDR transfer is under way, summed over cores", "cycles", True, "values"),
     *(Column(f"peak_{name}_bytes", _INT, f"most of {name.upper()} in use at once on one core", "bytes", True, "values")
       for name in ("l1", "l0a", "l0b", "l0c", "ub")),

@@ -113,30 +113,30 @@ class Evaluator:
         request = Request(request.kind, genome, request.measure)
         if self._died and request.measure:  # what took its worker along has no plan
             task = request.task(payload := request.without_plan(self._digest))
-            if (found := self.published.get(task)) is not None:
-                return replace(found, payload=payload)
+            if (measurement := self.published.get(task)) is not None:
+                return replace(measurement, payload=payload)
         if request.kind == "program" and not request.measure:
             return self._foreseen(genome)
-        known = []
+        segments = []
         spaces = spaces_of(self.target_graph, genome) if request.kind == "program" else [FREE] * len(genome)
         for gene, space in zip(genome, spaces, strict=True):
             segment = self._look_at(gene, space)
             if segment is None:
                 error = f"operators {gene.start}..{gene.stop - 1} in {gene.blocks} blocks: no tiling fits L1"
                 return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
-            known.append(segment)
+            segments.append(segment)
         if request.kind != "segment":
-            known = self._together(genome, known, spaces)
-        raw = known[0].raw if len(known) == 1 else np.sum([segment.raw for segment in known], 0)
+            segments = self._together(genome, segments, spaces)
+        raw = segments[0].raw if len(segments) == 1 else np.sum([segment.raw for segment in segments], 0)
         if not request.measure:
             return Measurement("ok", features=raw)
         if request.kind == "segment":
-            return self._segment(request, known[0].plan, raw)
+            return self._segment(request, segments[0].plan, raw)
         if request.kind == "stage":
-            return self._stage(request, [segment.plan for segment in known], raw)
-        plan = plan_of(self.target_graph, [segment.plan for segment in known])
+            return self._stage(request, [segment.plan for segment in segments], raw)
+        plan = plan_of(self.target_graph, [segment.plan for segment in segments])
         return self._measured(
-            request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(known), raw
+            request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(segments), raw
         )
 
     def _foreseen(self, genome: Genome) -> Measurement:
@@ -159,36 +159,36 @@ class Evaluator:
     def answer_by(self, published: Mapping[str, Measurement], died: bool | None = None) -> None:
         """Measure nothing of this again, which the run has, by task.  died: whether some of it took its worker along; None: look."""
         if died is None:
-            died = any(each.status in ("crash", "timeout") for each in published.values())
+            died = any(measurement.status in ("crash", "timeout") for measurement in published.values())
         self.published, self._died = published, died
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
-        known = self._look_at(gene)
-        return None if known is None else known.plan
+        segment = self._look_at(gene)
+        return None if segment is None else segment.plan
 
     def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
         """int64 [levels]: a segment measured alone; None where it does not fit."""
-        found = self.target.alone(plan, start)
-        return found[:, _CYCLES] if isinstance(found, np.ndarray) else None
+        measured = self.target.alone(plan, start)
+        return measured[:, _CYCLES] if isinstance(measured, np.ndarray) else None
 
     def _look_at(self, gene: Gene, space: Space = FREE) -> Known | None:
         """A gene alone: all that can be in the shared memory is there.  space: what it has of tensors that are held."""
         bare = gene._replace(held=0) if gene.held else gene
         key: _Key = bare if space == FREE else (bare, space)
         try:
-            found = self._known[key]
+            segment = self._known[key]
         except KeyError:
             return self._look(bare, space, key)
         self._known.move_to_end(key)
-        return found
+        return segment
 
     def _look(self, gene: Gene, space: Space, key: _Key) -> Known | None:
         """For the first time."""
         if gene.same_end:  # the same, but that it lies elsewhere
-            other = self._look_at(gene._replace(same_end=False), space)
-            if other is None:
+            counterpart = self._look_at(gene._replace(same_end=False), space)
+            if counterpart is None:
                 return self._keep(key, None)
-            return self._keep(key, Known(other.plan.model_copy(update={"same_end": True}), other.raw))
+            return self._keep(key, Known(counterpart.plan.model_copy(update={"same_end": True}), counterpart.raw))
         plan = decode(self.target_graph, gene, *space)
         if plan is None:
             return self._keep(key, None)
@@ -198,19 +198,21 @@ class Evaluator:
     def _together(self, genome: Sequence[Gene], known: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
         """Segments of one program: they divide the shared memory."""
         starts = [gene.start for gene in genome]
-        plans = with_shared(sharing(self.target_graph, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
-        found = []
-        for gene, alone, plan, space in zip(genome, known, plans, spaces, strict=True):
-            if plan is alone.plan:
-                found.append(alone)
+        plans = with_shared(
+            sharing(self.target_graph, genome), [(segment.plan, start) for segment, start in zip(known, starts, strict=True)]
+        )
+        joined = []
+        for gene, isolated, plan, space in zip(genome, known, plans, spaces, strict=True):
+            if plan is isolated.plan:
+                joined.append(isolated)
                 continue
             key = (gene._replace(held=0), space, plan.shared, plan.staged)
-            if (there := self._known.get(key)) is not None:
+            if (cached := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
-                found.append(there)
+                joined.append(cached)
             else:
-                found.append(self._keep(key, Known(plan, raw_features(self.target_graph, plan, gene.start))))
-        return found
+                joined.append(self._keep(key, Known(plan, raw_features(self.target_graph, plan, gene.start))))
+        return joined
 
     def _keep(self, key: _Key, known: _Looked) -> _Looked:
         self._known[key] = known
@@ -220,8 +222,8 @@ class Evaluator:
 
     def _payload(self, segments: Sequence[Known]) -> str:
         """Canonical JSON of a program's task."""
-        before, name, behind = self._empty.partition('"segments":[')
-        return f"{before}{name}{','.join([segment.text for segment in segments])}{behind}"
+        before, name, after = self._empty.partition('"segments":[')
+        return f"{before}{name}{','.join([segment.text for segment in segments])}{after}"
 
     def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
         gene = request.genome[0]
@@ -242,8 +244,8 @@ class Evaluator:
     ) -> Measurement:
         """As the run has it, or another run measured it; else by the target."""
         task = request.task(payload)
-        if (known := self.published.get(task)) is not None:
-            return replace(known, payload=payload, features=raw)
+        if (measurement := self.published.get(task)) is not None:
+            return replace(measurement, payload=payload, features=raw)
         stored = None if self.memo is None else self.memo.find(task, self.said)
         if self.memo is not None and stored is not None and not self.memo.again(request, task, stored.values):
             return Measurement("ok", None, task, payload, raw, stored.values, stored.pack)

@@ -19,13 +19,13 @@ HALF = 0.5  # below this share there is a warning
 class MacShare:
     """Multiply-accumulates of a model: of its pieces, and of its nodes on the host.  None where some node's cannot be counted.
 
-    uncounted: operators that cannot be.  alone: there is nothing on the host.
+    uncounted: operators that cannot be.  npu_only: there is nothing on the host.
     """
 
     npu: int | None
     host: int | None
     uncounted: tuple[str, ...]
-    alone: bool
+    npu_only: bool
 
     @property
     def total(self) -> int | None:
@@ -35,14 +35,14 @@ class MacShare:
     def share(self) -> float | None:
         """Share of the NPU; of none at all everything where it is alone.  None where nobody can tell."""
         if self.npu is None or not self.total:
-            return 1.0 if self.alone and self.npu is not None else None
+            return 1.0 if self.npu_only and self.npu is not None else None
         return self.npu / self.total
 
     def __str__(self) -> str:
         if self.total is None:
             return f"share of MACs on the NPU n/a: they cannot be counted of {', '.join(self.uncounted) or 'what the NPU runs'}"
         if self.total == 0:
-            return "no MACs" if self.alone else "no MACs, so their share on the NPU is n/a"
+            return "no MACs" if self.npu_only else "no MACs, so their share on the NPU is n/a"
         return f"{self.total:,} MACs, {self.share:.1%} of them on the NPU"
 
 

@@ -65,34 +65,34 @@ def _fill(
             slots_from[row] = slots[EDGES * first] + begins[i] - EDGES * first
             row += 1
         q = np.int64(cores[i]) * ENGINES + engines[i]
-        at, end = at_of[q], ends[q]
-        if at + begins[i + 1] - begins[i] >= end:
+        entry, end = at_of[q], ends[q]
+        if entry + begins[i + 1] - begins[i] >= end:  # its waits, and the instruction itself
             return -1
         for edge in range(begins[i], begins[i + 1]):
             value = np.int64(slots[edge]) << KIND_BITS | _WAIT
-            if equal[q] < 0 and (at >= olds[q] or words[at] != value):
-                equal[q] = at
-            words[at] = value
-            at += 1
+            if equal[q] < 0 and (entry >= olds[q] or words[entry] != value):
+                equal[q] = entry
+            words[entry] = value
+            entry += 1
         if transfer[j]:
             value = cost[j] << BUS_BITS | np.int64(transfer[j]) << KIND_BITS | _TRANSFER
         else:
             value = cost[j] << KIND_BITS | _FIXED
-        if equal[q] < 0 and (at >= olds[q] or words[at] != value):
-            equal[q] = at
-        words[at] = value
-        at += 1
+        if equal[q] < 0 and (entry >= olds[q] or words[entry] != value):
+            equal[q] = entry
+        words[entry] = value
+        entry += 1
         out = np.int64(set_head[i])
         while out >= 0:
-            if at >= end:
+            if entry >= end:
                 return -1
             value = np.int64(slots[out]) << KIND_BITS | (_SET if cores[edge_to[out]] == cores[i] else _SET_REMOTE)
-            if equal[q] < 0 and (at >= olds[q] or words[at] != value):
-                equal[q] = at
-            words[at] = value
-            at += 1
+            if equal[q] < 0 and (entry >= olds[q] or words[entry] != value):
+                equal[q] = entry
+            words[entry] = value
+            entry += 1
             out = nexts[out]
-        at_of[q] = at
+        at_of[q] = entry
     return row
 
 
@@ -100,8 +100,8 @@ def _fill(
 def _move(then: Ints, begin: int, stop: int, shift: int, more: int, word: Ints) -> None:
     """Entries begin .. stop of the schedule before, so much further behind, with numbers of flags so much higher."""
     old, new = pointer(then), pointer(word)
-    for at in range(begin, stop):
-        new[at + shift] = old[at] + (more if old[at] & KIND_MASK >= _WAIT else 0)
+    for row in range(begin, stop):
+        new[row + shift] = old[row] + (more if old[row] & KIND_MASK >= _WAIT else 0)
 
 
 @njit(cache=True)
@@ -158,8 +158,8 @@ def _fill_parts(
             places[p] = cursor
         if begun < first + parts[p, RECORDS]:
             part = part_of(parts[p])
-            known = core, engine, edge_start, edge_to, set_head, set_next, part.cost, part.transfer, slot
-            row = _fill(first, max(0, begun - first), *known, word, limit, before, cursor, same, cursors, slots_from, row)
+            state = core, engine, edge_start, edge_to, set_head, set_next, part.cost, part.transfer, slot
+            row = _fill(first, max(0, begun - first), *state, word, limit, before, cursor, same, cursors, slots_from, row)
             if row < 0:
                 return row, slots
     if alike == count:
@@ -229,7 +229,7 @@ class Preparer:
         s, cores, slots_then = schedule, len(schedule.lengths), self._slots
         same = None
         if len(self._limit) == cores * ENGINES and len(s.engine) // EVERY < len(self._cursors) and len(s.edge_from) <= len(self._slot):
-            same = self._filled(s, min(s.kept, int(s.changed.min())), s.same_parts)
+            same = self._filled(s, min(s.reused_count, int(s.changed.min())), s.same_parts)
         stays = same is not None
         if same is None:
             self._lay_out(s, cores)
@@ -238,9 +238,9 @@ class Preparer:
             same[:] = -1  # what was there is elsewhere
         start = np.array(s.stream_start, np.int64)
         streams = np.column_stack((start, start + s.lengths))
-        behind = None
+        suffix = None
         if stays and len(streams) == len(self._streams):
-            behind = find_common_suffix(
+            suffix = find_common_suffix(
                 self._word,
                 self._queues,
                 s.stream,
@@ -255,48 +255,48 @@ class Preparer:
             )
         if len(self._engine) != len(s.stream):
             self._engine, stays = np.empty_like(s.stream), False
-        for (begin, end), there in zip(streams.tolist(), s.same_rows, strict=True):
-            at = begin + there if stays else begin
-            self._engine[at:end] = s.stream[at:end]
+        for (begin, end), unchanged in zip(streams.tolist(), s.same_rows, strict=True):
+            changed = begin + unchanged if stays else begin
+            self._engine[changed:end] = s.stream[changed:end]
         self._streams, slots = streams, self._slots
         marks, slots_from, source = self._cursors[: self._rows], self._slots_from[: self._rows], self._source[:slots]
         transfers = int(s.parts[:, TRANSFERS].sum())
         entries = Entries(self._word, self._queues, s.stream, streams, slots, transfers, source, marks, slots_from, EVERY)
-        return entries, same, start + s.same_rows, behind
+        return entries, same, start + s.same_rows, suffix
 
-    def _lay_out(self, s: Schedule, cores: int) -> None:
+    def _lay_out(self, schedule: Schedule, cores: int) -> None:
         """Room for the entries of a schedule, and some more."""
         length = np.zeros(cores * ENGINES, np.int64)
-        _lengths(s.parts, s.number, s.core, s.engine, s.edge_start, s.edge_from, length)
+        _lengths(schedule.parts, schedule.number, schedule.core, schedule.engine, schedule.edge_start, schedule.edge_from, length)
         room = 2 * length + EVERY  # next to none of it is ever touched
         self._limit = np.cumsum(room)
         begin = self._limit - room
         self._queues = np.column_stack((begin, begin))
         if self._limit[-1] > len(self._word):
             self._word = np.empty(self._limit[-1], np.int64)
-        rows = len(s.engine) // EVERY * 2 + 2
+        rows = len(schedule.engine) // EVERY * 2 + 2
         self._cursors, self._slots_from = np.empty((rows, cores * ENGINES), np.int64), np.zeros(rows, np.int64)
         self._cursors[0], self._rows = begin, 1
-        if len(s.edge_from) > len(self._slot):
-            self._slot, self._source = np.empty((2, 2 * len(s.edge_from)), np.int32)
+        if len(schedule.edge_from) > len(self._slot):
+            self._slot, self._source = np.empty((2, 2 * len(schedule.edge_from)), np.int32)
 
-    def _filled(self, s: Schedule, kept: int, alike: int) -> Ints | None:
-        """Entries of instructions from `kept` on, or a little before; those of parts from `alike` on are there, elsewhere.
+    def _filled(self, schedule: Schedule, cached_rows: int, alike: int) -> Ints | None:
+        """Entries of instructions from `cached_rows` on, or a little before; those of parts from `alike` on are there, elsewhere.
 
         Returns int64 [queues], up to where they are what they were; None where there is no room.
         """
-        row = min(kept // EVERY, self._rows - 1)
+        row = min(cached_rows // EVERY, self._rows - 1)
         cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
         if len(self._then) < len(self._word):
             self._then = np.empty_like(self._word)
         self._known = np.column_stack((cursor, self._queues[:, 1]))
         for begin, end in self._known.tolist():
             self._then[begin:end] = self._word[begin:end]
-        edges = s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next, self._slot, self._source
-        known = self._word, self._limit, self._queues[:, 1].copy(), cursor, same, self._cursors, self._slots_from
-        places = np.empty((len(s.parts) + 1, len(self._limit)), np.int64)
+        edges = schedule.edge_start, schedule.edge_from, schedule.edge_to, schedule.set_head, schedule.set_next, self._slot, self._source
+        state = self._word, self._limit, self._queues[:, 1].copy(), cursor, same, self._cursors, self._slots_from
+        places = np.empty((len(schedule.parts) + 1, len(self._limit)), np.int64)
         then = self._rows, self._then, places, self._places
-        rows, self._slots = _fill_parts(s.parts, s.number, row, alike, s.core, s.engine, *edges, *known, *then)
+        rows, self._slots = _fill_parts(schedule.parts, schedule.number, row, alike, schedule.core, schedule.engine, *edges, *state, *then)
         if rows < 0:
             return None
         self._queues[:, 1], self._rows, self._places = cursor, max(1, rows), places

@@ -66,6 +66,7 @@ class Roofline:
         for spec in specs:
             dtype = target_graph.type_of(spec.reads[0]).product
             macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * target_graph.images
+        # only rows that cross the border of the operators move: of operands made outside, and of results that others read
         produced = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:

@@ -26,14 +26,14 @@ _RENAMES = ("local", "hdfs")  # file systems with visible partial files, and wit
 
 @dataclass(frozen=True, eq=False)
 class RemotePath:
-    """Remote `tuner.platform.files.AnyPath`.  at: its path on the file system.  shown: its URL, without user and options.  listed: its
+    """Remote `tuner.platform.files.AnyPath`.  location: path on the file system.  shown: its URL, without user and options.  listed: its
     entry in a folder's listing, if it comes from one, so that a folder is queried once.
 
     Queries (`is_file`, `iterdir`, ...) raise `BadInputError` if the file system does not answer.  Durability and locks are not supported.
     """
 
     filesystem: pafs.FileSystem
-    at: str
+    location: str
     shown: str
     listed: pafs.FileInfo | None = None
 
@@ -41,17 +41,17 @@ class RemotePath:
         return self.shown
 
     def __truediv__(self, name: str) -> RemotePath:
-        return RemotePath(self.filesystem, f"{self.at.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
+        return RemotePath(self.filesystem, f"{self.location.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
 
     @property
     def name(self) -> str:
         """Last part of the path."""
-        return PurePosixPath(self.at).name
+        return PurePosixPath(self.location).name
 
     @property
     def parent(self) -> RemotePath:
         """Parent folder."""
-        return RemotePath(self.filesystem, str(PurePosixPath(self.at).parent), self.shown.rstrip("/").rpartition("/")[0])
+        return RemotePath(self.filesystem, str(PurePosixPath(self.location).parent), self.shown.rstrip("/").rpartition("/")[0])
 
     def resolve(self) -> RemotePath:
         """Return the path itself."""
@@ -75,7 +75,7 @@ class RemotePath:
         if self.listed is not None:
             return self.listed
         with self._looking():
-            return self.filesystem.get_file_info(self.at)
+            return self.filesystem.get_file_info(self.location)
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class RemotePath:
 
     def read_bytes(self) -> bytes:
         """Read all bytes."""
-        with _os_errors(), self.filesystem.open_input_stream(self.at) as source:
+        with _os_errors(), self.filesystem.open_input_stream(self.location) as source:
             return bytes(source.read())
 
     def mapped(self) -> memoryview:
@@ -113,15 +113,15 @@ class RemotePath:
             folder, tail = folder / fixed.pop(0), tail.partition("/")[2]
         if folder.is_dir():
             entries = folder._below(recursive="/" in tail)
-            yield from (one for one in entries if matches(str(PurePosixPath(one.at).relative_to(folder.at)), tail))
+            yield from (one for one in entries if matches(str(PurePosixPath(one.location).relative_to(folder.location)), tail))
 
     def _below(self, recursive: bool) -> Iterator[RemotePath]:
         from pyarrow.fs import FileSelector
 
         with self._looking():
-            infos = self.filesystem.get_file_info(FileSelector(self.at, recursive=recursive))
+            infos = self.filesystem.get_file_info(FileSelector(self.location, recursive=recursive))
         for info in infos:
-            below = PurePosixPath(info.path).relative_to(self.at)
+            below = PurePosixPath(info.path).relative_to(self.location)
             yield RemotePath(self.filesystem, info.path, f"{self.shown.rstrip('/')}/{below}", info)
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
@@ -131,7 +131,7 @@ class RemotePath:
         if not exist_ok and self.exists():
             raise FileExistsError(f"{self}: is there")
         with _os_errors():
-            self.filesystem.create_dir(self.at, recursive=parents)
+            self.filesystem.create_dir(self.location, recursive=parents)
 
     def beside(self) -> RemotePath:
         """Return the same temporary file always: a single process writes there, and overwrites its leftover after a kill."""
@@ -143,7 +143,7 @@ class RemotePath:
         """Write a complete file only."""
         if at:
             raise OSError(f"{self}: cannot be added to")
-        with _os_errors(), self.filesystem.open_output_stream(self.at) as sink:
+        with _os_errors(), self.filesystem.open_output_stream(self.location) as sink:
             for chunk in chunks:
                 sink.write(chunk)
 
@@ -153,15 +153,15 @@ class RemotePath:
     def replace(self, to: RemotePath) -> None:
         """Rename the file."""
         with _os_errors():
-            self.filesystem.move(self.at, to.at)
+            self.filesystem.move(self.location, to.location)
 
     def remove(self) -> None:
         """Remove a file, or a folder with its content."""
         with _os_errors():
             if self.is_dir():
-                self.filesystem.delete_dir(self.at)
+                self.filesystem.delete_dir(self.location)
             elif self.is_file():
-                self.filesystem.delete_file(self.at)
+                self.filesystem.delete_file(self.location)
 
     def lock(self) -> NoReturn:
         """Raise OSError: locks are not supported."""
@@ -197,7 +197,7 @@ def store_place(where: str) -> AnyPath:
     """Path of `--store`: a folder, or a URL; `file://` becomes a local folder, since local files are durable and appear atomically.
     Raises `BadInputError` for a URL without a file system."""
     location = place(where) if is_url(where) else LocalPath(where)
-    return LocalPath(location.at) if isinstance(location, RemotePath) and location.filesystem.type_name == "local" else location
+    return LocalPath(location.location) if isinstance(location, RemotePath) and location.filesystem.type_name == "local" else location
 
 
 def url_place(text: str) -> RemotePath:

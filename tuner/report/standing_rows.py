@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 from tuner.measure.merit import speedup
 from tuner.runs.list_runs import RunEntry
-from tuner.runs.progress import Progress
+from tuner.runs.progress import RunProgress
 
 BEST = ("<level", "best cycles", "baseline", "speed-up")
 
 
-def progress_rows(run: RunEntry, now: Progress) -> dict[str, object]:
+def progress_rows(run: RunEntry, now: RunProgress) -> dict[str, object]:
     """Rows of a run's progress: name -> value."""
     rows: dict[str, object] = {"run": run.identity["run"], "state": run.state, "programs measured": programs_text(now)}
     rows["tasks measured"] = now.tasks
@@ -37,19 +37,19 @@ def progress_rows(run: RunEntry, now: Progress) -> dict[str, object]:
     return rows
 
 
-def best_rows(now: Progress, baseline: Mapping[str, int]) -> list[tuple[object, ...]]:
+def best_rows(now: RunProgress, baseline: Mapping[str, int]) -> list[tuple[object, ...]]:
     """Rows under `BEST`.  baseline: level -> cycles, {} before the first checkpoint."""
     return [
         (level, cycles, baseline.get(level), speedup(baseline[level] / cycles if baseline else None)) for level, cycles in now.best.items()
     ]
 
 
-def age_s_of(now: Progress) -> float | None:
+def age_s_of(now: RunProgress) -> float | None:
     """Age of the newest row in seconds."""
     return None if now.last_row is None else max(0.0, (datetime.now(UTC) - now.last_row).total_seconds())
 
 
-def programs_text(now: Progress) -> str:
+def programs_text(now: RunProgress) -> str:
     return f"{now.programs:,}" if now.of is None else f"{now.programs:,} of {now.of:,}"
 
 

@@ -107,7 +107,7 @@ def migrate_run(run: AnyPath | Path | str, out: AnyPath | Path | str, steps: Ste
     try:
         rows = write_datasets(out, tables, read_counts(run) or {})
         if faults := verify_run(out):
-            raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept")
+            raise BadInputError(f"{run}: {faults[0].file}: {faults[0].problem} ({len(faults)} faults) after the last step; nothing is kept")
     except BaseException:
         out.remove()
         raise

@@ -27,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """Progress of a run by its published rows.  programs, tasks: measured; failures: tasks by status other than ok.
 
     best: level -> cycles of the best program so far; first: of the first one.  last_row: time of the newest row, None before any.
@@ -82,23 +82,23 @@ def read_progress_log(run: RunEntry) -> Table | None:
     return read_table(run.path, "log", (*_COLUMNS, "readings", "board", "firmware", "drifted"))
 
 
-def read_progress(run: RunEntry) -> Progress:
+def read_progress(run: RunEntry) -> RunProgress:
     """Progress of a run.  Raises `BadInputError` for an unreadable log."""
     return progress_of_log(run, read_progress_log(run))
 
 
-def progress_of_log(run: RunEntry, log: Table | None) -> Progress:
-    """Progress from a log.  log: result of `read_standing`."""
+def progress_of_log(run: RunEntry, log: Table | None) -> RunProgress:
+    """Progress from a log.  log: result of `read_progress_log`."""
     of, of_readings = budget_of(run.path)
     if log is None:
-        return Progress(0, 0, {}, {}, {}, None, of, None, of_readings=of_readings)
+        return RunProgress(0, 0, {}, {}, {}, None, of, None, of_readings=of_readings)
     (table, lost), served = log, subgraph_copies(run.path)
     readings = int(_numbers(table["readings"]).sum())
     programs, names, status = _programs(table), _names(table["run"]), _names(table["status"])
     tasks = _pairs(names, _numbers(table["seq"]))
     failed, counts = np.unique(status[tasks][status[tasks] != "ok"], return_counts=True)
     ends = {level: _first_and_best(programs.of(programs.level == level), served) for level in run.levels}
-    return Progress(
+    return RunProgress(
         programs.measured,
         len(tasks),
         dict(zip(failed.tolist(), counts.tolist(), strict=True)),

@@ -62,13 +62,13 @@ def repair_run(run: AnyPath | Path | str) -> list[Fault]:
     datasets = {name: _examined(run, name, counts) for name in DATASETS}
     faults = [fault for dataset in datasets.values() for fault in dataset.faults]
     try:
-        moved = [(fault, _move_aside(run, fault)) for fault in faults if fault.there]
+        moved = [(fault, _move_aside(run, fault)) for fault in faults if fault.is_part]
         restored = [fault for fault, path in moved if fault.part is not None and _put_back(run, fault.part, path, datasets)]
         for dataset in datasets.values():
             _fill(run, examine(dataset.folder, dataset.name, (), counts))
     except OSError as error:
         raise BadInputError(f"{error.filename or run}: cannot be repaired: {error.strerror or error}") from None
-    done += [fault._replace(what=f"{fault.what}; put there") if fault in restored else fault for fault in faults]
+    done += [fault._replace(problem=f"{fault.problem}; put there") if fault in restored else fault for fault in faults]
     after = {name: examine(run / name, name, (), counts) for name in DATASETS}
     ends = {name: Count(len(dataset.parts), max(dataset.rows, dataset.count.rows)) for name, dataset in after.items()}
     if ends != counts:
@@ -85,7 +85,7 @@ def compact_run(run: AnyPath | Path | str, out: AnyPath | Path | str) -> dict[st
     if out.exists():
         raise BadInputError(f"--out {out}: exists; give a new folder")
     if faults := verify_run(run):
-        raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults); `log repair` first")
+        raise BadInputError(f"{run}: {faults[0].file}: {faults[0].problem} ({len(faults)} faults); `log repair` first")
     return write_datasets(out, {name: _parts(run / name) for name in DATASETS}, read_counts(run) or {})
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from simulator.npu.errors import BadInputError
-from tuner.log.part import Mark, PartError, read_part
+from tuner.log.part import PartError, PartMark, read_part
 from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY
 from tuner.runs.list_runs import ENDED, INDEX, RunEntry, State, open_run, state_of
-from tuner.runs.progress import Progress, read_progress
+from tuner.runs.progress import RunProgress, read_progress
 
-INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
+INDEX_MARK = PartMark("index", 0)  # in the table's file, as in a part of a log
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SweepProgress:
 
     state: State
     runs: dict[str, int]
-    begun: tuple[tuple[RunEntry, Progress], ...]
+    begun: tuple[tuple[RunEntry, RunProgress], ...]
     left_s: float | None
 
     @property
@@ -65,7 +65,7 @@ def read_sweep_progress(path: AnyPath) -> SweepProgress:
     return SweepProgress(state, counts, begun, left_s if state == "running" else None)
 
 
-def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[Progress]) -> float | None:
+def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[RunProgress]) -> float | None:
     """Remaining time: a run takes the mean of the finished ones, else the projected time of the running ones."""
     each_s = took_s or [now.left_s / (1 - now.share) for now in begun if now.left_s is not None]
     if not each_s or not begun:

@@ -139,7 +139,7 @@ def decide_finals(
     """
     placings = race(len(entered), levels, budget, measure, seen, limit)
     able = np.logical_and.reduce([sound_programs(placing.cycles) for placing in placings.values()])
-    remaining = all(placing.left for placing in placings.values())
+    remaining = all(placing.leaders for placing in placings.values())
     if not remaining or not able[-1]:
         subject = "the baseline" if remaining else "every finalist"
         raise BoardFailedError(f"{subject} failed in half of the rounds when it was measured again; --resume tries it again")
@@ -162,7 +162,7 @@ def _standing(placing: Placing, winner: int, number: int, able: bool) -> Standin
     """Standing of a finalist at a level.  able: it ran at every level."""
     if number == winner:
         return "champion"
-    if number in placing.left:
+    if number in placing.leaders:
         return "not told apart"
     return "slower" if able else "failed"
 

@@ -51,12 +51,12 @@ Seen = Callable[[int, Mapping[str, int]], None]
 class Placing:
     """Outcome of a race at one level.
 
-    cycles: int64 [rounds, programs], FAILED or SKIPPED without a reading.  left: finalists not separated from the fastest, which is first;
+    cycles: int64 [rounds, programs], FAILED or SKIPPED without a reading.  leaders: finalists not separated from the fastest, it first;
     empty if all failed.  near: those of them within `TOLERANCE` of it.
     """
 
     cycles: NDArray[np.int64]
-    left: tuple[int, ...]
+    leaders: tuple[int, ...]
     near: tuple[int, ...]
 
 

@@ -26,15 +26,15 @@ Cycles = Mapping[str, Mapping[str, int]]
 
 
 class Candidates(NamedTuple):
-    """Programs to choose from.  own: level -> its champion.  robust: None if no program fits every level."""
+    """Programs to choose from.  champions: level -> its own.  robust: None if no program fits every level."""
 
-    own: Mapping[str, MeasuredModel]
+    champions: Mapping[str, MeasuredModel]
     robust: MeasuredModel | None
 
     @property
     def simulated(self) -> Cycles:
-        models = [*self.own.values(), *([self.robust] if self.robust is not None else [])]
-        return {m.plan.digest: {level: m.timings[level].cycles for level in self.own if level in m.timings} for m in models}
+        models = [*self.champions.values(), *([self.robust] if self.robust is not None else [])]
+        return {m.plan.digest: {level: m.timings[level].cycles for level in self.champions if level in m.timings} for m in models}
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,7 +112,7 @@ def keys(measured: Measured) -> list[bytes]:
     """Keys within a scope: a task, and the board that measured it."""
     tasks = measured.tasks.astype(">u8").tobytes()
     boards = ["" if board[0] is None else "\0".join(map(str, board)) for board in measured.boards.tolist()]
-    return [tasks[16 * at : 16 * at + 16] + board.encode() for at, board in enumerate(boards)]
+    return [tasks[16 * index : 16 * index + 16] + board.encode() for index, board in enumerate(boards)]
 
 
 def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Measured) -> bytes:
@@ -130,8 +130,8 @@ def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Mea
         "scope": each(measured.scopes, 8),
         "task": each(measured.tasks, 16),
         "level": pa.array(list(conditions.levels) * count, pa.string()).dictionary_encode(),
-        **{name: named(measured.boards[:, at]) for at, name in enumerate(BOARD)},
-        **{name: pa.array(measured.values[:, :, at].ravel()) for at, name in enumerate(RESULTS)},
+        **{name: named(measured.boards[:, column]) for column, name in enumerate(BOARD)},
+        **{name: pa.array(measured.values[:, :, column].ravel()) for column, name in enumerate(RESULTS)},
     }
     about = {"version": VERSION, "conditions": asdict(conditions), "whose": dict(whose)}
     table = pa.table(columns, schema=_SCHEMA.with_metadata({_KEY: canonical_json(about).encode()}))
@@ -177,6 +177,6 @@ def _measured(table: pa.Table, conditions: Conditions) -> Measured:
         return data.astype(np.uint64).reshape(-1, width)
 
     values = rows.values()
-    found = Measured(fixed("scope")[:, 0], fixed("task"), values, rows.boards())
+    measured = Measured(fixed("scope")[:, 0], fixed("task"), values, rows.boards())
     fits = np.any(values, axis=2)  # not where a level does not grant what it needs
-    return found.of(np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1))
+    return measured.of(np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1))

@@ -99,7 +99,7 @@ class QuantisedCheck:
 
 def check_quantised(expected: IntegerReference, outputs: Mapping[str, Array], machine: Machine, dtype: DataType) -> QuantisedCheck:
     """Check a quantised model.  outputs: of the compiled model.  Raises as `compiler.frontend.onnx_io.load`."""
-    report = expected.told
+    report = expected.answer
     return QuantisedCheck(
         check_operators(expected, machine, dtype),
         report["unfused"],
@@ -111,7 +111,7 @@ def check_quantised(expected: IntegerReference, outputs: Mapping[str, Array], ma
 
 def check_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> OperatorCheck:
     """Compare every operator that can be compiled in isolation."""
-    kinds, left_out = expected.told["kinds"], list(expected.told["left_out"])
+    kinds, left_out = expected.answer["kinds"], list(expected.answer["left_out"])
     outputs, formulas = run_operators(expected, machine, dtype) if kinds else ({}, {})
     steps: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
@@ -136,7 +136,7 @@ def check_operators(expected: IntegerReference, machine: Machine, dtype: DataTyp
 def run_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> tuple[dict[str, Array], dict[str, Array]]:
     """Outputs of the operators that the machine can run; and by formulas for a machine with fixed-point rounding."""
 
-    model, data = load(expected.alone, where="operators on integers")
+    model, data = load(expected.isolated_model, where="operators on integers")
     lowered, packed = _packed(model, data, machine, dtype)
     program = Infeasible("", "") if packed is None else Compiler(packed.target_graph).compile(default_plan(packed.target_graph))
     if lowered is None or packed is None or isinstance(program, Infeasible):

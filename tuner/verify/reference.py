@@ -102,15 +102,15 @@ class ReferenceValues:
 class IntegerReference:
     """Integers of a quantised model on onnxruntime.
 
-    alone: a model of isolated integer operators.  given: its inputs; expected: its outputs, both by name.
-    floats: outputs of the float model.  told: see `reference_integers.integers`.
+    isolated_model: a model of isolated integer operators.  given: its inputs; expected: its outputs, both by name.
+    floats: outputs of the float model.  answer: see `reference_integers.integers`.
     """
 
-    told: Mapping[str, Any]
+    answer: Mapping[str, Any]
     given: Mapping[str, Array]
     expected: Mapping[str, Array]
     floats: Mapping[str, Array]
-    alone: bytes = field(repr=False)
+    isolated_model: bytes = field(repr=False)
 
 
 def count_differing(actual: Array, expected: Array) -> int:

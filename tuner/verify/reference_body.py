@@ -328,7 +328,7 @@ def run_job(folder: Path) -> None:
         found_integers = collect_integers(model, inside, types, by_frame[0], folder / FLOATS)
         onnx.save(found_integers.model, folder / "out.onnx")
         np.savez(folder / "out.npz", *found_integers.arrays)
-        _tell(folder, found_integers.told)
+        _tell(folder, found_integers.answer)
         return
     names = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
     jumps = stepped_outputs(model, pieces, types)

@@ -104,9 +104,9 @@ def find_borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types
 
 
 class IntegerAnswer(NamedTuple):
-    """Answer of the integer job.  told: JSON part; arrays: all others."""
+    """Reply of the integer job.  answer: JSON part; arrays: all others."""
 
-    told: dict[str, Any]
+    answer: dict[str, Any]
     arrays: list[Array]
     model: ModelProto
 

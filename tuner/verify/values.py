@@ -100,12 +100,12 @@ class CountedOutput:
 
 @dataclass(frozen=True)
 class Values:
-    """Values of one level.  made: outputs of the NPU and of the host behind it.  Every name is in `compared` or in `counted`.
+    """Values of one level.  outputs: of the NPU and of the host behind it.  Every name is in `compared` or in `counted`.
 
     beyond: for non-finite values, the first tensor outside the data type, if any.
     """
 
-    made: Mapping[str, Array]
+    outputs: Mapping[str, Array]
     compared: Mapping[str, TensorComparison]
     counted: Mapping[str, CountedOutput]
     beyond: OutOfRange | None

@@ -16,7 +16,7 @@ EXP_LIMIT = 11.0  # exp of it is below 65504, the largest float16
 
 # registers: x in 0, other reused values in 1 and 2
 X, Y, Z = 0, 1, 2
-KEEP_X, KEEP_Y, TAKE_X = Step("keep", kept=X), Step("keep", kept=Y), Step("take", kept=X)
+KEEP_X, KEEP_Y, TAKE_X = Step("keep", register=X), Step("keep", register=Y), Step("take", register=X)
 
 
 def _number(values: Attributes, name: str, default: float) -> float:
@@ -24,7 +24,7 @@ def _number(values: Attributes, name: str, default: float) -> float:
 
 
 def _magnitude(values: Attributes) -> Steps:
-    return (KEEP_X, Step("muls", -1.0), Step("max", kept=X))
+    return (KEEP_X, Step("muls", -1.0), Step("max", register=X))
 
 
 def _sigmoid(values: Attributes) -> Steps:
@@ -39,8 +39,8 @@ def _swish(values: Attributes) -> Steps:
 def _tanh(values: Attributes) -> Steps:
     """(1 - e) / (1 + e) with e = exp(-2x): half the error of 2 / (1 + e) - 1 around 0."""
     return (
-        Step("muls", -2.0), Step("mins", EXP_LIMIT), Step("exp"), KEEP_Y, Step("adds", 1.0), Step("keep", kept=Z),
-        Step("take", kept=Y), Step("muls", -1.0), Step("adds", 1.0), Step("div", kept=Z),
+        Step("muls", -2.0), Step("mins", EXP_LIMIT), Step("exp"), KEEP_Y, Step("adds", 1.0), Step("keep", register=Z),
+        Step("take", register=Y), Step("muls", -1.0), Step("adds", 1.0), Step("div", register=Z),
     )  # fmt: skip
 
 
@@ -51,18 +51,18 @@ def _hard_sigmoid(values: Attributes) -> Steps:
 
 
 def _hard_swish(values: Attributes) -> Steps:
-    return (KEEP_X, *_hard_sigmoid({"alpha": 1 / 6, "beta": 0.5}), Step("mul", kept=X))
+    return (KEEP_X, *_hard_sigmoid({"alpha": 1 / 6, "beta": 0.5}), Step("mul", register=X))
 
 
 def _leaky_relu(values: Attributes) -> Steps:
     alpha = _number(values, "alpha", 0.01)
-    return (KEEP_X, Step("muls", alpha), Step("max" if alpha <= 1 else "min", kept=X))
+    return (KEEP_X, Step("muls", alpha), Step("max" if alpha <= 1 else "min", register=X))
 
 
 def _below_zero(inner: float, outer: float) -> Steps:
     """max(x, 0) + outer * (exp(min(x, 0) * inner) - 1)"""
     low = (KEEP_X, Step("mins", 0.0), Step("muls", inner), Step("exp"), Step("adds", -1.0), Step("muls", outer))
-    return (*low, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=Y))
+    return (*low, KEEP_Y, TAKE_X, Step("relu"), Step("add", register=Y))
 
 
 def _elu(values: Attributes) -> Steps:
@@ -81,19 +81,19 @@ def _selu(values: Attributes) -> Steps:
 
 def _softplus(values: Attributes) -> Steps:
     """max(x, 0) + ln(1 + exp(-|x|))"""
-    logarithm = (KEEP_X, Step("muls", -1.0), Step("min", kept=X), Step("exp"), Step("adds", 1.0), Step("ln"))
-    return (*logarithm, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=Y))
+    logarithm = (KEEP_X, Step("muls", -1.0), Step("min", register=X), Step("exp"), Step("adds", 1.0), Step("ln"))
+    return (*logarithm, KEEP_Y, TAKE_X, Step("relu"), Step("add", register=Y))
 
 
 def _softsign(values: Attributes) -> Steps:
     """x / (1 + |x|)"""
-    return (*_magnitude({}), Step("adds", 1.0), Step("rdiv", kept=X))
+    return (*_magnitude({}), Step("adds", 1.0), Step("rdiv", register=X))
 
 
 def _mish(values: Attributes) -> Steps:
     """x * tanh(softplus(x)) = x * n / (n + 2) with n = e * (e + 2), e = exp(x); n of 5.4 fits float16, and n / (n + 2) is 1 there."""
-    n = (KEEP_X, Step("mins", 5.4), Step("exp"), KEEP_Y, Step("adds", 2.0), Step("mul", kept=Y))
-    return (*n, KEEP_Y, Step("adds", 2.0), Step("rdiv", kept=Y), Step("mul", kept=X))
+    n = (KEEP_X, Step("mins", 5.4), Step("exp"), KEEP_Y, Step("adds", 2.0), Step("mul", register=Y))
+    return (*n, KEEP_Y, Step("adds", 2.0), Step("rdiv", register=Y), Step("mul", register=X))
 
 
 _LARGEST_POWER = 16  # by squaring and multiplying
@@ -112,7 +112,7 @@ def power(exponent: float) -> Steps:
     for digit in f"{magnitude:b}"[1:]:  # from the highest binary digit on: square, and times x where the digit is 1
         steps.append(Step("square"))
         if digit == "1":
-            steps.append(Step("mul", kept=X))
+            steps.append(Step("mul", register=X))
     return (*steps, Step("reciprocal")) if exponent < 0 else tuple(steps)
 
 

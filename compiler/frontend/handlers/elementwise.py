@@ -49,7 +49,7 @@ def prelu(state: Translator, node: NodeProto, values: Attributes) -> None:
         _chain(state, node, ACTIVATIONS["LeakyRelu"]({"alpha": slope}), view)
         return
     below = Step("scale_shift", scale=slope, shift=np.zeros_like(slope))
-    _chain(state, node, (KEEP_X, Step("mins", 0.0), below, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=KEEP_Y.kept)), view)
+    _chain(state, node, (KEEP_X, Step("mins", 0.0), below, KEEP_Y, TAKE_X, Step("relu"), Step("add", register=KEEP_Y.register)), view)
 
 
 def pow_(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -193,7 +193,7 @@ def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool
 
 
 def select_input(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Where with a uniform constant condition, and Expand to the same shape: a view of the selected input."""
+    """View of the selected input: of Where with a uniform constant condition, and of Expand to the same shape."""
     index = 0
     if node.op_type == "Where":
         condition = state.constant(node, 0, "the condition")

@@ -27,7 +27,7 @@ class Reduction(NamedTuple):
     after: tuple[Step, ...] = ()
 
 
-_MAGNITUDE = (Step("keep", kept=0), Step("muls", -1.0), Step("max", kept=0))
+_MAGNITUDE = (Step("keep", register=0), Step("muls", -1.0), Step("max", register=0))
 _MINUS = (Step("muls", -1.0),)
 REDUCTIONS: dict[str, Reduction] = {
     "ReduceL1": Reduction(_MAGNITUDE, "sum"),

@@ -137,8 +137,8 @@ def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
     steps: tuple[Step, ...] = (Step("gelu" if node.op_type == "Gelu" else "erf"),)
     if values.get("approximate", "none") == "tanh":
         first = -2 * math.sqrt(2 / math.pi)
-        poly = (Step("keep", kept=0), Step("square"), Step("muls", 0.044715 * first), Step("adds", first), Step("mul", kept=0))
-        steps = (*poly, Step("exp"), Step("adds", 1.0), Step("rdiv", kept=0))
+        poly = (Step("keep", register=0), Step("square"), Step("muls", 0.044715 * first), Step("adds", first), Step("mul", register=0))
+        steps = (*poly, Step("exp"), Step("adds", 1.0), Step("rdiv", register=0))
     state.finish_as(node, Vector(state.name(node), (view.tensor,), node.output[0], steps), view.axes)
 
 

@@ -32,8 +32,8 @@ class Step:
     """One step of an element-wise chain on the running value v.
 
     scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
-    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or the last value that `keep` stored in register `kept`.
-    multiply_add: v * factor + summand, rounded once: registers `kept` and `added`, or `value` where the number is -1.
+    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or the last value that `keep` stored in `register`.
+    multiply_add: v * factor + summand, rounded once: registers `register` and `added`, or `value` where the number is -1.
     gelu: v * (1 + erf(v / sqrt 2)) / 2.
     padding: of a scale_shift: constant result in padding lanes.
     """
@@ -41,7 +41,7 @@ class Step:
     op: StepOp
     value: float = 0.0
     operand: int = -1
-    kept: int = -1
+    register: int = -1
     added: int = -1
     scale: Floats | None = None  # [c], or [1]: of all channels
     shift: Floats | None = None
@@ -64,10 +64,10 @@ class Step:
             padding = "" if self.padding is None else f" padding {self.padding:.9g}"
             return f"scale_shift {spell(self.scale)} {spell(self.shift)}{padding}"
         if self.op == "multiply_add":
-            factor, summand = (f"kept{number}" if number >= 0 else f"{self.value:.9g}" for number in (self.kept, self.added))
+            factor, summand = (f"kept{number}" if number >= 0 else f"{self.value:.9g}" for number in (self.register, self.added))
             return f"{self.op} {factor} {summand}"
-        if self.operand >= 0 or self.kept >= 0:
-            return f"{self.op} " + (f"#{self.operand}" if self.operand >= 0 else f"kept{self.kept}")
+        if self.operand >= 0 or self.register >= 0:
+            return f"{self.op} " + (f"#{self.operand}" if self.operand >= 0 else f"kept{self.register}")
         return f"{self.op} {self.value:.9g}" if self.op in ("adds", "muls", "maxs", "mins") else self.op
 
 
@@ -184,15 +184,15 @@ def chain(steps: Sequence[Step], v: Floats, inputs: Sequence[Floats], rounded: C
     registers: dict[int, Floats] = {}
     for step in steps:
         if step.op == "keep":
-            registers[step.kept] = v
+            registers[step.register] = v
         elif step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
             v = rounded(v * step.scale[:, None, None] + step.shift[:, None, None])
         elif step.op == "multiply_add":
-            v = rounded(v * registers.get(step.kept, np.float32(step.value)) + registers.get(step.added, np.float32(step.value)))
+            v = rounded(v * registers.get(step.register, np.float32(step.value)) + registers.get(step.added, np.float32(step.value)))
         else:
-            operand = inputs[step.operand] if step.operand >= 0 else registers.get(step.kept, v)
+            operand = inputs[step.operand] if step.operand >= 0 else registers.get(step.register, v)
             v = rounded(_STEPS[step.op](v, np.float32(step.value), operand))
     return v
 

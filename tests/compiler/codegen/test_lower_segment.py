@@ -141,7 +141,7 @@ def test_refusals(product: TargetGraph, tilings: tuple[Tiling, ...], reason: str
     found = lowered(product, *tilings)
     assert isinstance(found, Infeasible)
     assert found.where == "segment y"
-    assert reason in found.what
+    assert reason in found.reason
 
 
 def test_too_much_l1() -> None:
@@ -168,7 +168,7 @@ def test_partial_sums_that_do_not_fit() -> None:
     u = target_graph(EDGE, (1, 64, 64, 64), conv("y", "x", (64, 32), 1))
     found = lowered(u, tiling(weights="streamed", chunk_k1=2, tile_k1=2))
     assert isinstance(found, Infeasible)
-    assert found.what == "y: chunks along k keep 524,288 B of partial sums, L0C has 262,144"
+    assert found.reason == "y: chunks along k keep 524,288 B of partial sums, L0C has 262,144"
 
 
 def test_too_many_instructions() -> None:

@@ -126,7 +126,7 @@ def test_a_right_operand_that_is_made_in_the_segment_cannot_come_in_chunks() -> 
     tilings = (*plan.tilings[:-1], plan.tilings[-1].model_copy(update={"weights": "streamed"}))
     found = Compiler(target_graph).segment(plan.model_copy(update={"tilings": tilings}), start)
     assert isinstance(found, Infeasible)
-    assert f"{target_graph.operators[k].name}: its right operand lies in L1 as a whole, made in this segment" in found.what
+    assert f"{target_graph.operators[k].name}: its right operand lies in L1 as a whole, made in this segment" in found.reason
 
 
 @pytest.mark.parametrize("name", ["inception_block", "dense_block", "vector_chain", "lrn_chain"])

@@ -80,7 +80,7 @@ def test_a_guard_stands_where_no_number_in_front_helps() -> None:
 )
 def test_every_chain_can_be_kept_finite(ops: list[StepOp], inputs: list[frozenset[float]], value: float) -> None:
     several = np.array([value, 1.0], np.float32)
-    steps = [Step("keep", kept=0), *(Step(op, value, operand=1, kept=0, added=0, scale=several, shift=several) for op in ops)]
+    steps = [Step("keep", register=0), *(Step(op, value, operand=1, register=0, added=0, scale=several, shift=several) for op in ops)]
     assert np.isfinite(sorted(Vector("v", ("x", "y"), "z", tuple(steps)).padding(inputs, np.float16))).all()
 
 

@@ -84,9 +84,10 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
         Vector(
             "y", ("x",), "y",
             (
-                Step("keep", kept=0), Step("relu"), Step("keep", kept=1), Step("multiply_add", -2.0, added=0), Step("keep", kept=2),
-                Step("scale_shift", scale=_floats(20), shift=_floats(20)), Step("multiply_add", 0.5, kept=2),
-                Step("multiply_add", kept=2, added=1),
+                Step("keep", register=0), Step("relu"), Step("keep", register=1), Step("multiply_add", -2.0, added=0),
+                Step("keep", register=2),
+                Step("scale_shift", scale=_floats(20), shift=_floats(20)), Step("multiply_add", 0.5, register=2),
+                Step("multiply_add", register=2, added=1),
             ),
         ),
     ),
@@ -251,7 +252,7 @@ def test_parts_are_the_whole(name: str, machine: str, dtype: DataType) -> None:
     for count in (2, 3):
         parts = channel_parts(target_graph, 0, 1, count)
         if isinstance(parts, Infeasible):
-            assert parts.what
+            assert parts.reason
         else:
             made = [
                 plane
@@ -262,10 +263,12 @@ def test_parts_are_the_whole(name: str, machine: str, dtype: DataType) -> None:
             assert sum(part.operators[0].macs for part in parts) >= whole.macs
         cut_up = strips(target_graph, 0, 1, count)
         if isinstance(cut_up, Infeasible):
-            assert cut_up.what
+            assert cut_up.reason
             continue
         owned = [each.operators[0].strip for each in cut_up]
-        assert [column for strip in owned if strip for column in range(strip.own, strip.own + strip.owned)] == list(range(whole.out_w))
+        assert [column for strip in owned if strip for column in range(strip.first_owned, strip.first_owned + strip.owned)] == list(
+            range(whole.out_w)
+        )
         widest_of = widest(target_graph, 0, 1, count)
         assert not isinstance(widest_of, Infeasible)
         assert all(each.operators[0].in_w <= widest_of.operators[0].in_w for each in cut_up)

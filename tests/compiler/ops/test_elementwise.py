@@ -37,7 +37,7 @@ def chains(draw: st.DrawFn) -> tuple[Step, ...]:
         if op == "keep":
             number = draw(st.integers(0, 2))
             kept.add(number)
-            steps.append(Step("keep", kept=number))
+            steps.append(Step("keep", register=number))
         elif op in ("adds", "maxs"):
             steps.append(Step(op, float(draw(st.integers(-4, 4)))))
         elif op == "relu":

@@ -68,7 +68,7 @@ def scaled(c: int = 6) -> Step:
 
 
 RELU, ADD = Step("relu"), Step("add", operand=1)
-KEEP, USE = Step("keep", kept=0), Step("sub", kept=0)
+KEEP, USE = Step("keep", register=0), Step("sub", register=0)
 SCALED = scaled()
 DEAL = (0, 3, 1, 4, 2, 5)
 

@@ -207,7 +207,7 @@ def test_a_window_that_does_not_fit_says_what_is_missing(pooled: TargetGraph) ->
     assert decode(pooled, Gene(0, 2, 56, window=ALL, sliding=True)) is None
     found = Compiler(pooled).segment(plan.model_copy(update={"window": "all"}), 0)
     assert isinstance(found, Infeasible)
-    assert " B of L1" in found.what
+    assert " B of L1" in found.reason
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 66])

@@ -30,7 +30,7 @@ def test_halo_of_two_convolutions() -> None:
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
     blocks = cut_blocks(u, 0, 2, 2)
     assert rows(blocks.computed) == (((0, 5), (3, 8)), ((0, 4), (4, 8)))
-    assert rows(blocks.own) == (((0, 0), (0, 0)), ((0, 4), (4, 8)))  # a never leaves
+    assert rows(blocks.ddr_rows) == (((0, 0), (0, 0)), ((0, 4), (4, 8)))  # a never leaves
     assert blocks.inside == (True, False)
     x, a = (u.operators[0].reads[0].storage, u.operators[0].y.storage)
     assert rows(blocks.allocations[x].rows) == ((0, 6), (2, 8))
@@ -63,7 +63,7 @@ def test_output_that_is_also_read_is_stored_without_halo() -> None:
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), outputs=["a", "b"])
     blocks = cut_blocks(u, 0, 2, 2)
     assert rows(blocks.computed[0]) == ((0, 5), (3, 8))
-    assert rows(blocks.own[0]) == ((0, 4), (4, 8))
+    assert rows(blocks.ddr_rows[0]) == ((0, 4), (4, 8))
 
 
 def test_concat_partly_loaded() -> None:
@@ -91,8 +91,8 @@ def test_more_blocks_than_rows() -> None:
     """Every row is made once, by some block; the others are empty."""
     u = target_graph(EDGE, SHAPE, conv("a", "x", (16, 16), stride=2), conv("b", "a", (16, 16), 1))
     blocks = cut_blocks(u, 0, 2, 7)
-    assert [row for own in rows(blocks.own[1]) for row in range(*own)] == [0, 1, 2, 3]
-    assert sum(start == stop for start, stop in rows(blocks.own[1])) == 3
+    assert [row for own in rows(blocks.ddr_rows[1]) for row in range(*own)] == [0, 1, 2, 3]
+    assert sum(start == stop for start, stop in rows(blocks.ddr_rows[1])) == 3
 
 
 def test_rows_that_nobody_reads_are_not_made() -> None:
@@ -103,7 +103,7 @@ def test_rows_that_nobody_reads_are_not_made() -> None:
     assert operand_rows(u, 2) == ((2, 5),)
     assert rows(cut_blocks(u, 0, 3, 1).computed) == (((1, 6),), ((2, 5),), ((0, 3),))
     alone = cut_blocks(u, 0, 1, 2)
-    assert rows(alone.own) == rows(alone.computed) == (((1, 3), (3, 6)),)
+    assert rows(alone.ddr_rows) == rows(alone.computed) == (((1, 3), (3, 6)),)
     assert rows(alone.allocations[u.operators[0].reads[0].storage].rows) == ((0, 4), (2, 7))
 
 

@@ -168,7 +168,7 @@ def test_who_cannot_be_made_in_passes() -> None:
     assert counts == (2, 3, 4, 6, 12)
     refused = split_passes(target_graph, start, stop, 5)
     assert isinstance(refused, Infeasible)
-    assert refused.what == "5 passes over channels; accepted: 1, 2, 3, 4, 6, 12"
+    assert refused.reason == "5 passes over channels; accepted: 1, 2, 3, 4, 6, 12"
 
 
 def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> None:

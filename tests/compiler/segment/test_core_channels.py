@@ -128,7 +128,7 @@ def test_what_cannot_be_cut_says_why() -> None:
     wide = plan.model_copy(update={"cores": (0, 1), "split": "channels"})
     lowered = Compiler(chain).alone(wide, dense[0])
     assert isinstance(lowered, Infeasible)
-    assert "from another core" in lowered.what
+    assert "from another core" in lowered.reason
 
 
 def classifier(machine: Machine) -> Case:

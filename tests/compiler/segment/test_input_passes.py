@@ -223,7 +223,7 @@ def test_who_cannot_be_made_in_input_passes() -> None:
     assert input_counts(target_graph, 1, 3) == (2, 4)
     refused = split_passes(target_graph, 1, 3, 1, 3)
     assert isinstance(refused, Infeasible)
-    assert refused.what == "3 passes over channels of inputs; accepted: 1, 2, 4"
+    assert refused.reason == "3 passes over channels of inputs; accepted: 1, 2, 4"
 
 
 def test_what_is_held_is_not_loaded_run_by_run() -> None:
@@ -239,7 +239,7 @@ def test_what_is_held_is_not_loaded_run_by_run() -> None:
     name = case.target_graph.storages[held].name
     wrong = Segment.of(case.target_graph, plan.model_copy(update={"held": (name,)}), 1)
     assert isinstance(wrong, Infeasible)
-    assert wrong.what == f"{name!r} held, and loaded in 2 input passes: one of the two is accepted"
+    assert wrong.reason == f"{name!r} held, and loaded in 2 input passes: one of the two is accepted"
 
 
 def test_right_operands_of_all_passes_come_in_chunks_or_none_does() -> None:

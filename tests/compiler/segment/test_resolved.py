@@ -43,9 +43,9 @@ def rows_and_columns(u: TargetGraph, found: Segment, core: int) -> set[tuple[int
     share = found.share(core)
     for strip in share.strips:
         spec = strip.target_graph.operators[found.outline.stop - 1]
-        first, count = (0, spec.out_w) if spec.strip is None else (spec.strip.own, spec.strip.owned)
+        first, count = (0, spec.out_w) if spec.strip is None else (spec.strip.first_owned, spec.strip.owned)
         for t in share.iterations:
-            start, stop = strip.blocks.own[k, t % strip.blocks.count]
+            start, stop = strip.blocks.ddr_rows[k, t % strip.blocks.count]
             planes = range(spec.y.plane, spec.y.plane + spec.y.planes)
             mine = set(product(range(start, stop), range(first, first + count), planes))
             assert not out & mine, "nothing twice"

@@ -98,7 +98,7 @@ def test_one_width_for_what_lies_together() -> None:
     u = target_graph(EDGE, (1, 16, 8, 8), *operators)
     _, right = cut(u, 0, 4, 2)
     assert columns(right, u.operators[0].y.storage) == (3, 8)
-    assert [(spec.strip.made, spec.out_w) for spec in right.operators[:2] if spec.strip] == [(3, 5), (4, 4)]
+    assert [(spec.strip.first_made, spec.out_w) for spec in right.operators[:2] if spec.strip] == [(3, 5), (4, 4)]
 
 
 def test_four_pixels_in_a_block() -> None:
@@ -294,5 +294,5 @@ def test_strips_are_a_partition() -> None:
     u = target_graph(EDGE, (1, 16, 4, 23), conv("a", "x", (16, 16)), conv("b", "a", (16, 16)))
     for count in (2, 7, 23):
         own = [strip.operators[1].strip for strip in cut(u, 0, 2, count)]
-        assert all(a and b and a.own + a.owned == b.own for a, b in pairwise(own))
+        assert all(a and b and a.first_owned + a.owned == b.first_owned for a, b in pairwise(own))
         assert sum(strip.owned for strip in own if strip) == 23

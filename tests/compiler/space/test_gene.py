@@ -68,7 +68,7 @@ def test_a_plan_does_what_its_gene_says(name: str, machine: str) -> None:
         assert type(plan).model_validate(plan.model_dump()) == plan, "made without validation, and valid"
         placed = place_segment([(u, cut_blocks(u, gene.start, gene.stop, gene.blocks, plan.caching))], plan)
         if isinstance(placed, Infeasible):
-            assert " of UB" in placed.what, "L1 was what realising looked at"
+            assert " of UB" in placed.reason, "L1 was what realising looked at"
         else:
             assert placed.peak_bytes["L1"] <= u.machine.buffers_bytes.L1
         if gene.weights == "streamed":
@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_a_value_that_names_it() -> None:
     whole = decode_all(small, (Gene(0, len(small.operators)),))
     assert isinstance(whole, Infeasible)
     assert "segment 0" in whole.where
-    assert "in 1 blocks" in whole.what
+    assert "in 1 blocks" in whole.reason
     assert layer_by_layer(small) == found
 
 

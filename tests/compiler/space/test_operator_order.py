@@ -103,7 +103,7 @@ def test_what_is_no_order(case: Case) -> None:
     ):
         found = permute_to(case.target_graph, wrong)
         assert isinstance(found, Infeasible)
-        assert what in found.what
+        assert what in found.reason
 
 
 @pytest.mark.parametrize("file", list(permutations(("alone", "with_tail", "on_vector", "no_product")))[::5])

@@ -89,7 +89,7 @@ def test_nothing_but_the_rows_counts(runs: tuple[Path, ...], tmp_path: Path) -> 
     assert len(list((compacted / "log").glob("*.parquet"))) < len(list((runs[0] / "log").glob("*.parquet")))
     two = read_logged([runs[2], compacted, runs[1]])
     assert same(once, two)
-    assert model_of_runs(once, FEW, 3).kept == model_of_runs(two, FEW, 3).kept
+    assert model_of_runs(once, FEW, 3).model == model_of_runs(two, FEW, 3).model
     twice = read_logged([*runs, compacted])
     np.testing.assert_array_equal(twice.rows.features, once.rows.features)
 

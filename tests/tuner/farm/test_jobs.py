@@ -245,7 +245,7 @@ def test_any_order_of_work_gives_the_same_jobs(lag: int, seed: int, islands: int
         assert job.state == bytes([island, *range(1 if island else 0, epoch)])
         assert job.models == (1 if epoch >= in_use_from(3) else 0)
         assert job.programs == 1000 - islands * sum(range(version_of(epoch)))
-        assert job.own == tuple(findings(programs=[e * 10 + island], island=island) for e in range(version_of(epoch), epoch))
+        assert job.island_findings == tuple(findings(programs=[e * 10 + island], island=island) for e in range(version_of(epoch), epoch))
     for epoch, found in enumerate(epochs[:7]):
         assert [from_bytes(data, EPOCH)["programs"].tolist() for data in found] == [
             [name_of(epoch * 10 + i)] for i in range(1 if epoch == 0 else islands)
@@ -303,7 +303,7 @@ def test_a_schedule_goes_on_from_its_state(commits: int) -> None:
 def parts(result: EpochResult | TrainingOutcome) -> tuple[object, ...]:
     """Of a result, what may not depend on where it was made; rows without times and workers."""
     assert isinstance(result, EpochResult)
-    return result.state, result.findings, result.batch.tasks, result.programs, result.segments, result.whole
+    return result.state, result.findings, result.batch.tasks, result.programs, result.segments, result.complete
 
 
 def statuses(result: EpochResult) -> list[str]:
@@ -370,7 +370,7 @@ def test_what_is_stopped_is_a_beginning(course: Course) -> None:
     job_runner = build_job_runner(course.spec)
     short = job_runner.work(job._replace(programs=2), course.broadcast.update(job, (0, 0)))
     assert isinstance(short, EpochResult)
-    assert not short.whole
+    assert not short.complete
     assert len(from_bytes(short.programs, PROGRAMS).arrow("genome")) == 2
     assert statuses(short) == statuses(result)[: len(statuses(short))]
     again = job_runner.work(job, course.broadcast.update(job, (job.version, 0)))

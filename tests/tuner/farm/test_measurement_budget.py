@@ -91,9 +91,9 @@ def test_a_race_takes_no_more_than_it_may(most: int, noise: float) -> None:
     placings = race(4, ("none", "slight", "severe"), 400, measure, limit=most)
     assert ECHO * 5 * 3 <= asked <= most
     assert asked == sum(int((placing.cycles > SKIPPED).sum()) for placing in placings.values())
-    assert all(placing.left for placing in placings.values())
+    assert all(placing.leaders for placing in placings.values())
     if noise == 0.0 or most == 100_000:
-        assert {placing.left[0] for placing in placings.values()} == {0}
+        assert {placing.leaders[0] for placing in placings.values()} == {0}
 
 
 # runs

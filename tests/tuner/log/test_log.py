@@ -209,12 +209,12 @@ def test_verify_finds_and_repair_moves_what_readers_trip_over(tmp_path: Path) ->
     assert len(read_log(tmp_path)) == 4
     assert len(read_tasks(tmp_path)) == 3
     assert (tmp_path / "aside" / "log" / "notes.txt").read_text() == "x"
-    assert [fault.what for fault in verify_run(tmp_path)] == []
+    assert [fault.problem for fault in verify_run(tmp_path)] == []
     first = tmp_path / "log" / "00000000.parquet"
     first.write_bytes(b"PAR1")
     (tmp_path / "log" / "00000003.parquet").unlink()
     (tmp_path / "log" / "00000004.parquet").write_bytes((tmp_path / "log" / "00000002.parquet").read_bytes())
-    assert ("log/00000003.parquet", "missing") in {(fault.file, fault.what) for fault in verify_run(tmp_path)}
+    assert ("log/00000003.parquet", "missing") in {(fault.file, fault.problem) for fault in verify_run(tmp_path)}
     assert {fault.file for fault in repair_run(tmp_path)} == {f"log/{number:08d}.parquet" for number in (0, 3, 4)}
     assert verify_run(tmp_path) == []
     assert len(list((tmp_path / "aside" / "log").iterdir())) == 4, "nothing that an earlier repair moved is gone"
@@ -260,7 +260,7 @@ def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     wrong = table.slice(1, 1).set_column(table.column_names.index("cycles"), table.schema.field("cycles"), [[5]])
     for number, rows in enumerate((twice, stranger, wrong), 4):
         write_part(folder / part_name(number), rows.cast(log_schema()))
-    assert [fault.what for fault in verify_run(tmp_path)] == [
+    assert [fault.problem for fault in verify_run(tmp_path)] == [
         "3 rows have a row_id that is taken",
         "1 rows name a task that is not in tasks/",
         "cycles must be null exactly when status is not ok",

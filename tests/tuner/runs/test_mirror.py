@@ -288,7 +288,7 @@ def test_places_and_urls() -> None:
     there = place("s3://key:secret@bucket/a/b?region=eu-west-1")
     assert isinstance(there, RemotePath)
     assert str(there / "c") == "s3://bucket/a/b/c"
-    assert ((there / "c").parent.at, there.name) == ("bucket/a/b", "b")
+    assert ((there / "c").parent.location, there.name) == ("bucket/a/b", "b")
     assert url_below("s3://k:s@bucket/a?region=x", "b") == "s3://k:s@bucket/a/b?region=x"
     assert place("RUN/log") == Path("RUN/log")
 

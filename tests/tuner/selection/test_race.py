@@ -96,7 +96,7 @@ def test_the_chosen_one_is_within_a_hundredth_of_the_best(name: str, noise: Nois
         for simplest, simplicity in (("any", rng.permutation(8)), ("slowest", -times)):
             chosen = min(placing.near, key=lambda at, of=simplicity: of[at])
             behind[simplest].append(times[chosen] / times.min() - 1)
-        lost += int(np.argmin(times)) not in placing.left
+        lost += int(np.argmin(times)) not in placing.leaders
         counts.append(readings(placing)[:8])
     used = np.array(counts)
     shares = {simplest: float(np.mean(np.array(each) <= 0.01)) for simplest, each in behind.items()}
@@ -111,7 +111,7 @@ def test_the_chosen_one_is_within_a_hundredth_of_the_best(name: str, noise: Nois
 def test_a_board_without_noise_is_believed_at_once() -> None:
     board = SimulatedBoard([1000, 1001, 1000, 2000], None)
     placing = race(3, ["none"], BUDGET, board)["none"]
-    assert sorted(placing.left) == sorted(placing.near) == [0, 2], "one cycle is a difference"
+    assert sorted(placing.leaders) == sorted(placing.near) == [0, 2], "one cycle is a difference"
     assert board.turns == [Turn("none", (0, 1, 2, 3)), Turn("none", (3, 2, 1, 0))], "nobody is always first"
     assert estimates(placing.cycles, 0) == [1000, 1001, 1000, 2000]
 
@@ -125,13 +125,13 @@ def test_a_level_without_noise_does_not_wait_for_one_with() -> None:
     placings = race(2, ["none", "severe"], BUDGET, both)
     assert readings(placings["none"]).tolist() == [ECHO] * 3
     assert readings(placings["severe"]).tolist() == [BUDGET, BUDGET, FIRST_LOOK], "equal ones, and the baseline"
-    assert set(placings["severe"].left) == set(placings["severe"].near) == {0, 1}
+    assert set(placings["severe"].leaders) == set(placings["severe"].near) == {0, 1}
 
 
 def test_who_is_told_apart_is_not_read_again() -> None:
     board = SimulatedBoard([1.0e6, 1.2e6, 1.008e6, 1.3e6, 3e6], gaussian(0.02), 1)
     placing = race(4, ["none"], BUDGET, board)["none"]
-    assert placing.left == placing.near == (0,)
+    assert placing.leaders == placing.near == (0,)
     counts = readings(placing)
     assert counts[[1, 3, 4]].tolist() == [FIRST_LOOK] * 3
     assert FIRST_LOOK < counts[0] == counts[2] <= BUDGET
@@ -141,9 +141,9 @@ def test_who_is_told_apart_is_not_read_again() -> None:
 def test_what_is_not_told_apart_is_not_equally_good() -> None:
     """With more noise than the budget is good for: simplicity gets what may be half a percent slower, and not what seems to be more."""
     outcomes = [race(2, ["none"], 100, SimulatedBoard([1e6, 1.01e6, 3e6], gaussian(0.05), seed))["none"] for seed in range(40)]
-    open_ones = [each for each in outcomes if len(each.left) == 2]
+    open_ones = [each for each in outcomes if len(each.leaders) == 2]
     for each in open_ones:
-        fastest, other = each.left
+        fastest, other = each.leaders
         told = estimates(each.cycles, fastest)
         assert told[other] / told[fastest] >= 1  # type: ignore[operator]
         assert (other in each.near) == (told[other] / told[fastest] <= np.exp(TOLERANCE))  # type: ignore[operator]
@@ -154,12 +154,12 @@ def test_failures() -> None:
     """One that fails now and then stays; one that fails in most rounds at one level is in no race, not even where it runs."""
     times, levels = [1.00e6, 1.05e6, 1.10e6, 2e6], ["none", "severe"]
     placings = race(3, levels, BUDGET, SimulatedBoard(times, gaussian(0.01), broken={("severe", 0): 0.9, ("none", 1): 0.2}))
-    assert [placings[level].left for level in levels] == [(1,), (1,)]
+    assert [placings[level].leaders for level in levels] == [(1,), (1,)]
     assert not sound_programs(placings["severe"].cycles)[0]
     assert estimates(placings["severe"].cycles, 1)[0] is None
     assert placings["none"].cycles[:, 1].min() == FAILED
     dead = race(1, levels, BUDGET, SimulatedBoard([1e6, 2e6], None, broken={("none", 0): 1.0}))
-    assert [dead[level].left for level in levels] == [(), ()]
+    assert [dead[level].leaders for level in levels] == [(), ()]
 
 
 def test_who_was_beaten_by_a_program_that_fails_later_is_in_question_again() -> None:
@@ -178,10 +178,10 @@ def test_who_was_beaten_by_a_program_that_fails_later_is_in_question_again() -> 
         return out
 
     placings = race(3, ["none", "severe"], BUDGET, board)
-    assert placings["none"].left == (1,)
+    assert placings["none"].leaders == (1,)
     beaten, champion, rival, _ = readings(placings["none"]).tolist()
     assert beaten == FIRST_LOOK < champion == rival
-    assert 0 not in placings["severe"].left
+    assert 0 not in placings["severe"].leaders
 
 
 def test_what_was_read_for_less_long_is_told_as_if_it_had_been_read_beside() -> None:
@@ -197,9 +197,9 @@ def test_what_was_read_for_less_long_is_told_as_if_it_had_been_read_beside() -> 
 
 def test_one_finalist_and_one_reading() -> None:
     placing = race(1, ["none"], BUDGET, SimulatedBoard([1e6, 2e6], gaussian(0.02)))["none"]
-    assert (placing.left, readings(placing).tolist()) == ((0,), [FIRST_LOOK] * 2)
+    assert (placing.leaders, readings(placing).tolist()) == ((0,), [FIRST_LOOK] * 2)
     once = race(2, ["none"], 1, SimulatedBoard([1e6, 2e6, 3e6], gaussian(0.02)))["none"]
-    assert once.left[0] == 0
+    assert once.leaders[0] == 0
     assert once.near == (0,)
     assert readings(once).tolist() == [1] * 3
 

@@ -153,7 +153,7 @@ def test_a_small_fault_is_found_where_rounding_does_little(tmp_path: Path) -> No
     opened, path = compiled(b.model(b.conv(b.relu(b.conv("x", 32)), 16)), tmp_path)
     *_, right = checked(path)
     assert right.faults == ()
-    largest = float(np.abs(next(iter(right.made.values()))).max())
+    largest = float(np.abs(next(iter(right.outputs.values()))).max())
 
     def off(container: Container, constants: NDArray[np.uint8]) -> None:
         section(container, constants, f"{opened.target_graphs[0].operators[-1].name}/bias", np.float32)[3] += 0.005 * largest
