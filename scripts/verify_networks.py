@@ -224,6 +224,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
     from tuner.verify.check import check_levels, prepare_check
+    from tuner.verify.per_operator import check_quantised
 
     compiled = read_compiled(path)  # verifies every program
     session, feeds, expected = prepare_check(path, seed)
