@@ -30,7 +30,7 @@ def shape_of(graph: Graph) -> list[str]:
     """A line for each operator: what it makes of the graph's inputs, whatever tensors are called and in whatever order operators are."""
     made = {name: digest(f"{shape}") for name, shape in graph.shapes.items()}
     for op in graph.operators:
-        steps = [(step.op, step.value, step.operand, step.kept) for step in getattr(op, "steps", ())]
+        steps = [(step.op, step.value, step.operand, step.register) for step in getattr(op, "steps", ())]
         made[op.y] = digest(f"{type(op).__name__} {[made[name] for name in op.inputs]} {graph.shapes[op.y]} {steps}")
     return sorted(f"{type(op).__name__} {graph.shapes[op.y]} {made[op.y]}" for op in graph.operators)
 

@@ -69,9 +69,10 @@ class Job(NamedTuple):
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  island_findings: those of
     its island that are not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that
-    predicts, 0 for none.  programs, readings: that could still be measured when what it builds on was complete.  seconds: for which it may
-    go on. failing: must not be tried.  dropped: packs of the store that are not right. answers: where readings differ, those that the log
-    has and the job would not hear of, of tasks that have their place and of others (`tuner.farm.reading_conflicts`).
+    predicts, 0 for none.  programs, readings: measured at most when what it builds on was complete.  seconds: for which it may go on.
+    failing: must not be tried.  dropped: packs of the store that are not right.
+    answers: where readings differ, those that the log has and the job would not hear of, of tasks that have
+    their place and of others (`tuner.farm.reading_conflicts`).
     """
 
     epoch: int

@@ -46,7 +46,7 @@ def chains(draw: st.DrawFn) -> tuple[Step, ...]:
             shift = np.arange(CHANNELS, dtype=np.float32) % 5 if draw(st.booleans()) else np.full(CHANNELS, 3, np.float32)
             steps.append(Step("scale_shift", scale=np.full(CHANNELS, draw(st.sampled_from([-1, 1])), np.float32), shift=shift))
         else:
-            others = [("kept", number) for number in sorted(kept)] + [("operand", 0), ("operand", 1)]
+            others = [("register", number) for number in sorted(kept)] + [("operand", 0), ("operand", 1)]
             if op in ("add", "sub", "max"):
                 others.append(("operand", 2))
             steps.append(Step(op, **dict([draw(st.sampled_from(others))])))

@@ -83,7 +83,7 @@ def test_without_floats_between_no_value_may_differ(tmp_path, how):
     assert found.ok
     assert expected.quantised
     assert {(one.exact, one.differing, one.limit) for one in found.values.compared.values()} == {(True, 0, 0.0)}
-    told = check_quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    told = check_quantised(expected.integers(), found.values.outputs, session.compiled.machine, session.compiled.dtype)
     assert told.faults == ()
     assert told.operators.left_out == ()
     assert told.operators.total[0] == 3  # the convolutions and the pool; the host has the others
@@ -104,7 +104,7 @@ def test_products_of_a_dynamically_quantised_transformer_are_exact(tmp_path):
     session, expected, found = checked(tmp_path / "out.onnx")
     assert found.ok, found.faults
     assert expected.quantised
-    told = check_quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    told = check_quantised(expected.integers(), found.values.outputs, session.compiled.machine, session.compiled.dtype)
     assert told.faults == told.operators.left_out == ()
     assert {kind: of[::2] for kind, of in told.operators.kinds.items()} == {"MatMulInteger": (6, 0)}
 
@@ -113,7 +113,7 @@ def test_a_table_is_no_floating_operator(tmp_path):
     session, expected, found = checked(files(tmp_path, with_a_table))
     assert found.ok
     assert {(one.exact, one.differing) for one in found.values.compared.values()} == {(True, 0)}
-    told = check_quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    told = check_quantised(expected.integers(), found.values.outputs, session.compiled.machine, session.compiled.dtype)
     assert dict(told.operators.kinds)["Table"][::2] == (1, 0)
 
 
@@ -140,7 +140,7 @@ def test_products_and_softmax_over_heads_are_run_by_themselves(tmp_path, form):
     assert (told.total[2], told.left_out) == (0, ())
     assert {kind: each[0] for kind, each in told.kinds.items() if kind != "QuantizeLinear"} == {"QLinearMatMul": 5, "QLinearSoftmax": 1}
     integers = expected.integers()
-    kinds = integers.told["kinds"]
+    kinds = integers.answer["kinds"]
     wrong = {name: array ^ 1 if kinds[name] == "QLinearMatMul" else array for name, array in integers.expected.items()}
     told = check_operators(replace(integers, expected=wrong), session.compiled.machine, session.compiled.dtype)
     assert told.total[2] == told.kinds["QLinearMatMul"][1]  # each value of each is looked at
@@ -167,7 +167,7 @@ def test_a_machine_of_fixed_point_has_a_reference_of_its_own(tmp_path):
     session, expected, found = checked(files(tmp_path, whole, QDQ, ETHOS, side=24))
     assert found.ok
     assert {(one.exact, one.differing) for one in found.values.compared.values()} == {(True, 0)}
-    told = check_quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    told = check_quantised(expected.integers(), found.values.outputs, session.compiled.machine, session.compiled.dtype)
     assert told.faults == ()
     assert told.operators.total[::2] == (3, 0)
     assert set(told.operators.steps) == {"1"}
@@ -176,7 +176,7 @@ def test_a_machine_of_fixed_point_has_a_reference_of_its_own(tmp_path):
     assert as_it_is.ok
     again = check_level(other, random_feeds(other, 1), expected, "none")
     assert any("values differ from those of TFLite's rounding, none may" in fault for fault in again.faults)
-    alone = check_quantised(of_onnxruntime.integers(), as_it_is.values.made, ITS_FLOATS, other.compiled.dtype)
+    alone = check_quantised(of_onnxruntime.integers(), as_it_is.values.outputs, ITS_FLOATS, other.compiled.dtype)
     assert (alone.operators.steps, alone.faults) == (None, ())
 
 
@@ -187,7 +187,7 @@ def test_behind_floats_a_rounding_may_turn_a_value(tmp_path):
     assert not one.exact
     assert one.step == pytest.approx(1 / np.abs(expected.values[next(iter(found.values.compared))]).max(), rel=1)
     assert one.limit >= one.step
-    told = check_quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    told = check_quantised(expected.integers(), found.values.outputs, session.compiled.machine, session.compiled.dtype)
     assert told.faults == ()
     assert {"QuantizeLinear", "DequantizeLinear", "QLinearConv"} == set(told.operators.kinds)  # from onnxruntime's own floats
 
