@@ -244,7 +244,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
                 dict(zip(("operators", "values", "differing"), found.operators.total, strict=True)),
                 list(found.faults),
             )
-            operators |= {"left_out": list(found.operators.left_out), "unfused_steps": dict(found.unfused), "cpu": list(found.cpu)}
+            operators |= {"left_out": list(found.operators.left_out), "unfused_steps": dict(found.unfused)}
         faults = [*checked.faults, *alone_faults]
         if not alone <= cycles <= high:
             faults.append(

@@ -205,7 +205,7 @@ def test_programs_with_flags_from_far_in_front() -> None:
     machine = load_machine("edge")
     target_graph = make_unit(lower(light_model("squeezenet")), machine, DataType.float16)
     compiler = Compiler(target_graph, records=False)
-    timers, plain = Timers(compiler, machine), Timer(compiler, machine, incremental_timing=False)
+    timers, plain = Timers(compiler, machine), Timer(compiler, machine, resuming=False)
     for genome in islice(mutations(target_graph, 7), 10):
         if parts := parts_of(compiler, target_graph, genome):
             assert sum([part.lowered.records for part in parts]) > 4 * EVERY
