@@ -15,7 +15,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
-from compiler.ir.operators import Convolution, Floats
+from compiler.ir.operators.base import Floats
+from compiler.ir.operators.conv import Convolution
 from compiler.target.constants import Bytes
 from simulator.npu.parts import DataType, Fractal
 

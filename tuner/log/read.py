@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tuner.log.dataset import completed, part_tables, read_dataset
 from tuner.log.record import TaskRows, log_schema
@@ -67,6 +66,8 @@ def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], sk
 
 def read_task_rows(where: AnyPath, run: str, tasks: Collection[str], columns: Sequence[str], levels: int) -> TaskRows:
     """These tasks of a run, by their numbers.  Raises as `read_log`."""
+    import pyarrow.compute as pc  # slow to import; status and compare read a log without it
+
     wanted, columns = pa.array(tasks, pa.string()), list(dict.fromkeys(("run", "task", "seq", "level_index", *columns)))
     parts = [log_schema().empty_table().select(columns)]
     for part in each_part(where, "log", columns) if tasks else ():

@@ -1,4 +1,4 @@
-"""State of an island as bytes: its members, records of its children, and its random state."""
+"""State of an island as bytes: its members, outcomes of its children, and its random state."""
 
 from __future__ import annotations
 

@@ -26,7 +26,4 @@ def test_the_search_knows_no_records(path: Path) -> None:
 
 
 def test_it_sees_imports() -> None:
-    assert imported("import compiler.codegen\nfrom compiler.instructions import grid") == {
-        "compiler.codegen",
-        "compiler.instructions.vector_grid",
-    }
+    assert imported("import compiler.codegen\nfrom compiler.instructions import grid") == {"compiler.codegen", "compiler.instructions.grid"}

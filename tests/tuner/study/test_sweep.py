@@ -153,13 +153,13 @@ def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, c
 
 
 def test_a_cell_that_meets_a_bug_keeps_its_details(models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.driver.finish", lambda *_: 1 // 0)
+    monkeypatch.setattr("tuner.driver.finalize", lambda *_: 1 // 0)
     index = sweep(request(models[:1], tmp_path / "sweep"), lambda line: None)
     assert index["error"].tolist() == ["ZeroDivisionError: integer division or modulo by zero"]
     (path,) = (tmp_path / "sweep" / "conv_chain-edge-s0").glob("crash-*.txt")
     text = path.read_text()
     assert text.startswith("conv_chain-edge-s0 of a sweep\n")
-    assert "return finish(" in text
+    assert "finalize(" in text
 
 
 def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
