@@ -32,9 +32,9 @@ class Recorder:
 
     schema_version, feature_set = SCHEMA_VERSION, FEATURE_SET
 
-    def __init__(self, facts: SearchSpec, island: int, generation: int, version: str | None, strategy: str) -> None:
-        self.facts, self.island, self.generation, self.version, self.strategy = facts, island, generation, version, strategy
-        self.clock_hz = facts.target_graph.machine.clock_hz
+    def __init__(self, spec: SearchSpec, island: int, generation: int, version: str | None, strategy: str) -> None:
+        self.spec, self.island, self.generation, self.version, self.strategy = spec, island, generation, version, strategy
+        self.clock_hz = spec.target_graph.machine.clock_hz
         self._tasks = dict[str, _Task]()
 
     def heard(self, request: Request, measurement: Measurement) -> None:
@@ -43,21 +43,21 @@ class Recorder:
 
     def batch(self, epoch: bytes) -> Batch:
         """epoch: what the collector has of the same measurements."""
-        tasks, contention = [*self._tasks.values()], self.facts.target_graph.machine.contention
-        levels = [_Level(name, index, contention[name]) for index, name in enumerate(self.facts.levels)]
+        tasks, contention = [*self._tasks.values()], self.spec.target_graph.machine.contention
+        levels = [_Level(name, index, contention[name]) for index, name in enumerate(self.spec.levels)]
         rows = LOG_ROWS.to_batch(self, tasks, levels, [reading for task in tasks for reading in self._readings(task)])
         return Batch(epoch, TASK_ROWS.pack(TASK_ROWS.to_batch(self, tasks)), LOG_ROWS.pack(rows), len(levels))
 
     def _readings(self, task: _Task) -> Iterator[_Reading]:
         """At every level."""
         measurement, predicted = task.measurement, task.request.predicted
-        for index, level in enumerate(self.facts.levels):
+        for index, level in enumerate(self.spec.levels):
             status, error = measurement.status, measurement.error
             if measurement.values is not None and not measurement.values[index, CYCLES]:
-                status, error = "infeasible", refusal(self.facts.target_graph.machine, level)
+                status, error = "infeasible", refusal(self.spec.target_graph.machine, level)
             cycles = None if predicted is None or np.isnan(predicted[index]) else predicted[index]
             version = None if cycles is None else self.version
-            yield _Reading(status, error, cycles, version, 0 if status == "infeasible" else self.facts.repeats)
+            yield _Reading(status, error, cycles, version, 0 if status == "infeasible" else self.spec.repeats)
 
 
 class _Level(NamedTuple):
@@ -84,7 +84,7 @@ class _Task(NamedTuple):
 
     @property
     def payload(self) -> str:
-        return self.measurement.payload or self.request.without_plan(self.job.facts.target_graph.digest)
+        return self.measurement.payload or self.request.without_plan(self.job.spec.target_graph.digest)
 
     @property
     def parents(self) -> str:
@@ -96,15 +96,15 @@ class _Task(NamedTuple):
 
     @property
     def wall_s(self) -> float:
-        return self.measurement.wall_s / len(self.job.facts.levels)
+        return self.measurement.wall_s / len(self.job.spec.levels)
 
     @property
     def workload(self) -> str:
-        facts, genome = self.job.facts, self.request.genome
+        spec, genome = self.job.spec, self.request.genome
         if self.request.kind == "program":
-            return facts.origin.model
-        operators = facts.target_graph.operators
-        return workload(facts.origin.model, operators[genome[0].start].name, operators[genome[-1].stop - 1].name)
+            return spec.origin.model
+        operators = spec.target_graph.operators
+        return workload(spec.origin.model, operators[genome[0].start].name, operators[genome[-1].stop - 1].name)
 
 
 def workload(model: str, first: str, last: str) -> str:

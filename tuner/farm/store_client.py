@@ -65,11 +65,11 @@ class StoreClient:
     Raises `BadInputError` where the store cannot be used.
     """
 
-    def __init__(self, root: AnyPath, folder: AnyPath, facts: SearchSpec, say: Callable[[str], None]) -> None:
-        origin, machine = facts.origin, facts.target_graph.machine
-        conditions = Conditions(machine.name, machine.digest, facts.levels, origin.simulator, origin.runner, facts.repeats)
-        self._store, self._folder, self._facts, self._say = PackStore(root, conditions), folder, facts, say
-        self._scopes = Scopes(facts.target_graph)
+    def __init__(self, root: AnyPath, folder: AnyPath, spec: SearchSpec, say: Callable[[str], None]) -> None:
+        origin, machine = spec.origin, spec.target_graph.machine
+        conditions = Conditions(machine.name, machine.digest, spec.levels, origin.simulator, origin.runner, spec.repeats)
+        self._store, self._folder, self._spec, self._say = PackStore(root, conditions), folder, spec, say
+        self._scopes = Scopes(spec.target_graph)
         stored = self._store.find_tasks(self._scopes.every)
         self.packed = stored.packed
         self._known = set(stored.keys)
@@ -88,7 +88,7 @@ class StoreClient:
         conflict = f"task {task} was measured again, with another result"
         self._say(f"--store {self._store.folder / pack}: {conflict}; the pack of {whose} is dropped")
         try:
-            self._store.drop(pack, f"{conflict} by run {self._facts.origin.run}")
+            self._store.drop(pack, f"{conflict} by run {self._spec.origin.run}")
         except OSError as error:
             self._failed(error)
 
@@ -106,7 +106,7 @@ class StoreClient:
 
     def keep(self, model_digest: str, of: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
         """The champions of a search that has ended, by level, for models that compute the same.  programs, readings: that it measured."""
-        origin = self._facts.origin
+        origin = self._spec.origin
         champions = StoredChampions(
             run=origin.run, model=origin.model, model_digest=model_digest, programs=programs, readings=readings, of=dict(of), robust=robust
         )
@@ -119,7 +119,7 @@ class StoreClient:
         """All that waits, where it is enough for a pack."""
         if not self._count or not (last or self._count >= self._enough):
             return
-        origin = self._facts.origin
+        origin = self._spec.origin
         measured = Measured.joined(self._waiting)
         data = self._store.encoded({"run": origin.run, "model": origin.model, "tag": origin.tag}, measured)
         if not last and len(data) < PACK_BYTES:
@@ -158,15 +158,15 @@ class StoreClient:
 
     def _measured(self, rows: pa.Table) -> Measured | None:
         """Tasks of a part that this run measured, and that fit some level."""
-        levels = len(self._facts.levels)
-        own_rows = pc.and_(pc.equal(rows["run"].cast(pa.string()), self._facts.origin.run), pc.invert(rows["drifted"]))
+        levels = len(self._spec.levels)
+        own_rows = pc.and_(pc.equal(rows["run"].cast(pa.string()), self._spec.origin.run), pc.invert(rows["drifted"]))
         taken = pc.fill_null(pc.starts_with(rows["worker"].cast(pa.string()), WORKER), False)
         tasks = TaskRows(rows.filter(pc.and_(own_rows, pc.invert(taken))), levels, by="seq")
         if not len(tasks):
             return None
         names, values, boards = tasks.column("task").to_pylist(), tasks.values(), tasks.boards()
         good = np.any(values, axis=(1, 2))
-        if self._facts.differs:  # what no board says is nobody's
+        if self._spec.differs:  # what no board says is nobody's
             good &= np.array([board is not None for board in boards[:, 0]])
         scopes = np.array([self._scope_of[name] if ok else 0 for name, ok in zip(names, good, strict=True)], np.uint64)
         measured = Measured(scopes, words(names), values, boards)
