@@ -68,7 +68,7 @@ def race(
     budget: rounds, which is readings of a program at a level.  limit: readings of all of them together; enough for `ECHO` rounds.
     A program that fails in half of its rounds at any level is out.
     """
-    stops = test_rounds(budget)
+    stops = list_looks(budget)
     threshold = NormalDist().inv_cdf(1 - WRONG / (max(1, finalists - 1) * max(1, len(stops) - 1)))
     contests = {level: _Contest(finalists, threshold) for level in levels}
     done = taken = 0
@@ -100,7 +100,7 @@ def race(
     return {level: contest.placing() for level, contest in contests.items()}
 
 
-def test_rounds(budget: int) -> list[int]:
+def list_looks(budget: int) -> list[int]:
     """Rounds after which the race is tested, the first time for an echo."""
     stops = [ECHO, FIRST_LOOK]
     while stops[-1] < budget:

@@ -18,10 +18,10 @@ from tuner.selection.race import (
     Turn,
     centre,
     estimates,
+    list_looks,
     race,
     score,
     sound_programs,
-    test_rounds,
 )
 
 BUDGET = 400
@@ -135,7 +135,7 @@ def test_who_is_told_apart_is_not_read_again() -> None:
     counts = readings(placing)
     assert counts[[1, 3, 4]].tolist() == [FIRST_LOOK] * 3
     assert FIRST_LOOK < counts[0] == counts[2] <= BUDGET
-    assert counts[0] in test_rounds(BUDGET)
+    assert counts[0] in list_looks(BUDGET)
 
 
 def test_what_is_not_told_apart_is_not_equally_good() -> None:
@@ -205,8 +205,8 @@ def test_one_finalist_and_one_reading() -> None:
 
 
 def test_looks_are_few_and_end_with_the_budget() -> None:
-    assert test_rounds(400) == [2, 16, 24, 36, 54, 81, 121, 181, 271, 400]
-    assert [test_rounds(budget) for budget in (1, 2, 3, 16, 17)] == [[1], [2], [2, 3], [2, 16], [2, 16, 17]]
+    assert list_looks(400) == [2, 16, 24, 36, 54, 81, 121, 181, 271, 400]
+    assert [list_looks(budget) for budget in (1, 2, 3, 16, 17)] == [[1], [2], [2, 3], [2, 16], [2, 16, 17]]
 
 
 def test_the_statistics_are_those_of_ranks() -> None:
