@@ -111,7 +111,7 @@ def words(digests: Sequence[str]) -> NDArray[np.uint64]:
 def keys(measured: Measured) -> list[bytes]:
     """Keys within a scope: a task, and the board that measured it."""
     tasks = measured.tasks.astype(">u8").tobytes()
-    boards = ["" if board[0] is None else "\0".join(map(str, board)) for board in measured.boards.tolist()]
+    boards = ["" if board[0] is None else "\0".join(map(str, board)) for board in zip(*measured.boards.T, strict=True)]
     return [tasks[16 * index : 16 * index + 16] + board.encode() for index, board in enumerate(boards)]
 
 
