@@ -328,7 +328,7 @@ def named(networks: str) -> list[str]:
 
 
 def model_named(name: str) -> Path:
-    """A network's name as `resolve` takes it."""
+    """A network's name as `resolve_model` takes it."""
     return Path(name if ":" in name or name.endswith(".onnx") else PREFIX + name)
 
 

@@ -24,7 +24,7 @@ def escape_line(name: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """`shown` of several lines, which keep their ends."""
+    """`escape_line` of several lines, which keep their ends."""
     return _IN_TEXT.sub(_escaped, text)
 
 

@@ -76,7 +76,7 @@ class ManualThresholds(NamedTuple):
     slice_cycles: int = 0
 
     def thresholds(self, response: Response, costs: Sequence[tuple[float, ...]]) -> Thresholds:
-        """Thresholds of these settings; see `one_pair`.  Raises `BadInputError`."""
+        """Thresholds of these settings; see `repeat_pair`.  Raises `BadInputError`."""
         if self.t_min is None or self.t_max is None:
             return choose_thresholds(response, slice_cycles=self.slice_cycles)
         return repeat_pair(response, costs, self.t_min, self.t_max, self.slice_cycles)
@@ -134,7 +134,7 @@ def repeat_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: f
 
 
 def pair_in_units(t_min: float, t_max: float) -> tuple[int, int]:
-    """Two thresholds in 1/65536.  Raises `BadInputError` as `one_pair`."""
+    """Two thresholds in 1/65536.  Raises `BadInputError` as `repeat_pair`."""
     low, high = (round(t * RHO_UNIT) if math.isfinite(t) else 0 for t in (t_min, t_max))
     if not 0 < low < high <= MAX_THRESHOLD:
         message = f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max"

@@ -17,7 +17,7 @@ and stalls, of one cause each:
 * ISSUE: the scalar unit had not handed out the next entry: the program's launch, or others that came first, because it hands out in order.
 * QUEUE: it had not, because it stood before the full queue of another engine for at least half of that time.
 
-What a transfer loses to the background load and to other DMAs is no gap: the engine moves data, only slower (`data_alone`).
+What a transfer loses to the background load and to other DMAs is no gap: the engine moves data, only slower (`uncontended_data_cycles`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from run to run; of `time` a snapshot has the entries that later cycles read.
 
 | name      | dtype, shape      | meaning                                                                                             |
 |-----------|-------------------|-----------------------------------------------------------------------------------------------------|
-| snapshots | int64 [room, row] | a row: NOW, the state of the DDR port, `unit`, `dma`, `ends`, then per queue `time` of `seen` entries    |
+| snapshots | int64 [room, row] | a row: NOW, the state of the DDR port, `unit`, `dma`, `ends`, then per queue `time` of `visible_entries` |
 | control   | int64 [3]         | FROM, COUNT, INTERVAL                                                                               |
 """
 

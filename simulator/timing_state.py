@@ -87,7 +87,7 @@ DISPATCHED, START, END = range(3)
 
 
 class State(NamedTuple):
-    """Arrays of a run (see the table at the top); `timing_kernel.run` initialises them."""
+    """Arrays of a run (see the table at the top); `timing_kernel.run_event_loop` initialises them."""
 
     time: Ints
     flag: Ints

@@ -58,7 +58,7 @@ def resident_positions(blocks: Blocks) -> dict[int, int]:
 
 
 def locate_tensor(blocks: Blocks, positions: Mapping[int, int], tensor: TensorSlice) -> tuple[int, int, int]:
-    """(storage, plane, allocation) of a tensor: in L1 if all of it is resident.  positions: `places_kept`."""
+    """(storage, plane, allocation) of a tensor: in L1 if all of it is resident.  positions: `resident_positions`."""
     storage, plane, planes = tensor
     index = positions.get(storage, -1)
     if index >= 0:

@@ -1,7 +1,7 @@
 """Lowering of a segment to instructions: sequential records with real addresses, not yet synchronised.
 
-`drafted` and `lower_draft` are the hot path of the compiler: they run once per distinct segment plan.  This module makes the tables of
-operators and addresses; `node_kernel` does the work per block and per instruction.
+`draft_segment` and `lower_draft` are the hot path of the compiler: they run once per distinct segment plan.  This module makes the tables
+of operators and addresses; `node_kernel` does the work per block and per instruction.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _OF_VECTOR = [
 
 
 def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> NDArray[np.float64]:
-    """Features of one segment before scaling, float64 [len(FEATURES)]: add them up for a program, then `scaled`."""
+    """Features of one segment before scaling, float64 [len(FEATURES)]: add them up for a program, then `scale_features`."""
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
         raise ValueError(str(segment))
@@ -334,7 +334,7 @@ _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
 def model_input(features: NDArray[np.float32]) -> ModelInput:
-    """Cost model's input from `scaled` features float32 [n, F + C], each row followed by its condition (`cost.context`).
+    """Cost model's input from `scale_features` features float32 [n, F + C], each row followed by its condition (`cost.level_conditions`).
 
     Cycles of engines are added as shares of the estimate: trees split one column at a time, so from cycles alone they learn the size of a
     segment long before they learn its bottleneck.

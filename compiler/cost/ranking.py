@@ -309,7 +309,7 @@ def tiling_of(
 def conv_tiling(
     target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, choice: int = 0
 ) -> ConvTiling | None:
-    """Tiling of rank `choice` (of at most `KEPT`) by estimate, for `rows` output rows; None if no tiling is legal.
+    """Tiling of rank `choice` (of at most `RANKING_SIZE`) by estimate, for `rows` output rows; None if no tiling is legal.
 
     Streamed weights come in chunks of at most `budget` blocks.
     """

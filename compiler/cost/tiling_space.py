@@ -211,7 +211,7 @@ def chunk_work(
     cost: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int, n_outer: int,
     room: Pair,
 ) -> tuple[int, int]:  # fmt: skip
-    """Busy cycles of CUBE and MTE1 on one chunk; weights: cycles of its right operand to L0B.  room: `places`."""
+    """Busy cycles of CUBE and MTE1 on one chunk; weights: cycles of its right operand to L0B.  room: `l0_slot_counts`."""
     (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k, copies_k) = along_m, along_n, along_k
     products, loads_a, repeats_a, loads_b, repeats_b = count_chunk(
         tiles_m, tiles_n, tiles_k, copies_k, n_outer, tiles_stay(tiles_m, tiles_n, tiles_k, n_outer, room)

@@ -37,7 +37,7 @@ def find_weights_out_of_range(part: Partition, graphs: Iterable[Graph], dtype: D
 
 
 def out_of_range_lines(weights: Sequence[OutOfRange], dtype: DataType) -> list[str]:
-    """Lines of a report: one per weight for the first `MOST_LINES`, one for the rest."""
+    """Lines of a report: one per weight for the first `MAX_LINES`, one for the rest."""
     lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in weights[:MAX_LINES]]
     return lines + ([f"weights that {dtype.name} does not hold: {len(weights) - MAX_LINES} more"] if len(weights) > MAX_LINES else [])
 

@@ -183,7 +183,7 @@ def copy_rows(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, target: TilePlace, from_: int, to: int, run: int,
     rows: int, planes: int,
 ) -> int:  # fmt: skip
-    """COPY of the blocks that `together` returned, in `planes` planes."""
+    """COPY of the blocks that `joined_rows` returned, in `planes` planes."""
     if rows == 1:
         return copy(
             out, cursor, dtype, tag, engine, source.memory, target.memory, from_, to, run, planes, source.plane, target.plane, 1, 0, 0

@@ -3,7 +3,7 @@
 Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
 Tiles along m are those of all images of a block, one image after the other (`segment.batch_tiles`): a tile is of one image.
 An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.  Tiles take
-the slots of their memory in turn, so where all that come again have one (`ops.tile_counts.staying`), each of them is loaded once.
+the slots of their memory in turn, so where all that come again have one (`ops.tile_counts.tiles_stay`), each of them is loaded once.
 Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k.
 Else sums take the slots of L0C in turn, as many as it has for tiles of their size (`target.capabilities.tile_slot`): with two, an
 engine that is ahead of the next one waits for every tile of that.
@@ -219,8 +219,8 @@ def _turn(ends: Ints, which: int, slot: int, room: int, busy_slot: int) -> Any:
 def emit_conv(out: Code, cursor: int, job: ConvJob, runs: Ints, needed: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
-    runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`target.zero_blocks.multiplied`), of no size: all.
-    target: output row 0, in DDR, L1 or UB.  residual: the same for the residual operand; its base is -1 without one.
+    runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`target.zero_blocks.mark_multiplied`), of no size:
+    all. target: output row 0, in DDR, L1 or UB.  residual: the same for the residual operand; its base is -1 without one.
     """
     pixels = job.out_rows * job.out_w
     tiles_of_image = -(-pixels // job.tile_m)
@@ -476,7 +476,7 @@ def _left(out: Code, cursor: int, job: ConvJob, base: int, target: int, first: i
 
     Kernel rows that see nothing but padding above the image have an instruction of their own where a field cannot hold how far above they
     lie.  Where only the tile's first pixels see nothing else, these are zeroed and the others' instruction is a block of k of theirs: what
-    is left of the padding above them fits (`ir.im2col.MOST_APART`).
+    is left of the padding above them fits (`ir.im2col.MAX_PADDED_STRIDE`).
     """
     row = first // job.out_w
     above = job.pad_top - row * job.sh  # rows between the image and the window of the tile's first pixel

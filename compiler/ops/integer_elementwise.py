@@ -151,7 +151,8 @@ class _Writer:
         return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, self.of_channels, buffer)
 
     def clamped(self, buffer: int, y_q: Quantisation, ends: tuple[int, int] | None = None) -> TypedSteps:
-        """Clamp and round as `ir.quantised.rounding.clamped`.  ends: limits inside those of the type, counted from the zero point."""
+        """Clamp and round as `ir.quantised.rounding.round_to_integers`.  ends: limits inside those of the type, counted from the zero
+        point."""
         _, zero = y_q.single("y")
         least, greatest = (limit - zero for limit in y_q.limits) if ends is None else ends
         self.flat(Op.VMAXS, buffer, buffer, least)

@@ -47,7 +47,7 @@ class IntegerProductSpec(ConvSpec):
 
     @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
-        """Constants that are added to all of the right operand, as of `less`."""
+        """Constants that are added to all of the right operand, as of `negated_bytes`."""
         raise NotImplementedError
 
     def words(self) -> dict[str, int]:

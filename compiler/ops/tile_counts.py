@@ -54,7 +54,7 @@ def l0_slot_counts(l0: L0, weight_blocks: int, m: int, n1: int, k1: int) -> Pair
 def tiles_stay(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, room: Pair) -> tuple[bool, bool]:
     """Whether tiles of either operand stay in L0 until no product of their chunk, or of their row or column of it, needs them any more.
 
-    tiles_n, tiles_k: of the first chunk.  room: `places`.
+    tiles_n, tiles_k: of the first chunk.  room: `l0_slot_counts`.
     """
     return tiles_k * (tiles_m if n_outer else 1) <= room[0], tiles_k * (1 if n_outer else tiles_n) <= room[1]
 
@@ -80,12 +80,12 @@ def split_axis(length: int, size: int) -> Along:
 
 @njit(cache=True)
 def single_piece(length: int) -> Along:
-    """An axis in one piece; `pieces` divides."""
+    """An axis in one piece; `split_axis` divides."""
     return (length, 1), (0, 0)
 
 
 def nonempty_pieces(length: int, size: int) -> list[tuple[int, int]]:
-    """The pieces of `pieces` that are not empty."""
+    """The pieces of `split_axis` that are not empty."""
     return [piece for piece in split_axis(length, size) if piece[1]]
 
 
@@ -125,7 +125,8 @@ def count_product(
     fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut,
     room: Pair,
 ) -> Counts:  # fmt: skip
-    """Count a dense product.  along_n, along_k: chunks of n1 and of blocks of k.  cut: where IM2COL ends along k.  room: `places`."""
+    """Count a dense product.  along_n, along_k: chunks of n1 and of blocks of k.  cut: where IM2COL ends along k.  room:
+    `l0_slot_counts`."""
     tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded_rows(fractal_rows, pixels, tile_m)
     stay = tiles_stay(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
     products = results = loads_a = moved_a = loads_b = moved_b = blocks = 0

@@ -213,7 +213,7 @@ class SegmentPlan(_Gene):
 
     @property
     def caching(self) -> int:
-        """Bit k is set where operator k caches (see `segment.blocks.cut`)."""
+        """Bit k is set where operator k caches (see `segment.blocks.cut_blocks`)."""
         return sum([1 << k for k, halo in enumerate(self.halo) if halo == "cache"])
 
     @property

@@ -44,7 +44,7 @@ def choose_by_measure(target_graph: TargetGraph, genome: Genome, cycles: Cycles,
     """Genome with those of its cut tensors held that make the segments of their lives, and the next one, faster as measured.
 
     Tensors without a common segment are tried in one program: each is judged by its own segments.  The choice by prediction, and as many
-    tensors as fit, are measured too; the fastest program wins.  No segment is in passes for that: see `held_by_prediction`.
+    tensors as fit, are measured too; the fastest program wins.  No segment is in passes for that: see `choose_by_prediction`.
     """
     trials = _Trials(target_graph, genome, cycles, passes=False)
     choice, fastest = trials.nothing, measure(trials.genome(trials.nothing))

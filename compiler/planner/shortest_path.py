@@ -35,7 +35,7 @@ def shortest_cover(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
 def cover_costs(cost: Floats) -> Floats:
     """Cost of the cheapest cover with each run, apart from the run itself, float64 [operators, lengths]; infinite without a cover.
 
-    cost: as in `shortest`.
+    cost: as in `shortest_cover`.
     """
     operators, lengths = cost.shape
     before, after = np.full(operators + 1, np.inf), np.full(operators + 1, np.inf)

@@ -27,7 +27,7 @@ from simulator.pointer import Pointer, pointer
 
 
 class Intervals(NamedTuple):
-    """History of the memories on chip; `leave` returns how many pieces count."""
+    """History of the memories on chip; `record_part` returns how many pieces count."""
 
     bound: Ints32
     last: Ints32

@@ -151,7 +151,7 @@ class EngineDrift(NamedTuple):
 
 
 def new_drift() -> EngineDrift:
-    """Arrays, to be filled by `forget_seen`."""
+    """Arrays, to be filled by `reset_drift`."""
     clocks, shift, since = np.zeros((3, ENGINES), np.int64)
     return EngineDrift(clocks, shift, since, np.zeros(4, np.int64))
 
@@ -326,7 +326,7 @@ def advance_part(
     part: Part, latency: int, core: int, first: int, queues: Queues, ddr: Ints32, past: Intervals, pieces: int, out: Intervals,
     piece: Ints32, remote: Remote, rows: RecordRows, drift: EngineDrift, compare: bool,
 ) -> int:  # fmt: skip
-    """Run `scan` for one part and update the history: `ddr` in place, pieces into `out`; returns how many pieces there are."""
+    """Run `scan_part` for one part and update the history: `ddr` in place, pieces into `out`; returns how many pieces there are."""
     locate_pieces(part.bound, part.touched, ddr.shape[0], past, pieces, piece)
     rows.core[first : first + part.engine.shape[0]] = core
     history = part.bound, ddr, past, pieces, piece

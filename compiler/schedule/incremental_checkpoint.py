@@ -32,7 +32,7 @@ class Borders(NamedTuple):
     core.
     numbers, ring, pieces: of `CoreStates` [room, cores, ..].
     used: int64 [3], how many borders there are, how much of `past`, and 1 if that was too short.
-    following: int32 [room, 6], of copied borders (`set_aside`), the next instruction of every queue of the first core, or -1.
+    following: int32 [room, 6], of copied borders (`copy_tail_borders`), the next instruction of every queue of the first core, or -1.
     """
 
     positions: Ints

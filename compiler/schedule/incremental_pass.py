@@ -50,7 +50,7 @@ def rewind_pass(
     """Go back from the end of the previous program to the last border, or to no instruction without one.
 
     parts_before, parts: tables of both programs (`segment_table`), with the cores of their parts and their numbers.  remote: room.
-    changed, keys: see `mark_changed` and `next_keys`, for the previous program behind the border.
+    changed, keys: see `mark_changed` and `lower_keys`, for the previous program behind the border.
     """
     states, cross, rows, borders = by_reference(states), by_reference(cross), by_reference(rows), by_reference(borders)
     k = borders.used[COUNT] - 1
@@ -193,7 +193,7 @@ def _adopt_parts(
 def extend_changes(
     parts: Ints, number: Ints, states: CoreStates, rows: RecordRows, borders: Borders, border: int, changed: Ints, keys: Ints
 ) -> None:
-    """Extend `changed` and `keys`, as `rewind` filled them, by this program's parts behind a border."""
+    """Extend `changed` and `keys`, as `rewind_pass` filled them, by this program's parts behind a border."""
     states, rows, borders = by_reference(states), by_reference(rows), by_reference(borders)
     lower_keys(borders, border, states, rows, keys)
     for p in range(borders.positions[border, PART], parts.shape[0]):

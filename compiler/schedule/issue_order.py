@@ -1,8 +1,8 @@
 """Issue order: the queues of a core merged into the stream that its scalar unit issues.
 
-The merge saves *marks*, int64 [.., 9]: after every `EVERY` instructions the last one of each queue so far (or -1), the rows so far, the
-last key, and the instructions so far.  A merge resumes at the last mark in front of all changes.  At a mark of the previous merge with the
-same instructions ahead, all with the same shift of their keys, the rest is adopted (`incremental_converge`).
+The merge saves *marks*, int64 [.., 9]: after every `MARK_INTERVAL` instructions the last one of each queue so far (or -1), the rows so far,
+the last key, and the instructions so far.  A merge resumes at the last mark in front of all changes.  At a mark of the previous merge with
+the same instructions ahead, all with the same shift of their keys, the rest is adopted (`incremental_converge`).
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def place_buffers(
 
 
 def capacity_test(requests: Sequence[BufferRequest], spread: bool, conflicts: Conflicts | None = None) -> Callable[[int], bool]:
-    """Test whether `fit` stays within a capacity: one test for several capacities, with the common work done once."""
+    """Test whether `place_buffers` stays within a capacity: one test for several capacities, with the common work done once."""
     ordered = sorted(requests, key=size_order)
     pairs = _NO_PAIRS if conflicts is None else conflicts(ordered)
     peak = first_fit(_spans(ordered), pairs, conflicts is None, np.empty(len(ordered), np.int64))
@@ -203,7 +203,7 @@ def live_blocks(requests: Sequence[BufferRequest], steps: int) -> list[int]:
 
 
 def fits(requests: tuple[BufferRequest, ...], capacity: int, conflicts: Conflicts | None = None) -> bool:
-    """Whether `fit` stays within `capacity` blocks: mostly clear from sums."""
+    """Whether `place_buffers` stays within `capacity` blocks: mostly clear from sums."""
     if sum([request.size for request in requests]) <= capacity:
         return True
     if max(live_blocks(requests, max(request.death for request in requests) + 1)) > capacity:

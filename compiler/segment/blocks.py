@@ -91,8 +91,8 @@ class Blocks:
     highest: per operator, rows of its highest block, at least 1.
     sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
     inside[k]: some operator of the segment reads the output, or it is held.
-    carried[k]: its halo is cached, so that block t reads rows of block t - 1, and computes its own after it.  streamed, fed: see `cut`.
-    until: see `operator_run.worked`.
+    carried[k]: its halo is cached, so that block t reads rows of block t - 1, and computes its own after it.  streamed, fed: see
+    `cut_blocks`. until: see `operator_run.worked`.
     """
 
     start: int
@@ -112,7 +112,7 @@ class Blocks:
 
     @property
     def held(self) -> int:
-        """Storages, as bits (see `cut`)."""
+        """Storages, as bits (see `cut_blocks`)."""
         return sum([1 << allocation.storage for allocation in self.allocations.values() if allocation.held])
 
     def rows(self, index: int) -> int:
@@ -159,7 +159,7 @@ def rows_needed(target_graph: TargetGraph) -> tuple[Rows, ...]:
 
 @lru_cache(maxsize=1024)
 def _needed(target_graph: TargetGraph) -> Ints:
-    """`needed`, int64 [kernels, 2]."""
+    """`rows_needed`, int64 [kernels, 2]."""
     rows = np.array(rows_needed(target_graph), np.int64)
     rows.flags.writeable = False
     return rows
@@ -182,7 +182,7 @@ def operand_rows(target_graph: TargetGraph, kernel: int) -> tuple[Rows, ...]:
 
 @lru_cache(maxsize=1024)
 def _begins(blocks: int, images: int, cores: int) -> Ints:
-    """`runs`, int64 [runs]."""
+    """`run_starts`, int64 [runs]."""
     first_blocks = np.array(run_starts(blocks, images, cores), np.int64)
     first_blocks.flags.writeable = False
     return first_blocks

@@ -138,7 +138,7 @@ def tile_loop(tensor: str, buffer: str, tiling: Tiling, extents: dict[str, int])
 
 
 def cube_tile_loop(tensor: str, buffer: str, weights: str, constants: str, partial: bool, order: str = "m") -> tuple[str, bool]:
-    """`placed` for a product.  partial: chunks of weights are parts of k."""
+    """`tile_loop` for a product.  partial: chunks of weights are parts of k."""
     resident = weights == "resident"
     if buffer in ("L0A", "L0B"):
         return "k.outer", True

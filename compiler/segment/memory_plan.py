@@ -331,7 +331,7 @@ def runs_repeatedly(target_graph: TargetGraph, blocks: Blocks) -> bool:
 
 
 def conflict_rule(target_graph: TargetGraph, blocks: Blocks, sliding: bool, window: Window) -> Conflicts | None:
-    """Conflicts for `fit` from a segment's order, in addition to the buffers' lifetimes."""
+    """Conflicts for `place_buffers` from a segment's order, in addition to the buffers' lifetimes."""
     return _sliding_rule(target_graph, blocks, window == 1) if sliding else None
 
 
@@ -451,7 +451,7 @@ def ub_requests(target_graph: TargetGraph, blocks: Blocks, demands: Sequence[Buf
 
 
 def own_requests(target_graph: TargetGraph, blocks: Blocks, index: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
-    """Requests in UB of operator `index`, before shared buffers are `pooled`."""
+    """Requests in UB of operator `index`, before shared buffers are `merge_pooled`."""
     demand = demand_of(target_graph, target_graph.operators[blocks.start + index], tiling, blocks.inside[index])
     return ub_requests_of(
         index, demand.buffers, blocks.stop - blocks.start - 1 if runs_repeatedly(target_graph, blocks) else -1, blocks.until[index]

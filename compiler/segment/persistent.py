@@ -87,7 +87,7 @@ def isolated_layout(target_graph: TargetGraph, storages: int) -> PersistentLayou
 
 
 def lives_in_order(target_graph: TargetGraph, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
-    """Persistent storages of one core with lives (first, last) in the order of allocation, and int64 [n, 3] for `hold`."""
+    """Persistent storages of one core with lives (first, last) in the order of allocation, and int64 [n, 3] for `place_persistent`."""
     requests = [BufferRequest(Buffer("tensor", storage), held_blocks(target_graph, storage), *life) for storage, life in lives.items()]
     requests.sort(key=size_order)
     return [request.buffer.of for request in requests], np.array([request[1:4] for request in requests], np.int64).reshape(-1, 3)

@@ -101,7 +101,7 @@ def _span(needed: Ints, n: int, k: int, k_stop: int) -> tuple[int, int]:
 def pack_panels(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
     """int64 [n1, k1]: how many blocks lie before a block of weights where panels are packed; -1 where it is not multiplied.
 
-    needed: `multiplied`, in one chunk.  A panel is [n1][k1] in itself, as L0B wants it.
+    needed: `mark_multiplied`, in one chunk.  A panel is [n1][k1] in itself, as L0B wants it.
     """
     n1, k1 = needed.shape
     out, used = np.full((n1, k1), -1, np.int64), 0
@@ -171,7 +171,7 @@ def count_panels(
 def count_loads(panels: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
     """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring).
 
-    stay: whether tiles of the left and of the right operand stay (`ops.tile_counts.staying`).
+    stay: whether tiles of the left and of the right operand stay (`ops.tile_counts.tiles_stay`).
     """
     reloads = n_outer and tiles_m > 1
     copies, moved = (

@@ -1,4 +1,4 @@
-"""A compiled model: the streams of every variant, one memory map, and the constants once.  `check` verifies it.
+"""A compiled model: the streams of every variant, one memory map, and the constants once.  `check_container` verifies it.
 
 `simulator.npu.container_file` encodes it as bytes.
 """

@@ -100,7 +100,7 @@ class CostTables(NamedTuple):
     rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 for those of DDR.
     matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its
     axes of max(ceil(length / unit), least) + fill steps; step_cycles: int64 [5] by data type (0: not supported).
-    A memory that the machine does not have takes the values of its substitute (`stands_for`).
+    A memory that the machine does not have takes the values of its substitute (`substitute_paths`).
     vector_cycles: int64 [64] of a whole repeat by opcode (0: not supported).
     scalars: int64 [matrix startup, vector startup, blocks that VECTOR is wide].  dram: int64 [burst bytes, page bytes, activate bytes].
     """

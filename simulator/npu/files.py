@@ -84,13 +84,13 @@ class DurablePath(PosixPath):
 
 
 def leftover_of(name: str) -> str | None:
-    """The target of a temporary file that a killed `put_whole` left behind; None for any other file."""
+    """The target of a temporary file that a killed `put_atomically` left behind; None for any other file."""
     match = _TEMPORARY.fullmatch(name)
     return None if match is None else match[1]
 
 
 def remove_leftovers(folder: _Durable) -> None:
-    """Remove temporary files of `put_whole` from a folder.  No other process may be writing there."""
+    """Remove temporary files of `put_atomically` from a folder.  No other process may be writing there."""
     for path in folder.iterdir():
         if leftover_of(path.name) is not None:
             path.remove()
@@ -127,7 +127,7 @@ def put_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> Non
 
 
 def write_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
-    """`put_whole` for a user's file: raises `BadInputError` where it cannot be written."""
+    """`put_atomically` for a user's file: raises `BadInputError` where it cannot be written."""
     try:
         put_atomically(place, chunks)
     except OSError as error:
@@ -135,5 +135,5 @@ def write_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> N
 
 
 def atomic_write(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """`write_whole` of a path."""
+    """`write_atomically` of a path."""
     write_atomically(DurablePath(path), chunks)

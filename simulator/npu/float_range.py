@@ -33,7 +33,7 @@ def largest_value(dtype: DataType) -> float:
 
 
 def holds(dtype: DataType, magnitude: float) -> bool:
-    """Whether a number stays finite, and above 0 where it is above 0: one just above `most` rounds down to it.  False for NaN."""
+    """Whether a number stays finite, and above 0 where it is above 0: one just above `largest_value` rounds down to it.  False for NaN."""
     with np.errstate(all="ignore"):
         stored = np.dtype(dtype.name).type(magnitude)
     return bool(np.isfinite(stored) and (stored > 0 or magnitude == 0))

@@ -313,7 +313,7 @@ def pack_pair(vertical: Ints, horizontal: Ints) -> Ints:
 
 
 def unpack_pair(word: Ints) -> tuple[Ints, Ints]:
-    """(y, x) of a `paired` word."""
+    """(y, x) of a `pack_pair` word."""
     return word >> PAIR_BITS, ((word & (1 << PAIR_BITS) - 1) ^ 1 << PAIR_BITS - 1) - (1 << PAIR_BITS - 1)
 
 

@@ -32,7 +32,7 @@ def _whole_where_it_is(rate: float) -> int | float:
     return int(rate) if rate == int(rate) else rate
 
 
-# bytes per cycle: 12.8 is what the decimal number says, not the binary one nearest to it (`exact`)
+# bytes per cycle: 12.8 is what the decimal number says, not the binary one nearest to it (`exact_decimal`)
 Rate = Annotated[int | float, Field(ge=2**-10, le=1 << 20, allow_inf_nan=False), AfterValidator(_whole_where_it_is)]
 
 

@@ -48,7 +48,7 @@ CONFIGURATIONS = {
 
 
 def test_the_table_has_what_the_frontend_supports() -> None:
-    ours = {name for name in SUPPORTED if name.startswith("tilefarm.integers.")}  # made of others by `grouped`
+    ours = {name for name in SUPPORTED if name.startswith("tilefarm.integers.")}  # made of others by `fuse_groups`
     assert SUPPORTED.keys() - ours <= OPERATORS.keys() | INTEGER_OPERATORS.keys()
     assert (OPERATORS.keys() | INTEGER_OPERATORS.keys()) - SUPPORTED.keys() <= VIEWS.keys()
     seen = set[str]()

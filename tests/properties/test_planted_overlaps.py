@@ -46,7 +46,8 @@ PLACE = memory_plan.place_segment
 
 
 class Overlap:
-    """Stands in for `place`: in the `at`-th segment a buffer is put onto another one that is as large and alive at the same time."""
+    """Stands in for `place_segment`: in the `at`-th segment a buffer is put onto another one that is as large and alive at the same
+    time."""
 
     def __init__(self, seed: int, segments: int) -> None:
         self.rng = np.random.default_rng(seed)

@@ -97,7 +97,7 @@ def check_compiled(
     model, if `path` has none.
 
     Raises `BadInputError` for levels or feeds that the file does not have, for `floats` of one that is not quantised, and as
-    `reference`.
+    `run_reference`.
     """
     compiled, body = session.compiled, body or path
     arrays = {name: np.asarray(value) for name, value in feeds.items()}

@@ -182,7 +182,7 @@ def pack_rows(rows: TrainingRows) -> bytes:
 
 
 def unpack_rows(data: bytes) -> TrainingRows:
-    """Unpack the rows of `packed_rows`, without `left_out`."""
+    """Unpack the rows of `pack_rows`, without `left_out`."""
     columns = from_bytes(data, _PACKED)
     cycles = columns["cycles"]
     groups, levels = (np.array(columns.texts(name), np.str_) for name in ("groups", "levels"))

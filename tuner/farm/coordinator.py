@@ -66,7 +66,7 @@ class Jobs(Protocol):
 
 
 class SerialJobs:
-    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.actor_pool.Pool`.
+    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.actor_pool.ActorPool`.
 
     attempts: where it says what it measures, so that the next process knows what this one died of.
     """

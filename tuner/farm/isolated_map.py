@@ -84,7 +84,8 @@ class EachSpec(Generic[T, R]):
 
 
 class EachOn(Generic[T, R]):
-    """`Each` on actors that were made with `EachSpec`: one item at a time each, as long as it takes.  say: takes a line for a person."""
+    """`IsolatedMap` on actors that were made with `EachSpec`: one item at a time each, as long as it takes.  say: takes a line for a
+    person."""
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None]) -> None:
         self._crew = SupervisorLoop(actors, clock, self, say, None)

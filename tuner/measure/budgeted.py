@@ -10,7 +10,7 @@ from tuner.measure.request import Measurement, Measurer, Request
 
 
 class BudgetExhausted(Exception):
-    """Raised by a `Session` that may measure no more: no error, the job returns what it has."""
+    """Raised by a `MeasureBudget` that may measure no more: no error, the job returns what it has."""
 
 
 class Limit(NamedTuple):
@@ -44,7 +44,7 @@ class MeasureBudget:
         self._counted: set[str] = set()
 
     def __call__(self, requests: Sequence[Request]) -> list[Measurement]:
-        """One measurement of each, in their order.  Raises `Enough`."""
+        """One measurement of each, in their order.  Raises `BudgetExhausted`."""
         measurements: list[Measurement] = []
         while True:
             if self._spent():

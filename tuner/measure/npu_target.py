@@ -130,5 +130,5 @@ class Npu:
 
 
 def _row(timing: ProgramTimes, moved: list[int], peaks: list[int]) -> list[int]:
-    """One level's results in the order of `RESULTS`.  moved: see `Lowered`."""
+    """One level's results in the order of `RESULTS`.  moved: see `LoweredShare`."""
     return [timing.cycles, 0, *moved, *timing.busy_cycles[_BUSY].tolist(), timing.load_store_cycles, *peaks]

@@ -100,7 +100,7 @@ class Worker(Protocol):
 
     @property
     def done(self) -> int:
-        """Number of items finished so far, over all jobs: sent as `Progress`.  Read while a job runs."""
+        """Number of items finished so far, over all jobs: sent as `JobProgress`.  Read while a job runs."""
         ...
 
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:

@@ -200,7 +200,7 @@ def require_token(address: str, option: str = "--address") -> None:
     host = address.rpartition(":")[0].strip("[]")
     try:
         local = all(ip_address(info[4][0]).is_loopback for info in socket.getaddrinfo(host, None))
-    except OSError:  # `probe` reports the fault
+    except OSError:  # `probe_head` reports the fault
         return
     if local or _is_mine(host) or os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN_CLUSTER) == "1":
         return

@@ -76,7 +76,7 @@ class _Programs(NamedTuple):
 
 
 def read_progress_log(run: RunEntry) -> Table | None:
-    """Log columns for `standing`; None before the first row.  Raises `BadInputError` for an unreadable log."""
+    """Log columns for `read_progress`; None before the first row.  Raises `BadInputError` for an unreadable log."""
     if not (run.path / "log").is_dir() and not (read_counts(run.path) or {}).get("log", Count()).rows:
         return None
     return read_table(run.path, "log", (*_COLUMNS, "readings", "board", "firmware", "drifted"))

@@ -1,6 +1,6 @@
 """Maintenance of a run's datasets: verify, repair, compact into fewer parts.
 
-No part is rewritten in place.  `repair` moves unreadable files aside; `compact` writes a new folder.
+No part is rewritten in place.  `repair_run` moves unreadable files aside; `compact_run` writes a new folder.
 """
 
 from __future__ import annotations

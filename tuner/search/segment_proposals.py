@@ -99,7 +99,7 @@ def _measure_best(
 ) -> Asking[None]:
     """Measure `many` genes: the most promising, single operators that may be faster, which make the baseline, and random ones.
 
-    genes: as returned by `propose`.  width: see `promises`.
+    genes: as returned by `propose`.  width: see `expected_savings`.
     """
     for gene, by in genes.items():
         context.propose((gene,), Proposal(by))

@@ -51,7 +51,7 @@ def choose_variants(
 ) -> ShippedVariants:  # fmt: skip
     """Choose the shipped variants.  count: limit of variants; None for the champion of every level.  cycles: None for the simulator's.
 
-    not_judged: the reason, if the simulator is not the clock.  insure: see `settled`; None for `TOLERANCE`.
+    not_judged: the reason, if the simulator is not the clock.  insure: see `settle_variants`; None for `TOLERANCE`.
     Raises `BadInputError` for a count below 1.
     """
     best, robust = candidates

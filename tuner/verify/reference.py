@@ -85,13 +85,14 @@ class ReferenceValues:
     def beyond(self) -> OutOfRange | None:
         """First tensor, in graph order, with a value outside the NPU's data type; a weight if no other tensor is.
 
-        Another run of onnxruntime.  Raises as `reference`.
+        Another run of onnxruntime.  Raises as `run_reference`.
         """
         answer, _, _ = self._child("beyond")
         return None if answer["beyond"] is None else OutOfRange(answer["beyond"][0], float(answer["beyond"][1]))
 
     def integers(self, floats: ModelProto | None = None) -> IntegerReference:
-        """Integers of the first frame of a quantised model.  floats: its float model.  More runs of onnxruntime.  Raises as `reference`."""
+        """Integers of the first frame of a quantised model.  floats: its float model.  More runs of onnxruntime.  Raises as
+        `run_reference`."""
         answer, arrays, model = self._child("integers", None if floats is None else floats.SerializeToString())
         stream = iter(arrays)
         given, expected, of_floats = ({name: next(stream) for name in answer[key]} for key in ("given", "kinds", "floats"))

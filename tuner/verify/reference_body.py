@@ -288,7 +288,7 @@ def split_frames(values: Mapping[str, Array], frames: int) -> list[dict[str, Arr
 
 
 def join_frames(values: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Join values of frames: the inverse of `in_frames`."""
+    """Join values of frames: the inverse of `split_frames`."""
     first, *later_frames = values
     return {
         name: np.concatenate([value, *(frame[name] for frame in later_frames)]) if later_frames else value for name, value in first.items()

@@ -18,13 +18,13 @@ from tuner.zoo.quantised_cache import quantised_network
 
 
 def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
-    """Load a model by `load_model` after `resolve`.  Raises `BadInputError`."""
+    """Load a model by `load_model` after `resolve_model`.  Raises `BadInputError`."""
     path, seed = resolve_model(Path(model), random_weights)
     return load_model(_built(path) or path, shapes, random_weights=seed, where=str(path))
 
 
 def open_network(source: ModelSpec) -> LoweredModel:
-    """Lower a model by `lower_model` after `resolve`; the result's source has the resolved path.
+    """Lower a model by `lower_model` after `resolve_model`; the result's source has the resolved path.
 
     Raises as `lower_model`, and `BadInputError` for a file that onnxruntime does not load.
     """

@@ -4,8 +4,8 @@ The sum of (x - z) * w is the sum of x * w, minus z times the sum of w.  The lat
 computes, as it computes the scales of the sums.  FIXPIPE adds and multiplies these tensors (`QuantisedConv.of_columns`), exactly as with
 constants.  A convolution pads with z, so the host pads.
 
-`unshifted` rewrites ONNX to ONNX: a product of x itself, an Add of the column offsets, then as before a Cast and a Mul by scales, one per
-column.  `column_groups` recognises these nodes as one operator.
+`split_products` rewrites ONNX to ONNX: a product of x itself, an Add of the column offsets, then as before a Cast and a Mul by scales, one
+per column.  `column_groups` recognises these nodes as one operator.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A table is exact, whereas the same chain in float16 would sometimes be off by one.
 
-onnxruntime runs in this process here, unlike for whole models.  A chain has only operators of `ENUMERATED` with constants of one value, on
-256 integers, so a model cannot make it slow or large.
+onnxruntime runs in this process here, unlike for whole models.  A chain has only operators of `TABLE_OPERATORS` with constants of one
+value, on 256 integers, so a model cannot make it slow or large.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """QDQ fusion: operators between DequantizeLinear and QuantizeLinear become operators on integers, grouped as in onnxruntime.
 
-`grouped` rewrites ONNX to ONNX: its output has the operators of the QOperator form, so that the same handlers translate both forms
+`fuse_groups` rewrites ONNX to ONNX: its output has the operators of the QOperator form, so that the same handlers translate both forms
 (`compiler.frontend.handlers.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only one
 QuantizeLinear reads, with activations of one type.  Operators that only move values move integers where scale and zero point are equal on
 both sides.  Element-wise functions of one tensor become a table (`compiler.frontend.handlers.lookup_tables`).  All other operators stay in
 floating point, between DequantizeLinear and QuantizeLinear.
 
 A group runs as a whole or not at all, so a partition needs the nodes of every group.  Before partitioning every group gets its own
-DequantizeLinear nodes (`apart`), as in onnxruntime.
+DequantizeLinear nodes (`separate_groups`), as in onnxruntime.
 """
 
 from __future__ import annotations

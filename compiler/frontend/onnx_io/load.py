@@ -222,7 +222,7 @@ def check_session(model: ModelProto, where: str) -> None:
 
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
-    """Model from `prepared`, with all weights inside."""
+    """Model from `prepare_hollow`, with all weights inside."""
     return prepare_hollow(model, shapes, where).filled()
 
 

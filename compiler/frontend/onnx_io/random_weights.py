@@ -44,7 +44,7 @@ _UNIT = _Moments(0.0, 1.0)
 
 
 def seed_weights(model: ModelProto, seed: int) -> ModelProto:
-    """Model from `seeded`, with all weights inside."""
+    """Model from `draw_weights`, with all weights inside."""
     return draw_weights(ModelWithoutWeights(model, NO_DATA), seed).filled()
 
 

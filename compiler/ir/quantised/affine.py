@@ -30,7 +30,7 @@ class Affine(NamedTuple):
 def fit_gated_affine(x: Integers, gates: NDArray[Any], zero: int, targets: Integers, slope: NDArray[Any]) -> Affine | None:
     """Scale and shift with which fma(x, g, fma(g, -zero, shift)), g = float32(gate * scale), rounds to `targets` [gates, n] of x [n].
 
-    As `fitted`, for a product of x - zero and a gate: one multiply-add with constants per gate.  None without a solution.
+    As `fit_affine`, for a product of x - zero and a gate: one multiply-add with constants per gate.  None without a solution.
     """
     limits = np.iinfo(targets.dtype)
     centres = targets.astype(np.float64)

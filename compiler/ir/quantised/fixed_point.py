@@ -17,7 +17,8 @@ _BITS = 31  # fraction bits of a multiplier
 
 
 def requantize(sums: NDArray[np.int32], scale: Floats, quantisation: Quantisation) -> Integers:
-    """Product (`times`) with the `multiplier` of each scale, plus the zero point, saturated.  scale: broadcasts over the sums.
+    """Product (`multiply_by_multiplier`) with the `quantize_multiplier` of each scale, plus the zero point, saturated.  scale: broadcasts
+    over the sums.
 
     For a quantisation of int32 the sums are unchanged.
     """

@@ -12,7 +12,7 @@ from compiler.ir.quantised.rounding import round_to_integers
 
 
 def quantize(x: Floats, quantisation: Quantisation) -> Integers:
-    """QuantizeLinear: x / scale in float32, then `clamped`."""
+    """QuantizeLinear: x / scale in float32, then `round_to_integers`."""
     scale, _ = quantisation.along(x.ndim)
     with np.errstate(over="ignore", invalid="ignore"):
         return round_to_integers(np.asarray(x, np.float32) / scale, quantisation)
@@ -31,7 +31,7 @@ def output_scale(x: Quantisation, w: Quantisation, y: Quantisation | None, alpha
 
 
 def requantize(sums: NDArray[np.int32], scale: Floats, quantisation: Quantisation) -> Integers:
-    """float32(sums) * scale, then `clamped`, without fused steps.  scale: broadcasts over the sums.
+    """float32(sums) * scale, then `round_to_integers`, without fused steps.  scale: broadcasts over the sums.
 
     For a quantisation of int32 the sums are unchanged.
     """
