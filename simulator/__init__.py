@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "InferenceSession", "SessionOptions"]
 
 VERSION = "1.9"
-"""Version of measured cycles: of the clock, and of the code generated for a plan.  Measurements of other versions are neither compared nor
-learned from; `tests/compiler/test_measured.py` says when it has to be raised."""
+"""Version of the clock and of the code generated for a plan.  Measured cycles of other versions are neither compared nor used for training;
+`tests/compiler/test_measured.py` says when the version must be raised."""
 
 
 class _BeforeNumba:

@@ -38,7 +38,7 @@ def main(
         raise BadInputError(f"--out {out}: goes with --input")
     if out is not None and given is not None:
         check_out(out, [file, given])
-    # time every level, or the one asked for
+    # time every level, or the requested one
     session = InferenceSession(file)
     compiled: Compiled = session.compiled
     for name in compiled.levels if level is None else (compiled.variants(level)[0].level,):

@@ -1,11 +1,10 @@
 """Background load over time: traces from files and from generators.
 
-A trace is piecewise constant: from `cycle` on a program has `share` of the DDR bandwidth, until the next row; the last row holds for
-ever.  As a file it is CSV with the header `cycle,share` or Parquet with these two columns; cycles are integers, shares numbers
-above 0 and up to 1.
+A trace is piecewise constant: from `cycle` on a program has `share` of the DDR bandwidth, until the next row; the last row has no end.  A
+file is CSV with the header `cycle,share`, or Parquet with these two columns.  Cycles are integers; shares are above 0 and at most 1.
 
-The generators draw from a seed and from nothing else (numpy's PCG64), so a trace is fixed before a controller meets it: the
-adversary is oblivious (Borodin & El-Yaniv, Online Computation and Competitive Analysis, ch. 4).
+Generators depend only on a seed (numpy's PCG64), so a trace is fixed before a controller sees it: the adversary is
+oblivious (Borodin & El-Yaniv, Online Computation and Competitive Analysis, ch. 4).
 """
 
 from __future__ import annotations
@@ -155,9 +154,9 @@ def _bursts(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, i
 
 
 def _adversary(load: PortLoad, rng: np.random.Generator) -> Iterator[tuple[float, int]]:
-    """Alternation of the extremes about as fast as a controller can follow, so that its last observation is wrong when it acts.
+    """Alternation of the lowest and highest share, about as fast as a controller can follow: its last observation is wrong when it acts.
 
-    Dwells are a quarter to two inferences, whose length depends on the share.
+    A dwell lasts a quarter to two inferences; the length of an inference depends on the share.
     """
     shares = load.light_to_heavy
     while True:

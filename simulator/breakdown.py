@@ -30,14 +30,14 @@ Intervals = tuple[Ints, Ints]  # starts and ends, ascending, disjoint
 class SegmentTime:
     """One segment of a run.
 
-    first, last: numbers of its operators; blocks: of all strips, None where the file does not say.  start, end: of its work.
-    own_cycles: see above.  alone_cycles: in which no other segment works.  utilisation: resource -> busy fraction of the own cycles, empty
-    where there are none.  loads: DDR transfers to the chip.  macs: of its MMADs.  steps: pairs of an operator and a block that it works on;
-    loading_steps: those with a transfer from DDR; loader_steps: all steps of the operators that have such a step.
+    first, last: numbers of its operators.  blocks: blocks of all strips; None if unknown in the file.  start, end: cycles of its work.
+    own_cycles: see above.  alone_cycles: cycles in which no other segment works.  utilisation: resource -> busy fraction of the own cycles;
+    empty without own cycles.  loads: DDR transfers to the chip.  macs: multiply-accumulates of its MMADs.  steps: pairs (operator, block).
+    loading_steps: steps with a DDR load.  loader_steps: all steps of operators with a loading step.
 
-    needed_macs: of the model.  halo: work per needed work because outputs are computed twice, or for nothing.  padding: macs per macs of
-    that work, because channels and pixels are rounded up.  So macs = needed_macs * halo * padding; all three are None where the file has no
-    numbers, or there are no products.
+    needed_macs: multiply-accumulates of the model.  halo: factor of work because outputs are computed twice or not used.  padding: factor
+    of macs because channels and pixels are rounded up.  So macs = needed_macs * halo * padding.  All three are None if the file lacks the
+    numbers, or without products.
     """
 
     segment: int
@@ -87,7 +87,7 @@ class SegmentTime:
 class ProgramReuse:
     """Reuse of loaded data in a program: `SegmentTime` summed over its segments.
 
-    operators_per_load, blocks_per_load: None where nothing is loaded.  halo: None where there are no products.
+    operators_per_load, blocks_per_load: None without loads.  halo: None without products.
     """
 
     segments: int

@@ -19,12 +19,12 @@ from simulator.timing import Prepared
 def controller_table(
     variants: Mapping[str, Sequence[Prepared]], made_for: Mapping[str, str], machine: Machine, needs: Mapping[str, Grant]
 ) -> ControllerTable:
-    """The table of a compiled model.
+    """Controller table of a compiled model.
 
-    variants: by the first level that names them, the programs of all pieces.  made_for: level -> its variant, where it has one.  needs: of
-    every variant, by its name.
+    variants: first level of the variant -> programs of all subgraphs.  made_for: level -> its variant, if it has one.  needs: variant ->
+    its need of memory and cores.
     """
-    # simulated once for all rules; the ladder without grants
+    # one simulation serves all rules; the ladder without grants
     grid, names = share_grid(machine), list(variants)
     # simulated once for all rules
     rows = measure_rows(variants, grid, needs)
@@ -66,7 +66,7 @@ def _granted(response: Response, needs: tuple[Grant, ...], machine: Machine) -> 
 
 
 def _row(granted: Grant, fitting: Sequence[int], rule: ThresholdRule) -> GrantedRow:
-    """rule: for the variants that fit, numbered within `fitting`."""
+    """Row of the table.  rule: for the variants that fit, numbered within `fitting`."""
     return GrantedRow(**granted._asdict(), ladder=tuple(fitting[v] for v in rule.ladder), t_min=rule.t_min, t_max=rule.t_max)
 
 

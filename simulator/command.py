@@ -21,14 +21,14 @@ from simulator.terminal import say
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED, TERMINATED = 130, 143
-OS_ERROR_HINTS = {  # errors of an operating system that are nobody's bug -> what helps
+OS_ERROR_HINTS = {  # errors of the operating system, not of the program -> advice
     errno.ENAMETOOLONG: "the name is too long for a file system",
     errno.EROFS: "is on a file system that is only read; give another folder, or set TMPDIR, XDG_CACHE_HOME",
     errno.ENOSPC: "no space is left on its disk",
     errno.EDQUOT: "the disk quota of its user is spent",
 }
 
-# what a command leaves behind the kernel frees at once; Python would look through all of it for cycles, numba's thousands of objects too
+# the kernel frees all memory at exit; Python would search it for cycles first, with thousands of numba's objects
 atexit.register(gc.freeze)
 
 

@@ -30,7 +30,7 @@ from simulator.timing import Prepared, prepare
 
 
 class CompiledPiece(NamedTuple):
-    """name: of its node."""
+    """Program of a subgraph for every level.  name: name of its node."""
 
     name: str
     container: Container
@@ -38,9 +38,9 @@ class CompiledPiece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """All pieces are of one model, for one machine, and have the same levels.  Raises `BadInputError` otherwise.
+    """Compiled model.  All subgraphs belong to one model and one machine and have the same levels; else `BadInputError`.
 
-    A model without pieces runs on the host; then most properties raise `BadInputError`.
+    A model without subgraphs runs on the host; then most properties raise `BadInputError`.
     """
 
     pieces: tuple[CompiledPiece, ...]

@@ -31,11 +31,11 @@ from simulator.thresholds import ManualThresholds, Thresholds
 
 @dataclass(frozen=True)
 class Contention:
-    """A load, and the controller that picks the variant of each inference.
+    """Background load, and the controller that picks the variant of each inference.
 
-    trace: a file, or a generator's name and seed.  controller: threshold, c (the same rule in C), estimator, static or oracle.  level: for
-    `static`; the best one in hindsight unless given.  by_hand: for `threshold` and `c`; None to derive them from the variants.
-    grants: a file of grants over time (`simulator.grant_trace`); without, the grants of the machine's levels.
+    trace: path of a file, or name and seed of a generator.  controller: threshold, c (the same rule in C), estimator, static or oracle.
+    level: level of `static`; None: the best one in hindsight.  by_hand: thresholds of `threshold` and `c`; None: derived from the variants.
+    grants: file of grants over time (`simulator.grant_trace`); None: the grants of the machine's levels.
     """
 
     trace: Path | tuple[str, int]

@@ -1,14 +1,14 @@
 """Controllers that choose a variant at run time: pure state machines, one decision at the end of each inference.
 
-A rule is a frozen value.  `start()` gives its first state, `step(state, seen)` the next one from what the hardware counters say of the
-inference that just ended; `state.variant` is the one to run next.  Nothing else is known to a rule: not the time to come, not the share,
-not the cycles that another variant would have taken.
+A rule is a frozen value.  `start()` gives its first state, `step(state, seen)` the next one, from the hardware counters of the inference
+that just ended; `state.variant` is the variant to run next.  A rule knows nothing else: not the future, not the share, and not the
+cycles that another variant would have taken.
 
 * `StaticRule`: always the same variant.
 * `ThresholdRule`: the balance rho of the last inference against two thresholds per border (chosen in `thresholds.py`, or by hand).  It
   computes in integers only, as `simulator/bundle/controller.c` does, the same rule in C.
 * `EstimatorRule`: bandwidth from bytes and DMA-busy cycles, then the variant with the least predicted time.
-* `Oracle`: not a rule.  The runtime shows it the future; it is what rules are measured against.
+* `Oracle`: not a rule.  The runtime shows it the future; rules are compared with it.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ class ThresholdState:
 
 @dataclass(frozen=True)
 class ThresholdRule:
-    """rho < t_min[position] -> one heavier; rho >= t_max[position - 1] -> one lighter; else stay.
+    """rho < t_min[position]: one variant heavier; rho >= t_max[position - 1]: one lighter; else no switch.
 
-    ladder: variants from the one for light load to the one for heavy load.  t_min, t_max: in 1/65536, one per border, t_min[m] read at
-    position m, t_max[m] at position m + 1.  The condition must hold at every inference end of a time slice, which begins with the first
-    such inference: after `slice_cycles`, and after one inference at least.  A switch begins a new slice.
+    ladder: variants from light load to heavy load.  t_min, t_max: in 1/65536, one per border; at position m the rule reads t_min[m], at
+    position m + 1 t_max[m].  The condition must hold at every inference end of a time slice.  A slice ends with the first inference
+    end after `slice_cycles`, and has at least one inference.  A switch begins a new slice.
 
-    Raises `BadInputError` for thresholds that no number of inferences would make sense of.
+    Raises `BadInputError` for inconsistent thresholds.
     """
 
     ladder: tuple[int, ...]
@@ -152,12 +152,12 @@ _TRUST = 10  # inferences of a variant that weigh as much as the belief that pre
 
 @dataclass(frozen=True)
 class EstimatorState:
-    """variant: to run next.  The other fields are accounts of two candidates for it: the adaptive choice and the best static variant.
+    """State.  variant: to run next.  The other fields compare two candidates for it: the adaptive choice and the best static variant.
 
-    wanted: the adaptive choice.  held: inferences since it last changed.  slowness: estimate of 1 / share, None before the first
-    inference that moved data.  refuge: the static variant that runs instead of the adaptive choice, or None.
-    predicted, ran, taken: per variant, predicted cycles of all inferences with it, at the bandwidth that each of them saw; the part of them
-    that did run with it; and the actual cycles of that part.  adaptive_cycles: cycles of following the adaptive choice.
+    wanted: adaptive choice.  held: inferences since it last changed.  slowness: estimate of 1 / share; None before the first
+    inference that moved data.  refuge: static variant that runs instead of the adaptive choice, or None.
+    predicted, ran, taken: per variant: predicted cycles of all inferences, at the bandwidth of each; the part for inferences that it
+    really ran; the actual cycles of these.  adaptive_cycles: cycles of following the adaptive choice.
     """
 
     variant: int
@@ -209,14 +209,14 @@ class EstimatorRule:
         return EstimatorState(first, first, nothing, nothing, nothing)
 
     def step(self, state: EstimatorState, observation: Observation) -> EstimatorState:
-        if not observation.ddr_bytes:  # it says nothing about the port
+        if not observation.ddr_bytes:  # without DDR traffic nothing is known about the port
             return state
         now = self.response.slowness_of(observation.variant, observation.load_store_cycles / observation.ddr_bytes)
         cycles = self.response.cycles_at(now)
         predicted = tuple(a + b for a, b in zip(state.predicted, cycles, strict=True))
         ran = _added(state.ran, observation.variant, cycles[observation.variant])
         actual_cycles = _added(state.taken, observation.variant, observation.end - observation.start)
-        # what a variant took over what was predicted, whenever it ran
+        # ratio of actual to predicted cycles of a variant, over the inferences that it ran
         factor = tuple((t + _TRUST * c) / (r + _TRUST * c) if c else 1.0 for t, r, c in zip(actual_cycles, ran, cycles, strict=True))
         static = tuple(p * f for p, f in zip(predicted, factor, strict=True))
         wanted_cycles = (

@@ -1,10 +1,10 @@
 """The critical path of a run: the longest chain of work and waits, in which each link delays the next one.
 
 An engine that works half of the time may delay all others in turn, and one that is always busy may delay none.  The chain goes back from
-the work that ends last: while an engine worked, to the start of that work; where it waited for a flag, to the work of the engine that set
-it, earlier by the latency of results and flags, whatever that engine has begun since; where it waited for DDR's first data or for the
-scalar unit, over that time.  So its links fill the run without gap or overlap, and a shorter link makes the run shorter, until another
-chain is the longest.
+the work that ends last.  From work it goes to the start of that work.  From a wait for a flag it goes to the work of the engine that set
+the flag, earlier by the latency of results and flags, even if that engine has begun other work since.  Waits for the first data from DDR or
+for the scalar unit are links themselves.  So the links fill the run without gap or overlap, and a shorter link makes the run shorter, until
+another chain is the longest.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WAITS = {
 class Chain(NamedTuple):
     """int64 [links] each, in order of time; a link ends where the next one begins, the first begins at 0, the last ends with the run.
 
-    row: the working or waiting row; -1 where no row worked at all.  engine: of its queue.  cause: WORK, or a `Cause`: FLAG is the way of a
-    flag from one core to another (row: the WAIT), or results that leave a pipelined array (row: the MMAD).
+    row: working or waiting row; -1: no row worked.  engine: engine of its queue.  cause: WORK, or a `Cause`.  FLAG is the time of a
+    flag from core to core (row: the WAIT), or of results leaving a pipelined array (row: the MMAD).
     """
 
     row: Ints
@@ -45,7 +45,7 @@ class Chain(NamedTuple):
 
 
 class ChainCycles(NamedTuple):
-    """Cycles of the chain's links of one operator (-1: of none), engine and cause."""
+    """Cycles of the links with one operator (-1: without an operator), engine and cause."""
 
     operator: int
     engine: Engine
@@ -74,10 +74,10 @@ def critical_chain(timeline: Timeline) -> Chain:
 
 
 class _Before(NamedTuple):
-    """int64 [n] each: for every row, its predecessors in its own queue.
+    """Predecessors of every row in its own queue, int64 [n] each.
 
-    row: the first of the earlier entries that ended or left last, -1 if none; cycle: when it did.  work: the last work before the row.
-    setter: of a WAIT, its SET.
+    row: the earlier entry that ended or left last, the first one of equals; -1: none.  cycle: when it did.  work: last work before the row.
+    setter: SET of a WAIT.
     """
 
     row: Ints
@@ -87,7 +87,8 @@ class _Before(NamedTuple):
 
 
 def _before(run: Timeline) -> _Before:
-    """Predecessors of all rows; on a DMA with several ports those that ended or left by then, and the last work on the same port."""
+    """Predecessors of all rows.  On a DMA with several ports: entries that had ended or left by then, and the last work on the same
+    port."""
     row, cycle = np.full(len(run.code), -1, np.int64), np.zeros(len(run.code), np.int64)
     ended = np.where(run.code[:, isa.OP] == Op.SET, run.start, run.end)  # a SET has left when it takes effect later
     for rows in run.queues:
@@ -106,15 +107,15 @@ def _before(run: Timeline) -> _Before:
 
 @njit(cache=True)
 def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints) -> None:
-    """Fill `_Before` for a queue whose DMA has several ports.  rows: the queue; the next four are of its entries."""
-    on_port = np.full(ports, -1, np.int64)  # the last transfer of each
+    """Fill `_Before` for a queue whose DMA has several ports.  rows: rows of the queue; the next four arrays are for its entries."""
+    on_port = np.full(ports, -1, np.int64)  # last transfer of each port
     port, found_on = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)
     turn, last_on_chip = 0, -1
     for j in range(len(rows)):
         entry_row, limit = rows[j], start[j] if works[j] else ended[j]
         row[entry_row], cycle[entry_row] = -1, 0
         i, missing = j - 1, ports
-        while i >= 0 and missing:  # what is behind the last one that has ended, of every port, has ended or left before that
+        while i >= 0 and missing:  # entries before the last ended transfer of every port have ended or left earlier
             if ended[i] <= limit:
                 if ended[i] > cycle[entry_row] or row[entry_row] < 0:
                     row[entry_row], cycle[entry_row] = rows[i], ended[i]

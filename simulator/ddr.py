@@ -1,18 +1,18 @@
 """The DDR port: rates of concurrent transfers.
 
-All DMAs of all cores draw from one port; a background load takes its part first and leaves `port_units`, or `turned_units` where reads
-and writes are active together: the bus turns between batches of them.  What is left is shared max-min fairly among the transfers in
-their data phase, each capped by its engine (water-filling; Bertsekas & Gallager, Data Networks, 6.5.2).  There are two caps only, MTE2's
-and MTE3's, so the rates follow from how many of each are active, and one small table holds them all.
+All DMAs of all cores draw from one port.  A background load takes its part first and leaves `port_units`, or `turned_units` where reads
+and writes are active together, because the bus turns between batches of them.  The remainder is shared max-min fairly among the transfers
+in their data phase, each capped by its engine (water-filling; Bertsekas & Gallager, Data Networks, 6.5.2).  There are only two caps, MTE2's
+and MTE3's, so the rates depend only on the number of active transfers of each, and one small table holds them all.
 
 | name  | dtype, shape                               | meaning                                                              |
 |-------|--------------------------------------------|----------------------------------------------------------------------|
 | rates | int64 [load ports + 1, store ports + 1, 2] | [active MTE2, active MTE3] -> rate of each MTE2, each MTE3 transfer  |
 
-Ports are DMA ports of all cores: so many transfers of a kind are active at most.
+Ports are DMA ports of all cores, so they limit the active transfers of each kind.
 
 Rates are in 1/65536 bytes per cycle, rounded down, at least 1: time stays integer and a transfer always ends.
-No rate falls where one transfer less is active, nor where the share grows: the port is a lower one wherever both kinds are active.
+A rate never falls when a transfer fewer is active or the share grows: with reads and writes active together the port is always slower.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
     n_low, n_high = count[low], count[high]
     port = np.where((n_low > 0) & (n_high > 0), turned_units(machine, share_units), port_units(machine, share_units))
     n = np.maximum(n_low + n_high, 1)
-    # the lower cap binds where everybody could have it; what it leaves over goes to the others
+    # the lower cap binds if all transfers could have it; the other transfers get the remainder
     binds = caps[low] * n <= port
     even = port // n
     high_rate = np.minimum(caps[high], (port - caps[low] * n_low) // np.maximum(n_high, 1))
@@ -72,7 +72,7 @@ def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
 def lone_rates(machine: Machine, share_units: int, cores: int, divisor: int = 1) -> Rates:
     """Rates without contention between transfers: min(cap, port // divisor), independent of the active ones.
 
-    divisor: above 1 the port has the rate of alternating reads and writes, which makes this a lower bound among that many transfers.
+    divisor: above 1, the port has the rate of alternating reads and writes; the rate is then a lower bound for that many transfers.
     """
     check_share(share_units)
     if divisor < 1:
@@ -89,7 +89,7 @@ def lone_rates(machine: Machine, share_units: int, cores: int, divisor: int = 1)
 class ContentionTrace:
     """The share of the port left by a background load, piecewise constant: from cycles[i] on, share_units[i] (in 1/65536).
 
-    cycles start at 0 and ascend strictly; the last share holds for ever.
+    cycles start at 0 and ascend strictly; the last share has no end.
     """
 
     cycles: tuple[int, ...]

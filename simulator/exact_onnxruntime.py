@@ -1,12 +1,12 @@
 """onnxruntime with exact integers on every CPU: sessions of models that may be quantised.
 
-`session.qdqisint8allowed`: operators between int8 tensors are grouped as those between uint8 are.  By default x86 makes such tensors uint8
-first, and leaves a third of the convolutions in floats, whose sums have no order that anybody could compute in.
+`session.qdqisint8allowed`: operators between int8 tensors are grouped like those between uint8 tensors.  By default x86 first converts
+such tensors to uint8 and leaves a third of the convolutions in floats, whose sums have no reproducible order.
 
-On x86 without VNNI kernels for uint8 times int8 add two products in int16, with saturation; those for the other pairs of types are exact.
-So the graph that onnxruntime makes of a model is saved, and there the second factor of such a product becomes uint8: it and its zero point
-are 128 more.  That is done on every CPU, so that all have one reference.  `session.x64quantprecision` would do it before anything is
-grouped, to weights between int8 tensors too, whose products have no kernel then, and fails where two operators read one weight.
+On x86 without VNNI, kernels for uint8 times int8 add two products in int16 with saturation; kernels for other pairs of types are exact.
+So the graph that onnxruntime makes of a model is saved, and the second factor of such products becomes uint8: its values and its zero point
+grow by 128.  This happens on every CPU, so that all have one reference.  The option `session.x64quantprecision` does it before grouping,
+and also for weights between int8 tensors, whose products then have no kernel; it fails if two operators read one weight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 Array = NDArray[Any]
-# what a session raises of a model that it does not take, or of values that it does not
+# errors of a session for a model or values that it does not accept
 REFUSALS = (ort.Fail, ort.InvalidArgument, ort.InvalidGraph, ort.InvalidProtobuf, ort.NotImplemented, ort.RuntimeException, RuntimeError)
 # operator -> inputs of each of its products: the first factor, its zero point, the second factor, its zero point
 _PRODUCTS: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
@@ -61,12 +61,12 @@ def exact_session(model: ModelProto) -> onnxruntime.InferenceSession:
 
 
 def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
-    """The model optimised by onnxruntime, without products of uint8 by int8: for a session that does not change it again.
+    """Model as optimised by onnxruntime, without products of uint8 by int8; a session for it must not change it again.
 
-    group: whether operators between QuantizeLinear and DequantizeLinear become one.  Without the passes that move axes, tensors have the
+    group: whether operators between QuantizeLinear and DequantizeLinear are fused.  The passes that move axes are off, so tensors have the
     model's names and axes; the kernels are the same.  Raises as onnxruntime does.
     """
-    if not model.graph.node:  # onnxruntime takes no such model
+    if not model.graph.node:  # onnxruntime does not accept a model without nodes
         return model
     options = session_options(group)
     with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
@@ -112,7 +112,7 @@ def _exposed(model: ModelProto, names: Iterable[str]) -> onnxruntime.InferenceSe
 
 
 def _every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, with those of graphs inside them."""
+    """All nodes, including those of nested graphs."""
     for node in nodes:
         yield node
         yield from _every_node(inner for graph in _graphs(node) for inner in graph.node)
@@ -124,7 +124,7 @@ def _graphs(node: NodeProto) -> list[GraphProto]:
 
 
 def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _OURS) -> None:
-    """Make second factors uint8 where the first is not int8.  signed: whether a tensor is int8, for those of known type."""
+    """Make second factors uint8 where the first is not int8.  signed: name -> whether the tensor is int8, for tensors of known type."""
     constants = {"": numpy_helper.from_array(np.zeros((), np.int8)), **{item.name: item for item in graph.initializer}}
     signed = {**signed, **{name: item.data_type == TensorProto.INT8 for name, item in constants.items() if name}}
     nodes: list[NodeProto] = []
@@ -154,6 +154,6 @@ def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _O
                 inputs[second], inputs[zero] = unsigned(inputs[second]), unsigned(inputs[zero])
                 node.input[:] = inputs
         nodes.append(node)
-    graph_copy = GraphProto(node=nodes)  # a copy, before what they belong to goes
+    graph_copy = GraphProto(node=nodes)  # a copy, because the graph that owns the nodes is freed
     del graph.node[:]
     graph.node.extend(graph_copy.node)

@@ -29,7 +29,7 @@ def load_feeds(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """An .npz file: equal arrays give equal bytes, and any name will do (`numpy.savez` keeps some for itself)."""
+    """Bytes of an .npz file: equal arrays give equal bytes, and every name is allowed (`numpy.savez` reserves some names)."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         for name, array in arrays.items():

@@ -82,7 +82,7 @@ def execute(
 ) -> Counters:
     """Run a program on `ddr` (uint8, at least `memory.size_blocks` blocks, changed in place).
 
-    `scramble_seed` decides what on-chip memory holds at the start; no value of a right program depends on it.  Pass
+    `scramble_seed` gives the initial content of on-chip memory; no value of a correct program depends on it.  Pass
     `verify=False` only for a program that has been verified before.  `watch` is called before every MMAD.
     Raises `ProgramError` for an illegal record, `DeadlockError`, `BadInputError` for a wrong `ddr`.
     """

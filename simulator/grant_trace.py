@@ -1,8 +1,8 @@
 """Grants over time: memory and cores announced to a controller, and a rule that only runs programs that fit.
 
-A grant holds from the cycle of its announcement; a smaller one only from its acknowledgement on: the running inference keeps its
-resources, and the next one, within the new grant, acknowledges it.  A `GrantedRule` has one inner rule for each set of variants that fit
-together, which knows only those: so no rule can choose a variant that does not fit.
+A larger grant holds from its announcement.  A smaller grant holds from its acknowledgement: the running inference keeps its resources, and
+the next one, within the new grant, acknowledges it.  A `GrantedRule` has one inner rule for each set of variants that fit
+together.  An inner rule knows only its own set, so no rule can choose a variant that does not fit.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _grant(where: str, texts: Sequence[str], machine: Machine) -> Grant:
 
 @dataclass(frozen=True)
 class GrantedState:
-    """variant: to run next.  fitting: variants of the present rule.  states: the last state of every rule that ran, by its variants."""
+    """State.  variant: to run next.  fitting: variants of the current rule.  states: set of variants -> last state of its rule."""
 
     variant: int
     fitting: tuple[int, ...]
@@ -131,7 +131,8 @@ class GrantedState:
 
 
 class GrantedRule:
-    """needs: of every variant.  make: the rule for a set of variants, which it numbers from 0 in their order."""
+    """Rule for grants over time.  needs: need of every variant.  make: makes the inner rule of a set of variants, numbered from 0 in their
+    order."""
 
     def __init__(self, needs: Sequence[Grant], make: Callable[[tuple[int, ...]], SwitchingRule[Any]]) -> None:
         self.needs, self._make = tuple(needs), make

@@ -1,4 +1,4 @@
-"""The walk behind the sanitizer: one legal order of a program, with vector clocks and a shadow of every block (numba).
+"""Walk of the sanitizer: one legal order of a program, with vector clocks and a shadow of every block (numba).
 
 | name          | shape               | meaning                                                                            |
 |---------------|---------------------|------------------------------------------------------------------------------------|
@@ -7,8 +7,8 @@
 | by_queue      | int32 [n]           | record numbers, queue after queue; queue q has by_queue[queue_start[q]:]            |
 | flag          | int32 [n]           | number of the flag of a SET or WAIT                                                |
 | waits         | int32 [w]           | WAIT records, flag after flag; flag f has waits[wait_start[f]:wait_start[f + 1]]    |
-| clock         | int32 [q, q]        | clock[q, p]: the last place of queue p that has completed before queue q's next     |
-| in_order      | bool [q]            | all of the queue has completed before its next; not so of a DMA with several ports  |
+| clock         | int32 [q, q]        | clock[q, p]: last place of queue p that has completed before the next one of queue q |
+| in_order      | bool [q]            | whether all earlier entries complete before the next; false for a DMA with several ports |
 | writer        | int32 [blocks]      | last record that wrote a block; UNWRITTEN; or WRITTEN or COLUMNS before the program |
 | reader        | int32 [blocks]      | NOBODY; the one last reader; or -2 - node, a list of readers not ordered among them |
 | found         | int64 [limit, 6]    | kind, record, memory, first block, one past the last, other record                  |
@@ -18,14 +18,14 @@ comes first (FastTrack, Flanagan and Freund, PLDI 2009: an epoch where readers a
 constants of DDR are read-only, so they have no shadow.  IM2COL reads exactly the blocks that its taps name, not the whole rows
 of `access`: rows that are filled in part are legal.
 
-On a DMA with several ports transfers overlap.  What of them has completed is told by a flag that the queue waits for, and by a move on
-chip; that every so many transfers share a port is no order that a program may count on.
+On a DMA with several ports transfers overlap.  Only a flag that the queue waits for, or an on-chip move, tells that a transfer has
+completed.  The order in which transfers take the ports is none that a program may rely on.
 
-What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
-operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next but what is said to
-outlive its own, nothing but L1 passes data between operators inside it, and UB from FIXPIPE to VECTOR, no block reads what a later one has
-made, what comes to the shared memory from DDR is an operator's weights, and a FIXPIPE's bias and scale are constants of the model, or what
-the host gives for columns.  A read that breaks this found its place overwritten.
+Data that is overwritten in order, but before its last reader, is no race.  Records do not say whose data a reader expects.  But they name
+their segment, operator and block (TAG, BLOCK), which limits it.  Nothing stays in a core from one segment to the next unless it is marked
+to outlive its segment.  Inside a segment only L1 passes data between operators, and UB from FIXPIPE to VECTOR.  No block reads data of a
+later block.  Data from DDR in the shared memory are an operator's weights.  Bias and scale of FIXPIPE are constants of the model, or come
+from the host with a value per column.  A read that breaks one of these rules read an overwritten place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Int64s = NDArray[np.int64]
 
 # numba compiles a kernel anew for each Python constant that it is given, but once for all of a numpy type
 OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = np.arange(6)
-UNWRITTEN, WRITTEN, COLUMNS, NOBODY = -1, -2, -3, -1  # COLUMNS: by the host, one value for each column
+UNWRITTEN, WRITTEN, COLUMNS, NOBODY = -1, -2, -3, -1  # COLUMNS: written by the host, one value per column
 _NO_OTHER = np.int32(-1)
 
 OPERATOR_BITS = isa.OPERATOR_BITS
@@ -68,9 +68,9 @@ class Walk(NamedTuple):
     """Arrays that the walk reads and changes (see the table above).
 
     core_start: int32 [cores + 1] over records.  base: int64 [cores, 7], first shadow block of a memory (DDR: of its block 0).
-    limits: int64 [7, 2] as `program.block_limits`.  head, tail: int32 [q] into by_queue.  sets, waited: int32 [flags], counts of SETs and
-    WAITs in effect.  snapshot: int32 [w, q], the clock that the i-th WAIT of a flag inherits.  total: int64 [1], findings, also those
-    beyond the limit.  depth, count_limit: of the machine.
+    limits: int64 [7, 2], see `program.block_limits`.  head, tail: int32 [q], indices into by_queue.  sets, waited: int32 [flags], number of
+    SETs and WAITs in effect.  snapshot: int32 [w, q], clock that the i-th WAIT of a flag inherits.  total: int64 [1], number of findings,
+    also of those beyond the limit.  depth, count_limit: limits of the machine.
     """
 
     code: Int32s
@@ -120,14 +120,14 @@ def _report(walk: Walk, kind: int, record: int, memory: int, block: int, other_r
 
 @njit(cache=True)
 def _before(walk: Walk, record: int, queue: int) -> bool:
-    """Whether a record has completed before the next entry of a queue, whatever the times."""
+    """Whether a record has completed before the next entry of a queue in every possible timing."""
     p = walk.queue[record]
     return (p == queue and walk.in_order[queue]) or walk.clock[queue, p] >= walk.place[record]
 
 
 @njit(cache=True)
 def _overwritten(code: Int32s, writer: int, reader: int, memory: int) -> bool:
-    """Whether record `reader` cannot want the data that record `writer` left in a memory (see the top)."""
+    """Whether record `reader` cannot expect the data that record `writer` left in a memory (see the top)."""
     if memory == _DDR:
         return False
     writer_tag, reader_tag = code[writer, TAG], code[reader, TAG]
@@ -266,7 +266,7 @@ def _gather(walk: Walk, record: int, queue: int, shift: int, nodes: Int32s, used
                     row = (words[I_FIRST] + y) % words[I_RING] if words[I_RING] else y
                     block = start + row * words[I_PITCH] + x // per_block
                     cell = shift + block
-                    # the fast path; `_read` examines what it does not accept
+                    # fast path; `_read` examines all other records
                     if _read_run(walk.code, record, ordered_queue, _L1, cell, cell + 1, writers, readers, queues, places, clock) == cell:
                         nodes = _grown(nodes, used, 2)
                         _read(walk, record, queue, _L1, shift, block, nodes, used)
@@ -439,7 +439,7 @@ def walk_program(walk: Walk) -> None:
                     if k >= walk.sets[f]:
                         break
                     walk.waited[f] = k + 1
-                    # what had completed before the SET has completed for this queue too
+                    # all that had completed before the SET has now completed for this queue too
                     inherited = walk.snapshot[walk.wait_start[f] + k]
                     for p in range(inherited.shape[0]):
                         if inherited[p] > walk.clock[queue, p]:

@@ -1,7 +1,7 @@
 """Host nodes of a compiled ONNX file: the nodes around its containers, unsupported by the NPU, run by onnxruntime unchanged.
 
-Nodes that depend on no piece run before the first one; those that need the first but not the second run between the two; and so on, in
-this process and on one thread.  Bodies of compiled functions are dropped on reading: their values come from the containers only.
+Nodes that depend on no subgraph run before the first one; nodes that depend on the first but not the second run between the two; and so on.
+All run in this process on one thread.  Bodies of compiled functions are dropped on reading: the containers replace them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HostPort:
 class HostNodes:
     """inputs, outputs: of the whole model.  pieces: (inputs, outputs) of every container's node, in the file's order.
 
-    Raises `BadInputError` for a file that is no model with so many containers.
+    Raises `BadInputError` if the file is no model, or has another number of containers.
     """
 
     def __init__(self, data: bytes, where: str, pieces: int) -> None:
@@ -93,7 +93,7 @@ class HostNodes:
 
 
 def _stages(nodes: Iterable[NodeProto], compiled: Sequence[NodeProto]) -> list[list[NodeProto]]:
-    """Host nodes by the number of compiled ones that must run before them."""
+    """Host nodes by the number of compiled nodes that must run before them."""
     stages: list[list[NodeProto]] = [[] for _ in range(len(compiled) + 1)]
     first_stage: dict[str, int] = {}  # name -> the first stage in which it is there
     pieces = 0

@@ -1,8 +1,8 @@
-"""Incremental timing: programs at one level, each from its first difference to the previous program.
+"""Incremental timing of programs at one level: each run resumes before the first difference from the previous program.
 
-A run leaves snapshots (`timing_snapshot`).  The next run resumes at the last snapshot whose dispatched entries lie in the common prefix, so
-it ends as if it had run from its first cycle.  Where it converges with a later snapshot inside the common suffix, it adopts the rest
-(`timing_converge`).  The times are those of a full run: without snapshots every run begins at the beginning.
+A run leaves snapshots (`timing_snapshot`).  The next run resumes at the last snapshot whose dispatched entries lie in the common prefix;
+its result is the same as from the first cycle.  When it converges with a later snapshot inside the common suffix, it adopts the remaining
+times (`timing_converge`).  So the times are those of a full run; without snapshots a run starts at cycle 0.
 
 Terms: docs/incremental.md.
 """
@@ -54,7 +54,8 @@ class Entries(NamedTuple):
 
 
 class Times(NamedTuple):
-    """cycles: of the program.  moved: int64 [cores, 7], cycles in which a DMA moves DDR data.  load_store_cycles: see `timing.Timing`."""
+    """Times of a program.  cycles: total.  moved: int64 [cores, 7], cycles in which a DMA moves DDR data.  load_store_cycles: see
+    `timing.Timing`."""
 
     cycles: int
     moved: Ints
@@ -81,15 +82,15 @@ class IncrementalRuns:
         self._snapshots = np.empty((room, row if room else 0), np.int64)
         self._count = 0
         self._none, self._nothing = no_previous_run(cores)
-        self._alike: CommonSuffix | None = None  # with what the next program ends
-        self._flags, self._slots = np.empty(0, np.int64), 0  # room for flags of the last run; how many it had
-        self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run and its cycles; whether it was of the last program
+        self._alike: CommonSuffix | None = None  # common suffix of the last and the next program
+        self._flags, self._slots = np.empty(0, np.int64), 0  # room for the flags of the last run; number of its flags
+        self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run; its cycles; whether it ran the last program
 
     def set_common_parts(self, words: Ints, rows: Ints, suffix: CommonSuffix | None) -> None:
-        """Announce what the next program shares with the last one; may be called again before it runs.
+        """Announce the common parts of the next program and the last one; may be called again before the run.
 
-        words: the common prefix of queue q ends at entry words[q].  rows: that of stream c ends at row rows[c], where the end of a stream
-        counts as a row.  suffix: the common suffix; None where it is not known.
+        words: end of the common prefix in each queue.  rows: end of the common prefix in each stream; the end of a stream counts as a row.
+        suffix: the common suffix; None: unknown.
         """
         self._alike, self._ran = suffix if self._ran else None, False
         if not self._count:
@@ -100,7 +101,7 @@ class IncrementalRuns:
         self._count = int(fit.sum())  # both grow from snapshot to snapshot
 
     def forget(self) -> None:
-        """Forget the last program: the next one shares nothing with it."""
+        """Forget the last program: the next run starts at cycle 0."""
         self._count, self._ran = 0, False
 
     def run(self, program: Entries) -> Times:

@@ -32,12 +32,12 @@ _STORAGE, _SUMS = tuple(dtype.storage for dtype in DataType), tuple(dtype.sums.s
 _FLOAT, _INT32 = DataType.float32.storage, DataType.int32.storage
 _WORD_TYPE = np.dtype(np.int64)
 _BLOCK_WORDS = BLOCK_BYTES // 8
-_EXACT_PRODUCTS = (1 << 24) // 255**2  # of bytes, whose sums float32 holds in any order
+_EXACT_PRODUCTS = (1 << 24) // 255**2  # products of bytes: this many sums are exact in float32 in any order
 
 
 @lru_cache(maxsize=4096)
 def _disjoint(length: int, count: int, stride: int, count2: int, stride2: int) -> bool:
-    """Whether no block lies in two bursts."""
+    """Whether no block belongs to two bursts."""
     starts = np.sort((np.arange(count) * stride + np.arange(count2)[:, None] * stride2).ravel())
     return bool((np.diff(starts) >= length).all())
 
@@ -118,7 +118,7 @@ def im2col(memories: list[Bytes], record: Words) -> int:
     if index is None:
         target[...] = pad
     else:
-        source.take(index, axis=0, out=target, mode="clip")  # clip: in range already, and numpy's fast path
+        source.take(index, axis=0, out=target, mode="clip")  # clip: indices are in range, and numpy has a fast path for it
         if pads.size:
             target[pads] = pad
     return target.nbytes
@@ -146,10 +146,10 @@ def fractal(memories: list[Bytes], record: Words) -> int:
 
 @lru_cache(maxsize=1024)
 def _rows(tile_rows: int, products_per_row: int) -> int:
-    """Rows of one matrix product, of which the last may have fewer: few enough that OpenBLAS keeps it on one thread.
+    """Rows of a matrix product that is small enough for OpenBLAS to use one thread; the last product of a tile may have fewer.
 
-    It starts threads above 2^18 products.  For tiles of this size they cost more than they bring, eighty times more on a busy
-    machine, and with one thread the order of a sum depends on the shape alone.
+    OpenBLAS starts threads above 2^18 products.  For tiles of this size threads cost more than they gain (eighty times more on a busy
+    machine).  With one thread the order of a sum depends on the shape only.
     """
     rows = tile_rows
     while rows > 1 and rows * products_per_row > 1 << 18:

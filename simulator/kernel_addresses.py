@@ -1,10 +1,10 @@
 """Arguments that kernels pass by address: tuples of arrays, records, and other kernels.
 
-A kernel that takes a tuple by value takes each array of it apart: seven and more arguments an array, counted and handed on at every call.
-`by_reference` puts the tuple into the caller's stack once; kernels take its address, and load the array that they name.  Arrays that are
-loaded so own nothing: they live as long as the kernel that has them by value, and are not to be returned from it.
+A kernel that takes a tuple by value unpacks each array into seven or more arguments, which every call counts and passes on.
+`by_reference` puts the tuple into the caller's stack once; kernels take its address and load the arrays that they use.  Arrays loaded
+this way own nothing: they live as long as the caller that holds them by value, and must not be returned.
 
-A kernel that is called by address (`call_kernel`) is compiled when a caller first needs it, and kept for itself (`kernel_address`).
+A kernel that is called by address (`call_kernel`) is compiled when a caller first needs it, and its address is cached (`kernel_address`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def by_reference(typing_context: Any, members: Any) -> Any:
     def place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         storage = cgutils.alloca_once(builder, context.get_value_type(members))
         _store(builder, storage, arguments[0])
-        # An empty instruction that takes and gives the address: LLVM knows nothing of what lies there, so it reads no member before this
+        # An empty instruction that takes and returns the address: LLVM cannot look through it, so it reads no member before this point
         address = builder.bitcast(storage, _BYTES)
         opaque = ir.InlineAsm(ir.FunctionType(address.type, [address.type]), "", "=r,0,~{memory}", side_effect=True)
         return builder.call(opaque, [address])
@@ -65,7 +65,7 @@ def _store(builder: Any, target: Any, value: Any) -> None:
 
 
 def _member(context: Any, builder: Any, members: Any, address: Any, index: int) -> Any:
-    """Of a tuple that lies at an address: a reference, or a value."""
+    """Member of a tuple at an address: a reference or a value."""
     pointer = builder.bitcast(address, context.get_value_type(members).as_pointer())
     place = cgutils.gep_inbounds(builder, pointer, 0, index)
     kind = members.types[index]
@@ -113,7 +113,7 @@ def _refuse(kind: Reference, value: Any, context: Any) -> Any:
 
 
 def record_type(fields: Any) -> types.Record:
-    """Of a named tuple of integers, as a record that kernels can write to."""
+    """Record type of a named tuple of integers, to which kernels can write."""
     return from_dtype(np.dtype([(name, np.int64) for name in fields._fields]))
 
 
@@ -135,7 +135,7 @@ def _pointer_as(kind: Any) -> Any:
 
 
 pointer_to = _pointer_as(types.voidptr)
-"""For kernels: what one that is called by address takes for a record there."""
+"""Type of a record argument in kernels that are called by address."""
 
 
 @intrinsic
@@ -154,7 +154,7 @@ def call_kernel(typing_context: Any, address: Any, arguments: Any) -> Any:
 
 
 def kernel_address(kernel: Any, arguments: tuple[Any, ...]) -> int:
-    """Of a kernel for arguments of such types, which is compiled or loaded."""
+    """Address of a kernel for arguments of the given types; compiles or loads the kernel."""
     kernel.compile(arguments)
     compiled = kernel.overloads[arguments]
     return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))

@@ -1,8 +1,8 @@
-"""The cache folder of compiled kernels, named after all of their sources.
+"""Cache folder of compiled kernels, named after all of their sources.
 
-numba reuses a cached kernel while the file that defines it is unchanged; it does not look at the files of the functions and constants
-that the kernel calls and reads, which such a file imports by name.  After an update that changes, say, the bytes that an instruction
-touches, schedulers would go on with the old rule and make wrong programs.  So kernels of other sources are in another folder.
+numba reuses a cached kernel while the file that defines it is unchanged.  It does not look at other files whose functions and constants
+the kernel imports by name.  After an update of, say, the bytes that an instruction touches, schedulers would use the old rule and make
+wrong programs.  So kernels of other sources are in another folder.
 
 numba also separates the kernels of every path.  Trees with the same sources (a clone beside an installation, a copy in which tests run)
 need not compile them again, which takes minutes: numba's folder of one path is a link to a folder that all of them share.
@@ -34,11 +34,11 @@ _PATIENCE_S = 10.0  # who has not renewed a lease for so long has ended
 
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:
-    """Text of every file in the packages of `root` that has a kernel, that such a file imports from, or that configures compilation.
+    """Text of every file of the packages in `root` that defines a kernel, is imported by such a file, or configures compilation.
 
     By path in `root`, sorted.
     """
-    # paths are strings until the end: every command that has kernels waits for this, and for most of it where these are objects
+    # paths are strings until the end: objects would take most of the time of this function, and every command with kernels waits for it
     texts = dict(_texts(os.fspath(root)))
     paths = {path for path, text in texts.items() if _has_kernel(text)} | (_COMPILERS & texts.keys())
     for path in list(paths):
@@ -76,7 +76,7 @@ def sources_digest(sources: dict[Path, bytes]) -> str:
 def own_folder() -> Path:
     """Set numba's cache folder: below NUMBA_CACHE_DIR, or the user's cache folder.  Returns the folder.
 
-    Where nothing can be written there, below the temporary folder, with a copy of the readable kernels and one message.  Raises
+    If that is not writable, the folder is below the temporary folder, with a copy of the readable kernels and one message.  Raises
     `BadInputError`.
     """
     override = os.environ.get(_VARIABLE)
@@ -153,7 +153,7 @@ def _share(folder: Path, root: Path, parts: list[Path]) -> None:
     Before 0.68, numba compared a kernel with its source by the time of the file: trees would compile in turns.
     """
     missing = {folder / _numbas_name(root / part): part for part in parts if not (folder / _numbas_name(root / part)).exists()}
-    from importlib.metadata import version  # takes as long as all else here, and is asked once for a tree
+    from importlib.metadata import version  # slow to import, and needed once per source tree
 
     if not missing or tuple(int(number) for number in version("numba").split(".")[:2]) < (0, 68):
         return

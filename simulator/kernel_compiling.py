@@ -1,9 +1,9 @@
-"""How kernels are compiled: each as a whole, with all that it calls.
+"""Compilation of kernels: each kernel as a whole, with all functions that it calls.
 
-numba makes a kernel of every function that another one calls: with wrappers for Python, machine code, and a file in the cache.  The code
-that it optimises there holds all that this function calls in turn, and the caller optimises it again, so what lies ten calls deep is
-optimised ten times.  Here a function that is compiled for a caller is a part: LLVM code as it is lowered, which is linked into the kernel
-that Python calls, and optimised once, there.  A part that Python calls later is compiled again, as a kernel.
+numba makes a kernel of every function that a kernel calls: with wrappers for Python, machine code and a cache file.  The optimised
+code contains all functions that it calls in turn, and its caller optimises it again, so a function ten calls deep is optimised ten
+times.  Here a function that is compiled for a caller is a *part*: unoptimised LLVM code, which is linked into the kernel that Python calls,
+and optimised once there.  If Python calls a part later, it is compiled again as a kernel.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 from simulator.kernel_indexing import count_owners_only, index_directly, refuse_sizes_shortly
 
-_KNOWN = "0.68."  # numba's own modules are changed, so other versions compile as they do
-_depth = 0  # of functions that are being compiled, each for the one before it
-_functions = 0  # that this process has compiled
-_claims = ExitStack()  # on kernels that it compiles
+_KNOWN = "0.68."  # numba's internals are patched, so other versions compile without the patch
+_depth = 0  # nesting of functions that are being compiled, each for its caller
+_functions = 0  # number of functions that this process has compiled
+_claims = ExitStack()  # locks of kernels that this process compiles
 
 
 class CompiledKernel(NamedTuple):
-    """arguments: numba's types.  functions: of the kernel and its parts, those that no other kernel of this process has.  Seconds of CPU
-    and of wall time."""
+    """Compiled kernel.  arguments: numba's types.  functions: number of new functions: the kernel and those parts that no earlier kernel of
+    this process has.  Seconds of CPU and of wall time."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -39,12 +39,12 @@ listeners: list[Callable[[CompiledKernel | None], None]] = []
 
 
 def compiles_part() -> bool:
-    """Whether what is compiled now is a part of a kernel."""
+    """Whether the current compilation is that of a part."""
     return _depth > 1
 
 
 class _Part:
-    """Stands for the entry point of a part, by which numba tells functions apart."""
+    """Key in place of the entry point of a part, by which numba distinguishes functions."""
 
 
 def compile_as_wholes(numba: Any) -> None:
@@ -157,9 +157,9 @@ def compile_as_wholes(numba: Any) -> None:
 
 
 def _claim(cache: Any) -> bool:
-    """Wait until no other process compiles this kernel, and have others wait; whether one did.
+    """Wait until no other process compiles this kernel, then lock it; returns whether another process was compiling it.
 
-    Processes that need the same kernels compile one each in place of the same.  What cannot be locked is compiled by each that needs it.
+    Processes that need the same kernels so compile different ones.  A kernel that cannot be locked is compiled by every process.
     """
     name = cache._impl.filename_base
     try:

@@ -1,8 +1,7 @@
-"""How statements of kernels become instructions of LLVM: as few as it takes.
+"""Translation of indexing statements of kernels into few LLVM instructions.
 
-numba takes a whole array apart to read one element, and to count who has it; where a tuple of arrays is counted, all of them.  Most
-statements of kernels are of these kinds, and to write them down and to have them optimised is most of what kernels take to compile.  What
-kernels do is the same.
+numba unpacks a whole array to read one element, and also to count its owners; for a tuple of arrays, all of them.  Most statements of
+kernels are of these kinds, and generating and optimising this code takes most of the compile time.  The behaviour of kernels is unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ def refuse_sizes_shortly() -> None:
 
 
 def count_owners_only(numba_context: Any, lowering: Any) -> None:
-    """Have numba look at what owns memory, where it counts owners.  numba_context: its module of that; lowering: that of statements."""
+    """Make numba's reference counting unpack only the memory owner.  numba_context: numba's module of it.  lowering: the module of
+    statements."""
     from numba import types
 
     general, delete = numba_context.NRTContext.get_meminfos, lowering.Lower.delvar
@@ -80,7 +80,7 @@ def _store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 def _element(context: Any, builder: Any, array: Any, value: Any, kind: Any, index: Any) -> Any:
-    """A pointer to the element that integers name, an index for each axis; None where they do not, or are to be checked."""
+    """Pointer to the element at integer indices, one per axis; None for other indices, or where indices are checked."""
     from numba import types
     from numba.core import cgutils
 

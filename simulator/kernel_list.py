@@ -1,8 +1,8 @@
-"""Kernels that every program needs, and their compilation by idle cores beside the process that needs them.
+"""Kernels that every program needs, and their compilation by idle cores in parallel with the process that needs them.
 
-A process finds out one by one what it needs, and waits for each.  `kernels.json` has them in that order, with the types of their arguments,
-as `scripts/list_kernels.py` noted them; others begin at its end, so all meet in the middle.  It is only ever a guess: what it lacks is
-compiled when it is needed, and what it has too much is compiled for nothing.
+A process finds out one by one which kernels it needs, and waits for each.  `kernels.json` lists them in that order with the types of their
+arguments, as noted by `scripts/list_kernels.py`.  Other processes begin at the end of the list, so all meet in the middle.  The list is a
+guess: a missing kernel is compiled when it is needed, and a needless one costs only idle time.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 from simulator.kernel_cache import own_folder
 
 _FILE = Path(__file__).with_name("kernels.json")
-_MOST = 4  # processes beside: beyond them imports take longer than kernels
+_MOST = 4  # additional processes: with more, imports take longer than kernels
 
 
 @cache
 def listed_kernels(search: bool) -> list[tuple[str, str, list[Any]]]:
-    """(module, name, types of arguments) of each, in the order of need.  search: with those that only a search needs."""
+    """(module, name, types of arguments) of each kernel, in the order of need.  search: include kernels that only a search needs."""
     listed = json.loads(_FILE.read_text())
     return [tuple(kernel) for name in ("compile", "search")[: 1 + search] for kernel in listed[name]]
 
 
 def compile_beside(processes: int, search: bool) -> None:
-    """Have so many processes compile what is not there, until they are done or this one ends; once for a cache."""
+    """Start processes that compile the missing kernels; they end when all are compiled or this process ends.  Once per cache."""
     try:
         (own_folder() / "beside").touch(exist_ok=False)
     except OSError:
@@ -43,7 +43,7 @@ def compile_beside(processes: int, search: bool) -> None:
 
 
 def types_of(described: list[Any]) -> tuple[Any, ...]:
-    """numba's types of arguments.  Raises ValueError for what `describe_type` does not write."""
+    """numba's types of arguments.  Raises ValueError for text that `describe_type` does not write."""
     return tuple(map(_type, described))
 
 

@@ -25,9 +25,9 @@ def load_without_compiler() -> None:
 
 
 class _WithoutBlas:
-    """Import hook that hides scipy's BLAS from numba, and from nobody else.
+    """Import hook that hides scipy's BLAS from numba only.
 
-    The search for it takes as long as the import of numba, and no kernel here multiplies matrices.
+    The search for BLAS takes as long as the import of numba, and no kernel here multiplies matrices.
     """
 
     def find_spec(self, name: str, *_: object) -> None:
@@ -67,7 +67,7 @@ def _load_alone(caching: Any) -> None:
     def load_overload(self: Any, sig: Any, target_context: Any) -> Any:
         from numba.core.runtime import rtsys
 
-        rtsys.initialize(target_context)  # what kernels call: of all that a refresh does they need nothing else
+        rtsys.initialize(target_context)  # the part of a refresh that kernels need
         target_context.refresh = lambda: None
         try:
             return load(self, sig, target_context)

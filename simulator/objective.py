@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 from simulator.npu.errors import BadInputError
 
 Objective = Literal["latency", "throughput"]
-DEFAULT_FRAMES, MAX_FRAMES = 2, 256  # of a run, where throughput counts and nobody says how many; and the most
+DEFAULT_FRAMES, MAX_FRAMES = 2, 256  # frames of a run for throughput: default and limit
 
 
 def frames_of(objective: Objective, frames: int | None = None) -> int:
@@ -22,7 +22,7 @@ def frames_of(objective: Objective, frames: int | None = None) -> int:
 
 
 class Pace(NamedTuple):
-    """Latency and throughput.  latency_us: of a run, so of each of its frames."""
+    """Latency and throughput.  latency_us: of a run; each of its frames takes as long."""
 
     latency_us: float
     cycles_per_frame: float

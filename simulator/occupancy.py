@@ -2,8 +2,7 @@
 
 A block of a memory is in use from the start of the instruction that writes it to the end of the last one that reads it before it is
 overwritten.  An instruction that reads and rewrites a block (an accumulation) continues its use.  A block that is never read is in use
-while it is written.  So occupancy never exceeds the size of a memory, and dead data do not count.
-"""
+while it is written.  So occupancy never exceeds the size of a memory, and unused data do not count."""
 
 from __future__ import annotations
 
@@ -33,10 +32,10 @@ class Steps(NamedTuple):
 
 @njit(cache=True)
 def _lifetimes(code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, cells: Ints, last: Ints, at_start: Ints, at_end: Ints) -> None:
-    """Fill at_start, at_end: int64 [7, n], blocks that come into use (+) or fall out of it (-) at the start and the end of a row.
+    """Fill at_start, at_end: int64 [7, n], blocks that become used (+) or unused (-) at the start and at the end of a row.
 
-    order: rows by start.  cells: int64 [7, 2], first cell of a memory and stop, -1 for memories that are not examined.
-    last: int64 [cells], -1 at first: the row whose end would end the block's use (-1: not in use).
+    order: rows by start.  cells: int64 [7, 2], first cell of a memory and end, -1 for memories that are not examined.
+    last: int64 [cells], initially -1: row whose end would end the use of the block (-1: not in use).
     """
     ranges = np.empty((MAX_RANGES, 8), np.int64)
     for i in order:
@@ -53,7 +52,7 @@ def _lifetimes(code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, cel
                             if old >= 0:
                                 if end[old] <= start[i]:
                                     at_end[memory, old] -= 1
-                                else:  # in place (`old` is `i`), or a race: in use once at any time all the same
+                                else:  # in place (`old` is `i`), or a race: the block counts once at any time
                                     at_start[memory, i] -= 1
                             at_start[memory, i] += 1
                             last[b] = i
@@ -120,7 +119,7 @@ def ddr_use(run: Timeline) -> DdrUse:
     sign = np.repeat((1, -1), len(rows))
     side = np.tile(writes, 2).astype(np.int64)
     np.add.at(active, (side, inverse), sign)
-    # useful bytes per unit of the port, summed over those who move data; only differences of sums, so round off what is not there
+    # useful bytes per bus unit, summed over active transfers; only differences of sums, so rounding removes residues
     np.add.at(useful, (side, inverse), sign * np.tile(np.abs(run.useful[rows]) / run.bus[rows], 2))
     active, useful = np.cumsum(active, axis=1), np.cumsum(useful, axis=1)
     rates = shared_rates(run.machine, run.level.share_units, run.cores)[active[0], active[1]].T

@@ -1,12 +1,12 @@
-"""The containers inside a compiled ONNX file, one for each piece of the model, found without parsing the model around them.
+"""Containers inside a compiled ONNX file, one per subgraph, found without parsing the model around them.
 
-Two homes: attribute `container` (a uint8 tensor) of a node of domain `tilefarm`, and the context of nodes `com.microsoft::EPContext` whose
-`source` is `tilefarm` (docs/run-folder.md says which rules these follow).  A context is the containers of all pieces one after the other,
-each as long as its own front says; it is in `ep_cache_context` of the node with main_context = 1, or in the file that is named there
+A container is in one of two places: attribute `container` (a uint8 tensor) of a node of domain `tilefarm`, or the context of nodes
+`com.microsoft::EPContext` whose `source` is `tilefarm` (rules: docs/run-folder.md).  A context has the containers of all subgraphs in
+sequence; each starts with its length.  It is in `ep_cache_context` of the node with main_context = 1, or in the file named there
 (embed_mode = 0).
 
-Everything else in the file, the bodies of compiled functions and their weights, is under a digest in the file's last field
-(`simulator.onnx_names.SEAL_KEY`).  A file that another program has saved anew has it in another form, and nothing to be held against.
+All other bytes, such as bodies of compiled functions and weights, are under a digest in the file's last field
+(`simulator.onnx_names.SEAL_KEY`).  A file saved by another program has another form, and no digest to compare with.
 
 The file is walked as protobuf fields (encoding: protobuf.dev/programming-guides/encoding): the original weights, most of the file, are
 skipped and never copied.  Field numbers are those of onnx.proto, which never change.
@@ -64,7 +64,7 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
 
 
 def is_only_node(view: memoryview, where: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
-    """Whether a container with these ports is a file's whole graph: its only node, with the graph's inputs and outputs in this order."""
+    """Whether a container with these ports is the file's only node, with the graph's inputs and outputs in this order."""
     graphs = list(_submessages(view, _MODEL_GRAPH, where))
     nodes = [node for graph in graphs for node in _submessages(graph, _GRAPH_NODE, where)]
     ports = [
@@ -83,7 +83,7 @@ def has_body(view: memoryview, where: str) -> bool:
 def find_containers(view: memoryview, where: str, folder: Path | None = None) -> list[tuple[str, bytes]]:
     """(name of the node, bytes) of every container in the bytes of an ONNX file, in the order of the nodes.
 
-    folder: of the file, for external contexts.  A compiled file without containers is of a model that the host runs.
+    folder: folder of the file, for external contexts.  A compiled file without containers belongs to a model that runs on the host.
     Raises `BadInputError` for a file that is no ONNX model or not compiled, and for a missing external context.
     """
     containers: list[tuple[str, bytes]] = []
@@ -113,7 +113,7 @@ def find_containers(view: memoryview, where: str, folder: Path | None = None) ->
 
 
 def _is_sealed(view: memoryview, where: str) -> bool:
-    """Whether this program wrote the file, even if another one saved it since."""
+    """Whether this package wrote the file, even if another program saved it since."""
     at_end = view[-SEAL_BYTES:][: len(SEAL_HEAD)] == SEAL_HEAD
     return at_end or any(_text(entry, _ENTRY_KEY, where) == SEAL_KEY.encode() for entry in _submessages(view, _MODEL_METADATA, where))
 
@@ -176,7 +176,7 @@ def _of_contexts(contexts: list[_Context], where: str, folder: Path | None) -> l
 
 
 def _outside(name: bytes, where: str, folder: Path | None) -> memoryview:
-    """The external file of a node.  Raises `BadInputError` unless it lies in the model's folder or below it."""
+    """External file of a node.  Raises `BadInputError` unless it is in the model's folder or below it."""
     text = name.decode(errors="replace")
     if not is_inside(text):
         raise BadInputError(f"{where}: {EP_ATTRIBUTE} {text!r}: expected a path relative to the model, inside its folder")
@@ -189,7 +189,7 @@ def _outside(name: bytes, where: str, folder: Path | None) -> memoryview:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path in the form of either system stays in its base folder."""
+    """Whether a path, by the rules of Windows or POSIX, stays in its base folder."""
     posix, windows = PurePosixPath(path), PureWindowsPath(path)
     absolute = posix.is_absolute() or windows.is_absolute() or bool(windows.drive or windows.root)
     return bool(path) and not absolute and ".." not in posix.parts and ".." not in windows.parts and "\0" not in path

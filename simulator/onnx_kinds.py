@@ -1,8 +1,8 @@
 """Float types of tensors: those that pass between host and NPU, and conversion of the others to float32.
 
-The NPU computes in its own data type whatever a model's tensors are, so float16, float32 and double stay as in the file, and values are
-converted at the border.  onnxruntime has next to no kernels for bfloat16, and numpy has no such type: such a model is widened to float32,
-which loses nothing.
+The NPU computes in its own data type, whatever types the model's tensors have.  So float16, float32 and double stay in the file, and values
+are converted at the border.  onnxruntime has almost no kernels for bfloat16, and numpy has no such type, so such a model is widened to
+float32, without loss.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 ON_NPU = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)  # types of tensors that pass between host and NPU
-INTEGERS_ON_NPU = (TensorProto.INT8, TensorProto.UINT8)  # so do these, where a scale says what they stand for
+INTEGERS_ON_NPU = (TensorProto.INT8, TensorProto.UINT8)  # the same for integers, if a scale gives their meaning
 CONVERTED = "tilefarm.converted"  # property of a model whose tensors had another type
 _TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype"})  # attributes that name a type
 
 
 def kind_name(elem_type: int) -> str:
-    """Name of an element type in messages; its number where onnx has no such type."""
+    """Name of an element type in messages; its number if onnx has no such type."""
     try:
         return str(TensorProto.DataType.Name(elem_type)).lower()
     except ValueError:

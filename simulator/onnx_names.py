@@ -13,10 +13,10 @@ Style = Literal["function", "epcontext", "epcontext-external"]  # of a compiled 
 DOMAIN = "tilefarm"
 ATTRIBUTE = "container"
 EP_DOMAIN, EP_OP, EP_ATTRIBUTE = "com.microsoft", "EPContext", "ep_cache_context"
-FRAMES_KEY = "tilefarm.frames"  # of the model's metadata, where it takes several frames of the original in a run
-# The last field of a compiled file: an entry of the model's metadata with a digest over all bytes before it but for the containers, which
-# have their own.  It is as long in every file, so that it is found whatever has become of the bytes before it.  Its length is written in a
-# byte more than it takes: whoever saves the model anew, with the same fields in another order, writes it in one.
+FRAMES_KEY = "tilefarm.frames"  # key of the model's metadata: frames of the original model in a run
+# Key of the last field of a compiled file: a metadata entry with a digest over all bytes before it except the containers, which
+# have digests of their own.  It has the same length in every file, so it is found even if earlier bytes are damaged.  Its length is written
+# in one byte more than needed: a program that saves the model again writes the shorter form, and is recognised by it.
 SEAL_KEY = "tilefarm.sha256"
 _ENTRY_BYTES = 2 + len(SEAL_KEY) + 2 + 64
 SEAL_HEAD = b"\x72%c\x00\x0a%c%b\x12\x40" % (_ENTRY_BYTES | 128, len(SEAL_KEY), SEAL_KEY.encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import EP_ATTRIBUTE, EP_OP
 
-_PAGE = ".html"  # a run's page lies in its folder, and is made of it, not read
+_PAGE = ".html"  # the page of a run is in its folder; it is written from the run, and no input
 
 
 def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> None:
@@ -29,7 +29,7 @@ def check_distinct(out: Path, inputs: Iterable[Path], option: str = "--out") -> 
     """Check that a file or folder is no input, also through links, and no file that an input consists of.  Raises `BadInputError`."""
     for path in inputs if os.path.exists(out) else ():  # unlike Path.exists it has no trouble with a name that no file can have
         for part in _parts(path, out.is_file()):
-            with suppress(OSError, ValueError):  # none, or a NUL in what a model calls a file
+            with suppress(OSError, ValueError):  # no such file, or a NUL in a path of the model
                 if out.samefile(part):
                     raise BadInputError(f"{option} {out}: is the input {part}{'' if part == path else f', of {path}'}; give another name")
 
@@ -44,8 +44,8 @@ def _parts(path: Path, files: bool) -> Iterator[Path]:
 
 
 def files_beside(path: Path) -> Iterator[Path]:
-    """External data of a model's file, and the containers of a compiled one; nothing for other files."""
-    import onnx  # takes long, and most outputs are new
+    """External data of a model's file, and containers of a compiled one; nothing for other files."""
+    import onnx  # slow import, and most outputs are new
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from onnx.external_data_helper import _get_all_tensors, uses_external_data
 

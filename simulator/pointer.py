@@ -1,10 +1,9 @@
 """Arrays as plain pointers, for the hottest loops only.
 
-An array handed from one numba function to another is reference-counted, atomically, and an index that may be negative is wrapped, with a
-comparison for every access.  A pointer is neither, and it keeps nothing alive: numba frees an array that a function made after the last
-line that names it, so a pointer to such a one writes into memory that is somebody else's (a test shows it).  Pointers are therefore made of
-parameters only, whose arrays the caller holds until the function returns; scratch is handed in, too.
-"""
+An array passed between numba functions is reference-counted, atomically; and every index is compared with 0, because it may be negative.
+A pointer has neither cost, and keeps nothing alive.  numba frees a local array after the last line that names it, so a pointer to it
+would write to foreign memory (a test shows it).  Pointers are therefore made of parameters only: the caller holds their arrays until
+the function returns.  Scratch is passed in, too."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _LANES = {_RUNS: "runs", _HOST: "host, wall time", _NPU: "NPU, simulated time"}
 
 @dataclass
 class Profile:
-    """Events of one session, from its start on.  prefix: of the file's name, as onnxruntime's `profile_file_prefix`."""
+    """Events of one session, from its start on.  prefix: prefix of the file's name, see onnxruntime's `profile_file_prefix`."""
 
     prefix: str
     about: Mapping[str, Any]

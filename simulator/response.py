@@ -8,9 +8,9 @@ beyond its ends they stay as they are there.
 |----------|--------|------------------------------------------------------------------|
 | variants | [V]    | names, in the order of the container                             |
 | grid     | [G]    | shares in 1/65536, from light load (large) to heavy (small)      |
-| cycles   | [V, G] | of an inference                                                  |
+| cycles   | [V, G] | cycles of an inference                                           |
 | balance  | [V, G] | rho: cycles with compute / cycles with loads or stores           |
-| pace     | [V, G] | DMA-busy cycles per DDR byte: what a controller can read of the bandwidth |
+| pace     | [V, G] | DMA-busy cycles per DDR byte: the bandwidth as a controller sees it |
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from simulator.timing import Prepared
 Floats = NDArray[np.float64]
 GRID_POINTS = 25
 _NOTHING = Grant(0, 0, 0)
-_NO_DDR = 1e9  # rho where nothing is loaded or stored: infinite, but interpolation wants a number
+_NO_DDR = 1e9  # rho without loads and stores: infinite, but interpolation needs a number
 
 
 @dataclass(frozen=True, eq=False)
 class Response:
-    """Columns of the table above; pace is 0 for a variant that moves nothing."""
+    """Columns of the table above; pace is 0 for a variant without DDR traffic."""
 
     variants: tuple[str, ...]
     grid: tuple[int, ...]
@@ -86,7 +86,7 @@ class Response:
 
 
 def share_grid(machine: Machine, points: int = GRID_POINTS) -> tuple[int, ...]:
-    """Shares from 1 to half of the heaviest level's, evenly spaced by ratio, and those of the levels."""
+    """Shares from 1 to half of the heaviest level's share, evenly spaced by ratio, and the shares of the levels."""
     levels = [level.share_units for level in machine.contention.values()]
     lowest = max(1, min(levels) // 2)
     return tuple(sorted({*np.geomspace(SHARE_UNIT, lowest, points).round().astype(int).tolist(), *levels}, reverse=True))
@@ -95,7 +95,7 @@ def share_grid(machine: Machine, points: int = GRID_POINTS) -> tuple[int, ...]:
 def measure_rows(
     variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int], needs: Mapping[str, Grant] | None = None
 ) -> tuple[VariantRow, ...]:
-    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536).  needs: 0 unless given.
+    """Simulate every variant at every share of the grid (in 1/65536); its programs run in sequence.  needs: need of each variant; None: 0.
 
     Each share has the latency of `Machine.load_latency`.
     """

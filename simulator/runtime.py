@@ -1,8 +1,8 @@
 """Many inferences back to back under a background load, with a controller that may switch variants between them.
 
-Every inference begins with empty engines and undefined on-chip memory, as a program does, so it depends on the variant and on the load
-alone.  One whose share does not change is looked up by (variant, share); one that meets a change is simulated with exactly
-the part of the trace that it meets.
+Every inference begins with empty engines and undefined on-chip memory, as a program does, so it depends only on the variant and the load.
+An inference with a constant share is looked up by (variant, share).  One during which the share changes is simulated with exactly
+its part of the trace.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class ServedRun:
 
 
 class Runtime:
-    """The variants of one compiled model on one machine.
+    """Variants of one compiled model on one machine.
 
-    variants: by name, the programs that an inference runs one after the other, prepared for `machine`.  switch_cycles: cost of a
-    switch; by default the machine's `issue_cycles`, because a switch is one more instruction of the scalar unit, with another start
-    address: nothing is loaded, addresses and weights are shared.  needs: of every variant, where it is to run under grants.
+    variants: name -> programs of an inference, run in sequence, prepared for `machine`.  switch_cycles: cost of a
+    switch; default: `issue_cycles` of the machine, because a switch is one more instruction of the scalar unit, with another start
+    address; nothing is loaded, addresses and weights are shared.  needs: need of every variant, for runs under grants.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class Runtime:
         until_cycle: int | None = None,
         grants: GrantTrace | None = None,
     ) -> ServedRun:
-        """Run inferences back to back: so many, or as many as start before a cycle (then every controller meets the same load).
+        """Run inferences back to back: a number of them, or all that start before a cycle (then every controller sees the same load).
 
-        grants: over time; without, the whole machine is granted.  Raises `BadInputError` unless exactly one of `inferences` and
-        `until_cycle` is given, 1 or more, and where no variant, or not the chosen one, fits the grant.
+        grants: grants over time; None: the whole machine.  Raises `BadInputError` unless exactly one of `inferences` and
+        `until_cycle` is given and at least 1, and if no variant, or not the chosen one, fits the grant.
         """
         if (inferences is None) == (until_cycle is None) or (inferences or until_cycle or 0) < 1:
             raise BadInputError(f"{inferences} inferences, until cycle {until_cycle}; accepted: one of them, 1 or more")

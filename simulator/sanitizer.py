@@ -53,9 +53,9 @@ class Finding:
 
 
 def sanitize_program(program: Program, machine: Machine) -> tuple[Finding, ...]:
-    """All findings (at most `FINDINGS_LIMIT`), in the order of one legal run; () for a right program.
+    """All findings (at most `FINDINGS_LIMIT`), in the order of one legal run; () for a correct program.
 
-    Raises `ProgramError` for records that are illegal in themselves (opcode, path, parameters, flag ids).
+    Raises `ProgramError` for illegal records (opcode, path, parameters, flag ids).
     """
     balance = program.verify_records(machine)
     code = np.ascontiguousarray(np.concatenate(program.streams))

@@ -22,7 +22,7 @@ _PROCESS, _LANE = 1, 1
 
 
 def served_trace(served: ServedRun, load: ContentionTrace, machine: Machine, about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-    """The file in pieces.  load: of the served inferences; about: metadata of the file (JSON values)."""
+    """Chunks of the file.  load: background load of the inferences.  about: metadata of the file (JSON values)."""
     facts = {"machine": machine.name, "clock_hz": machine.clock_hz, "cycles": served.cycles, "switches": served.switches}
     yield opening(facts | dict(about or {}))
     yield meta("process_name", _PROCESS, 0, {"name": "runtime"}).encode()

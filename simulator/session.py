@@ -42,7 +42,7 @@ Compute = Callable[[CompiledPiece, Mapping[str, Array]], Mapping[str, Array]]  #
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output of the model, of the model's type on the host, whatever type the NPU computes in."""
+    """Input or output of the model, with its type on the host; the NPU may compute in another type."""
 
     name: str
     shape: list[int]
@@ -64,7 +64,7 @@ class ModelMetadata:
 
 @dataclass
 class SessionOptions:
-    """onnxruntime's options that a session here supports; onnxruntime's own object will do as well."""
+    """Options of onnxruntime that a session supports; an object of onnxruntime is accepted too."""
 
     enable_profiling: bool = False
     profile_file_prefix: str = "tilefarm_profile_"
@@ -110,7 +110,7 @@ class InferenceSession:
             ports = [[buffer.name for p in first for buffer in p.container.memory.of_kind(kind)] for kind in ("input", "output")]
             self.host = None if first and is_only_node(view, where, *ports) else _host_nodes(view, where, self.compiled)
             self._facts, kinds = model_facts(view, where), tensor_kinds(view, where)
-        # what the NPU takes and gives is float32 where the model does not say another kind
+        # host values are float32 unless the model has another type
         self._dtypes = {name: _OTHER_FLOATS[kind] for name, kind in kinds.items() if kind in _OTHER_FLOATS}
         pieces = self.compiled.pieces
         self._inputs = pieces[0].container.memory.of_kind("input") if pieces else ()
@@ -156,10 +156,10 @@ class InferenceSession:
         *,
         level: str | None = None,
     ) -> list[Array]:
-        """One inference; outputs in the order asked for (None: all), each of its ONNX shape.
+        """Run one inference; returns the requested outputs in order (None: all), each in its ONNX shape.
 
-        level: whose variants run; else what `run_options` has under `tilefarm.level`; else the file's first level.
-        Raises `BadInputError` for a name, a shape, a type or a level that the model does not have.
+        level: level whose variant runs; else entry `tilefarm.level` of `run_options`; else the file's first level.
+        Raises `BadInputError` for an unknown name or level, or a wrong shape or type.
         """
         level = self._level(run_options, level)
         names = [port.name for port in self.get_outputs()]
@@ -174,16 +174,17 @@ class InferenceSession:
         return [values[name] for name in wanted]
 
     def run_on(self, input_feed: Mapping[str, ArrayLike], overrides: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
-        """Outputs of the model and of every piece, by name, where pieces read the values in `overrides` instead of computed ones.
+        """Outputs of the model and of every subgraph, by name.  overrides: tensor -> values that subgraphs read instead of the computed
+        ones.
 
-        Raises as `run`.
+        Raises as `run` does.
         """
         values = self.values(input_feed, overrides, level)
         buffers = (buffer for piece in self.compiled.pieces for buffer in piece.container.memory.of_kind("output"))
         return {name: values[name] for name in dict.fromkeys([*(port.name for port in self.get_outputs()), *(b.name for b in buffers)])}
 
     def values(self, input_feed: Mapping[str, ArrayLike], overrides: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
-        """Values between host and pieces, with those of `run_on`.  Raises as `run`."""
+        """Values between host and subgraphs; arguments as in `run_on`.  Raises as `run` does."""
         values = dict(zip((port.name for port in self.get_inputs()), self.checked(input_feed), strict=True))
         for k, piece in enumerate(self.compiled.pieces):
             values = self._host(k, values)
@@ -201,7 +202,7 @@ class InferenceSession:
                 raise BadInputError(f"run_options {run_options!r}: expected onnxruntime's RunOptions; a level is named by level=")
             try:
                 level = run_options.get_run_config_entry(LEVEL_ENTRY)
-            except (KeyError, RuntimeError):  # it has no such entry
+            except (KeyError, RuntimeError):  # no such entry
                 level = None
         if not self.compiled.pieces:
             return ""
@@ -232,7 +233,7 @@ class InferenceSession:
         container = piece.container
         memory = container.memory
         try:
-            # NaNs in either data type: a value that nobody wrote shows
+            # NaN, in either data type: unwritten values become visible
             ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
         except MemoryError:
             raise BadInputError(f"memory map: {memory.size_blocks} blocks of DDR cannot be allocated here") from None

@@ -1,6 +1,6 @@
-"""Programs that run one after the other, as the pieces of a model do: sums of their timings.
+"""Sums of the timings of programs that run in sequence, as the subgraphs of a model do.
 
-Each begins with empty engines when the one before it has ended, so cycles, bytes and counters add up, and so do bounds.
+Each program begins with empty engines when the previous one has ended, so cycles, bytes, counters and bounds add up.
 """
 
 from __future__ import annotations

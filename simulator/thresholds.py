@@ -5,8 +5,8 @@ at which it and its heavier neighbour take equally long, so T_min[m] = rho_m(b*)
 T_max[m+1] = (1 + h) rho_{m+1}(b*).  Each border has its own pair because the variants' own rho differ at the same share: with one pair for
 all, a share exists at which m wants to go heavier and m + 1 lighter, unless T_max / T_min is at least the largest ratio of their rho.
 
-The rule has them in 1/65536, T_min rounded down and T_max up: what the integers want, the numbers want as well, so rounding makes no
-oscillation.
+The rule has thresholds in 1/65536, T_min rounded down and T_max rounded up.  A switch by the rounded thresholds is also one by the exact
+ones, so rounding causes no oscillation.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ def _in_units(threshold: int) -> int:
 
 
 def repeat_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
-    """The state machine with one pair of thresholds set by hand; costs[v]: of the level that variant v was made for, as a table has them.
+    """State machine with one pair of thresholds set by hand.  costs[v]: cost of the level for which variant v was made, as in a table.
 
-    Raises `BadInputError` unless 0 < t_min < t_max, both within what 1/65536 can tell.
+    Raises `BadInputError` unless 0 < t_min < t_max, and both are in the range of 1/65536.
     """
     low, high = pair_in_units(t_min, t_max)
     ladder = tuple(sorted(range(len(costs)), key=lambda v: costs[v]))
@@ -143,7 +143,7 @@ def pair_in_units(t_min: float, t_max: float) -> tuple[int, int]:
 
 
 def oscillations(rule: ThresholdRule, response: Response) -> tuple[Oscillation, ...]:
-    """Shares of the grid at which two neighbours switch to each other: with moves of one step, the only way not to settle."""
+    """Shares of the grid at which two neighbours switch to each other.  With steps of one position, all other shares settle."""
     cases = []
     for k, share in enumerate(response.grid):
         for position, (m, n) in enumerate(pairwise(rule.ladder)):
@@ -154,7 +154,7 @@ def oscillations(rule: ThresholdRule, response: Response) -> tuple[Oscillation, 
 
 
 def _direction(rule: ThresholdRule, position: int, balance: float) -> int:
-    """Direction of the rule at a rho; below 1/65536 it decides nothing, since thresholds are whole there."""
+    """Direction of the rule at a rho; it ignores differences below 1/65536, since thresholds are integers of that unit."""
     return rule.direction(position, math.floor(balance * RHO_UNIT), RHO_UNIT)
 
 

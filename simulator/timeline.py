@@ -4,20 +4,20 @@
 
 | name                  | dtype, shape   | meaning                                                                                |
 |-----------------------|----------------|----------------------------------------------------------------------------------------|
-| code                  | int32 [n, 32]  | the streams one after the other; a row of it is what other arrays call a row           |
-| core, engine          | int64 [n]      | whose queue took the record                                                            |
-| dispatch, start, end  | int64 [n]      | cycles, as `timing.Recorded` has them                                                  |
+| code                  | int32 [n, 32]  | the streams one after the other; "row" always means a row of it                         |
+| core, engine          | int64 [n]      | core and engine of the record's queue                                                  |
+| dispatch, start, end  | int64 [n]      | cycles, see `timing.Recorded`                                                          |
 | bus, useful           | int64 [n]      | of a DDR transfer: units of the port (1/65536 byte), bytes read (+) or written (-) |
 
 An engine's time, from cycle 0 until its last entry has left or ended, is cut without remainder into work (of a DMA: on any of its ports)
 and stalls, of one cause each:
 
-* FLAG: a WAIT had not passed; the source is the SET of that flag, and the work that the SET waited for.
-* LATENCY: a DDR transfer was issued and its first data had not come, start-up of its path included (a queue of many transfers hides it).
-* ISSUE: the scalar unit had not handed out the next entry: the program's launch, or others that came first, because it hands out in order.
-* QUEUE: it had not, because it stood before the full queue of another engine for at least half of that time.
+* FLAG: a WAIT waits; the source is the SET of that flag, and the work that the SET waits for.
+* LATENCY: a DDR transfer is issued and waits for its first data, with the start-up of its path (many queued transfers hide it).
+* ISSUE: the scalar unit has not dispatched the next entry yet: launch of the program, or earlier entries, because it dispatches in order.
+* QUEUE: as ISSUE, but for at least half of that time the scalar unit waited for room in another engine's queue.
 
-What a transfer loses to the background load and to other DMAs is no gap: the engine moves data, only slower (`uncontended_data_cycles`).
+Time that a transfer loses to the background load and to other DMAs is no gap: the engine moves data slowly (`uncontended_data_cycles`).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Timeline:
 
     @cached_property
     def port(self) -> Ints:
-        """int64 [n]: the DMA port of a transfer, taken in turn by those of a queue; 0 of other rows."""
+        """int64 [n]: DMA port of a transfer; transfers of a queue take the ports in turn; 0 for other rows."""
         ports = np.zeros(len(self.code), np.int64)
         for engine in DMAS:
             for core in range(self.cores):
@@ -117,7 +117,7 @@ class Timeline:
 
     @cached_property
     def stalls(self) -> Stalls:
-        """Stalls of all engines, within programs; those of SCALAR are the scalar unit's own before a full queue."""
+        """Stalls of all engines within programs; stalls of SCALAR are its waits for room in a queue."""
         return _stalls_of_parts(self) if self.parts else _stalls(self)
 
 
@@ -155,10 +155,10 @@ class PlacedRun:
 
 
 def join_timelines(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> Timeline:
-    """Programs one after the other as one run, each with empty engines at its start.
+    """One run of several programs in sequence; each starts with empty engines.
 
-    counts: (segments, operators) of each, numbered from 0; in the whole those of later programs follow those of earlier ones.  All have the
-    same machine and level.  A single program is returned as it is.
+    counts: (segments, operators) of each program; numbers of later programs continue those of earlier ones.  All have the
+    same machine and level.  A single program is returned unchanged.
     """
     first, *later_runs = runs
     if not later_runs:
@@ -204,10 +204,10 @@ def join_timelines(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) 
 
 @dataclass(frozen=True, eq=False)
 class Stalls:
-    """Stretches in which an engine with remaining entries stood still; int64 [k] each, queue by queue in order of time.
+    """Times in which an engine with remaining entries does not work; int64 [k] each, queue by queue in order of time.
 
-    row: the waiting entry.  source_engine, source_core: of the SET (FLAG), or of the full queue (QUEUE); else -1.
-    source_row: the last work before the SET in its queue; else -1.
+    row: waiting entry.  source_engine, source_core: of the SET (FLAG), or of the full queue (QUEUE); else -1.
+    source_row: last work before the SET in its queue; else -1.
     """
 
     core: Ints
@@ -254,7 +254,7 @@ def _columns(*values: Ints | int) -> list[Ints]:
 
 
 def _scalar_stalls(run: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
-    """(row, start, end): from a dispatch until the issue of the next row, where that had to wait for room in its queue."""
+    """(row, start, end): from a dispatch to the issue of the next row, if that row had to wait for room in its queue."""
     rows = np.arange(run.stream_start[core], run.stream_start[core + 1])
     end = run.dispatch[rows] - run.machine.issue_cycles
     start = np.concatenate(([run.machine.launch_cycles], run.dispatch[rows][:-1])) if len(rows) else end
@@ -268,7 +268,7 @@ def _queue_stalls(
     if engine in DMAS and run.machine.dma_ports(Engine(engine)) > 1:  # data of a later transfer may come first
         rows = rows[np.argsort(np.where(run.code[rows, isa.OP] == Op.WAIT, run.end[rows], run.start[rows]), kind="stable")]
     op, dispatch = run.code[rows, isa.OP], run.dispatch[rows]
-    # a SET leaves at once; that results of a pipelined array are out only later holds up nobody in its queue
+    # a SET leaves at once; the delayed results of a pipelined array stop no other entry of its queue
     end = np.where(op == Op.SET, run.start[rows], run.end[rows])
     is_wait = op == Op.WAIT
     after = np.maximum.accumulate(end) if len(rows) else end
@@ -339,7 +339,7 @@ def merge_intervals(start: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 
 def matching_sets(run: Timeline) -> Ints:
-    """int64 [n]: for a WAIT the row of its SET (the i-th of a flag belongs to the i-th), else -1.  The program must be verified."""
+    """int64 [n]: row of the SET of a WAIT (the i-th SET of a flag belongs to its i-th WAIT), else -1.  The program must be verified."""
     queue = run.core * ENGINES + run.engine
     other_queue = run.code[:, isa.FLAG_CORE].astype(np.int64) * ENGINES + run.code[:, isa.FLAG_ENGINE]
     flag = run.code[:, isa.FLAG_ID].astype(np.int64)

@@ -15,15 +15,14 @@ The model (all times integer cycles):
   port) + the start-up of its path, draws from the DDR port at the rates of `ddr.py`, and ends in the cycle in which the last bus unit is
   through, no earlier than bus / the rate of its path.  A DMA's move on chip (UB -> L1) waits for all data ends before it, then lasts its
   fixed time, and has all DMA ports until then.
-* Latency is that of the machine, the level's, and `bank_wait_cycles` for each transfer of the same DMA port that is in flight at the
-  issue: an integer table over (level, transfers in flight), except that nobody is held up by a transfer beyond its end.  Waiting for
-  bandwidth is in the data phases, and in nothing else.
+* Latency is the sum of the machine's, the level's, and `bank_wait_cycles` for each transfer of the same DMA port in flight at the issue:
+an integer table over (level, transfers in flight).  But a transfer delays another one only until its own end.  Waiting for
+bandwidth happens in the data phases only.
 
-Why bounds hold: every time of a run is a maximum, minimum or sum of earlier times and of the lengths of data phases, and never falls
-where one of them grows.  (DMA ports are taken in turn, not by who is free: what is in flight on one does not depend on times.)  P(r), the
-longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.  No rate of `ddr.py` is above
-min(cap, port) nor, among n DMA ports, below min(cap, turned port // n), so with sB the port at a share and f sB where its bus turns
-(f = 1 of an effective rate)
+Why bounds hold: every time of a run is a maximum, minimum or sum of earlier times and of the lengths of data phases.  So it never falls if
+one of them grows.  (Transfers take DMA ports in turn, not by availability, so ports do not depend on times.)  P(r), the longest path, is
+the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.  No rate of `ddr.py` is above min(cap, port) nor, among
+n DMA ports, below min(cap, turned port // n), so with sB the port at a share and f sB where its bus turns (f = 1 of an effective rate)
 
     P(sB) <= T(s) <= P(f sB / n),    n = 1: T(s) = P(sB), which never grows with s.
 
@@ -68,14 +67,15 @@ _CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
 
 @dataclass(frozen=True)
 class Prepared:
-    """A program for the event loop; independent of the level.
+    """Program in the form of the event loop; independent of the level.
 
-    word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_state`).
+    word: int64 [n], entries in queue order, and queue_start: int64 [cores * 7 + 1] (see `timing_state`).
     engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
     fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  paths: int64 [2, 8, 2] (see `timing_state.PATHS`).
-    engine_cycles: `fixed_cycles`, plus issue cycles for the scalar unit.  drawn_units: of all transfers.
-    computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, where no core has work for both; None: it is timed.
-    constants: int64 [PORT] of `timing_state`.
+    engine_cycles: `fixed_cycles`, plus issue cycles for the scalar unit.  drawn_units: bus units of all transfers.
+    computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, if no core has work for both; None: must be
+    simulated.
+    constants: int64 [PORT], see `timing_state`.
     """
 
     machine: Machine
@@ -148,10 +148,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Per core, int64 [instructions] in stream order.
+    """Times of a run, per core, int64 [instructions] in stream order.
 
-    dispatch: handed to its queue.  start, end: of the work (MMAD: of its occupation); for a DDR transfer of its data phase; for SET
-    leaving the queue and taking effect (at its own core); for WAIT reaching the head of its queue, and passing.
+    dispatch: cycle of the dispatch to the queue.  start, end: of the work (MMAD: of its occupation); for a DDR transfer of its data phase;
+    for SET the cycle in which it leaves the queue and takes effect (at its own core); for WAIT the cycles in which it is at the head and
+    passes.
     """
 
     dispatch: tuple[Ints, ...]
@@ -181,7 +182,7 @@ class Timing:
 
     @property
     def balance(self) -> float:
-        """rho: compute cycles per load-store cycle; infinite where nothing is loaded or stored."""
+        """rho: compute cycles per load-store cycle; infinite without loads and stores."""
         return self.compute_cycles / self.load_store_cycles if self.load_store_cycles else float("inf")
 
 
@@ -304,7 +305,7 @@ def _run(prepared: Prepared, state: State, load: BackgroundLoad, record: bool) -
     port = prepared.constants.copy()
     port[columns.RECORD] = record
     port[columns.STEPS] = len(load.rates)
-    # nothing to resume from, and nothing to converge with
+    # no snapshot to resume from or to converge with
     no_history = *no_previous_run(prepared.cores), *no_snapshots()
     cycles = int(
         run_event_loop(*state, prepared.word, prepared.engine, prepared.queues, prepared.streams, load.rates, load.steps, port, *no_history)

@@ -1,23 +1,23 @@
-"""Convergence of incremental timing: once a run reaches a state of the previous run, up to a shift of the clock, it adopts the rest.
+"""Convergence of incremental timing: when a run reaches a state of the previous run, up to a time shift, it adopts the remaining times.
 
 Programs timed one after the other differ in a few segments and have a common suffix: equal entries at shifted positions of their queues,
 with shifted numbers of flags.  The previous run left snapshots.  Between two steps of its clock, the new run compares its state with
-those snapshots whose remaining entries lie in the common suffix.  Where nothing differs that later cycles depend on, but for the shift,
+those snapshots whose remaining entries lie in the common suffix.  If no state that affects later cycles differs, except for the shift,
 it stops and takes the remaining times from the previous run.
 
-Differences in the past that nobody can see any more are allowed: an entry cannot leave its queue before it is dispatched, so completions
+Differences in the past that no later cycle depends on are allowed: an entry cannot leave its queue before it is dispatched, so completions
 and flags before that cycle matter only as completed events.
 
 | name   | dtype, shape      | meaning                                                                                                |
 |--------|-------------------|--------------------------------------------------------------------------------------------------------|
 | queues | int64 [queues, 2] | per queue: the first entry of the common suffix, and its shift against the previous program            |
-| rows   | int64 [cores, 2]  | the same of a core's stream                                                                            |
+| rows   | int64 [cores, 2]  | the same for a core's stream                                                                           |
 | slots  | int               | shift of the numbers of flags                                                                          |
 | flag   | int64 [slots]     | flags at the end of the previous run, from slot `low` on                                               |
 | source | int32 [slots]     | the instruction that sets a flag; flags are in an order in which they follow their sources             |
-| first  | int               | at the resumed snapshot, every SET of an instruction before this one has taken effect                  |
-| low    | int               | no other instruction sets a flag of a slot below this one                                              |
-| begin  | int64 [queues]    | the first entry of every queue that belongs to such an instruction                                     |
+| first  | int               | at the resumed snapshot, every SET of an earlier instruction has taken effect                          |
+| low    | int               | only earlier instructions set flags of slots below this one                                            |
+| begin  | int64 [queues]    | first entry of every queue that belongs to instruction `first` or a later one                          |
 | left   | int64 [rows, row] | snapshots of the previous run                                                                          |
 """
 
@@ -124,10 +124,10 @@ def find_common_suffix(
     word: Ints, queues: Ints, engine: NDArray[np.uint8], streams: Ints, old_word: Ints, old_queues: Ints, old_engine: NDArray[np.uint8],
     old_streams: Ints, slots: int, common_entries: Ints, common_rows: Ints,
 ) -> CommonSuffix:  # fmt: skip
-    """The common suffix of a program and the previous one; arrays as in `incremental_timing.Entries`, `old_` for those of the previous one.
+    """Common suffix of a program and the previous one.  Arrays as in `incremental_timing.Entries`; `old_` marks the previous program.
 
-    old_queues, old_streams: from where they are still available, and their ends.  common_entries, common_rows: int64 [queues] and [cores],
-    sizes of the suffix that the caller guarantees.
+    old_queues, old_streams: where the previous entries are still available, from .. to.  common_entries, common_rows: int64 [queues] and
+    [cores], sizes of the suffix that the caller guarantees.
     """
     suffix = CommonSuffix(np.empty_like(queues), np.empty_like(streams), slots)
     for q in range(queues.shape[0]):
@@ -148,7 +148,7 @@ def find_common_suffix(
 
 @njit(cache=True)
 def _differs_visibly(new: int, old: int, bound: int) -> bool:
-    """Whether two cycles differ where later cycles can see it: one of them is later than `bound`."""
+    """Whether two cycles differ visibly for later cycles: one of them is later than `bound`."""
     return new != old and (new > bound or old > bound)
 
 
@@ -179,16 +179,16 @@ def _flags_converge(
     shift: int, u: int, start: int, settled: int, last: int, issued: int, time: Ints, flag: Ints, unit: Ints, word: Ints, slots: int,
     old_flag: Ints, remote: int,
 ) -> bool:  # fmt: skip
-    """Whether flags that queue u has set, or waits for and that are set, have their previous effect.
+    """Whether flags that queue u has set, and set flags that it waits for, have the same effect as in the previous run.
 
-    start: first entry of the common suffix.  settled: entries before it have set their flags; last: none later than in this cycle.
+    start: first entry of the common suffix.  settled: entries before it have set their flags.  last: latest cycle of those flags.
     issued: no entry is dispatched before this cycle from now on.
     """
     for i in range(unit[u + HEAD], unit[u + TAIL]):
         slot = word[i] >> KIND_BITS
         if word[i] & KIND_MASK == WAIT and flag[slot] >= 0 and _differs_visibly(flag[slot], old_flag[slot - slots] + shift, time[i]):
             return False
-    # what waits for the others is not handed out yet
+    # entries that wait for other entries are not dispatched yet
     i = settled
     while last + remote > issued:
         i -= 1
@@ -208,7 +208,7 @@ def _queue_converges(
     row: Ints, times_offset: int, shift: int, u: int, start: int, entry_shift: int, issued: int, time: Ints, flag: Ints, unit: Ints,
     port: Ints, word: Ints, slots: int, previous: PreviousRun,
 ) -> bool:  # fmt: skip
-    """Whether queue u and its entries are in their previous state.  times_offset: of its visible times in a row."""
+    """Whether queue u and its entries are in their previous state.  times_offset: position of its visible times in a row."""
     o, e, depth, remote = UNIT + u, u // COLUMNS % (CORE // COLUMNS), port[QUEUE_DEPTH], port[REMOTE_CYCLES]
     head, tail, first = unit[u + HEAD], unit[u + TAIL], unit[u + FIRST]
     if head != row[o + HEAD] + entry_shift or tail != row[o + TAIL] + entry_shift or unit[u + STALLED] != row[o + STALLED]:
@@ -227,7 +227,7 @@ def _queue_converges(
         old_time = row[times_offset + i - begin] + shift
         if time[i] != old_time and (
             i >= settled or _differs_visibly(time[i], old_time, issued)
-        ):  # places of those that are over are free by then
+        ):  # places of finished entries are free by then
             return False
     bound = _leave_bound(unit, time, u)
     front, done = row[o + FRONT] + shift, row[o + DONE] + shift
@@ -315,12 +315,12 @@ def adopt(
     old_snapshots = previous.snapshots
     row = old_snapshots[index]
     shift = now - row[NOW]
-    increment = np.zeros(old_snapshots.shape[1], np.int64)  # what each item of a later snapshot has more
+    increment = np.zeros(old_snapshots.shape[1], np.int64)  # increments of a later snapshot
     increment[NOW] = shift
     for side in range(2):
         increment[DDR + SERVED + side] = port[SERVED + side] - row[DDR + SERVED + side]
     times_offset = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
-    # cycles grow by the shift of the clock, entries by that of their queue, counters by what the runs differ so far
+    # cycles grow by the time shift, entries by the shift of their queue, counters by the difference of the runs so far
     for q in range(suffix.queues.shape[0]):
         u, entry_shift, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, suffix.queues[q, 1], visible_room(port[QUEUE_DEPTH])
         o = UNIT + u

@@ -76,14 +76,13 @@ def _load_latency(port: Pointer, load: Pointer, cycle: int) -> int:
 def _first_data(port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, dma_port: int, issue: int) -> int:
     """Earliest first data of the oldest transfer of a DMA port, without start-up and without data of earlier transfers.
 
-    Each transfer of the same port in flight at `issue` delays it by BANK_WAIT, but not beyond its own end: with k of them
+    Each transfer of the same port in flight at `issue` delays it by BANK_WAIT, but not beyond its own end; with k of them the latency is
     LATENCY + the load's latency + k * BANK_WAIT.  That limit makes it monotone in `issue` and in the ends.  The transfers in flight are
-    known exactly in whatever order queues run ahead: all earlier transfers of the port have ended.
-    """
+    known exactly, in whatever order queues are simulated: all earlier transfers of the port have ended."""
     cycle = issue
     wait, ring = port[BANK_WAIT], port[RING]
     latency = port[LATENCY] + _load_latency(port, load, issue)
-    # where data before it end later than that, they alone count
+    # if earlier data end later, only they count
     if wait and issue + ring * wait + latency > dma[dma_port + FREE]:
         base = dma_port // PORT_COLUMNS * (ring + 1)
         count = ends[base]
@@ -107,7 +106,7 @@ def take_port(
     unit: Pointer, port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, u: int, dma_port: int, entry: int, word: int, now: int,
     issue: int,
 ) -> None:  # fmt: skip
-    """A transfer, issued in cycle `issue`, takes its DMA port; its data start when they arrive and the earlier ones have ended."""
+    """Let a transfer, issued in cycle `issue`, take its DMA port.  Its data start when they arrive and earlier data have ended."""
     dma[dma_port + ENTRY] = entry
     begin = max(_first_data(port, dma, ends, load, dma_port, issue), dma[dma_port + FREE]) + port[_path(port, u, word)]
     if begin > now:
@@ -164,7 +163,7 @@ def advance_dma(
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
         ready = max(front, time[head])
-        # settled: all before the head has ended, so its own end is known; otherwise `complete` settles it later
+        # settled: all entries before the head have ended, so its own end is known; otherwise `complete` settles it later
         settled = unit[u + DATA] == head
         if kind == TRANSFER:
             if unit[u + INFLIGHT] == port[OUTSTANDING]:
@@ -246,7 +245,7 @@ def complete(
     dma[dma_port + BEGAN] = -1
     dma[dma_port + FREE] = now
     unit[u + DONE] = now
-    # what is settled ends before the oldest transfer of another port; all that has not ended is behind what has its port
+    # settled entries end before the oldest transfer of another port; all that have not ended come after the owner of their port
     ports, entry = port[PORTS + k], ended + 1
     settled = oldest if unit[u + DATA] == ended else 0
     while entry < head:

@@ -41,7 +41,8 @@ from simulator.timing_state import (
     WAIT,
 )  # fmt: skip
 
-# Helpers of the loop take ten pointers each and would return a status that nobody raises: as calls they cost a part of its time that shows.
+# Helpers of the loop are inlined: they take ten pointers each and would return an unused status, so calls would take a visible part of the
+# time.
 inlined = njit(cache=True, forceinline=True, error_model="numpy")
 
 
@@ -60,7 +61,7 @@ def wake(unit: Pointer, port: Pointer, u: int) -> None:
 
 @inlined
 def fire(unit: Pointer, port: Pointer, flag: Pointer, slot: int, cycle: int) -> None:
-    """A SET takes effect; wakes the queue whose head is its WAIT."""
+    """Let a SET take effect; wakes the queue whose head is its WAIT."""
     waiter = flag[slot]
     flag[slot] = cycle
     if waiter <= -2:

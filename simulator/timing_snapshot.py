@@ -44,7 +44,7 @@ COUNT = 1  # rows so far; more are added while there is room
 INTERVAL = 2  # steps of the clock between two of them; 0: none
 CONTROL = 3
 
-NOW, DDR = 0, 1  # of a row; the state of the port is what lies before TOP in `port`
+NOW, DDR = 0, 1  # columns of a row; the state of the port is `port` before TOP
 UNIT = DDR + TOP
 
 
@@ -54,13 +54,13 @@ def no_snapshots() -> tuple[Ints, Ints]:
 
 
 def row_length(items: int, queues: int, depth: int) -> int:
-    """Length of a row.  items: of `unit`, `dma` and `ends` together; depth: entries of a queue."""
+    """Length of a row.  items: total length of `unit`, `dma` and `ends`.  depth: entries of a queue."""
     return UNIT + items + queues * visible_room(depth)
 
 
 @njit(cache=True)
 def visible_room(depth: int) -> int:
-    """Times per queue in a row: entries in the queue, and as many issued ones of a DMA."""
+    """Times per queue in a row: entries in the queue, and the same number of issued entries of a DMA."""
     return 2 * depth
 
 
@@ -68,7 +68,7 @@ def visible_room(depth: int) -> int:
 def visible_entries(unit: Ints, offset: int, u: int, engine: int, depth: int) -> tuple[int, int]:
     """(first, stop): entries of queue u whose times later cycles read.  unit: state of `timing_state`, at `offset` of an array.
 
-    These are the dispatched ones, those before them whose places the next ones take, and the issued ones of a DMA.
+    These are the dispatched entries, the entries before them whose places become free next, and the issued entries of a DMA.
     """
     tail, head = unit[offset + u + TAIL], unit[offset + u + HEAD]
     begin = min(head, tail - depth)
@@ -105,9 +105,9 @@ def resume_snapshot(
 ) -> int:  # fmt: skip
     """Restore a snapshot, for a program that may differ behind it; returns its cycle.
 
-    Every SET that has not taken effect becomes unknown.  old_flag: the previous flags; source to begins: see `timing_converge`.
+    Every SET without effect yet becomes unknown.  old_flag: previous flags.  source to begins: see `timing_converge`.
     """
-    # flags of later instructions are unknown again; those below `low` were set before the snapshot
+    # flags of later instructions are unknown again; flags below `low` were set before the snapshot
     for slot in range(low, flag.shape[0]):
         if source[slot] >= first:
             flag[slot] = -1

@@ -16,7 +16,7 @@ the scalar unit.  Entries are instructions in queue order.
 | port   | int64 [50]             | state of the DDR port, constants of the run                                              |
 | record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
 
-Inside they are plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
+Kernels use plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ FIXED, TRANSFER, WAIT, SET, SET_REMOTE = range(5)
 
 # columns of `unit`: worklist (a linked stack), then of a queue
 QUEUED, NEXT = 0, 1
-FIRST, STOP = 2, 3  # its entries
+FIRST, STOP = 2, 3  # range of its entries
 HEAD, TAIL = 4, 5  # next entry to leave, next entry to be dispatched
 FRONT = 6  # cycle of the last leaving
-DONE = 7  # cycle in which all that left has completed (DMA: the last one that has); without LAG
-STALLED = 8  # 1 while it waits for a flag or a completion, so that a dispatch need not wake it
+DONE = 7  # cycle in which all that left have completed (DMA: the last completed one); without LAG
+STALLED = 8  # 1 while it waits for a flag or a completion; a dispatch then need not wake it
 DATA = 9  # DMA: first entry whose effect is not settled; transfers in DATA..HEAD are issued
 INFLIGHT = 10  # DMA: transfers issued and not ended
-TURN = 11  # DMA: the port that the next transfer takes
+TURN = 11  # DMA: port of the next transfer
 MOVED = 14  # DMA: cycles so far in which some port moved data
-LAG = 15  # from DONE to the results of a pipelined matrix unit; 0 elsewhere
-# and of a scalar unit (FIRST, STOP: its rows)
+LAG = 15  # cycles from DONE to the results of a pipelined matrix unit; else 0
+# columns of a scalar unit (FIRST, STOP: its rows)
 PC, ISSUED = 4, 5  # next row to dispatch, cycle of the last dispatch
 FULL = 6  # queue whose lack of room stops it, or -1
-MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core, since when, cycles with at least one so far
+MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core; since when; cycles with at least one so far
 COLUMN_BITS = 4
 COLUMNS = 1 << COLUMN_BITS
 CORE = UNITS * COLUMNS  # from one core's units to the next's
 SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
 
 # columns of a DMA port
-OWNER = 0  # its queue
-ENTRY = 1  # the transfer that has it and has not ended, or FAR
-BEGIN = 2  # known start of its data phase, or end of one that its path holds, or FAR
-FINISH = 3  # SERVED at which it ends, or FAR
+OWNER = 0  # queue of the port
+ENTRY = 1  # transfer on the port that has not ended, or FAR
+BEGIN = 2  # known start of its data phase, or end of a phase limited by its path, or FAR
+FINISH = 3  # value of SERVED at which it ends, or FAR
 BEGAN = 4  # start of the running data phase, or -1
-FREE = 5  # end of what had the port before
-SINCE = 6  # since when some port of its queue has moved data without a break, while it does itself
-AFTER = 7  # the port of its queue whose turn is next
+FREE = 5  # end of the port's previous use
+SINCE = 6  # start of the current unbroken data movement of its queue, over all ports, while this port moves data
+AFTER = 7  # next port of its queue
 PORT_COLUMNS = 8
 
 # columns of `port`
@@ -79,8 +79,8 @@ SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 
 TOP = 4  # top of the worklist, or -1
 ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY, BANK_WAIT, RING, STEPS = range(5, 16)
 PORTS = STEPS + 1  # [2]: DMA ports of a core, to load and to store
-PATHS = PORTS + 2  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate where that is below the engine's, else 0
-PATHS_OF = 2 << KIND_BITS  # how many of these an engine has
+PATHS = PORTS + 2  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate if it is below the engine's, else 0
+PATHS_OF = 2 << KIND_BITS  # length of one engine's part of PATHS
 PORT = PATHS + 2 * PATHS_OF
 
 DISPATCHED, START, END = range(3)

@@ -1,13 +1,13 @@
 """A run as Chrome trace events: opens in Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-A process is a core.  Every engine has a lane of work and, below it, a lane of what it waited for; events of a lane never overlap, and the
-work of a lane adds up to the engine's busy cycles.  A DMA with several ports has a lane of work for each, the first with its moves on
-chip.  Segments overlap, because the next one's data come early, and so do their blocks: both are asynchronous events.  Counters: bytes
-in use of every memory on chip, and the DDR port in a process of its own.
+A process is a core.  Every engine has a lane of work and, below it, a lane of its waits.  Events of a lane never overlap, and the
+work of a lane adds up to the engine's busy cycles.  A DMA with several ports has a lane of work for each; on-chip moves are in the first.
+Segments overlap, because data of the next one are loaded early, and so do blocks: both are asynchronous events.  Counters show the bytes
+in use of every on-chip memory; the DDR port has a process of its own.
 
 Times are rounded where events meet, so that neighbours still meet; exact cycles are among the arguments (`trace_events`).
 
-Text is made by one format string per kind of event, repeated: a hundred thousand events take a fraction of a second.
+Each kind of event has one format string, which is repeated: a hundred thousand events take a fraction of a second.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _names(run: Timeline, level: str) -> Iterator[str]:
 
 
 def _lane(core: int, engine: int, waits: int, port: int = 0) -> int:
-    """Thread id of a lane; DMA ports after the first have theirs above the 14 that every core has."""
+    """Thread id of a lane; ports after a DMA's first have ids above the 14 that every core has."""
     lane = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MAX_PORTS + port
     return (core + 1) * _LANES + lane
 
@@ -172,7 +172,7 @@ def _work(run: Timeline, names: _Names, core: int) -> Iterator[str]:
     for engine in list(Engine)[: Engine.SCALAR]:
         queue = run.queues[core * len(Engine) + engine]
         queue = queue[run.work[queue]]
-        op, port = run.code[queue, isa.OP], np.where(run.transfer[queue], run.port[queue], -1)  # -1: nothing of DDR
+        op, port = run.code[queue, isa.OP], np.where(run.transfer[queue], run.port[queue], -1)  # -1: no DDR memory
         for value in np.unique(op):
             for lane in np.unique(port[op == value]).tolist():
                 rows = queue[(op == value) & (port == lane)]
@@ -207,7 +207,7 @@ def _details(run: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]
     numbers: Columns = {}
     if op == Op.COPY:
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": address(isa.C_LENGTH)}
-        # lost cycles of DDR transfers: to the background load, then to other DMAs
+        # cycles that DDR transfers lose: to the background load, then to other DMAs
         if run.transfer[rows].any():
             lone_cycles, level_cycles = uncontended_data_cycles(run, rows), uncontended_data_cycles(run, rows, run.level.share_units)
             numbers |= {

@@ -1,7 +1,7 @@
 """Semantics of the VECTOR opcodes, in UB, or in L1 without UB: floats are computed in float32 and rounded once to the data type.
 
-A repeat reads its blocks, then writes them; repeats run in order.  Where no repeat reads what an earlier one wrote, all of
-them are one numpy expression; where dst stays in place and is a source (accumulation), one `accumulate`; else a loop.
+A repeat reads its blocks, then writes them; repeats run in order.  If no repeat reads output of an earlier one, all of
+them are one numpy expression; if dst stays in place and is a source (accumulation), one `accumulate`; else a loop.
 
 float16 operands go to numpy's float16 ufuncs where those exist: they compute in float32 and round once.  VMADD in float32
 is a fused multiply-add.
@@ -65,7 +65,7 @@ def vector(memories: list[Bytes], record: Words) -> int:
     op, ub = record[isa.OP], memories[record[isa.DST]]
     blocks, repeats, imm = record[V_BLOCKS], record[V_REPEATS], record[V_IMM]
     source_type = imm if op == Op.VCONVERT else DataType.uint8 if op == Op.VLUT else record[DTYPE]
-    lanes = max(_LANES[record[DTYPE]], _LANES[source_type])  # of what counts as a block on both sides
+    lanes = max(_LANES[record[DTYPE]], _LANES[source_type])  # lanes of the unit that counts as a block on both sides
     run, source_run = lanes // _LANES[record[DTYPE]], lanes // _LANES[source_type]
     written: Span = (0, run, record[V_DBS] * run, record[V_DRS])
     d = record[D]

@@ -21,7 +21,7 @@ from simulator.npu.program import Code, DdrBuffer, MemoryMap
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 
 Refuse = Callable[[str, str], Exception]
-"""(part, what is wrong with it) -> the error."""
+"""(part, problem) -> the error to raise."""
 
 
 class _Entry(BaseModel):
@@ -75,7 +75,7 @@ class BundleMemory(_Entry):
 
 
 def memory_parts(compiled: Compiled) -> dict[str, bytes]:
-    """`memory.json` and the binaries that it names; compiled: as read from a file."""
+    """`memory.json` and the binaries that it names.  compiled: model as read from a file."""
     parts: dict[str, bytes] = {}
     pieces = tuple(_piece(piece, f"piece{k}", parts) for k, piece in enumerate(compiled.pieces))
     memory = BundleMemory(model=compiled.model_digest, dtype=compiled.dtype.name, machine=compiled.machine, pieces=pieces)  # type: ignore[arg-type]

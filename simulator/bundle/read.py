@@ -1,4 +1,5 @@
-"""Reading of a bundle as a compiled model.  Nothing in it is trusted: the model must give the same parts again."""
+"""Reading of a bundle as a compiled model.  Nothing in it is trusted: the parts must equal the parts that the read model would be written
+as."""
 
 from __future__ import annotations
 

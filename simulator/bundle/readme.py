@@ -1,4 +1,4 @@
-"""The README of a bundle: `readme.md` beside this file, with the facts of one model filled in."""
+"""README of a bundle: `readme.md` beside this file, filled in for one model."""
 
 from __future__ import annotations
 

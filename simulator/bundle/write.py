@@ -30,15 +30,16 @@ def check_bundle_folder(folder: Path) -> None:
 
 
 def data_parts(compiled: Compiled, table: ControllerTable) -> dict[str, bytes]:
-    """Parts that depend on the compiled model alone, not on the version of this program."""
+    """Parts that depend on the compiled model only, not on the version of this package."""
     header = table_header(table, compiled.model_digest, compiled.machine.digest)
     return {**memory_parts(compiled), CONTROLLER: pretty_json(table.dump()), TABLE_H: header}
 
 
 def write_bundle(compiled: Compiled, folder: Path, where: str) -> Manifest:
-    """Write the parts, then the manifest: a folder without one is no bundle.  compiled: as read from a file, which `where` names in errors.
+    """Write the parts, then the manifest; a folder without a manifest is no bundle.
 
-    Raises `BadInputError`: a folder that is not empty or cannot be written, a model without a controller's table.
+    compiled: model as read from a file.  where: name of that file in errors.  Raises `BadInputError` for a folder that is not empty or not
+    writable, and for a model without a controller table.
     """
     check_bundle_folder(folder)
     table = compiled.controller

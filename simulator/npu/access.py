@@ -11,9 +11,9 @@
 | 4, 5   | count and stride of runs (inner)                 |
 | 6, 7   | count and stride of groups of runs (outer)       |
 
-Reads come first, of an MMAD_IM2COL its weights before its image.  A range may name more than is touched only for IM2COL and MMAD_IM2COL,
-whose padded taps and strided pixels it rounds out to whole rows (the rows between the first and the last one that the tile needs, all
-columns): an over-estimate inside the tensor, never outside it.
+Reads come first; an MMAD_IM2COL has its weights before its image.  Ranges are exact except for IM2COL and MMAD_IM2COL.  Their padded
+taps and strided pixels are rounded up to whole rows (all columns of the rows from the first to the last one that the tile needs): an
+over-estimate inside the tensor, never outside it.
 """
 
 from __future__ import annotations

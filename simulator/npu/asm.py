@@ -50,7 +50,7 @@ def _sources(spec: OpSpec) -> int:
 
 
 def _memories(op: Op, record: list[int]) -> list[int]:
-    """Memory of the destination and of every source: implied for the second ones of MMAD and FIXPIPE."""
+    """Memories of the destination and of every source; those of the later sources of MMAD and FIXPIPE are implied."""
     second_source = {Op.MMAD: Memory.L0B, Op.FIXPIPE: Memory.L1 if record[isa.F_SIDE] == Memory.L1 else Memory.UB}.get(op, record[isa.SRC])
     return [record[isa.DST], record[isa.SRC], int(second_source), int(second_source)]
 
@@ -81,7 +81,7 @@ def print_record(words: NDArray[np.int32]) -> str:
         raise BadInputError(f"opcode {record[isa.OP]}: expected one of {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
     op = Op(record[isa.OP])
     spec = OPS[op]
-    shown = _blank(op)  # what a reader of the line so far would build
+    shown = _blank(op)  # the record that the parser would build from the line so far
     shown[isa.ENGINE] = _known(record[isa.ENGINE], len(Engine))
     parts = [f"{Engine(shown[isa.ENGINE]).name:7} {op.name:11}"]
     if op not in _FLAGS:
@@ -144,10 +144,7 @@ def print_core(code: NDArray[np.int32], core: int, where: str = "") -> str:
 
 
 def parse(text: str) -> NDArray[np.int32]:
-    """The stream (int32 [n, 32]) that a text prints.
-
-    Raises `BadInputError` with the line, the token and what would be accepted.
-    """
+    """Stream of a text, int32 [n, 32].  Raises `BadInputError` with the line, the token and the accepted form."""
     records = []
     for number, line in enumerate(text.splitlines(), 1):
         tokens = _LABEL.sub("", line.partition("#")[0], count=1).split()

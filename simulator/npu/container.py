@@ -26,10 +26,10 @@ class ContainerError(BadInputError):
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """An operator of the model, as the lower half of a TAG counts them.  For reports only: no instruction depends on it.
+    """Operator of the model; the lower half of a TAG counts them.  For reports only: no instruction depends on it.
 
-    macs: multiply-accumulates that the model needs, without padding.  accumulators: those of L0C in one pass over the needed output,
-    channels rounded up to 16; a program with more of them computes rows twice.  Both are 0 where there is no product.
+    macs: multiply-accumulates that the model needs, without padding.  accumulators: L0C values in one pass over the needed output, with
+    channels rounded up to 16; a program with more of them computes rows twice.  Both are 0 without a product.
     """
 
     name: str
@@ -39,7 +39,7 @@ class OperatorEntry:
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """A segment, as the upper half of a TAG counts them: its operators, which follow those of the segment before, and its blocks."""
+    """Segment; the upper half of a TAG counts them.  Its operators follow those of the previous segment; it also has a number of blocks."""
 
     operators: int
     blocks: int
@@ -70,8 +70,8 @@ class Container:
     memory: MemoryMap
     variants: tuple[Variant, ...]
     constants: bytes | memoryview | NDArray[np.uint8]  # a read-only memoryview after `decode`
-    operators: tuple[OperatorEntry, ...] = ()  # in the order of TAG's numbers, the same for all variants
-    controller: ControllerTable | None = None  # of the whole model; None where nothing is to be switched at run time
+    operators: tuple[OperatorEntry, ...] = ()  # in the order of the numbers in TAG, the same for all variants
+    controller: ControllerTable | None = None  # table of the whole model; None if no variants are switched at run time
 
     @cached_property
     def programs(self) -> Mapping[str, Program]:
@@ -109,11 +109,11 @@ def program(container: Container, level: str) -> Program:
     return container.programs[container.variant(level).level]
 
 
-# --- what must hold of the values, whoever wrote them ------------------------------------------------------------------
+# --- conditions on the values, in memory or from a file ----------------------------------------------------------------
 
 
 def check_container(container: Container) -> None:
-    """Check the values, whoever wrote them.  Raises `ContainerError`."""
+    """Check the values of a container, whether from memory or from a file.  Raises `ContainerError`."""
     levels = container.levels
     if len(set(levels)) != len(levels):
         raise ContainerError(f"container: a level is given twice: {', '.join(levels)}")

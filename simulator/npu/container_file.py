@@ -12,8 +12,8 @@
 A stream section holds one distinct variant: the records of core 0, of core 1, ... without gaps.  Levels whose champions are equal name the
 same section, so switching between variants changes the start address and nothing else.
 
-Nothing in a file is believed: `decode` raises `ContainerError`, and nothing else, for any bytes.  Every bit is either under a digest or
-required to be zero.  A digest is no signature: whoever can write the file can seal it again, which is why values are checked as well.
+Files are not trusted: `decode` raises `ContainerError`, and no other exception, for any bytes.  Every bit is either under a digest or
+required to be zero.  A digest is no signature: an attacker can compute it for changed data, so values are checked as well.
 
 Files are parsed, checked and never pickled, since they may come from anywhere.
 """
@@ -171,7 +171,7 @@ def encode_chunks(source: Container) -> list[bytes | memoryview]:
         "operators": [asdict(operator) for operator in container.operators],
         "controller": None if container.controller is None else container.controller.dump(),
     }
-    # offsets depend on the header's length, which depends on their digits: repeat until it stands still
+    # offsets depend on the length of the header, which depends on their digits: repeat to a fixed point
     hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
     size = 0
     while True:
@@ -222,8 +222,8 @@ def _aligned(offset: int) -> int:
 def decode(data: bytes | memoryview) -> Container:
     """The container in `data`.  Constants are a view into it, streams are copies.
 
-    Raises `ContainerError` (one line, what and where) for anything but what `encode` writes: damage, a cut, bytes behind the end,
-    another format, another instruction set, a program that its machine cannot take.
+    Raises `ContainerError` (one line with problem and position) for bytes that `encode` does not write: damage, truncation, trailing bytes,
+    another format or instruction set, a program that its machine cannot run.
     """
     view = memoryview(data).cast("B").toreadonly()
     header = _read_header(view)
@@ -242,9 +242,9 @@ def decode(data: bytes | memoryview) -> Container:
 
 
 def container_lengths(view: memoryview) -> list[tuple[int, int]]:
-    """(start, stop) of consecutive containers, from the length in the front of each.
+    """(start, stop) of consecutive containers, from the length at the start of each.
 
-    Raises `ContainerError` where the bytes do not end with one of them.
+    Raises `ContainerError` if the bytes do not end with the last container.
     """
     spans, offset = [], 0
     while offset < len(view):
@@ -271,7 +271,7 @@ def _read_header(view: memoryview) -> _Header:
         raise ContainerError(f"container: {len(view)} bytes, its header says {total}: cut short or bytes behind the end")
     if size > total - _HEADER_AT:
         raise ContainerError(f"container: header of {size} bytes does not fit into {total} bytes")
-    # nothing of the header is parsed before its digest is right
+    # the header is parsed only after its digest is checked
     text = bytes(view[_HEADER_AT : _HEADER_AT + size])
     if hashlib.sha256(bytes(view[: _FRONT.size]) + text).digest() != view[_FRONT.size : _HEADER_AT]:
         raise ContainerError("container: header is damaged (SHA-256 differs)")
@@ -321,7 +321,7 @@ def _streams(view: memoryview, section: _StreamSection, name: str) -> tuple[Code
 
 
 def _variants(header: _Header) -> tuple[_Variant, ...]:
-    """The variants, after a check of their section numbers: in order of first use, none unused."""
+    """Variants, after a check of their section numbers: in order of first use, without unused sections."""
     used = 0
     for variant in header.variants:
         if variant.section > used or variant.section >= len(header.streams):

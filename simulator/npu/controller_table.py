@@ -80,12 +80,12 @@ class GrantedRow(_Row):
 
 
 class ControllerTable(_Row):
-    """levels: by the cycles of their fastest variant, then by those of all, fewest first.
+    """Table of the controller.  levels: by the cycles of their fastest variant, then by the cycles of all variants, ascending.
 
     variants: in the order in which the file first names them.
 
-    grid: shares in 1/65536, descending.  ladder: variants of the threshold rule, from light load to heavy; t_min, t_max: one per border, as
-    in `simulator.controller.ThresholdRule`.  granted: rules for the grants of levels that do not fit all variants, the largest grant first.
+    grid: shares in 1/65536, descending.  ladder: variants of the threshold rule, from light load to heavy.  t_min, t_max: one per border,
+    see `simulator.controller.ThresholdRule`.  granted: rules for grants that do not fit all variants, the largest grant first.
     """
 
     levels: Annotated[tuple[LevelRow, ...], Field(min_length=1)]
@@ -123,7 +123,7 @@ class ControllerTable(_Row):
         for v, variant in enumerate(self.variants):
             if made_for.get(variant.name) != v:
                 raise ValueError(f"variant {variant.name!r}: accepted: the name of a level that it was made for")
-        # ladders have variants that exist, and under a grant only those that fit it
+        # every ladder has only existing variants, and only fitting ones under a grant
         for ladder, _, _ in rules:
             if max(ladder) >= len(self.variants):
                 raise ValueError(f"ladder {ladder}: there are {len(self.variants)} variants")

@@ -8,12 +8,12 @@
 | bus      | int64[n] | bytes in 1/65536 that a DDR transfer takes off the shared port; else 0         |
 | bytes    | int64[n] | useful DDR bytes, + read, - written; else 0                                   |
 
-A DDR transfer lasts bus / rate cycles, and the rate is not this file's to say: `cap_units` bounds it.  What it takes off the port are its
-runs, contiguous on the side of DDR, and never less than the pins would move while its rows are opened:
+A DDR transfer lasts bus / rate cycles.  The rate is not known here; `cap_units` bounds it.  The bus units of a transfer are those of its
+runs (contiguous ranges in DDR), and at least the bytes that the pins could move while its rows are opened:
 
     bus = max(bytes of all bursts, rows * activate_bytes)
 
-| of a run of L bytes | is                                                                                                     |
+| run of L bytes      | meaning                                                                                                |
 |---------------------|--------------------------------------------------------------------------------------------------------|
 | L                   | rounded up to the path's granule; runs that touch are one                                              |
 | bytes of its bursts | L rounded up to whole bursts where the stride keeps runs aligned to them, else the mean, L + burst - 32     |
@@ -31,7 +31,7 @@ MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the ma
 | weight-stationary               | passes * ceil(K/R) * ceil(N/C) * (2R + C + M - 2)           | at its end          |
 | weight-stationary, pipelined    | passes * ceil(K/R) * ceil(N/C) * max(M, R)                  | 2R + C - 2 later    |
 
-m0, k0, n0: what a cube multiplies at a time, in so many cycles; 16 x C0 x 16 and cycles_per_fractal unless its machine says otherwise.
+m0, k0, n0: shape that a cube multiplies at a time, and its `cycles`; 16 x C0 x 16 and cycles_per_fractal unless the machine file differs.
 
 R rows, C columns.  In an array operands enter skewed, each row and column a cycle after the one before: the last cell begins R + C - 2
 cycles after the first.  Output-stationary: every cell then takes K steps.  Weight-stationary: R cycles bring the weights in, row by
@@ -40,20 +40,20 @@ characterizing scalability of DNN accelerators using SCALE-Sim", ISPASS 2020); a
 
 Pipelined: a tile's weights come in (its sums go out) through second registers, R cycles, while the tile before it (after it) passes, so
 tiles follow each other after max(M, R) (max(K, R)) cycles.  Filling and draining the array is latency, not occupation: `latency_cycles`
-between the end of the last tile and its results, for whoever waits for them.  It is paid where the queue runs dry or somebody waits,
-once for back-to-back MMADs: T tiles take T * max(M, R) + 2R + C - 2.  Derived tile by tile, the last one ends max(0, R - M) earlier.
+between the end of the last tile and its results.  It is paid where the queue runs dry or another engine waits, so once for
+back-to-back MMADs: T tiles take T * max(M, R) + 2R + C - 2.  Derived tile by tile, the last one ends max(0, R - M) earlier.
 
 Consecutive MMADs add up to the closed form of the whole product exactly where no tile of the array is cut in two: tiles of n in multiples
 of C and, output-stationary, of m in multiples of R and k whole; weight-stationary, of k in multiples of R and, unless pipelined, m
-whole (pipelined: m in pieces of at least R).  Other tilings cost what they cost: each piece of k fills an output-stationary array
-anew, each piece of m brings the weights of a weight-stationary one again.  M counts in rows of a fractal, K in blocks of C0, N in 16.
+whole (pipelined: m in pieces of at least R).  Other tilings cost more: each piece of k fills an output-stationary array
+anew, each piece of m loads the weights of a weight-stationary one again.  M counts in rows of a fractal, K in blocks of C0, N in 16.
 
-MMAD_IM2COL takes as long, or as long as what it reads of L1 takes on the path to L0C, whichever is longer: the blocks that its window
-names, each once (the unit keeps what several of its pixels read), and its weights.
+MMAD_IM2COL takes the longer of two times: that of the MMAD, and that of its reads from L1 on the path to L0C.  The reads are its
+weights, and the blocks of its window, each once (the unit keeps blocks that several of its pixels read).
 
-A VECTOR record takes cycles of its class per repeat, of a unit narrower than that for every width in it.  A repeat of VCONVERT is 8
-blocks of the narrower type, and up to 16 of the other; 32 (int8 to 32 bits or back) take twice as long.  VLUT takes its cycles for every 8
-blocks that it writes.
+A VECTOR record takes the cycles of its class per repeat; a unit narrower than a repeat takes them per part of its width.  A repeat of
+VCONVERT is 8 blocks of the narrower type and up to 16 of the other; 32 blocks (int8 to 32 bits or back) take twice as long.  VLUT takes its
+cycles per 8 blocks that it writes.
 
 On a pipelined array the fill and drain latency is a constant after the occupation; a full latency in every MMAD would count overlapped
 cycles twice.
@@ -98,11 +98,11 @@ class CostTables(NamedTuple):
     """The machine as flat integer tables, for numba.  Memories index rows and columns.
 
     rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 for those of DDR.
-    matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its
-    axes of max(ceil(length / unit), least) + fill steps; step_cycles: int64 [5] by data type (0: not supported).
-    A memory that the machine does not have takes the values of its substitute (`substitute_paths`).
-    vector_cycles: int64 [64] of a whole repeat by opcode (0: not supported).
-    scalars: int64 [matrix startup, vector startup, blocks that VECTOR is wide].  dram: int64 [burst bytes, page bytes, activate bytes].
+    matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill).  An MMAD has the product over its
+    axes of max(ceil(length / unit), least) + fill steps.  step_cycles: int64 [5] by data type (0: not supported).
+    A missing memory has the values of its substitute (`substitute_paths`).
+    vector_cycles: int64 [64], cycles of a whole repeat by opcode (0: not supported).
+    scalars: int64 [matrix startup, vector startup, width of VECTOR in blocks].  dram: int64 [burst bytes, page bytes, activate bytes].
     """
 
     rate: NDArray[np.int64]
@@ -119,7 +119,7 @@ def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], ND
     """`matrix` and `step_cycles` of `CostTables`."""
     matrix = np.zeros((len(DataType), 3, 3), np.int64)
     if isinstance(unit, CubeUnit):
-        matrix[:, :, 0] = 1  # of types that it does not multiply: nothing divides by it
+        matrix[:, :, 0] = 1  # of unsupported data types: avoids a division by 0
         for dtype, product in unit.by_type.items():
             matrix[dtype, :, 0] = product.m0, product.k0, product.n0
         per_step = {dtype: product.cycles for dtype, product in unit.by_type.items()}
@@ -148,7 +148,7 @@ def latency_cycles(machine: Machine) -> int:
 
 
 def substitute_paths(machine: Machine) -> dict[Memory, tuple[Memory, Memory]]:
-    """Substitute paths of missing memories: memory -> (source, destination) of the path whose rates it takes."""
+    """Substitute paths of missing memories: memory -> (source, destination) of the path whose rates apply."""
     paths = dict.fromkeys((Memory.L0A, Memory.L0B), (Memory.L1, Memory.L0C)) | {Memory.UB: (Memory.L1, Memory.L1)}
     return {memory: path for memory, path in paths.items() if not machine.has(memory)}
 
@@ -294,7 +294,7 @@ def price(code: NDArray[np.int32], machine: Machine) -> Price:
 def uncontended_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine, port: int) -> NDArray[np.int64]:
     """int64 [n]: data cycles of DDR transfers on an otherwise idle port; 0 for other records.
 
-    bus: of `price`.  port: units per cycle of the port.
+    bus: from `price`.  port: bus units per cycle of the port.
     """
     rate = np.maximum(1, np.minimum(cost_tables(machine).rate[code[:, SRC], code[:, DST]], port))
     return np.where(bus > 0, (bus + rate - 1) // rate, 0)
@@ -317,7 +317,7 @@ def cycle_rows(
     port: int,
     cycles: NDArray[np.int64],
 ) -> None:
-    """Fill `cycles` as `record_cycles` has it; busy, bus: of `price`."""
+    """Fill `cycles` with the values of `record_cycles`.  busy, bus: from `price`."""
     for i in range(code.shape[0]):
         cycles[i] = busy[i]
         if bus[i] > 0:

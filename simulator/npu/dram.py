@@ -1,13 +1,13 @@
-"""DRAM timings as data, and the share of the pins' rate that they leave.
+"""DRAM timings as data, and the share of the pin rate that they leave.
 
 A machine whose `ddr.rate` is that of the pins names a row of `DRAMS`.  From its timings follow, each in one closed form:
 
-| what             | is                                                                                                     |
+| parameter        | meaning                                                                                                |
 |------------------|--------------------------------------------------------------------------------------------------------|
 | `delivered`      | 1 - tRFC / tREFI: the share of time in which no refresh of all banks stops the channel                  |
-| `activate_bytes` | what the pins would move in the time between two rows that a channel opens: no row costs less            |
-| `turned`         | what is left where reads and writes alternate: a batch of each over the batches and both turn-arounds    |
-| `bank_wait_ns`   | how long a first access stands before a bank that one other transfer in flight holds, on average          |
+| `activate_bytes` | bytes that the pins could move between two row openings of a channel: the least cost of a row            |
+| `turned`         | share that remains if reads and writes alternate: a batch of each over the batches and both turn-arounds |
+| `bank_wait_ns`   | mean wait of a first access for its bank, if one other transfer is in flight                             |
 
 The time between two rows is the largest of tRRD, a quarter of tFAW, and tRC (W + N - 1) / (W N): a bank opens a row every tRC, and W
 requests that fall on N banks by chance keep N W / (W + N - 1) of them busy (a closed network of N equal servers and W customers: Buzen,
@@ -15,7 +15,7 @@ requests that fall on N banks by chance keep N W / (W + N - 1) of them busy (a c
 Performance, ch. 6).  Neither the order of addresses nor a bank conflict of one stride is in it: controllers permute bank bits (Zhang,
 Zhu and Zhang, MICRO 2000), and an absolute address must not matter, or equal segments would cost differently.
 
-Rows of a long run are opened while the row before is read, so only runs shorter than `activate_bytes` show it.
+Rows of a long run are opened while the previous row is read, so only runs shorter than `activate_bytes` are affected.
 
 Timings are of the JEDEC standards (JESD79-4 DDR4, JESD209-4 LPDDR4, JESD209-5 LPDDR5, JESD235 HBM2) at the speed that the row's comment
 names, as public configurations have them: DRAMsim3's `DDR4_8Gb_x8_3200.ini` and `HBM2_8Gb_x128.ini`, Ramulator 2's `LPDDR5.cpp`.
@@ -33,9 +33,9 @@ BATCH_BYTES = 1024  # read, then written, before the bus turns: 16 bursts of 64 
 
 @dataclass(frozen=True)
 class Dram:
-    """Timings of one channel.  channel_gbps: bytes per ns at the pins.  burst_bytes: of one access.  page_bytes: of an open row.
+    """Timings of one channel.  channel_gbps: bytes per ns at the pins.  burst_bytes: size of one access.  page_bytes: size of an open row.
 
-    Times in ns.  t_rtw_ns, t_wtr_ns: from the last data of a read to the first of a write, and the other way round.
+    Times in ns.  t_rtw_ns: from the last data of a read to the first of a write.  t_wtr_ns: from a write to a read.
     """
 
     channel_gbps: float

@@ -57,8 +57,8 @@ class DurablePath(PosixPath):
         return self.with_name(f".{self.name}.{secrets.token_hex(4)}.tmp")
 
     def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
-        """Write a file, new or over an old one; or from byte `at` on, with the rest of the old one cut off."""
-        # cut off at last: ext4 writes a file to the disk when it is closed that was cut to nothing before
+        """Write a file, new or over an old one.  at: write from that byte on, and cut off the old content behind the new one."""
+        # cut off last: ext4 writes a file to disk on closing if it was first truncated to nothing
         where = self if at is None else os.open(self, os.O_WRONLY | (0 if at else os.O_CREAT), 0o666)
         with open(where, "wb") as file:
             file.seek(at or 0)
@@ -106,10 +106,10 @@ def make_folder(folder: _Durable) -> None:
 
 
 def put_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write `chunks` one after another to `place`: a reader, or a crash at any instant, meets the old file or the new one.
+    """Write `chunks` in sequence to `place`, atomically: after a crash at any time a reader finds the old file or the new one.
 
-    A hidden temporary file in the same folder, fsync, rename, fsync of the folder.  A link is followed.  Raises OSError, and leaves nothing
-    behind then.
+    A hidden temporary file in the same folder, fsync, rename, fsync of the folder.  A link is followed.  Raises OSError, and removes the
+    temporary file then.
     """
     target = place.resolve()
     staged = target.beside()

@@ -18,8 +18,8 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 def scale_fixed_point(sums: NDArray[np.int32], scale: NDArray[np.float32]) -> NDArray[Any]:
     """int64: sums * scale.  Shapes broadcast.
 
-    The product is rounded at the point, a half up; then the power of two divides it, a half away from zero.  A power above 1 multiplies the
-    sum first, which saturates.  Scales below 2^-32 are 0, as are those that are not finite.
+    The product is rounded at the point, halves up; then it is divided by the power of two, halves away from zero.  A power above 1
+    multiplies the sum first, with saturation.  Scales below 2^-32 count as 0, and so do infinite ones and NaN.
     """
     mantissa, power = np.frexp(np.where(np.isfinite(scale), scale, np.float32(0)))
     factor = np.where(power < -POINT, 0, np.ldexp(mantissa.astype(np.float64), POINT)).astype(np.int64)

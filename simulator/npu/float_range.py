@@ -10,7 +10,7 @@ from simulator.npu.parts import DataType
 
 
 class OutOfRange(NamedTuple):
-    """A tensor whose largest magnitude is outside the range of a data type; `largest` is of float32, infinite on overflow."""
+    """A tensor whose largest magnitude is outside the range of a data type.  largest: that magnitude in float32; infinite on overflow."""
 
     tensor: str
     largest: float
@@ -33,7 +33,7 @@ def largest_value(dtype: DataType) -> float:
 
 
 def holds(dtype: DataType, magnitude: float) -> bool:
-    """Whether a number stays finite, and above 0 where it is above 0: one just above `largest_value` rounds down to it.  False for NaN."""
+    """Whether a number stays finite, and stays above 0 if it is; numbers just above `largest_value` round down to it.  False for NaN."""
     with np.errstate(all="ignore"):
         stored = np.dtype(dtype.name).type(magnitude)
     return bool(np.isfinite(stored) and (stored > 0 or magnitude == 0))

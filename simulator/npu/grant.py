@@ -1,8 +1,8 @@
 """Grants: the part of a machine's memory and cores that a level gives to a program, or that a program needs.
 
-A share of the bandwidth is taken from a program while it runs.  Memory and cores are not: they are announced before a run, and the
-controller runs only programs that fit.  On-chip addresses of a program are relative to the first granted byte, and its cores are numbers
-in the granted set: so only sizes matter, never places.
+A share of the bandwidth changes while a program runs.  Memory and cores do not: they are announced before a run, and the controller runs
+only programs that fit.  On-chip addresses of a program are relative to the first granted byte, and its cores are indices of the
+granted set.  So only sizes matter, never addresses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 
 class Grant(NamedTuple):
-    """l1_bytes: L1 of every core.  shared_bytes: of the memory that all cores share; 0 where there is none.  cores: their number."""
+    """Granted or needed resources.  l1_bytes: L1 of every core.  shared_bytes: the memory that all cores share; 0 without one.  cores:
+    number."""
 
     l1_bytes: int
     shared_bytes: int

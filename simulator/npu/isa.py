@@ -13,8 +13,8 @@ A stream is an int32 array of shape [n, WORDS].  Columns:
 | 5    | DST    | `Memory` of dst                                                      |
 | 6..9 | D, S0, S1, S2 | addresses in blocks of 32 bytes; -1 where an optional one is absent |
 | 10.. | P0..P20 | parameters, named per opcode below                                  |
-| 31   | BLOCK  | free for the compiler: block of the segment, or its complement where  |
-|      |        | what is written in L1 outlives the segment; changes no behaviour     |
+| 31   | BLOCK  | free for the compiler: block of the segment, or its complement if the |
+|      |        | data written to L1 outlives the segment; changes no behaviour        |
 
 All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the number of elements in a block (16 float16, 8 float32 or int32,
 32 int8 or uint8).  Layouts:
@@ -22,7 +22,7 @@ All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the numbe
 * activation plane set: [C1][H][W] blocks, C0 channels in each block (NC1HWC0 with N outside);
 * L0A tile: [K1][M] blocks: K1 runs over (c1, ky, kx), M over output pixels, padded to the machine's fractal (16 rows or fewer);
 * L0B tile and weights: [N1][K1][16] blocks: block (n1, k1, j) holds C0 values of K1 for output channel 16*n1+j;
-* L0C tile: [N1][M] pairs of blocks, 16 accumulators in each pair: float32, int32 of operands of 8 bits.
+* L0C tile: [N1][M] pairs of blocks, 16 accumulators in each pair: float32, or int32 for operands of 8 bits.
 
 Opcodes are primitive: none hides an operator.
 
@@ -54,10 +54,10 @@ MAX_REPEATS = 255
 LUT_BLOCKS = (1 << 8) // BLOCK_BYTES  # of a table of bytes that a byte counts in
 MAX_WINDOW = 255  # of IM2COL: kernel, strides, dilations and the padding in front
 
-OPERATOR_BITS = 16  # of TAG, the low ones; the segment has those above
+OPERATOR_BITS = 16  # low bits of TAG; the segment number has the bits above
 OPERATOR_MASK = (1 << OPERATOR_BITS) - 1
 
-# what words of records count in, by data type of the operands: tables that numba can close over
+# elements per block, by data type of the operands: tables that numba can read as constants
 LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
 COLUMNS = np.array([fractal.columns for fractal in FRACTALS], np.int64)
 WEIGHT_BLOCKS = np.array([fractal.weight_blocks for fractal in FRACTALS], np.int64)
@@ -120,7 +120,7 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 # COPY: up to COUNT2 x COUNT bursts of LENGTH blocks; strides start to start
 (C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE, C_COUNT2, C_SSTRIDE2, C_DSTRIDE2) = range(P, P + 7)
 
-# Within L1 all is read before anything is written.
+# Within L1 an instruction reads all its sources before it writes.
 
 # IM2COL: L1 -> L0A.  Element (m, k1): pixel (oy, ox) = divmod(M_OFF + m, OW); for LANES = C0:
 #   (c1, ky, kx) from k1 = K_OFF + k, kx fastest; block at S0 + c1*PLANE + y*PITCH + x with
@@ -144,12 +144,12 @@ PAD = S2  # of IM2COL and FRACTAL
 R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = range(P, P + 5)
 
 # MMAD: L0C[n1][m] (+)= L0A x L0B.  S0 in L0A [K][MPAD], S1 in L0B [N1][K][16], D in L0C [N1][MPAD] pairs.
-# SRC is L0A (S1 is always L0B).  ACC: 1 adds to what is there, 0 starts.  RIGHT: the DataType of what is in L0B, int8 or uint8, where what
-# is in L0A is one of the two, whichever; of floats 0, both are of one type.  Sums of integers are int32 and wrap.
+# SRC is L0A (S1 is always L0B).  ACC: 1 adds to the sums, 0 starts them.  RIGHT: DataType of the L0B operand, int8 or uint8, if the
+# L0A operand is int8 or uint8 (any combination); 0 for floats, where both have one type.  Sums of integers are int32 and wrap.
 M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = range(P, P + 5)
 
-# MMAD_IM2COL: L0C[n1][m] (+)= window x weights, both in L1: MMAD of what IM2COL would make of S0, with the weights at S1, [N1][K][16]
-# with RSTRIDE blocks from n1 to n1.  Words that IM2COL and MMAD have as well mean the same; what IM2COL has two words for is one here,
+# MMAD_IM2COL: L0C[n1][m] (+)= window x weights, both in L1: MMAD of the output of IM2COL for S0, with the weights at S1, [N1][K][16]
+# with RSTRIDE blocks from n1 to n1.  Words common with IM2COL and MMAD mean the same.  Pairs of words of IM2COL are one word here,
 # y << 9 and x in the 9 bits below, signed: KERNEL (KH, KW), STRIDE (SH, SW), DILATION (DH, DW), PADDING (PT, PL).  D in L0C, S2: PAD.
 W_KERNEL, W_STRIDE, W_DILATION, W_PADDING, W_N1, W_ACC, W_RIGHT, W_RSTRIDE = range(I_KH, I_OW)
 PAIR_BITS = 9
@@ -174,12 +174,12 @@ F_RTYPE, F_OWN, F_OTHER, F_FIXED, F_LAST = range(P + 13, P + 18)
 
 # VECTOR: REPEATS (<= 255) of BLOCKS (<= 8) blocks; block b of repeat r at base + r*xRS + b*xBS.  Repeats run in order, so
 # a dst (and s0 or s1) with repeat stride 0 accumulates.  IMM holds the bits of a float32; for VCONVERT it holds the source DataType.
-# VCONVERT counts in blocks of the type with more lanes, C0 of that; on the other side such a block is a run of 2 or 4: a float16 -> float32
-#   reads BLOCKS blocks and writes twice as many (block b to D + r*DRS + 2*b*DBS and the one behind it); int8 has 4 of float32 and int32.
-#   To a float type it rounds to nearest even, to an integer type too, and what is beyond that type is its nearest; NaN is 0.
-# VLUT: S1 is the first block of the table, 256 elements of DTYPE, which stays for all repeats; no strides of s1.  It counts in blocks of
-#   bytes, each of which becomes a run of 1, 2 or 4, as of VCONVERT.
-# Of integers: VADD and VSUB wrap; VFILL takes IMM as VCONVERT takes a float32.
+# VCONVERT counts in blocks of the type with more lanes.  On the other side such a block is a run of 2 or 4 blocks: float16 -> float32
+#   reads BLOCKS blocks and writes twice as many (block b to D + r*DRS + 2*b*DBS and the next one); int8 has runs of 4 of float32 and int32.
+#   It rounds to nearest even, and to an integer type saturates; NaN becomes 0.
+# VLUT: S1 is the first block of the table, 256 elements of DTYPE, used by all repeats; s1 has no strides.  It counts in blocks of
+#   bytes; each becomes a run of 1, 2 or 4 blocks, as in VCONVERT.
+# Integers: VADD and VSUB wrap; VFILL converts IMM as VCONVERT converts a float32.
 (V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_S0RS, V_S1BS, V_S1RS, V_S2BS, V_S2RS, V_IMM) = range(P, P + 11)
 
 
@@ -187,11 +187,11 @@ F_RTYPE, F_OWN, F_OTHER, F_FIXED, F_LAST = range(P + 13, P + 18)
 class OpSpec:
     """Legality of one opcode.
 
-    engines: queues that may take it; empty where the machine's `paths` decide (COPY, IM2COL, FRACTAL, FIXPIPE).
-    moves: (source, destination) pairs that the opcode can express; the machine must list the path as well.
-    sources: how many of s0, s1, s2 are read (optional ones may be -1).
-    params: names of the parameter words in order, as the text form prints them.
-    types: that DTYPE may be.
+    engines: queues that may take it; empty if the machine's `paths` decide (COPY, IM2COL, FRACTAL, FIXPIPE).
+    moves: (source, destination) pairs that the opcode can express; the machine must have the path as well.
+    sources: number of sources among s0, s1, s2 (optional ones may be -1).
+    params: names of the parameter words in order, as in the text form.
+    types: legal values of DTYPE.
     """
 
     engines: tuple[Engine, ...]

@@ -15,7 +15,7 @@ def lazy_attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], A
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[package], name, value)  # the next time nobody asks
+        setattr(sys.modules[package], name, value)  # the next access finds the attribute directly
         return value
 
     return get

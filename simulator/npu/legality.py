@@ -29,7 +29,7 @@ def check_shape(code: NDArray[np.int32], core: int) -> None:
 
 
 def _opcodes(code: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Opcodes of all records, contiguous: in the stream each is on a cache line of its own."""
+    """Opcodes of all records, contiguous: in the stream each opcode is on another cache line."""
     return np.ascontiguousarray(code[:, isa.OP])
 
 
@@ -122,7 +122,7 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
         (isa.I_MPAD, 1, 1 << 20),
         (isa.I_LANES, 4, 32),
-        (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
+        (isa.S0, 0, _POSITIVE),  # reads may start behind the address, so the bounds check alone does not find a negative one
         (isa.PAD, -1, 255),
     ),
     (Op.MMAD_IM2COL,): (
@@ -152,7 +152,7 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
 }  # fmt: skip
 
 
-_MAX_COPY_BLOCKS = 1 << 24  # bursts may fall on one another, so the memories alone do not bound what a COPY moves
+_MAX_COPY_BLOCKS = 1 << 24  # bursts may overlap, so the sizes of the memories do not limit what a COPY moves
 
 
 def check_parameters(code: NDArray[np.int32], core: int, machine: Machine) -> None:

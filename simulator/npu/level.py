@@ -28,18 +28,18 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-# not written where nothing is granted: a machine whose levels grant nothing has the digest that it always had
+# not written without a grant, so the digest of a machine without grants stays as in earlier versions
 Granted = Annotated[int | None, Field(ge=1, exclude_if=_is_none)]
 
 
 class Level(BaseModel):
     """A contention level.  In a file, a number alone is a share.
 
-    share: of the DDR bandwidth that the machine can *deliver* (`Ddr.deliverable`: refresh is subtracted before the port is shared).
-    latency_cycles: latency that queueing behind the background load adds to every transfer.
+    share: share of the DDR bandwidth that the machine can *deliver* (`Ddr.deliverable`: refresh is subtracted before the port is shared).
+    latency_cycles: latency of every transfer, added by queueing behind the background load.
 
-    A controller estimates these two; the grants are announced to it (`simulator.npu.grant`).  l1_bytes: of every core; shared_bytes: of the
-    memory that all cores share; cores.  None: all that the machine has.
+    A controller estimates these two; grants are announced to it (`simulator.npu.grant`).  l1_bytes: of every core; shared_bytes: of the
+    memory that all cores share; cores: number of cores.  None: all that the machine has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -38,7 +38,7 @@ from simulator.npu.machine_parts import (
 from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Engine, Fractal, Memory
 
 BASELINE = "baseline"
-RESERVED = (BASELINE, "robust")  # plans beside those of the levels; `baseline.LEVEL` too: of levels that grant something else
+RESERVED = (BASELINE, "robust")  # names of plans besides those of levels
 
 
 def _not_reserved(level: str) -> str:
@@ -53,7 +53,7 @@ LevelName = Annotated[LevelText, AfterValidator(_not_reserved)]
 class Machine(Spec):
     """An NPU.  Sizes in bytes, rates in bytes per cycle, times in cycles of `clock_hz`.
 
-    rounding: of int32 sums to 8 bits in FIXPIPE: a product in float32, or one in fixed point with two roundings, as in TFLite.
+    rounding: rounding of int32 sums to 8 bits in FIXPIPE: a product in float32, or a fixed-point product with two roundings, as in TFLite.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
@@ -173,7 +173,7 @@ class Machine(Spec):
         return None
 
     def has(self, memory: Memory) -> bool:
-        """Whether an on-chip memory is there."""
+        """Whether the machine has an on-chip memory."""
         return self.buffers_blocks[memory] > 0
 
     @property
@@ -205,10 +205,10 @@ class Machine(Spec):
         return self.dma_ports(engine) * self.path_bytes_per_cycle(engine)
 
     def load_latency(self, share_units: int) -> int:
-        """Latency added by a background load that leaves a share (in 1/65536): that of the levels, between two of them linear in 1 / share.
+        """Latency added by a background load that leaves a share (in 1/65536), interpolated between the levels linearly in 1 / share.
 
-        This is the form of a queue of constant service S: S (1 - s) / (2 s) cycles of waiting where the load takes 1 - s of the time
-        (M/D/1: Kleinrock, Queueing Systems I, 5.2).  Beyond the levels it is that of the last one; of levels of one share the least
+        This is the form of a queue of constant service S: S (1 - s) / (2 s) cycles of waiting if the load takes 1 - s of the time (M/D/1:
+        Kleinrock, Queueing Systems I, 5.2).  Beyond the levels it is the latency of the last level; of levels with one share the least
         latency counts.
         """
         least: dict[int, int] = {}
@@ -224,7 +224,7 @@ class Machine(Spec):
 
     @cached_property
     def data_types(self) -> tuple[DataType, ...]:
-        """Data types of records: those of the matrix unit; all of them with 8-bit integers, which need sums and conversions."""
+        """Data types of records: those of the matrix unit; with 8-bit integers all types, because sums and conversions need them."""
         types = tuple(DataType[name] for name in self.matrix.data_types)
         return tuple(DataType) if DataType.int8 in types or self.vector.lookup_cycles is not None else types
 
@@ -254,7 +254,7 @@ class Machine(Spec):
 
     @cached_property
     def floats_digest(self) -> str:
-        """`digest` without the keys that only integers need, so that adding these changes nothing for a network of floats."""
+        """Digest of the machine without keys that only integers need: adding these keys changes nothing for a float network."""
         fields = self.model_dump(mode="json")
         for key in ("lookup_cycles", "ordered_cycles"):
             fields["vector"].pop(key, None)

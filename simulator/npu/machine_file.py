@@ -48,7 +48,7 @@ def parse_yaml(text: str, path: object) -> Any:
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
-        # 2020-99-99 is a date to YAML (ValueError), and a tag on what it does not fit, as `!!timestamp x` or `!!bool x`, fails in PyYAML's
+        # YAML reads 2020-99-99 as a date (ValueError); a tag that does not fit its value (`!!timestamp x`, `!!bool x`) fails in PyYAML's
         # own conversion
         raise BadInputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     except BadInputError as error:
@@ -152,7 +152,7 @@ def _given(raw: dict[str, Any], change: str, where: str) -> str:
 
 
 def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
-    """Places of a key's value: (mapping, last key) pairs; [] where there is no such key."""
+    """Places of a key's value: (mapping, last key) pairs; [] without such a key."""
     first, _, tail = key.partition(".")
     middle, _, last = tail.rpartition(".")
     if (

@@ -32,7 +32,7 @@ def _whole_where_it_is(rate: float) -> int | float:
     return int(rate) if rate == int(rate) else rate
 
 
-# bytes per cycle: 12.8 is what the decimal number says, not the binary one nearest to it (`exact_decimal`)
+# bytes per cycle: exactly the decimal number 12.8, not the nearest binary one (`exact_decimal`)
 Rate = Annotated[int | float, Field(ge=2**-10, le=1 << 20, allow_inf_nan=False), AfterValidator(_whole_where_it_is)]
 
 
@@ -57,9 +57,9 @@ MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 class DataPath(Spec):
     """A wire between two memories.  A move without a path is illegal.
 
-    bytes_per_cycle: for a path to or from DDR the cap of one transfer on the port, a rational number; a whole one on chip.
-    granule_bytes: every contiguous run moves a multiple of it.  startup_cycles: of every move, before its data, and after the data of the
-    previous move on that DMA port, so that start-ups do not overlap data of the same port.
+    bytes_per_cycle: on a path to or from DDR, the cap of one transfer on the port, a rational number; on chip an integer.
+    granule_bytes: every contiguous run is rounded up to a multiple of it.  startup_cycles: before the data of every move, and after the
+    data of the previous move on that DMA port, so start-ups do not overlap data of the same port.
     """
 
     engine: Literal["MTE1", "MTE2", "MTE3", "CUBE", "FIXPIPE", "VECTOR"]
@@ -108,8 +108,8 @@ class Product(Spec):
 class CubeUnit(Spec):
     """`cube`: one product at a time, by data type; a partial one takes as long as a full one.
 
-    int8: operands of 8 bits, each signed or not, with int32 sums; a unit without that key has none.
-    cycles_per_fractal: for products of two fractals, 16 x C0 x 16.  products: other shapes.
+    int8: operands of 8 bits, each signed or unsigned, with int32 sums; a unit without that key does not support them.
+    cycles_per_fractal: cycles for a product of two fractals, 16 x C0 x 16.  products: other shapes.
     """
 
     kind: Literal["cube"]
@@ -162,7 +162,7 @@ class SystolicUnit(Spec):
     output-stationary: a cell keeps one sum; rows run along m, columns along n.  weight-stationary: a cell keeps one weight; rows run along
     k, columns along n.  pipelined: cells have a second register for outgoing sums or incoming weights, so tiles follow each other without
     a gap; otherwise every tile fills and drains the array for itself.
-    passes: how often a tile of that data type goes through the array; int8 as in `CubeUnit`.
+    passes: passes of a tile through the array by data type; int8 as in `CubeUnit`.
     """
 
     kind: Literal["systolic"]
@@ -189,9 +189,9 @@ MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
 
 
 class VectorUnit(Spec):
-    """Cycles for `width_bytes` by class of primitive; a repeat, 8 blocks, takes them for each such part of it.
+    """Vector unit.  Cycles are per `width_bytes`, by class of primitive; a repeat of 8 blocks takes them for each such part of it.
 
-    lookup_cycles: of a look-up in a table of 256 (VLUT); ordered_cycles: of adding the lanes of blocks in order (VLANE_ADD); None where the
+    lookup_cycles: of a look-up in a table of 256 (VLUT).  ordered_cycles: of adding the lanes of blocks in order (VLANE_ADD).  None: the
     unit has no such primitive.
     """
 
@@ -226,8 +226,8 @@ class Ddr(Spec):
     """One port shared by every DMA of every core and by a background load.
 
     rate: `pins`, of which `dram` (a row of `simulator.npu.dram`) takes refresh, row misses and turn-around; or `effective`, with these
-    losses already subtracted.  latency_cycles: from issue to the first data on an idle port.  outstanding: transfers in flight (issued,
-    with data still to come) of a DMA, on all of its ports (`Dma`).
+    losses already subtracted.  latency_cycles: from issue to the first data on an idle port.  outstanding: most transfers of a DMA in
+    flight (issued, with data still to come), over all of its ports (`Dma`).
     """
 
     rate: Literal["pins", "effective"]
@@ -264,10 +264,10 @@ SHARED_LEAST_BYTES = 1 << 15
 
 
 class SharedMemory(Spec):
-    """A software-managed memory on the chip between DDR and all cores: instructions alone fill it.
+    """Software-managed on-chip memory between DDR and all cores: only instructions fill it.
 
-    Its port is not that of DDR.  bytes_per_cycle: of the port, divided equally among the cores; a path takes no more than that part, nor
-    than its own rate.  latency_cycles: of every transfer, beside the path's start-up.
+    Its port is separate from that of DDR.  bytes_per_cycle: rate of the port, divided equally among the cores; a path is limited by that
+    part and by its own rate.  latency_cycles: of every transfer, besides the start-up of its path.
     """
 
     bytes: Annotated[int, Field(ge=SHARED_LEAST_BYTES, le=1 << 30, multiple_of=BLOCK_BYTES)]  # a piece of weights or planes is a transfer
@@ -279,7 +279,7 @@ MAX_PORTS = 8
 
 
 class Dma(Spec):
-    """DMA ports of each core: transfers from DDR (load), and to DDR (store), that move data at once, each at its path's rate.
+    """DMA ports of each core, for loads from DDR and for stores to DDR.  All ports move data at once, each at the rate of its path.
 
     Transfers of a queue are issued in order and take its ports in turn: data on one port is in order, and a flag waits for all ports.
     An on-chip move of the same engine occupies all of them.  `ddr.outstanding` hides latency; a port adds bandwidth to a core whose paths
@@ -297,7 +297,7 @@ class Flags(Spec):
 
 
 class Sizes(Spec):
-    """Sizes of buffers.  Missing ones do not exist: without L0A and L0B products read their operands in L1, without UB vectors do."""
+    """Sizes of buffers.  None: the memory does not exist.  Without L0A and L0B products read L1; without UB vectors do."""
 
     L1: OnChipBytes
     L0A: OnChipBytes | None = None
@@ -325,9 +325,9 @@ class Sizes(Spec):
 
 
 class Host(Spec):
-    """The processor that drives the NPU and runs the other nodes, on one thread.  No program's time depends on it.
+    """Processor that drives the NPU and runs the host nodes on one thread.  No cycles of a program depend on it.
 
-    macs_per_s: float32; bytes_per_s: of values that it reads or writes; launch_us: from its call to the first instruction.
+    macs_per_s: in float32.  bytes_per_s: of values read or written.  launch_us: from the call to the first instruction.
     The defaults are a server core: 2.5 GHz with 16 float32 multiply-adds per cycle (two 256-bit units: Haswell and later), some 10 GB/s of
     a memory that other threads use as well (STREAM on one thread gives 10 to 15), and 20 us for a driver's call (assumption; kernel
     launches on GPUs take 5 to 10 us, and a call of a whole model more).

@@ -37,9 +37,9 @@ def write_error(folder: Path) -> str:
 
 
 def private_folder(base: str = "") -> Path:
-    """The user's own folder inside a public one, by default that of temporary files.  Raises `BadInputError`.
+    """Private folder of the user in a public folder, by default that of temporary files.  Raises `BadInputError`.
 
-    Its files are loaded as code: nobody else may have made it, or may write there.
+    Its files are loaded as code, so no other user may own it or write to it.
     """
     try:
         folder = Path(base or tempfile.gettempdir()) / f"tilefarm-{os.getuid()}"

@@ -59,7 +59,7 @@ class DataType(IntEnum):
     @property
     def storage(self) -> np.dtype[Any]:
         """The numpy type."""
-        import numpy as np  # commands that only name machines do without it
+        import numpy as np  # not at the top: commands that only name machines do without numpy
 
         return np.dtype(self.name)
 
@@ -95,19 +95,19 @@ FLOATS = (DataType.float16, DataType.float32)
 BYTES = (DataType.int8, DataType.uint8)
 """Integers that a matrix unit multiplies, each operand signed or not."""
 
-DTypeName = Literal["float16", "float32"]  # what a network's tensors are on the NPU where the model does not say integers
-ProductName = Literal["float16", "float32", "int8"]  # what a matrix unit multiplies; int8: `BYTES`
-TypeName = Literal["float16", "float32", "int8", "uint8", "int32"]  # of `DataType`, as files spell it
-SUM_BYTES = 4  # of every type of sums
-L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
+DTypeName = Literal["float16", "float32"]  # type of the network's tensors on the NPU, where the model has no integers
+ProductName = Literal["float16", "float32", "int8"]  # types that a matrix unit multiplies; int8: `BYTES`
+TypeName = Literal["float16", "float32", "int8", "uint8", "int32"]  # names of `DataType` in files
+SUM_BYTES = 4  # size of a sum, in every data type
+L1_ALIGN_BLOCKS = 16  # alignment of buffers in L1: 512 bytes
 
 
 class Fractal(NamedTuple):
     """Layout of product operands in L0 and in packed weights; independent of the shape that the unit multiplies (`machine_parts.Product`).
 
-    Records, tiles and packed weights count in it: mpad in rows, a multiple of `rows`; k1 in blocks of `lanes`, C0; n1 in `columns`.
-    weight_blocks: of its columns by a block of k.  sum_blocks: of a row of accumulators in L0C, or of so many channels' bias or scale.
-    It has numbers only, so kernels take it as it is.
+    Units of records, tiles and packed weights: mpad counts rows, a multiple of `rows`; k1 blocks of `lanes`, C0; n1 `columns`.
+    weight_blocks: blocks of its columns by a block of k.  sum_blocks: blocks of a row of accumulators in L0C, or of the bias of its
+    columns.  All fields are numbers, so kernels can take it as an argument.
     """
 
     rows: int
@@ -123,4 +123,4 @@ class Fractal(NamedTuple):
 
 
 FRACTALS = tuple(Fractal.of(ROWS, COLUMNS, dtype) for dtype in DataType)
-"""By data type of the operands.  `rows` is the default of a machine (`Machine.fractal`); the other values hold on every machine."""
+"""Fractal by data type of the operands.  `rows` is the default of a machine (`Machine.fractal`); other fields are equal on all machines."""

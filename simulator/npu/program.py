@@ -30,8 +30,8 @@ class DdrBuffer:
     lanes: for every logical channel, its lane in [C1][H][W][C0] (lane // C0 is the plane); () where not exposed.
     pixel_lanes: C0, or 4 for an image in the four-lane layout [H][pitch] with pitch a multiple of the pixels in a block.
     planes: C1 of the storage.
-    order: the permutation of (n, c, h, w) in which the host has the values, row-major.
-    dtype: of its values; None where it is that of the map.
+    order: permutation of (n, c, h, w) in which the host has the values, row-major.
+    dtype: data type of its values; None: that of the map.
     """
 
     name: str
@@ -51,7 +51,7 @@ class DdrBuffer:
 class MemoryMap:
     """DDR addresses shared by every variant of a model.  Constants come first and are read-only.
 
-    dtype: of the values of buffers that have none of their own.
+    dtype: data type of buffers without one of their own.
     """
 
     dtype: DataType

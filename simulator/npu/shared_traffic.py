@@ -14,7 +14,7 @@ from simulator.npu.program import Code
 
 
 class SharedTraffic(NamedTuple):
-    """read_bytes: from the shared memory to a core or to DDR.  write_bytes: to the shared memory."""
+    """Traffic of the shared memory.  read_bytes: from it to a core or to DDR.  write_bytes: to it."""
 
     read_bytes: int
     write_bytes: int

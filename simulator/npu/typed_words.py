@@ -1,6 +1,6 @@
-"""Rules that tie words of a record to its data types, as data: each entry has a check and its message.
+"""Rules between words of a record and its data types, as data: each entry has a check and its message.
 
-Types of the right operand and of the sums are words of their own, 0 where they are as of floats, so streams of floats do not change.
+The types of the right operand and of the sums are words of their own; 0 means the float default, so streams of floats do not change.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Words = Callable[[int], NDArray[np.int32]]
 """Reads one word of n records, int32 [n].  A rule reads only the words that it needs: a record is two cache lines."""
 
 _BYTES, _FLOATS = (np.array([dtype in of for dtype in DataType]) for of in (BYTES, FLOATS))
-_LEAST = np.array([0 if dtype == DataType.uint8 else -128 for dtype in DataType])  # of what 8 bits hold, by data type
+_LEAST = np.array([0 if dtype == DataType.uint8 else -128 for dtype in DataType])  # least value of 8 bits, by data type
 _MORE = 255
 
 
 class TypeRule(NamedTuple):
-    """bad: bool [n], the records that break the rule, of n records whose DTYPE is one of `DataType`."""
+    """Rule.  bad: bool [n], the records that break the rule, among n records whose DTYPE is a `DataType`."""
 
     bad: Callable[[Words], Flags]
     why: str

@@ -25,14 +25,14 @@ def validation_line(error: ValidationError, hint: Callable[[str], str] = lambda 
     complaints = [item for item in items if item["type"] != "missing"]
     for item in complaints[:_MOST]:
         where = _where(item["loc"])
-        if not where and item["type"] != "value_error":  # what our own checks of a whole file say names its keys
+        if not where and item["type"] != "value_error":  # checks of a whole file name its keys themselves
             where = "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
         unknown = item["type"] == "extra_forbidden"
         complaint = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
         text = " ".join((f"{where}: {complaint}" if where else complaint).split())
-        if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
+        if len(text) > _LONG:  # keys and values of any length may be in it; the end says what is accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
         parts.append(text + shown + (hint(where) if unknown else ""))
     surplus = len(complaints) - _MOST
