@@ -22,7 +22,7 @@ from simulator.outputs import check_out
 
 @dataclass(frozen=True, eq=False)
 class CompiledModel:
-    """A model with a program for every contention level.  measured: level -> its plan, the programs of it, and what they take."""
+    """Model compiled with one plan for each contention level.  measured: level -> the plan, its programs and their cycles."""
 
     opened: LoweredModel
     measured: Mapping[str, MeasuredModel]
@@ -65,12 +65,13 @@ def load(
     objective: Objective = "latency",
     frames: int | None = None,
 ) -> LoweredModel:
-    """A model read, checked and lowered for a machine: plans are of `.target_graph`, or of `.target_graphs` of several pieces.
+    """Read a model, check it and lower it for a machine.
 
-    model: an ONNX file, the bytes of one, or what was read already.  machine: a preset, a YAML file or a Machine.  shapes: dimensions of
-    dynamic inputs.  random_weights: a seed that replaces all weights.  objective: `latency`, a frame of the model in a run, or
-    `throughput`, `frames` of them (2 unless given) along the first axis.
-    Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
+    model: path or bytes of an ONNX file, or a ModelProto.  machine: name of a preset, path of a YAML file, or a Machine.  shapes:
+    dimensions of dynamic inputs.  random_weights: seed of weights that replace the model's; None: the model's own.  objective: `latency` (a
+    run computes one frame) or `throughput` (a run computes `frames` frames, stacked along the first axis; default 2).  Plans belong to
+    `.target_graph` of the returned model, or to `.target_graphs` if the model has several subgraphs.  Raises `BadInputError`,
+    `UnsupportedError`, `InfeasibleError`.
     """
     source = ModelSpec.named(_called(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames))
     return lower_model(source, model if isinstance(model, bytes | ModelProto) else None)
@@ -88,11 +89,12 @@ def compile(
     objective: Objective = "latency",
     frames: int | None = None,
 ) -> CompiledModel:
-    """A model compiled for every contention level of a machine; the same arguments give the same bytes.
+    """Compile a model for every contention level of a machine; equal arguments give equal bytes.
 
-    model: as `load` takes or gives it, which has the other options.  plan: one for all levels, or level -> plan; unless given, those that
-    are best by prediction (`compiler.autoplan`), or layer by layer.
-    Raises `BadInputError` (a plan of something else as well), `UnsupportedError`, `InfeasibleError` (a plan that does not fit).
+    model: as for `load`, or the model that `load` returned; then the other options are ignored except `plan` and `layerwise`.
+    plan: one plan for all levels, or level -> plan.  None: the plans with the fewest predicted cycles (`compiler.autoplan`), or with
+    `layerwise` a plan of one segment per operator.  Raises `BadInputError` (also for a plan of another model), `UnsupportedError`,
+    `InfeasibleError` (the plan does not fit).
     """
     if isinstance(model, LoweredModel):
         opened = model
@@ -108,5 +110,5 @@ def compile(
 
 
 def _called(model: str | os.PathLike[str] | bytes | ModelProto) -> Path:
-    """The file, or what stands for it in errors."""
+    """Path of the model for error messages; "model" where it was not read from a file."""
     return Path("model") if isinstance(model, bytes | ModelProto) else Path(model)

@@ -1,9 +1,8 @@
-"""A good plan in seconds, with nothing measured: the cheapest segmentation by prediction, corrected by a few simulated programs.
+"""Good plans in seconds, without a search: the segmentation with the fewest predicted cycles, corrected by simulating a few programs.
 
-What an estimate cannot tell, one program tells of half of its segments at once: where every second one is changed in the same way, the
-simulator says of each whether it is faster so, beside the neighbours that it has.  What is faster stays where it is faster as a whole, and
-the next change is tried.
-"""
+An estimate is too coarse for small changes of a segment.  One simulated program judges half of all segments at once: every second segment
+is changed in the same way, and the simulator gives the cycles of each one next to its unchanged neighbours.  A change stays in those
+segments where it saves cycles, if the whole program becomes faster too.  Then the next change is tried."""
 
 from __future__ import annotations
 
@@ -38,10 +37,9 @@ _BEGUN = 16  # operators, of which a first segment of one block has fewer made i
 def quick_plans(
     opened: LoweredModel, predict: Callable[[TargetGraph], Predict] = estimate_predictor, progress: Progress = ignore_progress
 ) -> dict[str, Plan]:
-    """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
+    """Level -> plan of the whole model: the fastest at that level among the plans made for any level.
 
-    predict: of a piece's target graph.  Raises `InfeasibleError` where no plan fits a level.
-    """
+    predict: predictor for the target graph of a subgraph.  Raises `InfeasibleError` where no plan fits a level."""
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
         target_graph = ordered(compiler.target_graph, "depth")
@@ -56,12 +54,12 @@ def quick_genomes(
     levels: Sequence[str] | None = None,
     progress: Progress = ignore_progress,
 ) -> dict[str, tuple[Genome, ...]]:
-    """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
-    that may be faster at another level.
+    """Level -> genomes made for that level.
 
-    target_graph: the compiler's, in an order in which runs of operators are branches.  levels: None for all.
+    The first genome is the fastest one at the level.  If it has segments in passes, the second genome is the one before passes were added:
+    that one may be faster at another level.
 
-    Raises as `quick_plans`.
+    target_graph: the compiler's, ordered so that each branch is a run of operators.  levels: None for all.  Raises as `quick_plans` does.
     """
     groups: dict[Grant, list[str]] = {}
     for level in levels or target_graph.machine.contention:
@@ -74,14 +72,13 @@ def quick_genomes(
 
 
 def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, level: str, progress: Progress) -> tuple[Genome, ...]:
-    """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
+    """Genome in which segments are changed, neighbours are joined, and tensors are held, wherever that makes the program faster.
 
-    What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
-    each keeps what is faster.  What VECTOR makes of depthwise convolutions is decided behind all that.  It changes what joining brings, so
-    all of it is done with what is decided before as well, and the faster program is kept.
-    """
+    A joined segment first has the tilings of its parts.  Then it is tried with free tilings, and all changes are tried on it once more;
+    each segment keeps the faster version.  VECTOR's share of depthwise convolutions is decided last.  That share affects which neighbours
+    should be joined, so everything is done twice, without the share and with it, and the faster program is returned."""
 
-    cached_cycles: dict[tuple[tuple[str, bool], ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
+    cached_cycles: dict[tuple[tuple[str, bool], ...], NDArray[np.int64] | None] = {}  # by plan keys: genes may give equal plans
 
     @cache
     def measured(tried: Genome) -> NDArray[np.int64] | None:
@@ -126,10 +123,10 @@ class _Timed(NamedTuple):
 
 
 def _changed(target_graph: TargetGraph, program: _Timed, alike: Alike, measured: Measure) -> _Timed:
-    """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were.
+    """Program in which every change of `CHANGES` is applied where it saves cycles.
 
-    Of equal segments the first says for all of them whether a change is worth a try.
-    """
+    Segments at even positions are changed first, then those at odd positions: the neighbours of a changed segment are unchanged.  Among
+    equal segments only the first is tried; the others follow it."""
     for change in CHANGES:
         for first in (0, 1):
             places = dict[Hashable, list[int]]()
@@ -148,10 +145,10 @@ def _changed(target_graph: TargetGraph, program: _Timed, alike: Alike, measured:
 
 
 def _with(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
-    """With those of some new genes that are faster with the segment behind, whose loads run ahead; measured together, or as it was.
+    """Fastest of three programs: the unchanged one, the one with all new genes, and the one with only those new genes that save cycles.
 
-    Segments that are faster one by one may be slower together: what is kept was measured as a whole.
-    """
+    The cycles of a segment count together with those of the next segment, whose loads start early.  Whole programs are compared, because
+    segments that are faster one by one may be slower together."""
     tried = _replaced(program, new, measured)
     less = program.took - tried.took
     faster = {index: gene for index, gene in new.items() if less[index : index + 2].sum() > 0}
@@ -160,18 +157,17 @@ def _with(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed
 
 
 def _replaced(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
-    """With new genes in their places; as it was where they do not fit."""
+    """Program with new genes at the given positions; the unchanged program where they do not fit."""
     genome = tuple([new.get(index, gene) for index, gene in enumerate(program.genome)])
     took = measured(genome) if new else None
     return program if took is None else _Timed(genome, took)
 
 
 def _joined(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
-    """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
+    """Program with pairs of neighbours joined where the joined segment is faster: loads of one part then overlap work of the other.
 
-    Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  Pairs are tried side by side in one program, those that begin at even
-    places and those at odd ones in turn, until neither kind has one that is faster.
-    """
+    Only this step creates segments longer than `gene.EVERY_LENGTH`.  One program tries all pairs that begin at even positions, the next one
+    all pairs at odd positions, until neither program has a faster pair."""
     failed = 0
     while failed < 2:
         genes, took = program
@@ -198,16 +194,15 @@ def _joined(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _T
 
 
 def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
-    """With some neighbours in one gene each, by the place of the first."""
+    """Genome in which some pairs of neighbours are one gene.  both: position of the first gene of a pair -> joined gene."""
     return tuple([both.get(index, gene) for index, gene in enumerate(genes) if index - 1 not in both])
 
 
 def _begun_in_blocks(target_graph: TargetGraph, program: _Timed, measured: Measure) -> Genome:
-    """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
+    """Program whose first segment, of one block, is split into two where that is faster: its first operators get several blocks.
 
-    Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
-    What lies between the two is held in L1, and those behind keep their tilings.  Shares of VECTOR are decided behind it.
-    """
+    A network that fits on chip as a whole needs no blocks.  But its first tensors are the largest, and a reader waits for the whole tensor.
+    Tensors between the two new segments are held in L1, and the second one keeps its tilings.  VECTOR's shares are decided later."""
     one, *later_genes = program.genome
     plan = decode(target_graph, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 and not one.on_vector else None
     if plan is None:
@@ -240,7 +235,8 @@ def _join(target_graph: TargetGraph, one: Gene, following: Gene) -> Gene | None:
 
 
 def _held(target_graph: TargetGraph, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
-    """With tensors held over cuts where that is faster; in front of it the one with segments in passes beside them, if that is faster."""
+    """Genomes with tensors held across segment borders, where that is faster; in front of them the one with segments in passes, if that is
+    faster still."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
         cycles: list[float] = expected_cycles(np.stack(raws), target_graph.machine.contention[level]).tolist()
@@ -255,10 +251,10 @@ def _held(target_graph: TargetGraph, genome: Genome, level: str, measured: Measu
 
 
 def _shared(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
-    """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less.
+    """Program with the fastest share of each depthwise convolution on VECTOR.  One convolution of every segment is changed at a time, by
+    eighths.
 
-    A segment is judged alone, not with the one behind: of one that changes again and again so much is right that the next is judged anew.
-    """
+    A segment's own cycles decide, without those of the next segment: repeated changes of one segment would blur the next one's cycles."""
     most_divisible = max(sum(planes > 0 for planes in divisible(target_graph, gene.start, gene.stop)) for gene in program.genome)
     genes, took = program
     for place in range(most_divisible):
@@ -276,7 +272,8 @@ def _shared(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _T
 
 
 def _turned(program: _Timed, measured: Measure) -> _Timed:
-    """With some segments at the end of L1 where the one before each lies: all behind it turn as well, so that nothing else changes."""
+    """Program in which some segments use the same end of L1 as their predecessor.  All later segments swap ends too, so nothing else
+    changes."""
     for first in (1, 2):
         new = {index: program.genome[index]._replace(same_end=True) for index in range(first, len(program.genome), 2)}
         program = _with(program, new, measured)
@@ -295,7 +292,7 @@ def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.in
 
 
 def _fastest(compiler: Compiler, target_graph: TargetGraph, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
-    """Level -> whichever of the plans is fastest at it, the first of equals."""
+    """Level -> the fastest of the plans at that level; the first one of equally fast plans."""
     fastest: dict[str, tuple[int, Plan]] = {}
     for number in range(max(map(len, genomes.values()))):
         measured = measure_plans(

@@ -43,9 +43,9 @@ from simulator.timing import Timing, prepare, program_bound, simulate, simulate_
 
 
 def default_plan(target_graph: TargetGraph, level: str | None = None) -> Plan:
-    """Layer by layer, within what a level grants where one is given.
+    """Plan with one segment per operator, within the grant of a level if one is given.
 
-    Raises `InfeasibleError` where even that does not fit the machine, or the level.
+    Raises `InfeasibleError` where such a plan does not fit the machine or the level.
     """
     plan = layer_by_layer(target_graph if level is None else at_level(target_graph, level))
     if isinstance(plan, Infeasible):
@@ -60,7 +60,7 @@ def default_plans(opened: LoweredModel, level: str | None = None) -> Plan:
 
 
 def default_by_level(opened: LoweredModel) -> dict[str, Plan]:
-    """Level -> `default_plans` within what it grants, the same for levels that grant the same."""
+    """Level -> `default_plans` within its grant; levels with equal grants share the plans."""
     machine, plans = opened.machine, dict[Grant, Plan]()
     for level in machine.contention:
         if (granted := machine.granted(level)) not in plans:
@@ -111,7 +111,7 @@ def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program
 
 @dataclass(frozen=True, eq=False)
 class MeasuredPiece:
-    """Program of a plan, and its timing at every level of the container that grants what it needs."""
+    """Program of a plan for one subgraph, and its timings at all levels whose grant is large enough."""
 
     plan: Plan
     program: Program
@@ -121,9 +121,9 @@ class MeasuredPiece:
 def measure_plans(
     compiler: TargetGraph | Compiler, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None
 ) -> dict[str, MeasuredPiece]:
-    """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
+    """Level -> its plan, compiled and timed at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
 
-    Levels come out in the machine's order.  names: what a level's plan is called in errors.
+    Levels are in the machine's order.  names: names of the plans in errors, by level.
     Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also of a level that grants less).
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
@@ -145,7 +145,7 @@ def measure_plans(
 
 
 def segment_cycles(program: Program, machine: Machine, level: str, segments: int) -> NDArray[np.int64]:
-    """int64 [segments]: by how many cycles each of a program's segments ends after all that come before it, at a level."""
+    """Cycles by which each segment of a program ends later than all segments before it, int64 [segments]."""
     recorded = simulate(program, machine, machine.contention[level], record=True).recorded
     assert recorded is not None
     ends = np.zeros(segments, np.int64)
@@ -168,7 +168,8 @@ def container_of(
     digests: Mapping[str, str] | None = None,
     controller: ControllerTable | None = None,
 ) -> Container:
-    """Level -> measured plan, as a container.  digests: level -> of the plan that it is a part of.  controller: of the whole model."""
+    """Container with a measured plan per level.  digests: level -> digest of the plan of the whole model.  controller: table of the whole
+    model."""
     target_graph, constants = packed
     variants = tuple(
         Variant(
@@ -219,9 +220,9 @@ def build_variants(packed: Packed, plans: Mapping[str, Plan]) -> Container:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredModel:
-    """A plan of a model and the programs of its pieces, which run one after the other.
+    """Plan of a model, and the programs of its subgraphs, which run one after the other.
 
-    timings: level -> of all of them, where the level grants what each of them needs.
+    timings: level -> timing of all programs together, for levels whose grant is large enough for each of them.
     """
 
     plan: Plan
@@ -238,7 +239,7 @@ class MeasuredModel:
 
     @property
     def digest(self) -> str:
-        """Of the programs: equal for equal streams."""
+        """Digest of the programs: equal for equal instruction streams."""
         return " ".join(program.digest for program in self.programs)
 
     def bound(self, machine: Machine, level: str) -> int:
@@ -247,7 +248,7 @@ class MeasuredModel:
 
 
 def measure(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredModel]:
-    """`measure_plans` of all pieces of a model; plans: of the whole model."""
+    """`measure_plans` for all subgraphs of a model.  plans: level -> plan of the whole model."""
     check_levels(opened.machine, plans)
     split = {level: plans_of_pieces(opened, plan, (names or {}).get(level, f"plan of level {level}")) for level, plan in plans.items()}
     by_piece = [
@@ -270,7 +271,7 @@ def measure(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str,
 
 
 def same_programs(measured: dict[str, MeasuredModel]) -> dict[str, str | None]:
-    """By level the first one that has the same programs; None of a first one."""
+    """Level -> the first level that has the same programs; None for that first level itself."""
     first = {m.digest: level for level, m in reversed(measured.items())}
     return {level: None if first[m.digest] == level else first[m.digest] for level, m in measured.items()}
 

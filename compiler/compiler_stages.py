@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 
 class CompilerStage(NamedTuple):
-    """function, dumper: `module:name`.  dumper: makes lines of text of the result, "" where `--dump` does not show the stage.
+    """Stage of the compiler.  function, dumper: `module:name`.  dumper: returns the lines of `--dump`; "" if `--dump` does not show the
+    stage.
 
-    result: from what to what.  shows: the text (docs/dump.md).
+    result: input and output of the stage.  shows: content of the dump (docs/dump.md).
     """
 
     name: str

@@ -35,9 +35,9 @@ from simulator.onnx_kinds import CONVERTED
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """model: a file, or the name of a model that was read already.  shapes: dimensions of dynamic inputs.
+    """Model and how to lower it.  model: path of a file, or a name for a model in memory.  shapes: dimensions of dynamic inputs.
 
-    random_weights: a seed that replaces all weights.  frames: of the model that one run takes, one after the other along the first axis.
+    random_weights: seed of weights that replace the model's.  frames: frames that one run computes, stacked along the first axis.
     """
 
     model: Path
@@ -60,10 +60,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, eq=False)
 class LoweredModel:
-    """A model, lowered: the model of one frame (hollow where it is one piece), what of it the NPU runs, and every piece of that.
+    """Lowered model: the model of one frame with its partition, and the target graph of each subgraph.  The model is hollow if it is one
+    subgraph.
 
-    packed: of as many frames as a run takes.  written: the model and its pieces with so many, as a compiled file has them.
-    name: of the model, in logs and summaries.  weights_beyond: those that the data type does not hold.
+    packed: target graphs and constants for all frames of a run.  written: partition with all frames of a run, as a compiled file has it.
+    name: name of the model in logs and summaries.  weights_beyond: weights out of the range of the data type.
     """
 
     name: str
@@ -79,12 +80,12 @@ class LoweredModel:
 
     @property
     def frames(self) -> int:
-        """Images that a run takes side by side: frames that were asked for, or the batch that the model has."""
+        """Images that a run computes together: the requested frames, or the batch of the model."""
         return self.target_graphs[0].images
 
     @cached_property
     def compilers(self) -> tuple[Compiler, ...]:
-        """Of the pieces."""
+        """Compiler of each subgraph."""
         return tuple(map(Compiler, self.target_graphs))
 
     @property
@@ -104,12 +105,12 @@ class LoweredModel:
 
     @cached_property
     def grouped(self) -> GroupStructure | None:
-        """Multiplications beside the weights of convolutions in groups."""
+        """Structure of grouped convolutions whose weights have zero blocks; None if there are none."""
         return find_group_structure(self.target_graphs)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the pieces."""
+        """Name of each subgraph."""
         return tuple(piece.name for piece in self.part.pieces)
 
     @property
@@ -121,12 +122,12 @@ class LoweredModel:
 
     @property
     def target_graph(self) -> TargetGraph:
-        """As `compiler`."""
+        """Target graph of a model with one subgraph.  Raises `UnsupportedError` if it has several."""
         return self.compiler.target_graph
 
     @property
     def computes(self) -> str:
-        """The types of what the NPU computes with, for people: int8 stands for 8 bits with and without a sign."""
+        """Data types in which the NPU computes, as text; int8 stands for signed and unsigned integers of 8 bits."""
         graphs = [target_graph.graph for target_graph in self.target_graphs]
         integers = any(graph.types for graph in graphs)
         floats = any(graph.shapes.keys() - graph.types.keys() for graph in graphs)
@@ -134,7 +135,7 @@ class LoweredModel:
 
     @property
     def digest(self) -> str:
-        """Of weights and shapes of the whole model as given: the identity of what is compiled."""
+        """Digest of weights and shapes of the whole original model: its identity."""
         return self.target_graphs[0].graph.digest
 
     @property
@@ -143,11 +144,11 @@ class LoweredModel:
 
 
 def lower_model(source: ModelSpec, given: bytes | ModelProto | None = None, name: str | None = None) -> LoweredModel:
-    """Load, check, lower what the NPU supports.  Of several pieces one that does not fit the machine is left to the host.
+    """Load a model, check it, and lower the part that the NPU supports.  If one of several subgraphs does not fit the machine, it moves to
+    the host.
 
-    given: the model, where `source.model` is not the file that it is in.  name: of the model, that of the file unless given.
-    Raises `BadInputError`, `UnsupportedError` (an `AllOnHostError` where nothing of it can run on the NPU), and `InfeasibleError` where
-    no piece fits.
+    given: the model, if it is not read from the file `source.model`.  name: name of the model; None: name of the file.  Raises
+    `BadInputError`, `UnsupportedError` (an `AllOnHostError` if no node can run on the NPU), and `InfeasibleError` if no subgraph fits.
     """
     check_machine(source.machine)
     model_or_file = source.model if given is None else given

@@ -1,7 +1,7 @@
-"""Compiler of one target graph: the stages from plan to program (`compiler.compiler_stages`), and caches of what they have made.
+"""Compiler of one target graph: the stages from plan to program (`compiler.compiler_stages`), and caches of their results.
 
-Unknown shares are drafted first, then written and scheduled some 4,096 records at a time, so that code and tables of a step stay in the
-caches of the processor.
+Shares that are not in the cache are drafted first, then written and scheduled in groups of about 4,096 records: the code and tables of one
+step then stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from simulator.npu.program import Code, Program, on_chip_ends
 from simulator.npu.shared_traffic import NO_TRAFFIC, SharedTraffic, shared_traffic
 
 _DRAFTS = 1 << 11
-_TOGETHER = 1 << 12  # records that several shares have between them while they are lowered side by side: as much as caches hold
+_TOGETHER = 1 << 12  # records of a group of shares that are lowered together: as many as the processor's caches hold
 _Key = tuple[TargetGraph, int, bool, str, int, int, PersistentLayout | None]
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredShare:
-    """One core's share of a segment.  staged: what it has in the shared memory.  stored: its records, None of a compiler that keeps none.
+    """Share of one core in a segment.  staged: its ranges in the shared memory.  stored: its records; None if the compiler keeps none.
 
-    l1_end: bytes of L1 up to the last one that it touches; 0 where no level of the machine grants less than all.  shared: what it moves
-    from and to the shared memory.
+    l1_end: end in bytes of the L1 range that it uses; 0 if every level of the machine grants all of L1.  shared: its traffic with the
+    shared memory.
     """
 
     footprint: Footprint
@@ -56,7 +56,7 @@ class LoweredShare:
 
     @property
     def code(self) -> Code:
-        """Its records (see `codegen.lower_segment`); `ValueError` of a compiler that keeps none."""
+        """Records of the share (see `codegen.lower_segment`).  Raises `ValueError` if the compiler keeps none."""
         if self.stored is None:
             raise ValueError("a compiler that keeps no records has none to link")
         return self.stored
@@ -68,7 +68,7 @@ class LoweredShare:
 
     @cached_property
     def moved(self) -> Ints:
-        """int64: bytes that it reads from DDR and writes to it, and what `SharedTraffic` has."""
+        """int64: bytes read from DDR, bytes written to DDR, and the fields of `SharedTraffic`."""
         return np.array([self.footprint.read_bytes, self.footprint.written_bytes, *self.shared], np.int64)
 
     @cached_property
@@ -92,7 +92,7 @@ class ScheduledShare(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """Part of a segment to lower: that of the core at place `place` among the plan's, `core` of the machine."""
+    """Share of a segment to lower, for core `core` of the machine.  place: index of that core in the plan."""
 
     target_graph: TargetGraph
     plan: SegmentPlan
@@ -111,9 +111,10 @@ class _Share(NamedTuple):
 
 
 class Compiler:
-    """Compiler of plans of one target graph; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed.
+    """Compiler of plans of one target graph.  It caches lowered segments by (plan, place), so a mutated plan lowers only its changed
+    segments.
 
-    records: False for who wants times only: two thirds of what a segment takes are its records, without which nothing is linked.
+    records: False if only times are needed: records are two thirds of a segment's memory, and programs cannot be linked without them.
     """
 
     def __init__(self, target_graph: TargetGraph, cache_bytes: int = 512 << 20, records: bool = True) -> None:
@@ -168,7 +169,7 @@ class Compiler:
         return new_draft
 
     def _keep(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, LoweredShare | Infeasible]:
-        """Remembered, the oldest in exchange for what is too much."""
+        """Store lowered shares in the cache; the oldest ones are dropped if it is full."""
         lowered_shares = {share.key: self._kept(records, share.plan) for share, records in written}
         for key, lowered in lowered_shares.items():
             self._cache[key] = lowered
@@ -181,7 +182,7 @@ class Compiler:
         if isinstance(records, Infeasible):
             return records
         l1_end = on_chip_ends(records.code)[0] if self._grants else 0
-        overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
+        overtake = plan.overtake and not (plan.shared or plan.staged)  # copies to the shared memory have one order on all cores
         footprint, order = self.synchroniser.footprints.listed(records.code, plan.lookahead, overtake, plan.urgent)
         shared = NO_TRAFFIC if self.target_graph.machine.shared is None else shared_traffic([records.code])
         return LoweredShare(
@@ -194,7 +195,7 @@ class Compiler:
         return parts if isinstance(parts, Infeasible) else self.link(parts)
 
     def link(self, parts: Sequence[ScheduledShare]) -> Program:
-        """Program of parts in their order; that of a single segment's parts is what a task measures."""
+        """Program of parts in the given order.  Parts of a single segment give the program that a task measures."""
         codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
         places = places_of(parts)
@@ -210,7 +211,7 @@ class Compiler:
         return (by or self.synchroniser).schedule(footprints, cores, segments, places_of(parts))
 
     def parts(self, plan: Plan) -> list[ScheduledShare] | Infeasible:
-        """Segments of a plan, lowered, share by share; the first one that does not fit otherwise.  Any topological order is accepted."""
+        """Lowered shares of all segments, or why the first segment does not fit.  Any topological order of the operators is accepted."""
         target_graph = permute_to(self.target_graph, [name for segment in plan.segments for name in segment.operators])
         if isinstance(target_graph, Infeasible):
             return target_graph
@@ -225,9 +226,10 @@ class Compiler:
     def by_segment(
         self, target_graph: TargetGraph, segments: Iterable[tuple[SegmentPlan, int]]
     ) -> Iterator[list[ScheduledShare] | Infeasible]:
-        """`parts`, segment by segment; those behind one that does not fit come as if it were not there.
+        """Lowered shares as in `parts`, one entry per segment.  A segment that does not fit does not affect later segments.
 
-        target_graph: the compiler's, or that in another order.  All segments lie within the smallest L1 of a level that holds each.
+        target_graph: the compiler's, possibly in another order.  Every segment fits the smallest L1 that a level grants and that can hold
+        it.
         """
         segments = list(segments)
         target_graph, holding = self.within(target_graph, segments)
@@ -248,7 +250,8 @@ class Compiler:
     def within(
         self, target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]
     ) -> tuple[TargetGraph, Sequence[PersistentLayout | None] | Infeasible]:
-        """Target graph within the smallest L1 that a level grants and that holds each segment, and the tensors held beside each."""
+        """Target graph limited to the smallest L1 that a level grants and that can hold each segment together with the tensors held
+        meanwhile."""
         if not self._grants:
             return target_graph, place_program(target_graph, segments)
         least = max((self._least_l1(target_graph, *segment) for segment in segments), default=target_graph.machine.full_grant.l1_bytes)
@@ -270,7 +273,7 @@ class Compiler:
         return self._fitting(self._parts(0, shares, lowered, self._ends()))
 
     def _least_l1(self, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
-        """As `segment.l1_limits.least_l1`, remembered."""
+        """`segment.l1_limits.least_l1`, cached."""
         if not self._grants:
             return target_graph.machine.full_grant.l1_bytes
         key = (target_graph, start, plan.key, len(plan.cores))
@@ -293,11 +296,10 @@ class Compiler:
         segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]],
         holding: Sequence[PersistentLayout | None],
     ) -> tuple[list[list[_Share] | Infeasible], dict[_Key, LoweredShare | Infeasible]]:
-        """The shares of a program's segments, each with its cores, if all fit and have work, and those of them that are lowered now.
+        """Shares of a program's segments by segment, and the shares that are lowered now, if all fit and have work.
 
-        Where one has none, those behind it lie at other ends than foreseen, and are lowered when they are asked for.
-
-        Neighbours on a core lie at opposite ends of its memories, unless the plan says `same_end`.
+        Neighbours on a core use opposite ends of its memories, unless the plan says `same_end`.  If a share has no work, later shares use
+        other ends than assumed here; those are lowered when they are needed.
         """
         by_segment, missing, ends = list[list[_Share] | Infeasible](), list[_Share](), self._ends()
         for (plan, start, cores), held in zip(segments, holding, strict=True):
@@ -314,7 +316,7 @@ class Compiler:
         return by_segment, self._lower(missing)
 
     def _ends(self) -> list[bool]:
-        """Per core, whether its last part lies from the top: a program's first one lies from the bottom, which is the other end."""
+        """Per core, whether its previous part starts from the top of memory.  True before the first part, which starts from the bottom."""
         return [True] * self.target_graph.machine.cores
 
     def _parts(
@@ -341,7 +343,7 @@ class Compiler:
 
 
 def _all_fit(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[PersistentLayout | None]) -> bool:
-    """Whether every segment fits beside what is held meanwhile; known of those beside which nothing is."""
+    """Whether every segment fits together with the tensors held meanwhile.  Segments without held tensors are known to fit."""
     pairs = zip(segments, holding, strict=True)
     return all(held is None or fits_l1(target_graph, plan, start, held) for (plan, start), held in pairs)
 
@@ -363,7 +365,7 @@ def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:
 
 
 def _joined(segments: Iterable[list[ScheduledShare] | Infeasible]) -> list[ScheduledShare] | Infeasible:
-    """All parts; the first segment that does not fit otherwise."""
+    """All parts; the reason of the first segment that does not fit, if there is one."""
     parts = list[ScheduledShare]()
     for segment_parts in segments:
         if isinstance(segment_parts, Infeasible):

@@ -126,7 +126,7 @@ _SLACK = 1e-6  # of sums of fractions
 
 
 def capacity_bytes(target_graph: TargetGraph, level: str) -> int:
-    """Bytes for values on chip, in any memory, within a level's grant: in L0C each takes as much as a sum."""
+    """Capacity in bytes of all on-chip memories for tensor values, within the grant of a level; a value in L0C takes the size of a sum."""
     widest = max(storage.dtype.size_bytes for storage in target_graph.storages)
     granted, sizes = target_graph.machine.granted(level), _sizes(target_graph, level)
     return weight_bytes(target_graph, level) + granted.cores * (sizes.get("L0A", 0) + sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES)

@@ -102,7 +102,7 @@ class Leaf:
 class Needs:
     """Dependences.  produced: the leaf of every operator.  given: leaves that no operator produces.
 
-    parts: of every tensor, (leaf, channels of the leaf, which channels of the tensor those are).
+    parts: for every tensor, tuples (leaf, channels of the leaf, channels of the tensor with the same values).
     """
 
     produced: tuple[Leaf, ...]
@@ -193,7 +193,7 @@ def _reads(op: Operator, operand: int, output: Box, shape: tuple[int, int, int, 
         if shape[2:] != (len(output.rows), len(output.columns)):
             return full._replace(channels=channels), True, True
         return Box(channels, output.rows, output.columns), True, single_pixel
-    if isinstance(op, Reflow):  # rows wrap: as many pixels, wherever they lie
+    if isinstance(op, Reflow):  # rows wrap: count the pixels, their positions do not matter
         rows = np.zeros(shape[2], np.bool_)
         rows[: max(0, min(shape[2] * shape[3], output.pixels - op.before)) // shape[3]] = True
         return Box(channels, rows, full.columns), False, False
@@ -237,13 +237,13 @@ def _along(op: Operator, axis: int, output: Mask, size: int) -> _Along:
 
 
 def _even(first: NDArray[np.int64], last: NDArray[np.int64], read: Mask) -> bool:
-    """Whether position i of m of a result reads all of [i n / m, (i + 1) n / m) of the n positions read (docs/bounds.md, Lemma 1).
+    """Whether each output position i of m reads all input positions [i n / m, (i + 1) n / m) of n (docs/bounds.md, Lemma 1).
 
-    first, last: int64 [m], ends of its reads.
+    first, last: int64 [m], range of input positions that an output position reads.
     """
     output_size, count = len(first), int(read.sum())
     if not output_size or not count or (last <= first).any():
         return False
-    before = np.concatenate([[0], np.cumsum(read)])  # of a place, those before it that are read
+    before = np.concatenate([[0], np.cumsum(read)])  # [n + 1], number of read positions before each position
     bounds = np.arange(output_size + 1) * count
     return bool((before[first] <= bounds[:-1] // output_size).all() and (before[last] >= -(-bounds[1:] // output_size)).all())

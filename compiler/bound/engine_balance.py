@@ -19,10 +19,11 @@ GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def balance_engines(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, float]:
-    """Least work of the busier of two engines, and the weight of the first in the split that attains it.
+    """Least work of the busier one of two engines, and the weight of the first engine in the optimal split.
 
-    cycles, on_vector: of every product on the one and on the other.  vector: work that only the second can do.  The fractional split is
-    solved by the ratio of the two, as a continuous knapsack; weights (w, 1 - w) are the optimal multipliers of its linear program.
+    cycles: cycles of each product on the first engine.  on_vector: cycles of each product on VECTOR.  vector: work that only VECTOR can do.
+    The fractional split is a continuous knapsack, solved by the ratio of both cycles; weights (w, 1 - w) are the optimal multipliers of its
+    linear program.
     """
     order = np.argsort(on_vector / np.maximum(cycles, 1e-9), kind="stable")
     order = order[cycles[order] > 0]
@@ -39,10 +40,10 @@ def balance_engines(cycles: Floats, on_vector: Floats, vector: float) -> tuple[f
 
 
 def work_worth(product: Shared, vector: Floats, weights: Floats, phases: Phases) -> Floats:
-    """Worth of every operator's work, float64 [n], each cell in the phase where that is least.
+    """Worth of every operator's work, float64 [n], each `Cells` entry in the phase with the least worth.
 
-    product: of one engine of the matrix unit, or VECTOR.  vector: float64 [n], work that only VECTOR does for the operator.
-    weights: of the first engine, for every phase.
+    product: cycles of products on one engine of the matrix unit, or on VECTOR.  vector: float64 [n], work that only VECTOR can do.
+    weights: weight of the first engine in every phase.
     """
     w, phase = weights[:, None], np.arange(phases.phases)[:, None]
     allowed = (phases.first <= phase) & (phase <= phases.last)
@@ -53,7 +54,7 @@ def work_worth(product: Shared, vector: Floats, weights: Floats, phases: Phases)
 
 
 def weightings(product: Shared, vector: Floats, phases: Phases) -> Iterator[Floats]:
-    """Weights worth trying for every phase: the optimum of all operators, those of each phase's own split, and the same everywhere."""
+    """Weights to try for every phase: the optimum over all operators, the optimum of each phase alone, and one equal weight everywhere."""
     everything = np.ones(len(vector), np.bool_)
     for everywhere in (_best(product, vector, everything), *GRID):
         yield np.full(phases.phases, everywhere)

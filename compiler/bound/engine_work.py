@@ -4,13 +4,13 @@
 |-----------|---------------|-----------------------------------------------------------------------------------------------|
 | matrix    | float [n, 3]  | cycles of CUBE (without start-ups), MTE1 and FIXPIPE if the matrix unit computes a product    |
 | starts    | float [n]     | start-ups of CUBE                                                                             |
-| on_vector | float [n]     | cycles of VECTOR if that computes the same product                                            |
+| on_vector | float [n]     | cycles of VECTOR if VECTOR computes the same product                                          |
 | rows      | float [n, 2]  | share of CUBE's steps, and of rows, in full steps                                             |
 | pairs     | float [n, 4, 2] | share of pairs of blocks, and of products, in `Cells`                                       |
 | columns   | float [n, 2]  | share of blocks of columns, and of columns, in full blocks                                    |
 | lanes     | float [n, 2]  | share of the lanes of CUBE's blocks, and of VECTOR's, that have a channel                     |
 | vector    | float [n]     | cycles of VECTOR for work that no other engine can do                                         |
-| back      | float [n]     | bytes of such a result that products read: MTE3 moves them out of UB                          |
+| back      | float [n]     | bytes of a VECTOR result that products read: MTE3 moves them out of UB                        |
 | weights   | int [n]       | bytes of weights and biases of needed values                                                  |
 """
 
@@ -34,8 +34,8 @@ from simulator.npu.machine_parts import DataPath
 from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES, DataType, Engine, Fractal, Memory
 
 REPEAT_BYTES = REPEAT_BLOCKS * BLOCK_BYTES
-SHORT = 64  # products that VECTOR may add up in the type of its operands; sums of more are float32 or int32, as the matrix unit has them
-FOUR = 4  # lanes of a pixel of an image whose channels lie in one block with those of other pixels
+SHORT = 64  # products that VECTOR may sum in the operands' type; longer sums are float32 or int32, as in the matrix unit
+FOUR = 4  # lanes of a pixel of an image that has several pixels in one block
 _OPCODES = {
     "exp": Op.VEXP, "ln": Op.VLN, "sqrt": Op.VSQRT, "erf": Op.VEXP, "gelu": Op.VEXP,
     "reciprocal": Op.VRECIPROCAL, "div": Op.VDIV, "rdiv": Op.VDIV,
@@ -101,7 +101,7 @@ def _flat(cells: Floats) -> Floats:
 
 
 class AxisBlocks(NamedTuple):
-    """Blocks along an axis: full and other ones, and lanes in these."""
+    """Blocks along an axis: the number of full blocks and of partial ones, and the lanes in each kind."""
 
     full: float
     partial: float
@@ -117,9 +117,10 @@ class AxisBlocks(NamedTuple):
 class Multiplied(NamedTuple):
     """`times` products of [rows x k] by [k x columns].
 
-    cells: float64 [4, 2], pairs of a block of k and one of columns, and products of a row in these: of full blocks of both, of full ones of
-    k and others of columns, the other way round, and of others of both.  k_blocks: blocks of k of all left operands of a row.
-    reuse: pairs that a block of k is in at most, and a block of columns.  weights: values, and biases where they are not zero.
+    cells: float64 [4, 2] of (pairs of a block of k and a block of columns, multiply-accumulates of one row in these pairs).  The four rows:
+    both blocks full; only k full; only columns full; both partial.  k_blocks: blocks of k of all left operands of a row.
+    reuse: most pairs that one block of k is in, and most pairs that one block of columns is in.  weights: number of weights and nonzero
+    biases.
     """
 
     times: int
@@ -136,7 +137,7 @@ class Multiplied(NamedTuple):
 
     @property
     def parts(self) -> tuple[Floats, float]:
-        """Shares for `LeastWork`: of pairs; and of lanes, relative to the densest cell."""
+        """Shares for `LeastWork`: share of pairs in each cell; share of lanes, relative to the densest cell."""
         total = self.cells.sum(0)
         densest = (self.cells[:, 1] / np.maximum(self.cells[:, 0], 1e-9)).max()
         return self.cells / total, float(total[1] / (total[0] * densest))
@@ -148,7 +149,7 @@ class Multiplied(NamedTuple):
 
 
 def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Fractal) -> Multiplied | None:
-    """Product that computes a box of an operator's result; None if it is none.  channels: of its left operand."""
+    """Product that computes a box of an operator's result; None if the operator is no product.  channels: channels of its left operand."""
     columns, c0, c1 = int(box.channels.sum()), fractal.lanes, fractal.columns
     if isinstance(op, Convolution):
         c_out, c_in, high, wide = op.weights.shape
@@ -212,8 +213,8 @@ def _full_rows(rows: int, axis: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def _full_columns(op: Operator, columns: int, block: int) -> tuple[float, float]:
-    """Share of blocks of columns, and of columns, in full ones."""
-    if columns < block or (isinstance(op, Convolution) and op.is_depthwise):  # of which VECTOR takes planes, too
+    """Share of the blocks of columns that are full, and share of the columns in full blocks."""
+    if columns < block or (isinstance(op, Convolution) and op.is_depthwise):  # VECTOR computes depthwise planes too
         return 1.0, 1.0
     return (columns // block) / -(-columns // block), columns // block * block / columns
 
@@ -284,7 +285,7 @@ def _loaded_for_it(target_graph: TargetGraph, needs: Needs) -> list[OwnLoads]:
 
 
 def _added_up(target_graph: TargetGraph, needs: Needs) -> list[bool]:
-    """Whether the sums of an operator may stay in L0C until others are added to them there, without a move of their own."""
+    """Flags per operator: True if its sums may stay in L0C until other sums are added there, without a move of the result."""
 
     def adds(op: Operator, operand: int) -> bool:
         if isinstance(op, Vector):
@@ -324,10 +325,10 @@ def _matrix(machine: Machine, tables: CostTables, dtype: DataType, product: Mult
 
 
 def _most(rooms: tuple[int, int, int], axes: tuple[int, int, int], reuse: tuple[float, float]) -> float:
-    """Most pairs of blocks, for a row each, of one MMAD; of groups in pairs whose lanes are all full.
+    """Most pairs of blocks, counted per row, of one MMAD on blocks whose lanes are all full.
 
-    rooms: of L0A in blocks of k of a row, of L0B in pairs of blocks, of L0C in blocks of columns of a row.  axes: rows, blocks of k and of
-    columns that there are.  reuse: as in `Multiplied`.
+    rooms: sizes of L0A in (row, block of k), of L0B in pairs of blocks, of L0C in (row, block of columns).  axes: number of rows, of blocks
+    of k and of blocks of columns.  reuse: as in `Multiplied`.
     """
     (left_room, right_room, sums), (rows, *counts) = rooms, axes
     inner, columns = np.meshgrid(*(np.arange(1, min(count, right_room) + 1) for count in counts))

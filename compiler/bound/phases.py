@@ -1,8 +1,8 @@
 """Phases of a program that no schedule can overlap: work that must end before a value exists, and work that can only begin after it.
 
-Before the first value of some operators much is complete: a value behind a mean over all pixels needs all of these, one of an attention all
-keys.  Such a value is a barrier: work before it and work behind it share no cycle, so engines cannot make up behind it for idle cycles
-before it (docs/bounds.md, Lemma 5).
+Some operators need complete tensors before their first value: a mean over all pixels needs all pixels, an attention needs all keys.  Such
+an operator is a barrier: work before its first value and work after it share no cycle.  So engines cannot make up after the barrier for
+cycles that they were idle before it (docs/bounds.md, Lemma 5).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reads(NamedTuple):
     operands: dict[int, list[tuple[Leaf, Touch]]]
 
     def is_single(self, operand: int) -> bool:
-        """Whether an operand is one leaf: a channel of a concatenation is in one of its parts."""
+        """Whether an operand is a single leaf; a channel of a concatenation lies in one of several leaves."""
         return len(self.operands[operand]) == 1
 
 
@@ -53,7 +53,7 @@ def reads_of(target_graph: TargetGraph, needs: Needs) -> list[Reads]:
 
 
 def mixes(op: Operator) -> bool:
-    """Whether a value of its result depends on all channels of its first input."""
+    """Whether one value of the operator's result depends on all channels of its first input."""
     if isinstance(op, Convolution | Softmax | QuantisedSoftmax):
         return op.groups == 1
     return op.heads == 1 if isinstance(op, HeadedProduct) else isinstance(op, LayerNorm)
@@ -86,7 +86,7 @@ def before_first(target_graph: TargetGraph, needs: Needs) -> list[Ops]:
 
 
 def behind_first(target_graph: TargetGraph, reads: list[Reads], barrier: int) -> tuple[list[bool], list[bool]]:
-    """Whether all values, and whether all work, of every operator come after the first value of operator `barrier`."""
+    """For every operator: whether all its values, and whether all its work, come after the first value of operator `barrier`."""
     values, work = [False] * len(target_graph.operators), [False] * len(target_graph.operators)
     values[barrier] = True
     for spec, operator_reads in zip(target_graph.operators[barrier + 1 :], reads[barrier + 1 :], strict=True):
@@ -102,7 +102,8 @@ def behind_first(target_graph: TargetGraph, reads: list[Reads], barrier: int) ->
 
 
 def phases_of(target_graph: TargetGraph, needs: Needs, work: NDArray[np.float64]) -> Phases:
-    """Phases of a target graph.  work: of every operator, in any unit: barriers with little work between them make no phase."""
+    """Phases of a target graph.  work: work of every operator, in any unit; a barrier with little work since the last one starts no
+    phase."""
     count = len(target_graph.operators)
     first, last = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     if any(leaf.images > 1 for leaf in needs.produced):  # a value needs its own image alone

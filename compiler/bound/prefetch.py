@@ -1,8 +1,9 @@
 """Prefetch bound, Theorem 2 of `docs/bounds.md`: weights whose operators need earlier work fit on chip only up to its size.
 
-A weight is finished when all its products are computed.  Its channel of the input was then complete, so the operators that produced that
-channel are finished as well: two products back, entire operators.  So after so much work no more than so many bytes of weights can be
-finished, and all others that do not fit on chip are still to be loaded.  Channels of a concatenation may wait for different operators.
+A weight is finished when all its products are computed.  Its input channel was complete then, so all operators that produced this channel
+are finished as well: two products back, these are entire operators.  So a given amount of work can finish only a limited number of weight
+bytes.  The other weights are still to be loaded, except those that fit on chip.  Channels of a concatenation may wait for different
+operators.
 """
 
 from __future__ import annotations
@@ -106,11 +107,11 @@ def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], w
 
 
 def unfinished_weights(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[ChannelShare, ...]]) -> UnfinishedWeights:
-    """Curve of unfinished weights.  work: cycles of every operator.  weights: bytes.  shares: as `finished_before` has them.
+    """Curve of unfinished weights.  work: cycles of every operator.  weights: bytes of every operator.  shares: see `finished_before`.
 
-    spread: cycles before which none of an operator's weights is finished, in proportion for a part of them.
-    Finished weights are those of the operators before the share with most work there; and, for the spare work, of shares with no more work
-    before them, the cheapest per byte first.
+    spread: cycles before none of an operator's weights is finished; a part of the weights has a proportional part of them.  Finished
+    weights are the weights of all operators before the largest share.  The remaining work finishes further shares with no more work before
+    them, cheapest per byte first.
     """
     operator_of = np.array([k for k, members in enumerate(shares) for _ in members if weights[k] > 0], np.int64)
     flat_shares = [share for k, members in enumerate(shares) for share in members if weights[k] > 0]

@@ -1,8 +1,8 @@
-"""Traffic bound, Theorem 3 of `docs/bounds.md`: bytes of DDR that every program moves, with so many bytes on chip.
+"""Traffic bound, Theorem 3 of `docs/bounds.md`: bytes that every program moves between DDR and chip, given the bytes on chip.
 
-Weights, inputs and outputs once; and for windows of operators that share none, the bytes that do not fit on chip when the first value
-of the window's last operator is complete.  Each inner result is then on chip, or computed later with weights that were used before: the
-cheapest choice is a minimum cut.  The best set of windows is a longest path over their borders.
+The bound counts weights, inputs and outputs once.  It then adds bytes for disjoint windows of operators: the bytes that do not fit on chip
+when the first value of the window's last operator is complete.  At that time each inner result is on chip, or is computed later from
+weights that were used before; a minimum cut finds the cheapest choice.  The best set of windows is a longest path over their borders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES
 
 
 class LeastTraffic(NamedTuple):
-    """Bytes that move from and to DDR at least once: of the model's inputs and constants, of weights, of its outputs."""
+    """Bytes that move between DDR and chip at least once: the model's inputs and constants, the weights, the model's outputs."""
 
     inputs: int
     weights: int
@@ -53,10 +53,11 @@ def _in_blocks(leaf: Leaf) -> int:
 
 
 class FusedGraph(NamedTuple):
-    """Graph for windows.  held: bytes of an operator's result; twice: bytes that DDR moves if it lies there meanwhile.
+    """Graph for windows.  held: bytes of each operator's result.  twice: bytes of DDR traffic if the result is stored and loaded again.
 
-    weights: bytes.  makers: producers of an operator's inputs, if a part of its result needs as large a part of theirs.
-    ends: operators that may be the last of a window: each of their values depends on all channels.
+    weights: bytes of each operator's weights.  makers: producers of its inputs, if a share of its result needs at least that share of
+    theirs.
+    ends: operators that may end a window: each of their values depends on all channels.
     """
 
     held: list[int]
@@ -79,7 +80,7 @@ def fused_of(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.int64]
 
 
 def find_excess(fused: FusedGraph, capacity: int) -> tuple[Excess, ...]:
-    """Disjoint windows with the most bytes in total: those of each beyond `capacity` bytes on chip."""
+    """Disjoint windows with the largest total excess.  Excess of a window: its bytes beyond `capacity` bytes on chip."""
     count = len(fused.held)
     best: list[tuple[int, tuple[Excess, ...]]] = [(0, ())]
     for last in range(count):

@@ -53,12 +53,13 @@ def _in_ddr(target_graph: TargetGraph) -> Ints:
 
 
 def resident_positions(blocks: Blocks) -> dict[int, int]:
-    """Storage -> its position among the resident ones."""
+    """Storage -> its position among the resident storages."""
     return {storage: position for position, storage in enumerate(blocks.allocations)}
 
 
 def locate_tensor(blocks: Blocks, positions: Mapping[int, int], tensor: TensorSlice) -> tuple[int, int, int]:
-    """(storage, plane, allocation) of a tensor: in L1 if all of it is resident.  positions: `resident_positions`."""
+    """(storage, plane, allocation) of a tensor.  The allocation is in L1 if the whole storage is resident.  positions: see
+    `resident_positions`."""
     storage, plane, planes = tensor
     index = positions.get(storage, -1)
     if index >= 0:

@@ -1,4 +1,4 @@
-"""Tables of a segment's operators and loads that depend on its blocks alone: plans with other tilings and buffers share them."""
+"""Tables of a segment's operators and loads that depend only on its blocks: plans with other tilings and buffers share them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LISTS = 3  # that a job has at most
 
 
 class BlockTables(NamedTuple):
-    """types: of results.
+    """Tables of a segment.  types: data types of the results.
 
-    work: what the nodes have in common.  Empty in it is what depends on tilings and places: `allocations`, and of its jobs `kind`,
-    `constants` and `records`.
+    work: the common part of the arguments of `emit_nodes`.  Fields that depend on tilings and addresses are empty in it: `allocations`, and
+    `kind`, `constants` and `records` of its jobs.
     """
 
     types: tuple[DataType, ...]
@@ -70,7 +70,7 @@ def block_tables(target_graph: TargetGraph, blocks: Blocks) -> BlockTables:
     fixed_tables = [_fixed(target_graph, spec.index) for spec in specs]
     reads, writes, lists, used = [], [], [], 0
     for k, (spec, fixed) in enumerate(zip(specs, fixed_tables, strict=True)):
-        streamed = blocks.streamed >> k & 1  # chunks come from DDR, whatever else is in L1
+        streamed = blocks.streamed >> k & 1  # chunks come from DDR, even if the tensor is in L1
         for i, (piece, row) in enumerate(fixed.reads):
             location = (piece.storage, piece.plane, -1) if streamed and i == 1 else locate_tensor(blocks, positions, piece)
             reads.append(location + row)

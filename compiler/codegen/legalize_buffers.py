@@ -67,7 +67,8 @@ def _without_l0(code: Code, machine: Machine) -> Code:
 
 @njit(cache=True)
 def _fused(code: Code, out: Code, half_a: int, half_b: int) -> int:
-    """Write records with an MMAD_IM2COL per IM2COL; returns their count, -1 if `out` is too short, -2, -3: no such instruction."""
+    """Write the records to `out`, with one MMAD_IM2COL per IM2COL.  Returns their count; -1: `out` is too short; -2, -3: no such
+    instruction."""
     parts = np.zeros((2, _PARTS), np.int64)
     count, right, cursor = np.zeros(2, np.int64), np.zeros(2, np.int64), 0
     for i in range(code.shape[0]):

@@ -92,7 +92,7 @@ def draft_segment(
 ) -> DraftShare | Infeasible:
     """Draft one core's share of the segment whose first operator is `start`, without orders.
 
-    core: whose share, by its place among the plan's.  held: see `Segment.memory`.
+    core: index of the core among the plan's cores.  held: see `Segment.memory`.
     """
     segment = Segment.of(target_graph, plan, start)
     if isinstance(segment, Infeasible):
@@ -125,9 +125,9 @@ def _written(
     segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_], orders: list[Ints | None],
     number: int,
 ) -> Code | None:  # fmt: skip
-    """A strip's records, or None where `out` has no room for them.
+    """Records of a strip; None if `out` is too short for them.
 
-    begun: see `write_nodes`.  orders: of strips; where that of strip `number` is not there, it is appended.
+    begun: see `write_nodes`.  orders: node order of each strip.  Where the order of strip `number` is missing, it is computed and appended.
     """
     plan, (target_graph, blocks) = segment.plan, strip
     work = _work(target_graph, plan, blocks, places)

@@ -70,7 +70,7 @@ def _store(out: Code, cursor: int, work: Work, operator: int, block: int, image:
     return _copies(out, cursor, work.jobs.dtypes[operator], work.jobs.tags[operator], MTE3, source, target, (last - first) * width, planes)
 
 
-_ADDRESSES = np.zeros(len(EMITTERS), np.int64)  # of those that this process has needed
+_ADDRESSES = np.zeros(len(EMITTERS), np.int64)  # of the emitters that this process has used; 0 for the others
 
 
 def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any) -> int:
@@ -84,10 +84,10 @@ def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any) -> i
 
 @njit(cache=True)
 def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitters: Ints) -> int:
-    """Records of nodes, int64 [n, 2] of (operator, iteration), from row 0 on; returns how many, or -1 where there is no room.
+    """Write the records of nodes, int64 [n, 2] of (operator, iteration), from row 0 on.  Returns their count; -1 if `out` is too short.
 
-    rows: int64 [n, 2], filled with the rows behind a node's loads and behind its last record.  begun: bool [operators], whose constants are
-    there already; kept up to date.  emitters: addresses of those that are needed, by number.
+    rows: int64 [n, 2], filled with the row after each node's loads and the row after its last record.  begun: bool [operators], updated:
+    whether the operator's constants are loaded.  emitters: address of each emitter, by number.
     """
     work = by_reference(work)
     blocks = work.computed.shape[1]

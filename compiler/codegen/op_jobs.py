@@ -24,7 +24,7 @@ _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
 
 
 def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, tables: BlockTables, places: Places) -> OperatorJobs:
-    """Jobs of all operators of a segment.  tables: of its blocks."""
+    """Jobs of all operators of a segment.  tables: tables of its blocks."""
     kinds: list[tuple[int, int]] = []
     constants: list[tuple[int, ...]] = []
     records: list[Ints] = []

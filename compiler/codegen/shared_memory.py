@@ -4,8 +4,8 @@ Emitters know DDR alone.  Tensors and weights have the same layout in the shared
 record and leaves its DDR address, until the program is linked (`schedule.shared_memory_allocator`).  A segment's records therefore do
 not depend on other data in the shared memory.
 
-Weights that are *staged* are brought there first, by the first core that reads them, in front of its own first read; of channels that cores
-divide each core brings its own.
+*Staged* weights are copied to the shared memory first.  The first core that reads them copies them, before its own first read.  If cores
+share the output channels, each core copies the weights of its own channels.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ OP, DTYPE, TAG, SRC, DST, S0, D, BLOCK = isa.OP, isa.DTYPE, isa.TAG, isa.SRC, is
 
 
 class Staged(NamedTuple):
-    """DDR ranges that a segment has in the shared memory.
+    """DDR ranges of a segment whose data are in the shared memory.
 
-    ranges: int64 [n, 2], first block in DDR, and blocks: tensors, and then weights.  brought: int64 [m, 2], of the weights those that this
-    share brings.
+    ranges: int64 [n, 2] of (first block in DDR, blocks), tensors first, then weights.  brought: int64 [m, 2], those weight ranges that this
+    core copies.
     """
 
     ranges: Ints
@@ -78,10 +78,10 @@ def stage_data(segment: Segment, target_graph: TargetGraph, core: int) -> Staged
 
 
 def _first_reader(segment: Segment, operator: int) -> int:
-    """Of cores that share rows the first that makes any of operator k's result; of channels each is its own first.
+    """First core that computes rows of operator k's result.  If cores share channels, each core is its own first reader.
 
-    A program's parts run in their order, one after the other, so no later one can bring weights, though at the full rate of the port two
-    would not be faster anyway.
+    The parts of a program run in order, one after the other, so no later core could copy the weights.  Two cores would not be faster
+    either: one core already uses the full rate of the port.
     """
     return next((core for core in range(segment.outline.dealt) if _makes(segment.share(core), operator)), 0)
 
@@ -138,7 +138,8 @@ def _rename(code: Code, ranges: Ints, first: Ints) -> None:
 
 @njit(cache=True)
 def _insert(code: Code, brought: Ints, first: Ints, order: Ints, out: Code) -> int:
-    """Records, and in front of record first[r] those that bring brought[r]; order: of ranges by `first`, -1 where nobody reads one."""
+    """Write the records to `out`, with the copies of brought[r] before record first[r].  order: ranges by `first`; first is -1 for unread
+    ranges."""
     cursor = done = 0
     for r in order:
         if first[r] < 0:

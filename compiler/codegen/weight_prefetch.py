@@ -1,8 +1,8 @@
 """Prefetch of a segment's weights, before its first tensor.
 
-Queues are in order: a segment's first tensor is there when its predecessor has stored it, and every load behind that one waits with it.
-Loads of constants depend on nobody, so some of them may come first, while the predecessor still computes: as many as find free buffers
-save time, and more delay the tensor.
+Queues are in order.  A segment's first tensor cannot be loaded before the previous segment has stored it, and all later loads wait behind
+that load.  Loads of constants depend on nothing, so some of them may come first, while the previous segment still computes.  Those that
+find free buffers save time; more would delay the tensor.
 
 Only loads into L1 come first: a load into UB would wait for the few slots of the predecessor and delay all later loads of its queue.
 """
@@ -24,10 +24,10 @@ _ENGINE, _SRC, _DST, _S0 = isa.ENGINE, isa.SRC, isa.DST, isa.S0
 
 
 def prefetch_weights(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> None:
-    """In place: the first loads of constants, `size_kib` of them at most, before everything else, which keeps its order.
+    """Move the first loads of constants, at most `size_kib` of them, to the front, in place; all other records keep their order.
 
-    None into UB, whose few places the segment before works in: it would wait for that, and all loads behind it too.  None into a place in
-    L1 that an earlier record touches, so that the records in this order still mean the same.
+    Loads into UB are not moved: the previous segment uses its few slots, so such a load would wait and delay all later loads.  A load into
+    an L1 range that an earlier record touches is not moved either, so the program keeps its meaning.
     """
     taken = np.zeros(len(code), np.bool_)
     l1 = np.zeros(machine.buffer_blocks(Memory.L1), np.bool_)
@@ -37,7 +37,7 @@ def prefetch_weights(code: Code, machine: Machine, constant_blocks: int, size_ki
 
 @njit(cache=True)
 def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], taken: NDArray[np.bool_]) -> None:
-    """Marks loads until one does not fit `room` blocks; l1: what has been touched so far."""
+    """Mark loads until one does not fit `room` blocks.  l1: ranges of L1 touched so far."""
     ranges = np.empty((MAX_RANGES, 8), np.int64)
     for i in range(code.shape[0]):
         fresh, size = True, 0
@@ -63,7 +63,7 @@ def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], ta
 
 @njit(cache=True)
 def _bring(code: Code, taken: NDArray[np.bool_]) -> None:
-    """Records that are taken come first; those behind the last of them stay where they are."""
+    """Move the marked records to the front; records behind the last marked one keep their places."""
     stop, count = taken.shape[0], taken.sum()
     while stop > 0 and not taken[stop - 1]:
         stop -= 1

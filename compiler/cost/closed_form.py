@@ -1,7 +1,7 @@
 """Closed forms of engine cycles, one per engine: shared by the ranking, features, the operator space and its bounds.
 
-Numbers in, numbers out, so that a kernel over many tilings and a call for one tiling share a form.  Counts of an operator's tiles come from
-elsewhere: of a product from `ops.tile_counts`, of an operator of VECTOR from its kind.  Bytes on DDR are in `cost.ddr_traffic`.
+Arguments and results are numbers, so a kernel over many tilings and a call for one tiling use the same functions.  Tile counts of a product
+come from `ops.tile_counts`, those of a VECTOR operator from its kind.  Bytes of DDR traffic are in `cost.ddr_traffic`.
 
 A quotient by a rate is not rounded.  Callers that need integer cycles round it down before start-ups are added: a product's forms take
 cycles of moves (`a_cycles`, `b_cycles`, `out_cycles`) apart from instructions, because the ranking's inner loop must not divide.
@@ -91,7 +91,7 @@ def path_cycles(size_bytes: float, rate: int, count: float, startup: int) -> flo
 
 @njit(cache=True, inline="always")
 def steps_along(cost: Cost, axis: int, along: Along, tile: int) -> int:
-    """Steps of MMAD of all parts of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
+    """Number of MMAD steps along one axis; the steps of M, K and N are multiplied.  along, tile: in rows, blocks of k, or blocks of n."""
     (size, count), (remainder, one) = along
     unit = cost.lanes if axis == K else cost.columns if axis == N else 1
     return count * all_steps(size * unit, tile * unit, cost.axes[axis]) + one * all_steps(remainder * unit, tile * unit, cost.axes[axis])
@@ -99,7 +99,7 @@ def steps_along(cost: Cost, axis: int, along: Along, tile: int) -> int:
 
 @njit(cache=True)
 def panels_between(cost: Cost, needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut) -> Panels:
-    """Panels of a product with zeros beside its groups (`target.zero_blocks`)."""
+    """Panels of a product whose weights have zero blocks beside their groups (`target.zero_blocks`)."""
     return count_panels(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, cost.lanes, cost.axes[K], cost.columns, cost.axes[N])
 
 
@@ -129,13 +129,13 @@ def out_cycles(cost: Cost, results: int) -> float:
 
 @njit(cache=True)
 def mte1_cycles(cost: Cost, left_cycles: float, loads_a: int, right_cycles: float, loads_b: int) -> float:
-    """Cycles of MTE1 for L0.  left_cycles, right_cycles: of the moves themselves."""
+    """Cycles of MTE1 for L0.  left_cycles, right_cycles: cycles of the moves of both operands, without start-ups."""
     return (left_cycles + loads_a * cost.a_startup) + (right_cycles + loads_b * cost.b_startup)
 
 
 @njit(cache=True)
 def fixpipe_cycles(cost: Cost, out: float, results: int) -> float:
-    """Cycles of FIXPIPE.  out: of the moves themselves."""
+    """Cycles of FIXPIPE.  out: cycles of the moves, without start-ups.  results: number of result tiles."""
     return out + results * cost.out_startup
 
 

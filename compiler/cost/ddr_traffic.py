@@ -27,7 +27,7 @@ def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, fl
 
 
 def shared_rates(machine: Machine) -> tuple[float, float]:
-    """Rates of a core's shared memory, (read, write) bytes per cycle; infinite without one: nothing moves."""
+    """Rates of a core's shared memory, (read, write) in bytes per cycle; infinite without a shared memory, where nothing moves."""
     rate = cost_tables(machine).rate
     read, write = (float(rate[path]) for path in ((Memory.SHARED, Memory.L1), (Memory.UB, Memory.SHARED)))
     return read or math.inf, write or math.inf
@@ -52,7 +52,7 @@ def stored_blocks(target_graph: TargetGraph, blocks: Blocks, index: int) -> int:
 class StoredWeights(NamedTuple):
     """Weights of a product in DDR, in blocks.
 
-    overlaid: whether they are expanded on chip, with so many blocks of `masks`; resident: see `Expansion`.
+    overlaid: whether they are expanded on chip.  masks: blocks of the masks for that.  resident: see `Expansion`.
     """
 
     blocks: int
@@ -69,7 +69,8 @@ def stored_weights(spec: ConvSpec) -> StoredWeights:
 
 @njit(cache=True)
 def weight_loads(weights: StoredWeights, resident: bool, chunks_n: int, loads: float, every_block: float) -> float:
-    """Number of loads of all weights.  chunks_n: of streamed ones, along n.  loads, every_block: see `fetched_blocks`."""
+    """Number of loads of all weights.  chunks_n: number of chunks along n of streamed weights.  loads, every_block: see
+    `fetched_blocks`."""
     if resident or weights.resident:
         return loads
     return every_block * (chunks_n if weights.overlaid else 1)
@@ -81,8 +82,8 @@ def fetched_blocks(
 ) -> tuple[float, float]:
     """Blocks that a product loads: (weights and bias, right operand).
 
-    loads: of resident weights, or of a bias loaded `once`.  every_block: of data loaded with each of a segment's blocks.
-    A resident right operand is a tensor, and among the segment's loads.
+    loads: number of loads of resident weights, and of a bias that is loaded `once`.  every_block: number of loads of data that each block
+    loads.  A resident right operand is not counted here: as a tensor it is among the segment's loads.
     """
     streamed = 0.0 if resident else float(right) * every_block
     fixed_blocks = weights.blocks * weight_loads(weights, resident, chunks_n, loads, every_block) + weights.masks * loads

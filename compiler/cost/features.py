@@ -96,7 +96,7 @@ def raw_features(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> ND
 
 
 def _of_strips(segment: Segment, part: int) -> list[float]:
-    """Sums over the strips of a part; means are those of the middle strip."""
+    """Sum of the features over all strips of a part; intensive features are those of the middle strip."""
     strips = segment.strips(part)
     if len(strips) == 1:
         return _sums(segment, strips[0])
@@ -152,10 +152,10 @@ def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
 
 
 class _OpContext(NamedTuple):
-    """Inputs of an operator's features from its model and its segment.
+    """Inputs of an operator's features that come from its model and its segment.
 
-    reads: which operands the segment has in L1, and which of those it produces there.  shared: which other operands lie in the shared
-    memory instead of DDR.  staged: whether its weights do.  strips: see `TargetGraph`.
+    reads: per operand, whether it is in L1, and whether the segment computes it there.  shared: per operand, whether it is in the shared
+    memory instead of DDR.  staged: whether its weights are.  strips: see `TargetGraph`.
     """
 
     kind: CostClass
@@ -199,9 +199,9 @@ def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, .
 
 @lru_cache(maxsize=1 << 14)
 def _of_operator(standing: _OpContext, tiling: Tiling, groups: int, together: int, cores: int) -> NDArray[np.float64]:
-    """Features that one operator adds, float64 [len(FEATURES)]; cached, because segments of a search share many operators.
+    """Features of one operator, float64 [len(FEATURES)]; cached, because segments of a search share many operators.
 
-    groups: of so many images `together`.
+    groups: number of groups of `together` images.
     """
     features = np.zeros(len(FEATURES))
     kind, machine = standing.kind, standing.kind.target_graph.machine
@@ -235,7 +235,7 @@ def _product(
 
 
 def _tiles(spec: TargetOp, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
-    """Tiles of an image as (planes, rows, columns, how many): full ones, and smaller ones at the end of each axis."""
+    """Tiles of an image as (planes, rows, columns, count): full tiles, and smaller ones at the end of each axis."""
     across = tiling.tile_columns or spec.out_w
     deep, wide = nonempty_pieces(spec.y.planes, as_vector_op(spec).planes_of_tile(tiling)), nonempty_pieces(spec.out_w, across)
     high: dict[int, int] = {}
@@ -350,5 +350,5 @@ def model_input(features: NDArray[np.float32]) -> ModelInput:
 
 
 def estimate_cycles(features: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Estimate alone, float64 [n], of the same features."""
+    """Cycles by the closed-form estimate alone, float64 [n], from the same features as `model_input`."""
     return model_input(features).expected

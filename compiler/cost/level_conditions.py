@@ -11,7 +11,7 @@
 | `activate`, `turned`                   | log2(1 + bytes) that the pins move from row to row (0: rows are never missed);        |
 |                                        | share of the rate that remains if reads and writes take turns                         |
 
-A machine has other values as well; their effect on a segment is in its features (`compiler.cost.features`), whose cycles are the
+A machine has other parameters as well; their effect is in the features of a segment (`compiler.cost.features`), whose cycles are the
 machine's own.
 """
 
@@ -47,5 +47,5 @@ def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.fl
 
 
 def join_condition(features: NDArray[np.float32], condition: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Features [n, F] with the condition beside each row, [n, F + len(CONDITIONS)]."""
+    """Features [n, F] with the condition appended to each row, [n, F + len(CONDITIONS)]."""
     return np.hstack([features, np.broadcast_to(condition, (len(features), len(condition)))])

@@ -1,7 +1,7 @@
 """Operator space: all legal ways to run one convolution alone, as arrays, each with a lower bound of its cycles.
 
-A way is a block count, slots for loads, weights that stay or come in chunks, and a tiling of the blocks.
-`tuner.cost_model.tiling_model` picks from them by prediction, `scripts/study_tiling.py` measures all that their bound does not rule out.
+A point of the space has a number of blocks, load slots, resident or streamed weights, and a tiling of the blocks.
+`tuner.cost_model.tiling_model` picks points by prediction.  `scripts/study_tiling.py` measures all points that the bound does not exclude.
 
 | name     | dtype         | meaning                                                                             |
 |----------|---------------|-------------------------------------------------------------------------------------|
@@ -59,7 +59,8 @@ class OperatorSpace(NamedTuple):
 
 
 def operator_space(target_graph: TargetGraph, index: int, block_counts: Sequence[int]) -> OperatorSpace:
-    """Ways to run a convolution, operator `index`, alone in the given block counts; only those that fit L1."""
+    """Points of the space of a convolution, operator `index`, as a segment of its own with the given numbers of blocks; only points that
+    fit L1."""
     spec = product_of(target_graph.operators[index])
     assert spec is not None, target_graph.operators[index].name
     machine, images = target_graph.machine, target_graph.storages[0].n

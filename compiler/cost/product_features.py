@@ -33,10 +33,10 @@ PRODUCT_FEATURES = (
 
 
 class _Product(NamedTuple):
-    """Sizes of a product; bias and right (its right operand, if that is a tensor) are in blocks.  cut: see `Shape`.
+    """Sizes of a product.  bias, right: blocks of the bias, and of the right operand if that is a tensor.  cut: see `Shape`.
 
-    planes, residual: planes of the result, and of a residual.  times: products of the matrix unit for each of the sum.  needed:
-    see `target.zero_blocks`.  l0: how long tiles stay in L0.
+    planes, residual: planes of the result, and of the residual.  times: MMAD passes per product (several for wide types).  needed:
+    see `target.zero_blocks`.  l0: which tiles stay in L0, and how long.
     """
 
     out_h: int
@@ -65,11 +65,11 @@ def _product(kind: CostClass) -> _Product:
 
 
 class ProductStanding(NamedTuple):
-    """Situation of a product in its segment.
+    """Surroundings of a product: its segment, cores and memories.
 
-    inside: results stay on chip.  residual_in, right_in: the memory of a residual and of a right operand, -1 without one.
-    staged: weights come to the shared memory once, and from there.  cores: over how many blocks are distributed.
-    strips, together: see `TargetGraph`; images: groups of so many.  read_rate: bytes per cycle of DDR that a core gets.
+    inside: whether results stay on chip.  residual_in, right_in: memory of the residual and of the right operand; -1 without one.
+    staged: whether weights are copied to the shared memory once, and loaded from there.  cores: number of cores that share the blocks.
+    strips, together: see `TargetGraph`.  images: number of groups of images.  read_rate: bytes per cycle that one core gets from DDR.
     """
 
     inside: bool

@@ -44,12 +44,12 @@ from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Fractal, Memory
 
-CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
-LAST_BUDGETS = (8, 4, 2, 1)  # if nothing else fits, in `Fractal.weight_blocks`; the last one is a fractal's columns by one block of k
-_CHUNKS_N1 = (32, 16, 8, 4)  # n1 of chunks along k to try, beside the most that fit
-_ANY = 1 << 40, 1 << 40  # tiles that stay in a bound
+CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of a chunk of streamed weights; two chunks are live at a time
+LAST_BUDGETS = (8, 4, 2, 1)  # the last resort, in `Fractal.weight_blocks`; 1: a block of k by a fractal's columns
+_CHUNKS_N1 = (32, 16, 8, 4)  # blocks of n to try for chunks along k, besides the largest number that fits
+_ANY = 1 << 40, 1 << 40  # limits of tiles that stay, if there is no limit
 RANKING_SIZE = 64  # size of a ranking, best estimates first
-CHUNK_POINTS = 4  # points of every chunk in a ranking, whatever others have
+CHUNK_POINTS = 4  # points of every chunk that a ranking always has
 
 
 @njit(cache=True)
@@ -64,7 +64,7 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
         return points[_least(points[:, 0], limit)]
     ms, ns, ks = tile_axes(shape, cost)
     all_n, all_k = [n_side(shape, cost, n) for n in ns], [k_side(shape, cost, k) for k in ks]
-    fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
+    fewest_steps = np.empty(ks.shape[0], np.int64)  # per k: fewest steps of it and all smaller ones
     for j in range(ks.shape[0]):
         fewest_steps[j] = all_k[j][1] if j == 0 else min(fewest_steps[j - 1], all_k[j][1])
     weights = int(closed_form.b_cycles(cost, shape.n1 * shape.k1))
@@ -120,7 +120,8 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
 
 @njit(cache=True)
 def _least(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Indices of the least values, in order; of equal ones the earlier.  numba's own sorts take longer to compile than all else here."""
+    """Indices of the smallest values, in order, the earlier one of equal values.  numba's own sorts take longer to compile than the other
+    kernels."""
     order, used = np.empty(limit, np.int64), 0
     for i in range(values.shape[0]):
         position = used
@@ -137,7 +138,7 @@ def _least(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 @njit(cache=True)
 def _of_panels(shape: Shape, cost: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Points of a shape with zeros beside its groups, int64 [p, 7] as `_ranked` has them, and the work of CUBE and MTE1 on each."""
+    """Points of a shape with zero blocks beside its groups, int64 [p, 7] as in `_ranked`, and the work of CUBE and MTE1 for each point."""
     ms, ns, ks = tile_axes(shape, cost)
     panels = [closed_form.panels_between(cost, shape.needed, shape.n1, shape.k1, n, k, shape.cut) for n in ns for k in ks]
     table, worked, used = np.empty((2 * len(ms) * len(panels), 7), np.int64), np.empty(2 * len(ms) * len(panels), np.int64), 0
@@ -156,7 +157,7 @@ def _of_panels(shape: Shape, cost: Cost) -> tuple[NDArray[np.int64], NDArray[np.
 
 @njit(cache=True)
 def _least_work(shape: Shape, cost: Cost) -> NDArray[np.int64]:
-    """Point with the least work of CUBE and MTE1, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
+    """Point with the least work of CUBE and MTE1, [7] as in `_ranked`; among equal ones the best by estimate, then the last."""
     if shape.needed.size:
         points, worked = _of_panels(shape, cost)
         i = 0
@@ -190,9 +191,9 @@ def _least_work(shape: Shape, cost: Cost) -> NDArray[np.int64]:
 
 @njit(cache=True)
 def _points(shape: Shape, cost: Cost, chunks: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Best points of every chunk of weights, int64 [n, 7] as `_ranked` has them, and each one's rank in its chunk.
+    """Best points of every chunk of weights, int64 [n, 7] as in `_ranked`, and the rank of each point within its chunk.
 
-    shape: with all weights as one chunk.  The point with the least work of a chunk has rank 0.
+    shape: shape with all weights as one chunk.  Rank 0 is the point with the least work.
     """
     rows = (limit + 1) * chunks.shape[0]
     points, place, count = np.empty((rows, 7), np.int64), np.empty(rows, np.int64), 0
@@ -221,11 +222,11 @@ def _points(shape: Shape, cost: Cost, chunks: NDArray[np.int64], limit: int) -> 
 
 
 def _rank(shape: Shape, cost: Cost, chunks: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Best points in any of these chunks of weights, int64 [<= limit, 7], as `_ranked` has them.  shape: with all weights as one chunk.
+    """Best points over all given chunks of weights, int64 [<= limit, 7], as in `_ranked`.  shape: shape with all weights as one chunk.
 
-    The best few of every chunk are among them, and the one with its least work: the estimate is of engines side by side, and under
-    contention the chunks count, and the work that remains after the last load.  Of equal estimates the larger chunk, whose bursts are
-    longer.
+    The best few points of every chunk are always included, and the point with the least work.  The estimate assumes that engines run side
+    by side; under contention the number of chunks matters too, and the work after the last load.  Between equal estimates the larger chunk
+    wins, because its bursts are longer.
     """
     points, place = _points(shape, cost, chunks[np.argsort(-chunks[:, 0] * chunks[:, 1], kind="stable")], limit)
     order = np.argsort(points[:, 0], kind="stable")
@@ -323,7 +324,7 @@ def conv_tiling(
 def narrow_tiling(
     target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvTiling, ub_blocks: int
 ) -> ConvTiling | None:
-    """Best tiling by estimate whose tile of results takes at most `ub_blocks` blocks of UB, with the same weights; None without one."""
+    """Best tiling by estimate whose result tile takes at most `ub_blocks` blocks of UB, with the same weights; None if there is none."""
     resident, direct = tiling.weights == "resident", to_l1 and writes_l1(target_graph.machine)
     chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
     point = _narrower(target_graph.machine, int(target_graph.type_of(spec.reads[0])), layer_of(spec), rows, direct, chunk, ub_blocks)
@@ -352,9 +353,9 @@ def tiling_rank(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: boo
 
 
 def least_tail_rank(target_graph: TargetGraph, spec: ConvSpec, rows: int, to_l1: bool) -> int:
-    """Rank of the tiling of resident weights with the least work after their last load: the smallest last tile along n.
+    """Rank of the tiling of resident weights with the least work after the last load of weights: the smallest last tile along n.
 
-    Of equals the best by estimate.  With tiles of pixels as the outer loop, all of n remains.
+    Among equal ones, the best by estimate.  With pixel tiles as the outer loop, all of n comes after the last load.
     """
     _, _, _, m, n, _, n_outer = _ranking(target_graph, spec, rows, to_l1, True, 0, RANKING_SIZE).T
     last = (spec.n1 - 1) % n + 1

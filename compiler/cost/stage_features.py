@@ -47,8 +47,9 @@ def stage_features(
 ) -> NDArray[np.float64] | list[float]:
     """Stage features of an operator of a segment, [(*STAGE_SUMS, *STAGE_MEANS)].
 
-    heights: (rows, blocks of an image with so many).  images: of which so many
-    `together` load weights once.  on_chip: which operands the segment produces; inside: whether its result stays.
+    heights: (rows, number of blocks per image with that many rows).  images: number of images.  together: images that share one load of
+    weights.
+    on_chip: per operand, whether the segment produces it.  inside: whether the result stays on chip.
     """
     target_graph, spec = kind.target_graph, kind.spec
     rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images

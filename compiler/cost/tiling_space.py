@@ -38,16 +38,17 @@ from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
 
-_SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes to try, and into how many parts to cut an axis
-_OVERLAP = 2  # a quarter of the work of CUBE and MTE1 counts beside that of the busiest engine
+_SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes to try, and numbers of parts to cut an axis into
+_OVERLAP = 2  # share of the other engine's work (CUBE or MTE1) that adds to the busiest engine's: a quarter
 
 
 class Shape(NamedTuple):
-    """Convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group.
+    """Convolution on one block, as the estimate sees it.  n1, k1: blocks of one chunk of weights; each group has `chunks_n` x `chunks_k`
+    chunks.
 
-    ub_blocks: room in UB for one tile of results, on its way out or as a residual; 0 if none goes through it.
-    n1_step: tiles along n1 are multiples of it.  cut: ends of IM2COL along k (`ir.im2col`).  needed: of all chunks of a group
-    (`target.zero_blocks`).  l0: how long tiles stay in L0.
+    ub_blocks: blocks of UB for one tile of results or of a residual; 0 if no tile passes through UB.
+    n1_step: tiles along n1 are multiples of it.  cut: ends of IM2COL along k (`ir.im2col`).  needed: needed blocks of a whole group
+    (`target.zero_blocks`).  l0: which tiles stay in L0, and how long.
     """
 
     pixels: int
@@ -67,10 +68,10 @@ class Shape(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Properties of a convolution that its tilings depend on, apart from its block: equal layers share their ranking.
+    """Properties of a convolution, besides its block, that decide its tilings: equal layers share one ranking.
 
-    columns: blocks of per-channel data of FIXPIPE.  n1_step, result_lanes: see `ConvSpec`.  residual: tiles of results that a tile of it is
-    at least as large as; 0 without one.  l0: how long tiles stay in L0.  deep: the most blocks of k of a chunk of weights.
+    columns: blocks of FIXPIPE's per-channel data.  n1_step, result_lanes: see `ConvSpec`.  residual: least size of a residual tile in
+    result tiles; 0 without a residual.  l0: which tiles stay in L0, and how long.  deep: most blocks of k in a chunk of weights.
     """
 
     out_w: int
@@ -129,7 +130,7 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
 
 @njit(cache=True)
 def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
-    """Tile sizes along one axis: all small ones, then those that cut `limit` into equal parts, rounded up; times `unit`."""
+    """Tile sizes along one axis, times `unit`: all small sizes, then those that cut `limit` into equal parts, rounded up."""
     sizes = np.empty(len(_SMALL) + _PARTS, np.int64)
     for i, size in enumerate(_SMALL):
         sizes[i] = min(size, limit)
@@ -146,7 +147,7 @@ def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
 
 @njit(cache=True)
 def is_legal(shape: Shape, cost: Cost, tile_m: int, tile_n: int, tile_k: int) -> bool:
-    """Whether tiles fit their halves of L0 and their slot of UB, and partial sums all of L0C."""
+    """Whether tiles fit half of L0A, L0B and L0C and their slot of UB, and partial sums fit all of L0C."""
     a, b, sums = l0_blocks(cost.weight_blocks, cost.sum_blocks, tile_m, tile_n, tile_k)
     if a > cost.half_a or b > cost.half_b or sums > cost.half_c:
         return False
@@ -157,7 +158,7 @@ def is_legal(shape: Shape, cost: Cost, tile_m: int, tile_n: int, tile_k: int) ->
 
 @njit(cache=True)
 def largest_k(cost: Cost, tile_m: int, tile_n: int) -> int:
-    """The largest k whose tiles fit beside those of m and n."""
+    """Largest tile along k that fits together with the given tiles along m and n."""
     return min(cost.half_a // tile_m, cost.half_b // (tile_n * cost.weight_blocks))
 
 
@@ -232,7 +233,7 @@ def block_cycles(
 
 @njit(cache=True)
 def side_by_side(shape: Shape, cost: Cost, cube: int, moves: int, products: int, fill: int, fix: int, drain: int) -> int:
-    """Estimate of all chunks; cube, moves, products, fix: of one."""
+    """Estimate for all chunks.  cube, moves, products, fix: of one chunk."""
     # partial sums that fill L0C leave no second slot: every chunk of n drains before the next one starts
     stalls = drain * (shape.chunks_n if shape.chunks_k > 1 else 1)
     # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency
@@ -247,7 +248,7 @@ def side_by_side(shape: Shape, cost: Cost, cube: int, moves: int, products: int,
 def work_of_panels(
     shape: Shape, cost: Cost, along_m: tuple[int, int, int, int], panels: Panels, n_outer: int, stay: tuple[bool, bool]
 ) -> tuple[int, int, int]:
-    """Busy cycles of CUBE and MTE1 for groups with zeros beside them, and products: one chunk's share."""
+    """Busy cycles of CUBE and MTE1, and number of products, for groups with zero blocks beside them: share of one chunk."""
     tiles_m, steps_m, pixels, _ = along_m
     chunks, products = shape.chunks_n * shape.chunks_k, tiles_m * panels.panels
     loads_a, of_a, loads_b, of_b = count_loads(panels, tiles_m, n_outer, stay)
@@ -260,7 +261,7 @@ def work_of_panels(
 def block_cycles_of_panels(
     shape: Shape, cost: Cost, tile_m: int, tile_n: int, tile_k: int, panels: Panels, n_outer: int
 ) -> tuple[int, int]:
-    """Estimate of a point for groups with zeros beside them, and cycles of CUBE and MTE1 together on a chunk."""
+    """Estimate of a point for groups with zero blocks beside them, and cycles of CUBE and MTE1 together on one chunk."""
     along_m, tiles_n = m_side(shape, cost, tile_m), n_side(shape, cost, tile_n)[0]
     stay = tiles_stay(
         along_m[0],
@@ -359,7 +360,7 @@ def estimate(machine: Machine, shape: Shape, points: NDArray[np.int64]) -> NDArr
 def engine_cycles(machine: Machine, shape: Shape, n1: int, k1: int, points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Busy cycles of CUBE, MTE1 and FIXPIPE on the block, int64 [p, 3], rounded down.
 
-    n1, k1: of all chunks together, so that the smaller last one is counted exactly.
+    n1, k1: blocks of all chunks together, so that the smaller last chunk is counted exactly.
     """
     cycles: NDArray[np.int64] = _engines(shape, cost_of(machine, shape.dtype, shape.to_l1), n1, k1, points)
     return cycles

@@ -36,7 +36,7 @@ def weights_multiplied(spec: ConvSpec) -> int | None:
 
 
 def find_group_structure(target_graphs: Iterable[TargetGraph]) -> GroupStructure | None:
-    """Group structure of a model's subgraphs; None without such convolutions."""
+    """Group structure of a model's subgraphs; None if no convolution has groups that leave planes partly empty."""
     structure = GroupStructure(0, 0, 0)
     for target_graph in target_graphs:
         for spec in target_graph.operators:

@@ -1,5 +1,5 @@
-"""Result of every stage of the compiler as text: a line per thing, so that two texts can be compared with `diff`.
+"""Text of every stage's result: one line per entry, so that `diff` can compare two texts.
 
-`compiler.compiler_stages` names the function of each stage, which makes lines without ends of its result, since a name may hold one.
-An address is in blocks of 32 bytes and looks like those of records, `L1[640]`; ranges are half-open, `0:5`.
+`compiler.compiler_stages` names the function of each stage.  Its lines have no line ends, because a name may contain one.
+Addresses are in blocks of 32 bytes and look as in records, `L1[640]`; ranges are half-open, `0:5`.
 """

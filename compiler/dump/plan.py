@@ -1,4 +1,4 @@
-"""A plan: what it was made for, and a line for every segment and every operator."""
+"""Text of a plan: its model and machine, then a line per segment and per operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TEXTS = {key: text for key, field in SegmentPlan.model_fields.items() for text 
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """All keys of the plan; those at their default too, but for passes, names that are none, and tilings' `constants` and columns."""
+    """All keys of the plan, defaults included; left out are passes of 1, empty names, and the tilings' default `constants` and columns."""
     lines = [f"plan {plan.digest} version {plan.version}"]
     lines += aligned([["model", plan.model], ["machine", plan.machine], ["dtype", plan.dtype]])
     pieces = {sum(before.segments for before in plan.pieces[:k]): piece for k, piece in enumerate(plan.pieces)}

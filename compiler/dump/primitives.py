@@ -1,4 +1,4 @@
-"""The schedule of an operator as text, in the words of schedule languages, and back to its tiling.
+"""Schedule of an operator as text, in the vocabulary of schedule languages (TVM, Halide), and the parser back to a tiling.
 
 | line                               | says                                                                                     |
 |------------------------------------|------------------------------------------------------------------------------------------|
@@ -6,14 +6,12 @@
 | `x.L0A = cache_read(x.L1, L0A)`     | the reader takes x from a tile in L0A, which is read from its tile in L1                  |
 | `y.UB = cache_write(y, UB)`         | results are made in a tile in UB and moved to y from there                               |
 | `set_scope(x, L1)`                 | x lies in L1 for the whole block: the segment keeps it on chip                           |
-| `m.outer, m.inner = split(m, 512)`  | a loop cut into pieces of 512, the last one what is left                                 |
+| `m.outer, m.inner = split(m, 512)`  | a loop cut into pieces of 512; the last piece may be smaller                              |
 | `reorder(g, m.outer, n.outer, ...)` | the loops, outermost first                                                               |
 | `compute_at(x.L0A, k.outer)`        | a tile is made in that loop; `block`: once per block, `segment`: once for all of them     |
 | `double_buffer(x.L0A)`              | two tiles are live: one is used while the other is filled or drained                     |
 
-`#` begins a comment; blank lines mean nothing.  `parse` takes the text of one operator, in the order in which `to_text` writes it.
-
-A plan as schedule primitives.
+`#` begins a comment; blank lines are ignored.  `parse` takes the text of one operator, with lines in the order of `to_text`.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _AXES = {"CUBE": ("g", "m", "n", "k"), "VECTOR": ("p", "h", "w")}
 
 
 class _Line(NamedTuple):
-    """A statement: `to = name(words)`; number: of its line."""
+    """Statement `to = name(words)`.  number: its line."""
 
     name: str
     words: tuple[str, ...]
@@ -54,13 +52,13 @@ class _Line(NamedTuple):
 
 
 def to_text(machine: Machine, nest: Nest, tiling: Tiling) -> str:
-    """The schedule of one operator; `parse` gives the tiling back (chunks of resident weights, which do nothing, as the whole)."""
+    """Schedule of one operator as text.  `parse` restores the tiling, except chunks of resident weights, which have no effect."""
     loops = _Line("loops", tuple(f"{axis}={extent}" for axis, extent in nest.loops.items()))
     return "".join(f"{line}\n" for line in _lines(loops, [*_declared(machine, nest)], nest.loops, tiling))
 
 
 def parse(text: str, where: str = "schedule") -> Tiling:
-    """The tiling of a text.  Raises `BadInputError` with the line, what it holds and what would be accepted."""
+    """Tiling of a text.  Raises `BadInputError` with the line, its content and what is accepted."""
     given = list(_statements(text, where))
     if not given or given[0].name != "loops":
         raise BadInputError(f"{where}: expected loops(...) first")
@@ -96,7 +94,7 @@ def _declared(machine: Machine, nest: Nest) -> Iterator[_Line]:
 
 
 def _lines(loops: _Line, declared: Iterable[_Line], extents: dict[str, int], tiling: Tiling) -> Iterator[_Line]:
-    """All lines of an operator whose stages are declared."""
+    """All lines of an operator.  declared: its stages."""
     yield loops
     stages: list[str] = []
     for line in declared:
@@ -225,7 +223,7 @@ def _operators(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> list
     strip, out = segment.widest(), []
     for k, tiling in enumerate(segment.plan.tilings):
         spec = strip.target_graph.operators[segment.outline.start + k]
-        fed = int(isinstance(spec, ConvSpec))  # what CUBE is fed with has to come to L1 in any case
+        fed = int(isinstance(spec, ConvSpec))  # operands of CUBE always come through L1
         resident = frozenset(i for i, (in_l1, is_made) in enumerate(strip.residence(k)) if is_made or (in_l1 and i >= fed))
         nest = nest_of(strip.target_graph, spec, strip.blocks.rows(k), resident, strip.blocks.inside[k])
         out.append((spec.name, to_text(target_graph.machine, nest, tiling)))

@@ -1,4 +1,4 @@
-"""Segments as their cores run them: rows of every block, what stays in L1, and every buffer's place."""
+"""Text of segments as cores run them: rows of every block, tensors in L1, and the address of every buffer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _shared(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
 
 
 def _segment(segment: Segment, index: int, shares: list[ScheduledShare], held: PersistentLayout | None) -> Iterator[str]:
-    """shares: those that have something to do.  held: where the program has what lies whole in L1."""
+    """Text of a segment.  shares: cores with work.  held: addresses of persistent tensors of the program."""
     several = len(segment.parts) > 1
     for part in range(len(segment.parts)):
         strips = segment.strips(part)
@@ -143,7 +143,7 @@ def _places(segment: Segment, part: ScheduledShare, held: PersistentLayout | Non
 
 
 def _buffers(target_graph: TargetGraph, operators: tuple[TargetOp, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
-    """By address."""
+    """Buffers in the order of their addresses."""
     addresses = places.l1 if memory == Memory.L1 else places.ub
 
     def order(request: BufferRequest) -> tuple[int, int]:

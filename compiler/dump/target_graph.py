@@ -1,4 +1,4 @@
-"""A unit: what of a model on a machine does not depend on a plan."""
+"""Text of a target graph: the model on a machine, as far as it does not depend on a plan."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _tensor(target_graph: TargetGraph, name: str) -> list[str]:
 
 
 def _runs(numbers: tuple[int, ...]) -> Iterator[str]:
-    """Of numbers that count up."""
+    """Ranges of consecutive numbers."""
     start = 0
     for k in range(1, len(numbers) + 1):
         if k == len(numbers) or numbers[k] != numbers[k - 1] + 1:

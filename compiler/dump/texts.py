@@ -13,7 +13,7 @@ from compiler.plan.plan import Plan
 
 
 class StageText(NamedTuple):
-    """Text of a stage.  piece, levels: which one, where others have another text; else nothing."""
+    """Text of a stage.  piece, levels: subgraph and levels of the text, if others have another text; else empty."""
 
     stage: str
     piece: str
@@ -22,9 +22,9 @@ class StageText(NamedTuple):
 
 
 def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str, str], stages: Sequence[str]) -> Iterator[StageText]:
-    """Texts in the order of the stages, each made when its turn comes, so that a plan that does not fit is shown up to there.
+    """Texts of the stages in order.  Each is made when it is requested, so a plan that does not fit is shown up to the failing stage.
 
-    plans: level -> its plan.  names: of the plans' files, by level, for errors.  Raises `BadInputError`, `InfeasibleError`.
+    plans: level -> plan.  names: level -> name of the plan's file, for errors.  Raises `BadInputError`, `InfeasibleError`.
     """
     levels: dict[str, tuple[str, ...]] = {}
     for level, plan in plans.items():
@@ -50,7 +50,7 @@ def texts_of(opened: LoweredModel, plans: Mapping[str, Plan], names: Mapping[str
 def _of_piece(opened: LoweredModel, stage: CompilerStage, index: int) -> Any:
     if stage.name == "unit":
         return opened.target_graphs[index]
-    # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
+    # one frame, lowered again: weights are released after lowering, and the text has their digests
     return lower(opened.part.pieces[index].npu, opened.digest, opened.part.data)
 
 

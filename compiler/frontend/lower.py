@@ -33,7 +33,7 @@ SUPPORTED: Mapping[str, Handler] = {**HANDLERS, **QUANTISED}
 
 
 def lower(model: ModelProto, digest: str | None = None, data: ExternalData = NO_DATA) -> Graph:
-    """Graph of a model from `load`, rewritten.  data: weights of a hollow model.
+    """Graph of a model from `load`, rewritten.  data: large weights, if `model` is hollow (`onnx_io.large_constants`).
 
     Raises UnsupportedError with the node, its operator and the reason.
     """
@@ -41,7 +41,7 @@ def lower(model: ModelProto, digest: str | None = None, data: ExternalData = NO_
 
 
 def lower_with_report(model: ModelProto, digest: str | None = None, data: ExternalData = NO_DATA) -> tuple[Graph, RewriteReport]:
-    """Graph as from `lower`, and the number of matches of each rewrite.  digest: of the file; by default of `model`."""
+    """Graph as from `lower`, and the number of matches of each rewrite.  digest: digest of the model's file; None: that of `model`."""
     return apply_rewrites(translate_model(model, digest, data))
 
 
@@ -67,11 +67,11 @@ def apply_rewrites(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, 
 def lower_partition(
     model: ModelProto, offload: Offload | None = None, data: ExternalData = NO_DATA, able: MachineCheck | None = None, no_floats: str = ""
 ) -> tuple[tuple[Graph, ...], Partition]:
-    """Graphs of the subgraphs for the NPU, and the partition; unsupported nodes stay on the host.  A hollow model is filled then.
+    """Graphs of the subgraphs for the NPU, and the partition; unsupported nodes stay on the host.
 
-    offload: cost model for subgraphs beside the heaviest; None: only that one.  able: raises for integer graphs that the machine cannot
-    run.  no_floats: reason why it runs no float graph.  Raises AllOnHostError where nothing can run on the NPU, and BadInputError where
-    memory is exhausted.
+    offload: cost model that decides on further subgraphs besides the heaviest; None: only the heaviest.  data: large weights, if `model` is
+    hollow.  able: check that raises for integer graphs that the machine cannot run.  no_floats: reason why the machine runs no float graph,
+    or ''.  Raises AllOnHostError where no node can run on the NPU, and BadInputError where memory is exhausted.
     """
     original = model
     try:

@@ -2,12 +2,13 @@
 
 | array | dtype, shape              | meaning                                                                                           |
 |-------|---------------------------|---------------------------------------------------------------------------------------------------|
-| ddr   | int64 [storages, 5]       | block of image 0; blocks from group to group of images, from plane to plane, from row to row, and   |
-|       |                           | from image to image                                                                               |
-| table | int64 [kept, 8]           | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows, |
-|       |                           | first block of a row, images of a group, whose planes lie beside each other                       |
+| ddr   | int64 [storages, 5]       | block of image 0; strides in blocks: between groups of images, planes, rows, and images of a group
+|
+|       |                           |                                                                                                   |
+| table | int64 [kept, 8]           | first plane, row stride in blocks, slots, rows of the ring (0: no ring), first row of all, all rows, |
+|       |                           | first block of a row, images of a group, whose planes are adjacent                                |
 | slots | int64 [kept, most slots]  | block of L1                                                                                       |
-| rows  | int64 [kept, blocks, 2]   | what lies there in a block                                                                        |
+| rows  | int64 [kept, blocks, 2]   | rows of the tensor in L1 in each block                                                            |
 
 An allocation is the index of a storage among those that are resident in L1; -1: DDR.  An operand is (storage, plane, allocation).
 """
@@ -34,7 +35,8 @@ def place_of(
     allocations: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int,
     iteration: int, member: int,
 ) -> TilePlace:  # fmt: skip
-    """Place of blocks [column, column + width) of a row and the rows behind.  image: a group's number, member: of an image in it."""
+    """Address of blocks [column, column + width) of `row` and later rows.  image: number of a group of images.  member: image within the
+    group."""
     if allocation < 0:
         layout = allocations.ddr[storage]
         base = layout[0] + image * layout[1] + member * layout[4] + plane * layout[2] + row * layout[3] + column

@@ -111,28 +111,28 @@ class TilePlace(NamedTuple):
 @compile_once
 @njit(cache=True)
 def dense(memory: int, base: int, plane: int) -> TilePlace:
-    """A place whose planes are contiguous."""
+    """Address whose planes are contiguous."""
     return TilePlace(memory, base, plane, FAR, 0, FAR, 0)
 
 
 @compile_once
 @njit(cache=True)
 def advance(place: TilePlace, blocks: int) -> TilePlace:
-    """The place that lies `blocks` blocks behind."""
+    """Address `blocks` blocks behind."""
     return TilePlace(place.memory, place.base + blocks, place.plane, place.wrap, place.back, place.width, place.gap)
 
 
 @compile_once
 @njit(cache=True)
 def before_wrap(place: TilePlace, offset: int, length: int) -> int:
-    """How many of `length` blocks from `offset` on come before a ring's end."""
+    """Number of the `length` blocks from `offset` on that lie before the end of a ring."""
     return min(length, place.wrap - offset) if offset < place.wrap else length
 
 
 @compile_once
 @njit(cache=True)
 def side_by_side(place: TilePlace, offset: int, length: int) -> int:
-    """How many of `length` blocks from `offset` on lie side by side."""
+    """Number of the `length` blocks from `offset` on that are contiguous."""
     run = before_wrap(place, offset, length)
     return min(run, place.width - offset % place.width) if place.gap else run
 
@@ -151,9 +151,9 @@ def move(
     out: Code, cursor: int, dtype: int, tag: int, engine: int, source: TilePlace, source_offset: int, target: TilePlace, target_offset: int,
     plane: int, planes: int, length: int,
 ) -> int:  # fmt: skip
-    """`length` blocks of every plane, from an offset in the source to one in the target; cut in two where a ring ends.
+    """Write a move of `length` blocks of every plane, from an offset in the source to one in the target; split in two at the end of a ring.
 
-    plane: the first one, of DDR and L1; UB holds the tile alone.
+    plane: first plane in DDR and L1; UB has only the planes of the tile.
     """
     done = 0
     while done < length:

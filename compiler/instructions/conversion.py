@@ -36,7 +36,7 @@ def stride_blocks(
 
 @njit(cache=True)
 def converts_across(size: int, runs: int) -> bool:
-    """Whether `convert_runs` takes eight blocks of all runs at a time."""
+    """Whether `convert_runs` converts eight blocks of all runs at a time."""
     (across, of_all), (along, of_runs) = repeats_across(size, runs, 1), repeats_along(size, runs)
     return across + of_all * START < along + of_runs * START
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from compiler.instructions.addressing import Allocations, place_of
 from compiler.instructions.builders import Ints, TilePlace, compile_once, inlined
 
-# parities of the double buffers, carried from one operator to the next: of products, of weights that are expanded, and of tiles on VECTOR
+# parities of the double buffers, passed from operator to operator: of products, of expanded weights, of tiles on VECTOR
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
 BY_ITSELF, MADE_BY_READER, FED = range(3)  # of `OperatorJobs.made`
 
@@ -65,10 +65,10 @@ class Work(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Operator k of a segment on block t of an image; iteration: of all blocks of all images.  begins: whether it is
+    """Operator k of a segment on block t of an image.  iteration: index among all blocks of all images.  begins: whether the node is
     the operator's first.
 
-    Where images are worked on together, image is the number of their group, and member that of the image in it."""
+    If images are grouped, `image` is the number of the group, and `member` the number of the image within the group."""
 
     k: int
     t: int
@@ -107,6 +107,6 @@ def locate_result(work: Work, node: Node, row: int) -> TilePlace:
 @compile_once
 @inlined
 def read_table(work: Work, node: Node, index: int, width: int) -> Ints:
-    """Table `index` beside an operator's job."""
+    """Table `index` of an operator; its address is stored behind the operator's job."""
     first, length = work.jobs.lists[node.k, index]
     return work.jobs.numbers[first : first + length].reshape(length // width, width)

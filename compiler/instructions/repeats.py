@@ -20,7 +20,8 @@ START = 6  # repeats that starting a VECTOR instruction is worth, about, on any 
 
 @njit(cache=True)
 def pools_pixelwise(planes: int, pixels: int) -> bool:
-    """Whether pixels of a plane are pooled eight at a time, and the last eight then, as few planes fill no instruction."""
+    """Whether eight pixels of a plane are pooled per instruction, and the last eight again: there are too few planes to fill an
+    instruction."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     by_pixels = planes * (START + pixels // REPEAT_BLOCKS - 1) + groups * (2 * START + REPEAT_BLOCKS + pixels % REPEAT_BLOCKS)
     return pixels >= 2 * REPEAT_BLOCKS and by_pixels < groups * (START + pixels)
@@ -37,7 +38,7 @@ def pool_repeats(planes: int, pixels: int) -> tuple[int, int]:
 
 
 class Way(NamedTuple):
-    """Axes of an instruction.  blocks, repeats: those that its blocks and its repeats go along; the same one: end to end along it."""
+    """Axes of an instruction.  blocks, repeats: axes of its blocks and of its repeats; if equal, repeats continue where the blocks end."""
 
     blocks: int
     repeats: int
@@ -77,6 +78,6 @@ def cheapest_way(inner: int, middle: int, outer: int) -> Way:
 
 @njit(cache=True)
 def by_planes(planes: int, pixels: int) -> bool:
-    """Whether a block for every plane meets the plane's pixels eight at a time; else every pixel meets those of eight planes."""
+    """Whether an instruction takes a block of one plane and eight of its pixels; else it takes one pixel of eight planes."""
     groups = (planes + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS
     return planes * (START + (pixels + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS) <= groups * (START + pixels)

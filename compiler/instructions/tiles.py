@@ -49,7 +49,7 @@ def store_tile(
 
 @njit(cache=True)
 def count_tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int, int, int]:
-    """(tiles, those of a row, rows of a tile) of a block's pixels."""
+    """(tiles, tiles per row, rows of a tile) of a block's pixels."""
     across = (width + tile_columns - 1) // tile_columns
     high = min(tile_rows, rows) if across == 1 else 1
     return (rows + high - 1) // high * across, across, high

@@ -24,7 +24,7 @@ def _one(shape: Axes, ds: Axes, s0: Axes, s1: Axes, s2: Axes, i: int, j: int) ->
 
 @njit(cache=True)
 def _joined(strides: Axes, i: int, first: bool) -> Axes:
-    """Strides after axes i and i + 1 have become one; first: those of axis i count."""
+    """Strides after axes i and i + 1 are joined.  first: keep the stride of axis i, not of i + 1."""
     stride = strides[i] if first else strides[i + 1]
     return (stride, strides[2], 0) if i == 0 else (strides[0], stride, 0)
 

@@ -100,7 +100,8 @@ class Graph:
 
     @cached_property
     def exact(self) -> frozenset[str]:
-        """Float tensors between the host and integers, which need float32: with 11 bits of mantissa some would round to another integer."""
+        """Float tensors that the host converts from or to integers.  They need float32: with 11 bits of mantissa some values would round to
+        another integer."""
         consumers = self.consumers()
         floats = [port.tensor for port in self.inputs if port.tensor not in self.types]
         results = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]

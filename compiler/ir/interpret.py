@@ -15,7 +15,8 @@ from compiler.ir.graph import Graph
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, NDArray[Any]], keep: bool = False) -> dict[str, NDArray[Any]]:
-    """Outputs by ONNX name, in ONNX's shapes.  feeds: inputs likewise.  keep: all tensors instead, name -> (n, c, h, w)."""
+    """Outputs by ONNX name, in ONNX's shapes.  feeds: inputs by ONNX name, in ONNX's shapes.  keep: return all tensors, name -> (n, c, h,
+    w)."""
     values: dict[str, NDArray[Any]] = {}
     for port in graph.inputs:
         dtype = graph.types[port.tensor].dtype if port.tensor in graph.types else np.float32

@@ -216,7 +216,8 @@ def _parts(graph: Graph, names: _Names) -> Parts:
 
 
 def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
-    """Copies before a Concat of inputs that already have a storage: of another Concat, of this one, or of a host input."""
+    """Copies before a Concat of inputs that already have a storage: the storage of another Concat, of the same Concat, or of a host
+    input."""
     placed_roots: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots with a storage
     root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
     shapes, types = dict(graph.shapes), dict(graph.types)

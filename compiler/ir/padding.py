@@ -61,7 +61,7 @@ class _Masks:
                 self.chains |= chains
 
     def _chains(self, name: str) -> set[str] | None:
-        """Chains whose masks give the tensor zeros; None where masks of chains do not suffice."""
+        """Chains whose masks set the padding lanes of the tensor to zero; None if no masks of chains can."""
         types = self.layout.graph.types
         if self.layout.padding[name] <= _zero(types.get(name)):
             return set()
@@ -95,7 +95,7 @@ class _Masks:
         return replace(graph, operators=tuple(operators), shapes=shapes, types=types)
 
     def _copy(self, name: str, copy: str, quantisation: Quantisation | None) -> Operator:
-        """Copy with zeros in padding lanes; of integers a product with 1, whose weights are zero in the other lanes."""
+        """Copy of a tensor with zeros in padding lanes; for integers a product with 1 whose weights are zero in padding lanes."""
         shape = self.layout.graph.shapes[name]
         if quantisation is not None:
             return identity_conv(f"{copy}.copy", name, copy, shape, quantisation)

@@ -52,9 +52,8 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
 
     function: a node of the model-local function `tilefarm.Partition<k>` per subgraph; the body is the subgraph, and the attribute
     `container` is ignored by other runtimes.  Weights stay initialisers of the main graph and are inputs of the function.
-    epcontext: a node com.microsoft::EPContext per subgraph, all containers inside the first one; no body, no weights but those of
-    host nodes.
-    epcontext-external: the same, with the containers in `<name>_tilefarm.bin` beside the file, which is written first.
+    epcontext: a node com.microsoft::EPContext per subgraph, all containers inside the first one; no body, and only the weights of host
+    nodes.  epcontext-external: as `epcontext`, but with the containers in `<name>_tilefarm.bin` beside the file, which is written first.
 
     Models are not changed.  Raises `ContainerError` for a container that cannot be decoded, `BadInputError` where it belongs to another
     model's inputs and outputs or the file would pass 2 GB, `UnsupportedError` for a model that is compiled already.
@@ -317,7 +316,7 @@ def _file(
     shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], data: ExternalData,
     compiled: Sequence[PackedSubgraph],
 ) -> list[Chunk]:  # fmt: skip
-    """All chunks of the file; repeated fields in order.  data: of weights.  compiled: containers excluded from the seal."""
+    """All chunks of the file; repeated fields in order.  data: raw data of weights.  compiled: containers excluded from the seal."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
     for body, stage_nodes in zip(bodies, host.stages[1:], strict=True):
         chunks += _field(ModelProto, "graph", body)

@@ -5,9 +5,9 @@ idle.  A descent does not find it, so this walk also accepts slower placements, 
 
 | array          | shape                           | meaning                                                                  |
 |----------------|---------------------------------|--------------------------------------------------------------------------|
-| first          | int64 [operators × longest + 1] | where the options of the run [start, start + n) begin: at start × longest + n - 1 |
-| option         | int64 [..]                      | their numbers, which equal runs share                                    |
-| cycles, moved  | float64 [options]               | of each option alone, and its loads and stores                           |
+| first          | int64 [operators × longest + 1] | index of the first option of run [start, start + n): at start × longest + n - 1 |
+| option         | int64 [..]                      | numbers of the options of all runs; equal runs share options             |
+| cycles, moved  | float64 [options]               | cycles of the option alone on its cores, and its loads and stores        |
 | cores          | uint64 [options]                | its set of cores                                                          |
 | source, target | int64 [edges]                   | operators, the second reads a result of the first; ascending by the second |
 """

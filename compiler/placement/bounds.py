@@ -11,10 +11,10 @@ from compiler.placement.list_schedule import Widths
 
 @dataclass(frozen=True)
 class Bounds:
-    """Cycles that no placement is below.
+    """Lower bounds of the cycles of every placement.
 
-    path: the longest path, with every segment at its fastest width.  work: the least cycles × cores of all segments, over the cores.
-    bandwidth: all bytes over those that the DDR port moves in a cycle.
+    path: longest path, with every segment at its fastest width.  work: least cycles × cores of all segments, divided by the cores.
+    bandwidth: all bytes, divided by the bytes that the DDR port moves in a cycle.
     """
 
     path: int
@@ -31,7 +31,7 @@ class Bounds:
 
 
 def bounds(dag: Dag, times: Sequence[Widths], cores: int, moved_units: int, port_units_per_cycle: int) -> Bounds:
-    """Bounds of a graph.  times: of each node of `dag` on so many cores.  moved_units: bus units of all nodes, in any unit."""
+    """Bounds of a graph.  times: cycles of each node of `dag` by number of cores.  moved_units: bus units of all nodes, in any unit."""
     fastest = Dag(tuple(min(t.values()) for t in times), dag.successors)
     work = sum(min(width * cycles for width, cycles in t.items()) for t in times)
     return Bounds(fastest.span, -(-work // cores), -(-moved_units // port_units_per_cycle))

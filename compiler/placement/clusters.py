@@ -58,7 +58,7 @@ class _Contracting:
         self.before = {i: set(nodes) for i, nodes in enumerate(dag.predecessors)}
 
     def join(self, source: int, target: int, longest: int | None) -> bool:
-        """Contract the edge between the groups of two nodes; False, and nothing changes, if it may not be."""
+        """Contract the edge between the groups of two nodes.  False, without a change, if a cycle would follow."""
         first, second = self.group[source], self.group[target]
         if first == second or second not in self.after[first] or self._another_way(first, second):
             return False

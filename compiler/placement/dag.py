@@ -33,7 +33,8 @@ def node_set(nodes: Iterable[int]) -> Nodes:
 class Dag:
     """Directed acyclic graph with times.
 
-    times: cycles of each node.  successors: of each node, ascending and larger than it.  Raises ValueError for anything else.
+    times: cycles of each node.  successors: successors of each node, ascending, with larger numbers than the node.  Raises ValueError
+    otherwise.
     """
 
     times: tuple[int, ...]
@@ -106,7 +107,7 @@ class Dag:
 
     @property
     def work(self) -> int:
-        """Cycles of all nodes: what one core takes."""
+        """Total cycles of all nodes: the time on a single core."""
         return sum(self.times)
 
     def components(self, nodes: Nodes) -> tuple[tuple[int, ...], ...]:

@@ -17,7 +17,7 @@ Widths = Mapping[int, int]  # number of cores -> cycles on so many
 
 @dataclass(frozen=True)
 class ListSchedule:
-    """List schedule.  cores, start, finish: of each node, in cycles.  order: of placement, a topological one.  cycles: of all."""
+    """List schedule.  cores, start, finish: for each node, times in cycles.  order: topological order of placement.  cycles: total."""
 
     cores: tuple[tuple[int, ...], ...]
     start: tuple[int, ...]
@@ -34,8 +34,8 @@ def list_schedule(
 ) -> ListSchedule:
     """Place every node on the cores where it finishes first; ties to fewer cores, then to the smaller numbers.
 
-    times: of each node on so many cores.  delay: cycles from a node's end to the start of one that runs on another core.
-    widths: cores of each node, if fixed.  in_order: nodes by number, as one program's streams have them, not by rank.
+    times: cycles of each node by number of cores.  delay: cycles from a node's end to the start of its successor on another core.
+    widths: number of cores of each node, if fixed.  in_order: take nodes by number, as the streams of a program do, instead of by rank.
     """
     free = [0] * cores
     taken: list[tuple[int, ...]] = [()] * len(dag)
@@ -72,9 +72,9 @@ def _sets_of_cores(free: Sequence[int], width: int, near: Sequence[tuple[int, ..
 
 
 def allocate_widths(dag: Dag, times: Sequence[Widths], cores: int) -> tuple[int, ...]:
-    """Number of cores for each node: the narrowest, then wider along the critical path while that is longer than the work per core.
+    """Number of cores for each node.  All begin with the fewest; nodes on the critical path get more while it exceeds the work per core.
 
-    The node that gains most is widened: by cycles × cores, the least added work for the decrease of its time.
+    The node with the best ratio is widened: least added work (cycles × cores) per saved time.
     """
     widths = [min(t) for t in times]
     allowed = [sorted(width for width in t if width <= cores) for t in times]

@@ -45,8 +45,8 @@ def kernel_edges(target_graph: TargetGraph) -> tuple[Ints, Ints]:
 def assign_cores(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:
     """Cores of each group of a stage, whose groups run side by side.
 
-    As many groups as cores or more: the longest first, each on the core with the least work.  Fewer: spare cores go, one group at
-    a time, to the one that takes longest, as far as all of its nodes have times for so many.
+    With at least as many groups as cores, the longest group comes first, each on the core with the least work.  With fewer groups, spare
+    cores go one by one to the group that takes longest, as long as all of its nodes have times for that many cores.
     """
 
     def length(group: Sequence[int], width: int) -> int:

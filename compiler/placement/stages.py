@@ -30,9 +30,9 @@ class Pruning:
 
 @dataclass(frozen=True)
 class StagePartition:
-    """Stages in order, and the cycles of all.
+    """Stages in order, and their total cycles.
 
-    states: visited sets of remaining nodes.  steps: (state, ending) pairs.  measured: stages whose T was measured.
+    states: visited sets of remaining nodes.  steps: (state, ending) pairs.  measured: number of measured stages.
     """
 
     stages: tuple[Stage, ...]
@@ -44,7 +44,7 @@ class StagePartition:
 
 @dataclass
 class States:
-    """Every set that can remain, smallest first (the empty one is number 0), and the steps from each: (the next set, which ending)."""
+    """Every set of remaining nodes, smallest first (number 0 is empty), and the steps from each state: (next state, ending)."""
 
     sets: list[Nodes]
     steps: list[list[tuple[int, int]]]
@@ -59,7 +59,7 @@ def endings(dag: Dag, remaining: Nodes, pruning: Pruning) -> Iterator[Nodes]:
     """Sets that no other node in `remaining` waits for, as large as `pruning` allows, each once."""
     largest = pruning.group_nodes * pruning.groups
     last = sum(1 << node for node in members(remaining) if not dag.after[node] & remaining)
-    todo: list[tuple[Nodes, Nodes, Nodes]] = [(0, last, 0)]  # ending, what may join it, what may not any more
+    todo: list[tuple[Nodes, Nodes, Nodes]] = [(0, last, 0)]  # ending, nodes that may join it, nodes that may not join any more
     while todo:
         ending, free, banned = todo.pop()
         for node in members(free & ~banned):
@@ -75,7 +75,7 @@ def endings(dag: Dag, remaining: Nodes, pruning: Pruning) -> Iterator[Nodes]:
 
 
 def enumerate_states(dag: Dag, pruning: Pruning, most_states: int | None = None, most_steps: int | None = None) -> States | None:
-    """All states and steps; None if there are more than the limits."""
+    """All states and steps; None if there are more than the limits allow."""
     number = {(1 << len(dag)) - 1: 0}
     steps_of: list[list[tuple[Nodes, int]]] = []
     kinds: dict[Nodes, int] = {}

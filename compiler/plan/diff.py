@@ -1,7 +1,7 @@
 """Differences of two plans, segment by segment.
 
-Two plans of the same operators are compared between the borders that both have: where the cuts agree a segment is compared key by key,
-where they do not the run of operators is given with the segments of either side.
+Plans of the same operators are compared between common borders.  Where both have the same segment, it is compared key by key.  Elsewhere
+the difference is the run of operators with the segments of each plan.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class Change:
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """keys: of the plans themselves (what they were made for).  operators: names that only one side has, or () where they are the same.
+    """Differences of two plans.  keys: differing keys of the plans themselves, as their model and machine.  operators: names that only one
+    plan has; () if both have the same.
 
-    order: the same names, in another order.  changes: () where the operators differ.
+    order: names in different order.  changes: differing segments; () if the operators differ.
     """
 
     keys: Mapping[str, tuple[Any, Any]]

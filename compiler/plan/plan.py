@@ -1,7 +1,7 @@
 """Plan: the genome, and the schedule file that a user exports, reads, edits and compiles again to the same bytes.
 
-A plan cuts the operators, in a topological order, into segments.  A segment runs in `blocks` blocks of rows; what lies between its
-operators stays in L1, block by block, with the halo recomputed or cached; what leaves it is written to DDR.
+A plan cuts the operators, in a topological order, into segments.  A segment runs in `blocks` blocks of rows.  Tensors inside a segment
+stay in L1, block by block, and their halo is recomputed or cached.  Tensors that leave a segment are written to DDR.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
 MAX_IMAGES = 1024  # of a block
 MAX_AHEAD_KIB = 1 << 16
-MAX_LOOKAHEAD = 1 << 12  # records of an engine; windows of all engines are kept in order
-LOOKAHEAD = 128  # as far as anything much is gained
-MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
+MAX_LOOKAHEAD = 1 << 12  # records of an engine; the windows of all engines are kept sorted
+LOOKAHEAD = 128  # longer ones gain little
+MAX_PREFETCH = 4  # slots: with more, a load waits for the bus and not for a slot
 Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
 CoreNumber = Annotated[int, Field(ge=0, lt=MAX_CORES)]
@@ -54,7 +54,7 @@ class _Gene(BaseModel):
 
 
 def _unless(default: Any) -> Any:
-    """A key that is not written at its default: plans that do not need it are spelt, and have the digest, as if there were no such key."""
+    """Key that is not written at its default.  So a plan that does not use the key has the text and digest of a version without it."""
     return Field(default=default, exclude_if=partial(eq, default))
 
 
@@ -71,10 +71,10 @@ Constants = Literal["resident", "streamed"]
 class ConvTiling(_Gene):
     """Tiling of a convolution or matrix product on one block.
 
-    weights: `resident` loads all of them once for the segment, `streamed` loads chunks of chunk_n1 x 16 channels by chunk_k1 blocks
-    for every block.  Of a product of two tensors the right one is what weights are: whole in L1, or in chunks.  tile_m pixels (a multiple
-    of 16), tile_n1 x 16 channels, tile_k1 blocks of C0 go through L0 at a time.
-    order: which of m and n is the outer loop.  constants: the bias, all of it for the segment or a chunk of channels at a time.
+    weights: `resident` loads all weights once per segment, `streamed` loads chunks of chunk_n1 x 16 channels by chunk_k1 blocks
+    for every block.  In a product of two tensors the right operand counts as weights.  One tile in L0 has tile_m pixels (a multiple
+    of 16), tile_n1 x 16 channels and tile_k1 blocks of C0.
+    order: the outer loop, m or n.  constants: the whole bias once per segment, or a chunk of channels at a time.
     """
 
     kind: Literal["conv"] = "conv"
@@ -89,10 +89,10 @@ class ConvTiling(_Gene):
 
 
 class VectorTiling(_Gene):
-    """Tiling of a vector operator on one block: planes and (output) rows that are in UB at a time.
+    """Tiling of a vector operator on one block: a tile in UB has tile_planes planes and tile_rows output rows.
 
-    tile_columns: 0 for whole rows, else so many columns of one row.  constants: all of them for the segment, or those of a tile's planes.
-    fed: what a tile of a pool reads comes to UB as the convolutions before make it, and lies nowhere else (`segment.pool_fusion`).
+    tile_columns: 0 for whole rows, else the columns of a tile of one row.  constants: all once per segment, or those of a tile's planes.
+    fed: a pool reads tiles in UB directly from the convolutions before it; its input is stored nowhere else (`segment.pool_fusion`).
     """
 
     kind: Literal["vector"] = "vector"
@@ -123,29 +123,29 @@ class VectorShare(_Gene):
 
 
 class SegmentPlan(_Gene):
-    """operators: names, in the order in which they run.
+    """Segment.  operators: names, in execution order.
 
-    blocks: of output rows.  images: of a block, which then is all rows of each (`segment.batch_tiles`).
-    columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
-    columns of its own (`segment.strips`).
-    prefetch: slots per loaded tensor.  spread: buffers take the places that have been free for the longest time, where that fits, so that
-    loads need not wait for the last reads there (`segment.allocator`).  ahead_kib: so much of its weights the segment loads before its
-    first tensor (`codegen.weight_prefetch`). lookahead: of how many records an engine takes the one that can begin first
-    (`schedule.list_scheduler`); 1: all in their order. overtake: whether loads are among them; else they stay in their order.  urgent: of
-    those that can begin, whether the one with the longest chain behind it goes first; else the one that was emitted first. same_end:
-    whether it fills L1 and UB from the end from which the segment before it on its core does; else from the other end, so that its first
-    loads need not wait for the last reads of that one. window: slots per intermediate, or a slot for every block.  sliding: ready blocks of
-    the window are list-scheduled (`schedule.sliding_window`); else block comes after block and operator after operator.  Of passes over
-    results a window of more than one has products of the next pass made before those of this one that wait for VECTOR. passes: in how many
-    runs the channels that one of its products sums over are made and summed up, one run after the other (`segment.channel_splits`).
-    input_passes: the same of channels that it loads. halo: per operator, whether rows of what it reads that the previous block had as well
-    are made or loaded again, or stay in L1; () is `recompute` for all. cores: where it runs.  split: `rows` deals its iterations (every
-    block of every image) to them in nearly equal runs; `channels` gives each of them all iterations of a nearly equal run of its operators'
-    output channels (`segment.core_channels`). shared: tensors that it reads from the memory that all cores share, and writes there, in
-    place of DDR; all segments that have one of them from or for another name it.  staged: operators whose weights come there once, and from
-    there to every core and block. held: tensors that lie whole in L1 from the first segment that makes them to the last that reads them, in
-    place of DDR; all segments that make or read one name it, and all of them run on one core (`segment.persistent`). on_vector: depthwise
-    convolutions of which VECTOR makes the first channels, beside the matrix unit (`segment.engine_split`).
+    Blocks.  blocks: blocks of output rows.  images: images per block, each with all of its rows (`segment.batch_tiles`).
+    columns: strips of output columns, run one after the other, each in all blocks of all images, with a halo of columns (`segment.strips`).
+    halo: per operator, input rows that two blocks share: recomputed or loaded again, or cached in L1; () is `recompute` for all.
+    passes: passes over the channels that a product sums over, run one after the other (`segment.channel_splits`).
+    input_passes: passes over channels of loaded inputs.
+    Buffers.  prefetch: slots per loaded tensor.  window: slots per intermediate tensor, or one slot per block.
+    spread: if possible, a buffer takes the address that has been free longest, so that loads need not wait for its last reads
+    (`segment.allocator`).  same_end: fill L1 and UB from the same end as the previous segment on the core; else from the other end, so that
+    its first loads need not wait for the previous segment's last reads.
+    Order.  ahead_kib: KiB of weights that are loaded before the first tensor (`codegen.weight_prefetch`).
+    lookahead: each engine picks from so many records the one that can begin first (`schedule.list_scheduler`); 1: in order.
+    overtake: loads are reordered too.  urgent: among ready records, the longest chain of successors comes first; else the first emitted.
+    sliding: ready blocks of the window are list-scheduled (`schedule.sliding_window`); else operator by operator, block by block.
+    With passes over results and a window above 1, products of the next pass precede those of this pass that wait for VECTOR.
+    Cores.  cores: cores of the segment.  split: `rows` divides the iterations (every block of every image) among the cores; `channels`
+    gives each core all iterations of a part of the output channels (`segment.core_channels`).  on_vector: depthwise convolutions whose
+    first channels VECTOR computes, beside the matrix unit (`segment.engine_split`).
+    Memories.  shared: tensors that are in the shared memory instead of DDR; all segments that read or write one must name it.
+    staged: operators whose weights are copied to the shared memory once, and loaded from there by every core and block.
+    held: tensors that stay whole in L1 from the first segment that writes them to the last that reads them; all segments that write or read
+    one must name it, and run on one core (`segment.persistent`).
     """
 
     operators: tuple[str, ...]
@@ -207,7 +207,7 @@ class SegmentPlan(_Gene):
 
     @property
     def label(self) -> str:
-        """Its operators, as messages and texts call it."""
+        """Names of its operators in messages and dumps."""
         names = self.operators
         return names[0] + (f"..{names[-1]}" if len(names) > 1 else "")
 
@@ -228,12 +228,12 @@ class SegmentPlan(_Gene):
 
     @property
     def dealt(self) -> int:
-        """To how many cores its iterations are dealt."""
+        """Number of cores that share the iterations."""
         return len(self.cores) // self.channels
 
     @cached_property
     def key(self) -> str:
-        """Canonical JSON: what the code of a share of the segment depends on, but for the end of L1."""
+        """Canonical JSON of all that a share's code depends on, except the end of L1."""
         return self.model_dump_json(exclude={"cores", "same_end"})
 
     def __copy__(self) -> Self:
@@ -251,9 +251,9 @@ class SubgraphPlan(_Gene):
 
 
 class Plan(_Gene):
-    """version, what it was made for, and the segments in order.
+    """Plan: version, model and machine, and the segments in order.
 
-    pieces: where the model runs in several; the segments are those of the first piece, then those of the second, ...
+    pieces: number of segments of each subgraph, if there are several; segments are in the order of the subgraphs.
     """
 
     version: Literal[1] = PLAN_VERSION
@@ -271,7 +271,7 @@ class Plan(_Gene):
         return self
 
     def piece(self, number: int) -> Plan:
-        """The plan of one piece alone."""
+        """Plan of a single subgraph."""
         if not self.pieces:
             return self
         first = sum(piece.segments for piece in self.pieces[:number])

@@ -1,7 +1,7 @@
 """Choice of persistent tensors: the cut tensors of a genome that are held in L1, by predicted or measured cycles of its segments.
 
-Tensors that save most bytes of DDR for their blocks of L1 come first.  With less of L1 left, a segment may need more blocks or fewer
-slots: of these ways it gets the one with the fewest predicted cycles.
+Tensors that save most bytes of DDR per block of L1 come first.  With less free L1, a segment may need more blocks or fewer slots; the
+way with the fewest predicted cycles is taken.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _COUNTS = 2  # of larger block counts that are tried
 
 
 def choose_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
-    """Genome with those of its cut tensors held that make the segments of their lives faster by prediction.
+    """Genome that holds cut tensors where that makes the segments of their lifetime faster by prediction.
 
-    passes: whether segments whose weights do not stay in L1 may be in passes.
+    passes: whether segments with streamed weights may be split into passes.
     """
     trials = _Trials(target_graph, genome, cycles, passes)
     choice = trials.nothing
@@ -41,10 +41,11 @@ def choose_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycl
 
 
 def choose_by_measure(target_graph: TargetGraph, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
-    """Genome with those of its cut tensors held that make the segments of their lives, and the next one, faster as measured.
+    """Genome that holds cut tensors where that makes the segments of their lifetime, and the next one, faster as measured.
 
-    Tensors without a common segment are tried in one program: each is judged by its own segments.  The choice by prediction, and as many
-    tensors as fit, are measured too; the fastest program wins.  No segment is in passes for that: see `choose_by_prediction`.
+    One program tries several tensors without common segments: each tensor is judged by its own segments.  The choice by prediction is
+    measured too, and so is the one that holds as many tensors as fit; the fastest program wins.  No segment is in passes (see
+    `choose_by_prediction`).
     """
     trials = _Trials(target_graph, genome, cycles, passes=False)
     choice, fastest = trials.nothing, measure(trials.genome(trials.nothing))
@@ -80,7 +81,7 @@ class _Choice(NamedTuple):
 
 
 class _Trials:
-    """Cut tensors of a genome, and predicted cycles of genes in the L1 space that held tensors leave; None if they do not fit."""
+    """Cut tensors of a genome, and predicted cycles of genes in the L1 space beside held tensors; None if a gene does not fit."""
 
     def __init__(self, target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool) -> None:
         self.target_graph, self.cycles, self.passes = target_graph, cycles, passes
@@ -129,7 +130,7 @@ class _Trials:
             self._known.update(zip(raws, self.cycles(list(raws.values())), strict=True))
 
     def _first(self, gene: Gene, space: Space) -> tuple[Gene, Space]:
-        """First pair among those that differ in their position only: equal layers have equal ways."""
+        """First pair among those that differ only in position: equal layers have equal ways."""
         storages, beside = space
         run = self.target_graph.operators[gene.start : gene.stop] if storages else ()
         touched = dict.fromkeys(tensor_slice.storage for spec in run for tensor_slice in (*spec.reads, spec.y))
@@ -139,7 +140,7 @@ class _Trials:
 
 
 def _disjoint_tensors(numbers: Sequence[int], tensors: Sequence[CutTensor]) -> list[int]:
-    """First tensor of these, and later ones that share no segment with any before them."""
+    """The first of the given tensors, and each later one that shares no segment with those before it."""
     batch, busy = list[int](), set[int]()
     for number in numbers:
         segments = range(tensors[number].birth, tensors[number].death + 2)
@@ -164,7 +165,7 @@ def _of_life(cycles: NDArray[np.int64], tensor: CutTensor) -> int:
 
 
 def _ways(target_graph: TargetGraph, gene: Gene, space: Space, passes: bool) -> list[Gene]:
-    """Ways of the gene that fit: itself, the fewest larger block counts, and passes if weights do not stay."""
+    """Ways to fit the gene: the gene itself, the fewest larger block counts, and passes if weights are streamed."""
     plan = decode(target_graph, gene, *space)
     more = passes and (plan is None or reloads_weights(target_graph, plan, gene.start))
     return [*_in_more_blocks(target_graph, gene, space), *(shrink_by_passes(target_graph, gene, space) if more else ())]

@@ -1,7 +1,7 @@
-"""Quick cost guesses: cycles of every run of operators as a segment, in every way, from the cycles of its operators alone.
+"""Quick cost guesses: cycles of every run of operators as one segment, in every way, from the cycles of single operators.
 
-A guess only selects the segments that deserve an estimate (`planner.segmentation`): it adds up engines and bytes of operators alone,
-without their loads and stores between each other, and checks L1 roughly.  So thousands of runs cost one kernel and no decoded plans.
+A guess only selects the segments that deserve an estimate (`planner.segmentation`).  It adds up engine cycles and bytes of single
+operators, without loads and stores between them, and checks L1 roughly.  So thousands of runs cost one kernel call and no decoded plans.
 
 | name   | shape        | meaning                                                                    |
 |--------|--------------|----------------------------------------------------------------------------|
@@ -34,8 +34,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
 _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
-# blocks of its result, of its weights in L1 and in DDR, and of inputs that no operator produces; rows of its result, those that blocks
-# of its readers share, and those that are read at all; storages of its result and of its main input; `most_blocks`
+# result blocks; weight blocks in L1 and in DDR; blocks of inputs from outside; result rows; rows shared with blocks of readers; rows that
+# are read at all; storage of the result and of the main input; `most_blocks`
 _RESULT, _WEIGHTS, _STORED, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN, _MOST = range(10)
 
 
@@ -90,7 +90,7 @@ def operator_table(target_graph: TargetGraph) -> OperatorTable:
 
 
 def single_operator_cycles(target_graph: TargetGraph, structures: Structures, ways: Sequence[Gene]) -> Floats:
-    """`cycles` of every operator alone, float64 [ways, n, 6].  ways: genes of any position."""
+    """`cycles` of every single operator, float64 [ways, n, 6].  ways: genes of any position."""
     cycles_of: dict[str, Floats] = {}
     out = np.full((len(ways), len(target_graph.operators), len(_OF_ALONE)), np.inf)
     rows = rows_needed(target_graph)
@@ -114,7 +114,7 @@ def single_operator_cycles(target_graph: TargetGraph, structures: Structures, wa
 def guess_run_cycles(
     target_graph: TargetGraph, table: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]
 ) -> Floats:
-    """Guessed cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator and has length l + 1.
+    """Guessed cycles, float64 [levels, ways, n, lengths]; entry l is the run of length l + 1 that ends with the operator.
 
     Infinite for a run that is not expected to fit.
     """

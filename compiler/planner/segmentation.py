@@ -1,9 +1,9 @@
 """Segmentation by prediction: for every level the cheapest cover of the operators by predicted segments.
 
-A guess (`planner.run_costs`) of all runs in all ways tells which of them may lie on a shortest path.  Only those are decoded, so that
-they fit for certain, and predicted from their features.  A prediction replaces the guess, until the whole shortest path is predicted: a
-lazy shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), except that guesses may be too high.  Guesses are scaled to the predictions:
-those of a model may be a third higher, and then nearly all runs would be decoded.
+A guess for every run in every way (`planner.run_costs`) selects the runs that may lie on a shortest path.  Only those are decoded, so that
+they are sure to fit, and predicted from their features.  A prediction replaces the guess, until the whole shortest path is predicted: a
+lazy shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), except that guesses may be too high.  Guesses are scaled to the predictions,
+which may be a third lower; unscaled guesses would make nearly all runs be decoded.
 
 A measurement replaces a prediction in the same way, so measuring the segments on the shortest path soon gives a path of measured ones.
 
@@ -45,15 +45,15 @@ Progress = Callable[[str], None]  # reports progress as a line of text
 
 
 Predict = Callable[[Floats, Sequence[str]], Floats]
-"""Raw features, float64 [n, F], of segments that run alone, and levels, to cycles [n, levels]."""
+"""Predictor: raw features float64 [n, F] of segments that run alone, and level names -> cycles [n, levels]."""
 
 BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)
-_WIDE = (1, 2, 4)  # blocks where channels are split
-_FEW = 2  # ways of a run to predict at a time, the best guesses first
-_LOW = 0.1  # share of predictions below their scaled guess; lower: more runs are predicted, and few of those are on shorter paths
-_MOST = 2.0  # limit of the scale: a predictor may give other figures than cycles
-_MADE_AGAIN = 6  # operators of the longest run whose halos may be recomputed rather than cached
-_FILL = 4  # engines wait at a segment's borders: as long as 1/4 of L1 takes to load, without contention
+_WIDE = (1, 2, 4)  # numbers of blocks if channels are split
+_FEW = 2  # ways of a run that are predicted at a time, best guesses first
+_LOW = 0.1  # least ratio of a prediction to its scaled guess; a lower one predicts more runs, few of which are on shorter paths
+_MOST = 2.0  # largest scale: a predictor may have a unit other than cycles
+_MADE_AGAIN = 6  # most operators of a run whose halos may be recomputed instead of cached
+_FILL = 4  # engines wait at a segment's borders for 1/4 of the time that loading all of L1 takes, without contention
 
 
 def estimate_predictor(target_graph: TargetGraph) -> Predict:
@@ -84,11 +84,11 @@ def cheapest_segmentations(
 
 
 class SegmentationSearch:
-    """Search for covers of a model by runs of operators with predicted or measured prices.  levels: those of one grant.
+    """Search for covers of a model by runs of operators with predicted or measured prices.  levels: levels with the same grant.
 
-    guess: float64 [levels, ways, operators, lengths] (`planner.run_costs`); infinite if a way is predicted or does not fit.
+    guess: float64 [levels, ways, operators, lengths] (`planner.run_costs`); infinite if the way is predicted already or does not fit.
     prices: run -> gene -> float64 [levels], predicted or measured.  told: genes with measured prices, in order.
-    least: float64 [levels, operators, lengths], of a run's prices.  scale: float64 [levels], of guesses.
+    least: float64 [levels, operators, lengths], lowest price of a run.  scale: float64 [levels], scale of guesses.
 
     Raises `InfeasibleError` if some operator fits in no way.
     """
@@ -153,7 +153,7 @@ class SegmentationSearch:
         self.least[:, gene.stop - 1, gene.stop - gene.start - 1] = np.min([*prices.values()], axis=0)
 
     def _cheapest_of(self, run: tuple[int, int], level: int) -> Gene:
-        """Cheapest gene of a run, of equals the first."""
+        """Cheapest gene of a run; the first one of equals."""
         prices = self.prices[run]
         return min(prices, key=lambda gene: float(prices[gene][level]))
 
@@ -200,7 +200,7 @@ class SegmentationSearch:
                 self._above.append(np.log(predicted / guess))
 
     def _add_stuck(self) -> None:
-        """Predict operators that fit in none of the ways, as a search begins with them: in more blocks, or in strips."""
+        """Predict operators that fit in none of the ways, in the form in which a search begins with them: more blocks, or strips."""
         stuck = np.flatnonzero(~np.isfinite(self.guess[0, :, :, 0]).any(0)).tolist()
         if not stuck:
             return

@@ -11,8 +11,8 @@ Floats = NDArray[np.float64]
 def shortest_cover(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
     """Runs of the cheapest cover, (start, stop) in order, and the cost of covering the first j operators, float64 [operators + 1].
 
-    cost: float64 [operators, lengths], of the run that ends before operator j + 1 and has length l + 1; infinite if it is not allowed.
-    Of equal paths the one with the longer last run.  None if no such runs cover all operators.
+    cost: float64 [operators, lengths]; entry l is the run of length l + 1 that ends before operator j + 1; infinite if not allowed.
+    Ties: the path with the longer last run.  None if no runs cover all operators.
     """
     operators, lengths = cost.shape
     total = np.full(operators + 1, np.inf)
@@ -33,9 +33,10 @@ def shortest_cover(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
 
 
 def cover_costs(cost: Floats) -> Floats:
-    """Cost of the cheapest cover with each run, apart from the run itself, float64 [operators, lengths]; infinite without a cover.
+    """Least cost of a cover that contains a run, without the cost of the run itself, float64 [operators, lengths]; infinite without a
+    cover.
 
-    cost: as in `shortest_cover`.
+    cost: see `shortest_cover`.
     """
     operators, lengths = cost.shape
     before, after = np.full(operators + 1, np.inf), np.full(operators + 1, np.inf)

@@ -1,9 +1,9 @@
-"""Rules for splits: the least split of a run that fits, or whose weights stay in L1.
+"""Rules for splits: the smallest split with which a run fits, or with which its weights stay in L1.
 
-Passes: if fewer blocks fit with them, weights are read less often.
+Passes are used if they reduce the number of blocks, because weights are then read less often.
 
-Strips of columns: if weights stay beside a row of a strip, but not beside a full row.  Then they are loaded once for any number of blocks,
-at the cost of halos of columns and short bursts at DDR.
+Strips of columns are used if weights fit L1 together with a row of a strip, but not with a full row.  Weights are then loaded once for any
+number of blocks, at the cost of column halos and short DDR bursts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _
 
 
 def reloads_weights(target_graph: TargetGraph, plan: SegmentPlan, start: int) -> bool:
-    """Whether some weights are loaded for every block; not those streamed from packed data in UB (`target.weight_expansion`)."""
+    """Whether some weights are loaded for every block; weights expanded from packed data in UB (`target.weight_expansion`) do not count."""
     pairs = zip(target_graph.operators[start:], plan.tilings, strict=False)
     return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and not _kept(spec) for spec, tiling in pairs)
 
@@ -76,7 +76,7 @@ _MOST_INPUTS = 32  # input passes: more make runs small compared with their sums
 
 
 class _Division(NamedTuple):
-    """Split of a run.  cached: operators, as bits, that cache their halos.  prefetch, window: 0: as the gene has it."""
+    """Split of a run.  cached: operators, as bits, that cache their halos.  prefetch, window: 0: the gene's own."""
 
     blocks: int
     passes: int
@@ -88,13 +88,13 @@ class _Division(NamedTuple):
 
 
 def genes_in_passes(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
-    """Genes in passes for every run that may have them.
+    """Genes in passes for every run that may have passes.
 
-    Over hidden channels: in every number of blocks in which the run does not fit in one pass, the fewest passes that fit, with input passes
-    if these let fewer do.  Over inputs, if weights are loaded for every block: the fewest blocks, with the fewest input passes for these,
-    if that saves enough.  Over channels of results, if input and weights are not loaded once: as many blocks and passes as move least.
+    Passes over hidden channels: for every number of blocks that does not fit in one pass, the fewest passes that fit, with input passes if
+    that reduces them.  Input passes, if weights are loaded for every block: the fewest blocks, with the fewest input passes for them, if
+    enough is saved.  Passes over result channels, if inputs and weights are not loaded once: the blocks and passes with the least traffic.
 
-    template: the gene's other fields, its cores as far as there are blocks for them.
+    template: the other fields of the genes; a gene has no more cores than blocks.
     """
     genes, cache = list[Gene](), dict[tuple[str, object], list[_Division]]()
     runs = [(run, _over_hidden) for run in runs_with_passes(target_graph)] + [
@@ -143,11 +143,12 @@ def _over_hidden(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
 
 
 def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, operator_limit: int = _MOST_OPERATORS) -> list[_Division]:
-    """Splits in passes over hidden channels that recompute halos: cached, these would stay from block to block in every pass.
+    """Splits in passes over hidden channels that recompute halos: cached halos would stay in L1 from block to block in every pass.
 
-    In ascending numbers of blocks the fewest passes that fit, and the fewest with weights that stay, each while fewer than for fewer
-    blocks. Once weights stay, more blocks must let them stay as well.  operator_limit: operators of all passes.  Assumes that more passes
-    fit if fewer do, and let weights stay if fewer do.
+    For ascending numbers of blocks: the fewest passes that fit, and the fewest passes with resident weights, as long as they are fewer than
+    for fewer blocks.  Once weights are resident, they must be resident for more blocks too.  operator_limit: most operators of all passes
+    together.
+    Assumption: if a number of passes fits (or keeps weights resident), a larger number does too.
     """
     counts, divisions = pass_counts(target_graph, gene.start, gene.stop), list[_Division]()
     cached = ~halos_of_passes(target_graph, gene.start, gene.stop, counts[-1])
@@ -176,14 +177,14 @@ def _made_again(target_graph: TargetGraph, gene: Gene, space: Space = FREE, oper
 
 
 def shrink_by_passes(target_graph: TargetGraph, gene: Gene, space: Space) -> list[Gene]:
-    """Gene's operators in passes over hidden channels, as far as these fit beside persistent tensors."""
+    """Operators of the gene in passes over hidden channels, if such passes fit beside persistent tensors."""
     if not sums_hidden(target_graph, gene.start, gene.stop):
         return []
     return [_divided(target_graph, gene, *division) for division in _made_again(target_graph, gene, space, _MOST_BESIDE)]
 
 
 def _is_worth(target_graph: TargetGraph, gene: Gene) -> bool:
-    """Whether weights are more than little, and will not stay."""
+    """Whether weights are large enough to matter, and are not resident."""
     return _PART * _weights(target_graph, gene) >= room_blocks(target_graph.machine, Memory.L1)
 
 
@@ -195,7 +196,7 @@ def _weights(target_graph: TargetGraph, gene: Gene) -> int:
 
 
 class _Tiles(NamedTuple):
-    """Passes over results that may fit.  whole_input: whether all of the input is in L1, loaded once."""
+    """Passes over results that may fit.  whole_input: whether the whole input is in L1, loaded once."""
 
     blocks: int
     passes: int
@@ -243,7 +244,7 @@ def _over_results(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
 
 
 def _keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
-    """Whether the fewest blocks that fit without passes load all weights once: one block, or weights that stay."""
+    """Whether the fewest blocks that fit without passes load all weights once: a single block, or resident weights."""
     able = block_counts(target_graph, gene.start, gene.stop)
     fewest = first_fitting(able, lambda blocks: decode(target_graph, _divided(target_graph, gene, blocks)) is not None)
     plan = None if fewest is None else decode(target_graph, _divided(target_graph, gene, fewest))
@@ -316,7 +317,7 @@ def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
         def plan(blocks: int, count: int = 1, columns: int = 1, prefetch: int = prefetch) -> SegmentPlan | None:
             return decode(target_graph, _divided(target_graph, gene, blocks, 1, count, prefetch, columns=columns))
 
-        # without input passes: the fewest blocks, whose reloads of weights these must beat
+        # without input passes: the fewest blocks; its weight reloads are the cost to beat
         fewest = first_fitting(block_options, lambda blocks: plan(blocks) is not None)
         base_plan = None if fewest is None else plan(fewest)
         if fewest is None or base_plan is None:

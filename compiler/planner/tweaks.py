@@ -91,7 +91,7 @@ def four_alive(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 SLIDING: tuple[Change, ...] = (_two_alive, four_alive)
-"""Those of `CHANGES` that are measured of every segment that a search begins with."""
+"""Changes of `CHANGES` that a search measures first, on every segment that it begins with."""
 
 
 def move_share(place: int, eighths: int, target_graph: TargetGraph, gene: Gene) -> Gene:
@@ -122,7 +122,7 @@ def _twice_the_blocks(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _strip(target_graph: TargetGraph, gene: Gene) -> StripBlocks | Infeasible:
-    """Largest strip of the gene's segment: what fits there fits everywhere."""
+    """Largest strip of the gene's segment: if something fits in it, it fits in all strips."""
     together = tile_batch(target_graph, gene.images)
     return together if isinstance(together, Infeasible) else largest_strip(together, outline(target_graph, gene))
 
@@ -145,19 +145,19 @@ def _little_behind(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _overtaking(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Let loads that need not wait go before those that do, for fast DDR."""
+    """Let loads that are ready overtake loads that wait, for fast DDR."""
     del target_graph
     return gene._replace(overtake=True)
 
 
 def _far_ahead(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Schedule with a long lookahead, so that chains of later records run beside the current ones: for segments with branches."""
+    """Schedule with a long lookahead, so that chains of later records run in parallel with the current ones: for segments with branches."""
     del target_graph
     return gene._replace(lookahead=_FAR)
 
 
 def _as_emitted(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Take ready records in the order of emission, not by their longest chain: for loads that come in that order."""
+    """Take ready records in the order of emission, not by longest chain: for loads that arrive in that order."""
     del target_graph
     return gene._replace(urgent=False)
 
@@ -233,7 +233,7 @@ def _first_of_channels(target_graph: TargetGraph, product: ConvSpec, rows: int) 
 
 
 def _tiles_of_pixels(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Use the best tiling with several tiles for products whose pixels are one tile: readers and FIXPIPE begin earlier."""
+    """Use the best tiling with several pixel tiles for products with a single pixel tile: readers and FIXPIPE begin earlier."""
     plan, strip = decode(target_graph, gene), _strip(target_graph, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned:
         return gene
@@ -252,7 +252,7 @@ def _tiles_of_pixels(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _more_images(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Put all rows of the next larger number of images into a block: weights that do not stay are loaded less often."""
+    """Put the next larger number of whole images into a block: streamed weights are loaded less often."""
     count = next((count for count in counts_together(target_graph) if count > gene.images), 0)
     return recut(gene, blocks=1, cached=0, images=count) if count and gene.split == "rows" else gene
 

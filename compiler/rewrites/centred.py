@@ -52,7 +52,7 @@ def _sums(tensor: str, graph: Graph) -> frozenset[str]:
 
 
 def _added(op: Operator) -> Sequence[str] | None:
-    """Summands of an operator besides products with constants; None where its mean does not follow from theirs."""
+    """Summands of an operator, apart from products with constants; None if its mean does not follow from theirs."""
     if isinstance(op, Conv) and op.groups == 1 and op.activation == "none":
         return () if op.residual is None else (op.residual,)
     is_reflow = isinstance(op, Reflow) and not op.fill

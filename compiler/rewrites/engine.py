@@ -20,7 +20,7 @@ MAX_SWEEPS = 1000
 
 @dataclass(frozen=True)
 class Match:
-    """Result of a rule: operators `gone` are removed (the matched one among them), `new` ones replace them.
+    """Result of a rule: operators `gone` are removed (the matched operator is one of them), operators `new` replace them.
 
     alias: tensor -> tensor that replaces it (where an operator is dropped).
     """

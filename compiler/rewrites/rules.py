@@ -88,7 +88,7 @@ def fold_affine(op: Operator, view: GraphView) -> Match | None:
 
 
 def negate_into_conv(op: Operator, view: GraphView) -> Match | None:
-    """Conv, then x / (f(-x) + a), as SiLU is: with u = -x from negative weights u / (-f(u) - a), one step less.  No rounding changes."""
+    """Conv, then x / (f(-x) + a), as in SiLU.  With negated weights (u = -x) it is u / (-f(u) - a), one step less.  No rounding changes."""
     if not isinstance(op, Vector) or len(op.steps) < 4:
         return None
     first, *inner, added, divided = op.steps
@@ -210,7 +210,7 @@ def swap_operands(op: Operator, view: GraphView) -> Match | None:
 
 
 def simplify_steps(op: Operator, view: GraphView) -> Match | None:
-    """Neighbouring scale-and-shift steps become one, a product with a reciprocal a division; steps that change nothing go."""
+    """Join neighbouring scale-and-shift steps, replace a product with a reciprocal by a division, and remove steps without effect."""
     if not isinstance(op, Vector):
         return None
     channels = view.shapes[op.y][1]

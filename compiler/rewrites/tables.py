@@ -22,7 +22,7 @@ def merge_tables(op: Operator, view: GraphView) -> Match | None:
 
 
 def merge_affine(op: Operator, view: GraphView) -> Match | None:
-    """Multiply-adds of multiply-adds without other readers: one chain, whose intermediate integers stay on VECTOR."""
+    """Nested multiply-adds without other readers become one chain, whose intermediate integers stay on VECTOR."""
     producer = view.producers.get(op.x) if isinstance(op, QuantisedAffine) else None
     if not isinstance(op, QuantisedAffine) or not isinstance(producer, QuantisedAffine) or not view.only_use(op.x):
         return None
@@ -48,5 +48,5 @@ def table_of_pair(op: Operator, view: GraphView) -> Match | None:
 
 
 def _needs_no_more(merged: LookUp, *parts: LookUp) -> bool:
-    """Whether every machine that can run the parts can run the merged table: a machine without look-up only has straight lines."""
+    """Whether every machine that can run the parts can run the merged table: a machine without look-up can only run straight lines."""
     return any(fit_line(op.entries, op.x_q, op.y_q) is None for op in parts) or fit_line(merged.entries, merged.x_q, merged.y_q) is not None

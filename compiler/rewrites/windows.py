@@ -11,7 +11,7 @@ from compiler.rewrites.engine import GraphView, Match
 
 
 def _outer(op: Operator, view: GraphView) -> tuple[Taps, Taps, float] | None:
-    """Rows, columns and fill of a resampling operator, also of a pool of single pixels; None for others."""
+    """Rows, columns and fill value of a resampling operator, also of a pool with a 1x1 window; None for other operators."""
     if isinstance(op, Resample):
         return op.rows, op.columns, op.fill
     if isinstance(op, Pool) and op.kernel == (1, 1) and not any(op.pads):
@@ -35,7 +35,7 @@ def _composed(outer: Taps, inner: Taps) -> Taps | None:
 
 
 def merge_resamples(op: Operator, view: GraphView) -> Match | None:
-    """Resample of a Resample: one Resample."""
+    """Merge two consecutive Resample operators into one."""
     outer = _outer(op, view)
     inner = view.producers.get(op.inputs[0]) if outer is not None else None
     if outer is None or not isinstance(inner, Resample) or not view.only_use(inner.y):
@@ -49,7 +49,7 @@ def merge_resamples(op: Operator, view: GraphView) -> Match | None:
 
 
 def _margins(taps: Taps, size: int) -> tuple[int, int] | None:
-    """(before, after) numbers of fill places of an axis that is otherwise its `size` places; None for others."""
+    """(before, after) numbers of fill places, if the axis is otherwise the identity of length `size`; None if it is not."""
     sources = [tap[0] if tap else None for tap in taps.taps]
     before = next((i for i, tap in enumerate(sources) if tap is not None), 0)
     after = len(sources) - size - before
@@ -58,7 +58,7 @@ def _margins(taps: Taps, size: int) -> tuple[int, int] | None:
 
 
 def pad_into_conv(op: Operator, view: GraphView) -> Match | None:
-    """Zeros around an image, then a Conv: its padding."""
+    """Merge zero padding around an image into the following Conv."""
     inner = view.producers.get(op.x) if isinstance(op, Conv) else None
     if not isinstance(op, Conv) or not isinstance(inner, Resample) or not view.only_use(inner.y) or inner.fill != 0:
         return None
@@ -75,7 +75,7 @@ def pad_into_conv(op: Operator, view: GraphView) -> Match | None:
 
 
 def skip_into_conv(op: Operator, view: GraphView) -> Match | None:
-    """Every s-th row and column, then a 1x1 Conv: its stride."""
+    """Merge skipping of rows and columns (every s-th one) into the stride of the following 1x1 Conv."""
     inner = view.producers.get(op.x) if isinstance(op, Conv) else None
     if not isinstance(op, Conv) or not isinstance(inner, Pool) or not view.only_use(inner.y):
         return None

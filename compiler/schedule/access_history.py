@@ -62,7 +62,7 @@ def reset_ddr_rows(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -
 
 @njit(cache=True)
 def locate_pieces(bound: Ints32, touched: Bytes8, granules: int, past: Intervals, pieces: int, piece: Ints32) -> None:
-    """Fill `piece` for a part's cells on chip.  granules: of DDR."""
+    """Fill `piece` for a part's on-chip cells.  granules: granules of DDR."""
     begin, p = past.bound, 0
     for c in range(np.searchsorted(bound[: touched.shape[0]], granules), touched.shape[0]):
         if touched[c]:
@@ -133,7 +133,7 @@ def record_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: In
 
 @njit(cache=True)
 def restore_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, wiped: Bytes8, least: int) -> None:
-    """Restore wiped rows with a part's accesses; elsewhere they are in place.  least: no wiped row lies before it."""
+    """Restore wiped rows from a part's accesses; other rows are unchanged.  least: number below all wiped rows."""
     part_last, rows = pointer(last), pointer(ddr)
     start: Any = np.searchsorted(bound[: touched.shape[0]], least, side="right")
     for c in range(max(0, start - 1), touched.shape[0]):
@@ -147,9 +147,10 @@ def restore_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: I
 
 @njit(cache=True)
 def record_part(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Intervals, pieces: int, out: Intervals) -> int:
-    """Update the history after a part whose first instruction is `first`: `ddr` in place, pieces into `out`; returns their count.
+    """Update the history after a part with first instruction `first`.  `ddr` is updated in place, pieces are written to `out`; returns
+    their count.
 
-    last: `Inside.last`.
+    last: see `Inside.last`.
     """
     begin, new_begin = past.bound, out.bound
     part_last, old, new = pointer(last), pointer(past.last), pointer(out.last)

@@ -5,15 +5,15 @@ storage has an address of its own (`target.storage`), and every row of it is sto
 only for a store of another core, MTE3 -> MTE2.  Two cores that write into one granule need no wait: the table below keeps the last write
 of *each* core into every granule.
 
-Data in the shared memory is written once as well, and is named by its address in DDR: tensors by MTE3, weights by MTE2.  But a resident
-may reuse blocks of earlier ones (`schedule.shared_memory_allocator`): its writer waits for the last transfers that touched those, which
-`before` holds.
+Data in the shared memory is also written once, and named by its DDR address: tensors are written by MTE3, weights by MTE2.  But a resident
+may reuse blocks of earlier residents (`schedule.shared_memory_allocator`).  Its writer waits for the last transfers that touched those
+blocks; `before` has them.
 
-A queue knows what its earlier instructions waited for, so waits on a pair of queues come in the order of their SETs, and one flag id per
-pair suffices.  The count of a flag is limited.  After `limit` SETs towards a queue, the last of which stands behind the last transfer so
-far and so covers all later waits, the next transfer waits for that queue's last one so far.  By then all of those SETs have been taken, and
-the count begins anew.  Such an answer counts as any other SET.  If the counts of two queues towards each other are both full, each has
-waited for the other's last transfer already.  A count also begins anew at a *turn*: when the other side is waited for behind its last wait.
+A queue knows which instructions its earlier waits covered.  So waits on a pair of queues come in the order of their SETs, and one flag id
+per pair suffices.  The count of a flag is limited.  After `limit` SETs towards a queue, the last SET stands behind the last transfer so
+far and covers all later waits; the next transfer waits for the last instruction so far of the other queue.  By then all of those SETs have
+been taken, and the count begins at zero.  Such an answer counts as a SET too.  If two queues have full counts towards each other, each has
+waited for the other's last transfer already.  A count also restarts at a *turn*: a wait for the other side behind its last own wait.
 
 Later waits may still be for transfers before a turn, and their SETs come before the turn.  They count twice: with the SETs before the turn
 and with those behind it.  If there is no room before the turn, the wait is for the turn itself.
@@ -30,7 +30,7 @@ from compiler.schedule.segment_accesses import Bytes8, Ints, Ints32
 from simulator.npu.parts import Engine
 
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
-_QUEUES = 2  # DMA queues of a core: those of MTE3 come first, then those of MTE2
+_QUEUES = 2  # DMA queues of a core: MTE3, then MTE2
 
 
 class CrossCore(NamedTuple):

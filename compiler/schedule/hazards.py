@@ -71,9 +71,9 @@ class Queues(NamedTuple):
 class CoreStates(NamedTuple):
     """State of a pass over several cores.
 
-    numbers: int64 [cores, NUMBERS], ring: int32 [cores, 6, 6, limit], of each core's `Queues`; ports: as there.
+    numbers: int64 [cores, NUMBERS], ring: int32 [cores, 6, 6, limit], `Queues` of each core.  ports: see `Queues`.
     ddr: int32 [cores, granules, 8].  wiped: uint8 [cores, granules], scratch, all 0.  bound, last: `Intervals` of each core, and a free
-    slot for the next one; slots: int64 [cores + 1], the slot of each core, and the free one; pieces: int64 [cores].
+    slot for the next one.  slots: int64 [cores + 1], slot of each core, then the free slot.  pieces: int64 [cores].
     """
 
     numbers: Ints
@@ -94,7 +94,7 @@ LATEST, FIRST_OF = 3 * _PAIRS, 3 * _PAIRS + 3 * ENGINES  # of `numbers`: `Queues
 
 
 def new_states(cores: int, limit: int, ports: Ints, ddr_granules: int, on_chip: int) -> CoreStates:
-    """State of so many cores before any access.  limit: of the count of a flag."""
+    """State of `cores` cores before any access.  limit: largest count of a flag."""
     return CoreStates(
         np.empty((cores, NUMBERS), np.int64), np.empty((cores, ENGINES, ENGINES, limit), np.int32), ports,
         np.empty((2, ENGINES), np.int64), np.full((cores, ddr_granules, 8), -1, np.int32), np.zeros((cores, ddr_granules), np.uint8),
@@ -136,12 +136,12 @@ _NONE = np.iinfo(np.int64).max
 
 
 class EngineDrift(NamedTuple):
-    """Differences of a pass from the previous pass, over the instructions that both have; int64 [6], by engine.
+    """Differences between a pass and the previous pass, over common instructions; int64 [6], by engine.
 
-    clocks: the last instruction whose clock differs, or -1.  shift: by how many cycles the last one ends later; since: the first of the run
-    of instructions with that shift.
-    all: int64 [4], the last instruction with different edges, or -1; by how many cycles all keys are later, and from which instruction on;
-    and how many instructions were adopted (`incremental_converge`).
+    clocks: last instruction with a different clock, or -1.  shift: cycles by which the last instruction ends later.  since: first
+    instruction of the run with that shift.
+    all: int64 [4]: last instruction with different edges, or -1; cycles by which all keys are later; first instruction of that shift;
+    number of adopted instructions (`incremental_converge`).
     """
 
     clocks: Ints
@@ -189,9 +189,9 @@ def scan_part(
     bound: Ints32, ddr: Ints32, past: Intervals, pieces: int, piece: Ints32, remote: Remote, rows: RecordRows, drift: EngineDrift,
     compare: bool,
 ) -> None:  # fmt: skip
-    """Find hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer.
+    """Find hazards and times of the records of one part; its first instruction is `first`.  latency: latency of a DDR transfer.
 
-    bound .. piece: the history in front of the part (see `access_history`).  compare: `rows` has the part's results of the previous pass;
+    bound .. piece: history before the part (see `access_history`).  compare: `rows` has the part's results of the previous pass;
     differences go to `drift`.
     """
     clock, latest, ring, ring_at, oldest = (
@@ -224,7 +224,7 @@ def scan_part(
             for e in range(ENGINES):
                 if e != queue and oldest[clock_row + e] > clock[clock_row + e]:
                     full[queue] = 1
-        # waits in descending order: those inside the part are sorted already, if nothing outside is added
+        # waits in descending order; those inside the part are sorted already unless outside ones are added
         if full[queue] or (outer_index < outers and outer[3 * outer_index] == j):
             for e in range(ENGINES):
                 need[e] = -1

@@ -26,13 +26,12 @@ COUNT, USED, SHORT = range(3)  # of `Borders.used`
 
 
 class Borders(NamedTuple):
-    """Borders of the last program in order; room for twice as many as a program has.
+    """Borders of the previous program in order; the arrays have room for twice as many as a program has.
 
-    positions: int64 [room, 3], the part behind each, its first instruction, and its offset in `past`, which has the `Intervals` of every
-    core.
-    numbers, ring, pieces: of `CoreStates` [room, cores, ..].
-    used: int64 [3], how many borders there are, how much of `past`, and 1 if that was too short.
-    following: int32 [room, 6], of copied borders (`copy_tail_borders`), the next instruction of every queue of the first core, or -1.
+    positions: int64 [room, 3]: part behind the border, its first instruction, its offset in `past`.  past: `Intervals` of every core.
+    numbers, ring, pieces: of `CoreStates`, [room, cores, ..].
+    used: int64 [3]: number of borders, used length of `past`, 1 if `past` was too short.
+    following: int32 [room, 6], only for copied borders (`copy_tail_borders`): next instruction of every queue of the first core, or -1.
     """
 
     positions: Ints
@@ -66,7 +65,7 @@ class Borders(NamedTuple):
 
 
 def new_borders(cores: int, limit: int) -> Borders:
-    """Empty arrays.  limit: of the count of a flag."""
+    """Empty arrays.  limit: largest count of a flag."""
     room = 2 * BORDERS
     ring = np.empty((room, cores, ENGINES, ENGINES, limit), np.int32)
     numbers, pieces = np.empty((room, cores, NUMBERS), np.int64), np.empty((room, cores), np.int64)
@@ -98,9 +97,9 @@ def save_border(borders: Borders, states: CoreStates, part: int, first: int) -> 
 
 @njit(cache=True)
 def copy_tail_borders(borders: Borders, later: Borders, part: int, part_offset: int, states: CoreStates, rows: RecordRows) -> None:
-    """Copy the borders in front of a part and behind it, of a program on one core, into `later`; part numbers grow by `part_offset`.
+    """Copy the borders from before a part to the end, of a program on one core, into `later`.  part_offset: increase of part numbers.
 
-    states, rows: as they are behind the whole program.
+    states, rows: at the end of the program.
     """
     borders, later, states, rows = by_reference(borders), by_reference(later), by_reference(states), by_reference(rows)
     later.used[COUNT] = later.used[USED] = 0

@@ -9,9 +9,9 @@ and edges (`instruction_numbers`).  Incremental timing (`simulator.incremental_t
 | snapshot   | the saved state of a timing run between two steps of its clock                                                |
 | checkpoint | the border or snapshot from which a new pass or run resumes: the last one before the first difference         |
 | tail       | the last parts or entries, which both programs have; here from part `tail` on                                   |
-| converge   | to reach, in the tail, the state of a border or snapshot of the previous program, but for a shift              |
+| converge   | to reach, in the tail, the state of a border or snapshot of the previous program, up to a shift                |
 | shift      | by how many cycles the new pass or run is later than the previous one                                         |
-| adopt      | to take over results of the previous program behind that border or snapshot, with cycles plus the shift         |
+| adopt      | to reuse results of the previous program after that border or snapshot, with cycles plus the shift              |
 | drift      | by how much results of the tail differ from the previous ones, by engine (`hazards.EngineDrift`)                |
 | active     | the engines that the next parts use, a bit for each                                                           |
 
@@ -49,7 +49,7 @@ def _of_border(borders: Borders, border: int, states: CoreStates) -> Queues:
 
 @njit(cache=True)
 def _is_same(number: int, engine: int, active: int, tail: int, shift: int, drift: EngineDrift) -> bool:
-    """Whether an instruction is in the tail, has the same clock as before, and ends `shift` cycles later."""
+    """Whether an instruction is in the tail, has the same clock as in the previous pass, and ends `shift` cycles later."""
     return (
         bool(active >> engine & 1)
         and number >= tail
@@ -63,9 +63,9 @@ def _is_same(number: int, engine: int, active: int, tail: int, shift: int, drift
 def _same_memories(
     states: CoreStates, borders: Borders, border: int, base: Ints, active: int, tail: int, shift: int, drift: EngineDrift, low: Ints
 ) -> bool:
-    """Whether the last accesses to memories on chip are the same.
+    """Whether the last accesses to on-chip memories are the same as in the previous pass.
 
-    base: int64 [6], the last instruction of every engine that all waited for.  low: int64 [6], lowered to the first that may be waited for.
+    base: int64 [6], last instruction of every engine that all engines waited for.  low: int64 [6], lowered to the first possible wait.
     """
     row, pieces, pieces_then, past = states.slots[0], states.pieces[0], borders.pieces[border, 0], borders.positions[border, PAST]
     bound, last = states.bound[row], states.last[row]
@@ -109,7 +109,7 @@ def _same_memories(
 
 @njit(cache=True)
 def _same_counts(queues: Queues, prev: Queues, source: int, waiter: int, least: int, changed_from: int, tail: int) -> bool:
-    """Whether the last waits of queue `waiter` for queue `source` are the same, apart from those up to `least`."""
+    """Whether the last waits of queue `waiter` for queue `source` are the same; waits up to instruction `least` do not count."""
     limit = queues.ring.shape[2]
     for j in range(limit):
         wait_now = np.int64(queues.ring[source, waiter, (queues.ring_at[source, waiter] + j) % limit])
@@ -145,7 +145,7 @@ def find_shift(
                 or min(queues.free[e], prev.free[e]) < latency
             ):
                 return NEVER
-    # clocks of active engines must be the previous ones; `base`: the least of them
+    # clocks of active engines must equal the previous ones; `base`: their minimum
     base, low = np.full(ENGINES, NEVER), queues.latest.copy()
     for waiter in range(ENGINES):
         if active >> waiter & 1:

@@ -183,7 +183,7 @@ def _adopt_parts(
         if next_active & ~active:
             break
         first_part, end = end, next_end
-    # edges to parts not adopted: those will be made anew
+    # edges to parts that were not adopted are created later
     for t in range(end, stop):
         cut_edges(number[end, 0], EDGES * number[t, 0], number[t, 1], rows)
     return end

@@ -1,11 +1,10 @@
 """Numbers of instructions and edges of a program, with gaps.
 
-Later instructions name earlier ones by number, often.  A program that differs from the previous one in a few parts keeps the numbers of all
-other parts, so that their results stay in place.  A part gets more numbers than it needs; a part in its place has the numbers between its
-neighbours.
+Later instructions often name earlier ones by number.  A program that differs from the previous one in a few parts keeps the numbers of all
+other parts, so their results stay in place.  A part gets more numbers than it needs; a replacement gets the numbers between its neighbours.
 
-number: int64 [parts + 1, 2], the number of each part's first instruction, and the end of the numbers of edges to its instructions, which
-begin at `EDGES` times the first; the last row: first number of a further part.
+number: int64 [parts + 1, 2]: number of each part's first instruction, and end of the edge numbers of its instructions; these begin at
+`EDGES` times the first instruction.  Last row: first number of a further part.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from numba import njit
 from compiler.schedule.segment_accesses import Ints
 from compiler.schedule.segment_table import CELLS, MOVING, RECORDS
 
-EDGES = 2  # numbers of edges for each number of an instruction; few parts need more
-_ROOM, _LEAST = 2, 128  # numbers for a part at the end: so many times its need, and so many more
+EDGES = 2  # edge numbers per instruction number; few parts need more
+_ROOM, _LEAST = 2, 128  # numbers of a part at the end: `_ROOM` times its need, plus `_LEAST`
 
 
 class Numbering(NamedTuple):
     """Numbers of a program, compared with the previous program.
 
-    begin: how many parts both begin with, on the same cores.  tail: from this part on both have the same parts with the same numbers;
-    behind all parts if there are none, or if the different parts need more numbers than there are in front of them.
-    further: how many instructions it has more.  moving: engines with transfers, a bit for each, of both.
-    instructions, cells: of its longest parts.
+    begin: number of equal parts at the beginning, on the same cores.  tail: first part of the equal end, with equal numbers; the number of
+    parts if there is no such end, or if the differing parts need more numbers than there are before it.
+    further: increase in the number of instructions.  moving: engines with transfers in either program, as bits.
+    instructions, cells: sizes of the largest parts.
     """
 
     number: Ints
@@ -52,9 +51,9 @@ def _same(table: Ints, cores: Ints, part: int, table_then: Ints, cores_then: Int
 
 @njit(cache=True)
 def number_parts(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, number_then: Ints, edges: int) -> Numbering:
-    """Number a program's parts; parts are the same if their arrays are.  number_then: of the previous program.
+    """Number the parts of a program; parts are the same if their arrays are identical.  number_then: numbers of the previous program.
 
-    edges: room for so many to each instruction.
+    edges: room for edges per instruction.
     """
     count, count_then, begin, end = table.shape[0], table_then.shape[0], 0, 0
     common_limit = min(count, count_then)
@@ -71,7 +70,7 @@ def number_parts(table: Ints, cores: Ints, table_then: Ints, cores_then: Ints, n
         further, moving = further - table_then[p, RECORDS], moving | table_then[p, MOVING]
     step, number, tail, next_number = (edges + EDGES - 1) // EDGES, np.zeros((count + 1, 2), np.int64), count - end, number_then[begin, 0]
     number[:begin] = number_then[:begin]
-    # numbers between them, less what the different parts need
+    # spare numbers: those between the equal parts, minus the need of the differing parts
     spare = number_then[count_then - end, 0] - next_number
     for p in range(begin, tail):
         spare -= step * table[p, RECORDS] + 1

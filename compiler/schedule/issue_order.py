@@ -24,10 +24,10 @@ _FAR = np.iinfo(np.int64).max
 
 
 class MergedStream(NamedTuple):
-    """Merge of the previous program.  marks: its marks behind the resumed one; none if this program has other parts to its end.
+    """Merge of the previous program.  marks: its marks behind the resumed one; none if the programs have different ends.
 
-    rows: of its stream, which from row `begin` on is `stream`.  further: instructions that this program has more; since: from this one on
-    their rows are those of the previous program, and their keys `shift` later.
+    rows: rows of its stream; from row `begin` on they are in `stream`.  further: increase in the number of instructions.  since: from this
+    instruction on rows are reused, with keys `shift` later.
     """
 
     marks: Ints
@@ -40,9 +40,9 @@ class MergedStream(NamedTuple):
 
 
 def count_valid_marks(marks: Ints, first: int, key: int, changed: Ints) -> int:
-    """Count of marks that hold if instructions from `first` on differ, none of them with a key below `key`.
+    """Number of valid marks, if instructions from `first` on differ and have keys of at least `key`.
 
-    changed: int64 [6], of every queue the first instruction whose SETs differ.
+    changed: int64 [6], first instruction of every queue whose SETs differ.
     """
     last_merged = marks[:, :ENGINES]
     return int(((last_merged < np.minimum(changed, first)).all(1) & (marks[:, KEY] <= key)).sum())
@@ -52,12 +52,11 @@ def count_valid_marks(marks: Ints, first: int, key: int, changed: Ints) -> int:
 def merge_queues(
     queue_first: Ints, rows: RecordRows, marks: Ints, mark_count: int, stream: Bytes8, previous: MergedStream
 ) -> tuple[int, int, int, int]:
-    """Merge by (key, number), each instruction with its WAITs before and its SETs behind.
+    """Merge by (key, number); each instruction has its WAITs before it and its SETs behind it.
 
-    Fills stream, the engine of every row.  queue_first: int64 [6], first instruction of every queue, or -1.  mark_count: how many marks
-    hold; later ones are written, while there is room.  previous: rows that lie in `stream`.  Returns the stream's length, how many rows at
-    its beginning did not change (its end counts as one), how many rows at its end are those of the previous stream, and how many marks
-    hold.
+    Fills stream, the engine of every row.  queue_first: int64 [6], first instruction of every queue, or -1.  mark_count: number of valid
+    marks; later ones are written as long as there is room.  previous: number of rows in `stream`.  Returns the length of the stream, the
+    number of unchanged rows at its beginning (its end counts as one), the number of reused rows at its end, and the number of valid marks.
     """
     done = np.full(ENGINES, -1, np.int64)
     front = queue_first.copy()
@@ -142,9 +141,9 @@ def merge_queues(
 
 @njit(cache=True)
 def _met(done: Ints, front: Ints, mark: Ints, since: int) -> bool:
-    """Whether the same instructions are ahead as at a mark of the previous merge.
+    """Whether the same instructions are pending as at a mark of the previous merge.
 
-    Their counts are equal, and those of this program are all in the previous one, so it had no others there.
+    Their counts are equal, and all of this program's pending instructions are in the previous one, so it had no others there.
     """
     same = True
     for e in range(ENGINES):

@@ -10,16 +10,16 @@ ones to bring to CUBE.  With equal steps, and in a segment that is not `urgent`,
 chooses from its first `lookahead` records that are not scheduled, like the window of an out-of-order processor (Tomasulo 1967; list
 scheduling: Graham 1966).
 
-Loads stay in their order unless they may overtake.  Then a load that waits for its slot in L1 or UB lets others go first, such as loads of
-the next pass while weights of this one come chunk by chunk.  If DDR is slower than CUBE, the order of need is better.
+Loads stay in order unless they may overtake.  With overtaking, a load that waits for its slot in L1 or UB lets other loads go first, such
+as loads of the next pass while weights of this pass arrive in chunks.  If DDR is slower than CUBE, the order of need is better.
 
 A record comes behind all earlier records that share a cell with it, if one of the two writes.  So addresses stay, and the records mean the
 same.  Slots limit how far an engine gets ahead: one that is reused soon ends it.
 
 | array | dtype, shape      | meaning                                                                          |
 |-------|-------------------|----------------------------------------------------------------------------------|
-| edge  | int32 [edges, 2]  | a record that comes before another one, and the other one's next edge, or -1      |
-| first | int32 [n]         | the first edge to record i, or -1                                                 |
+| edge  | int32 [edges, 2]  | predecessor of a record, and index of the record's next edge, or -1               |
+| first | int32 [n]         | index of the first edge to record i, or -1                                       |
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def order_records(
 ) -> Ints:  # fmt: skip
     """Order of n records that touch `cells` cells, int64 [n] (arrays: see `segment_accesses`).
 
-    overtake: whether loads may.  urgent: see above.  cycles: int64 [n], busy cycles of the engine.  late: int64 [n], cycles from then until
-    the results are there.
+    overtake: whether loads may overtake loads.  urgent: see above.  cycles: int64 [n], busy cycles of the engine.  late: int64 [n], cycles
+    from the engine's end until the results are visible.
     """
     n = len(engine)
     first, stamp, writer, reader = (scratch.array(*of) for of in (("first", n), ("seen", n), ("writer", cells), ("reader", cells)))
@@ -85,12 +85,11 @@ def _behind(
     span_array: Ints32, start_array: Ints32, edge_array: Ints32, first_array: Ints32, read_array: Ints32,
     writer_array: Ints32, reader_array: Ints32, stamp_array: Ints32,
 ) -> int:  # fmt: skip
-    """Fill edge and first; returns how many edges, or `_NO_EDGE` or `_NO_READ` if there is no room.
+    """Fill edge and first; returns the number of edges, or `_NO_EDGE` or `_NO_READ` if there is no room.
 
-    read_array: int32 [.., 2], scratch, a reader, and the read before.  writer_array, reader_array: int32 [cells], scratch, the last write
-    and read.  stamp_array: int32 [n], scratch.  A record that writes cells after reads comes behind the readers, which came behind the
-    earlier
-    write: that is no edge of its own.
+    read_array: int32 [.., 2], scratch: a reader, and the index of the read before.  writer_array, reader_array: int32 [cells], scratch:
+    last write and read.  stamp_array: int32 [n], scratch.  A record that writes cells after reads comes after the readers.  These came
+    after the earlier write, so that write needs no edge.
     """
     span, start, edge, first, read = (
         pointer(span_array), pointer(start_array), pointer(edge_array), pointer(first_array), pointer(read_array),
@@ -124,9 +123,9 @@ def _behind(
 
 @njit(cache=True)
 def _successors(edge: Ints32, first: Ints32, used: int, predecessors: Ints32) -> Any:
-    """Successors of all records: (their starts, int32 [n + 1], the records, int32 [used]).
+    """Successors of all records: (start index of each record, int32 [n + 1]; successors, int32 [used]).
 
-    Fills predecessors: how many each record has.
+    Fills predecessors: number of predecessors of each record.
     """
     n = first.shape[0]
     begin, after = np.zeros(n + 2, np.int32), np.empty(used, np.int32)

@@ -1,11 +1,11 @@
 """Dependences inside a segment, and its accesses as its neighbours see them: made once, valid in every program.
 
-Within a segment the last conflicting accesses of the other engines are the same in every program.  Only those count that no chain of others
-implies.  Accesses before the segment matter where it touches a cell for the first time (a read: the first of its engine; a write: the first
-at all).  To later segments it passes on the last accesses of every cell.
+Within a segment the last conflicting accesses of other engines are the same in every program; those that a chain of others implies are
+left out.  Accesses before the segment matter at its first access to a cell (a read: the engine's first; a write: the first of
+all).  For later segments it stores the last accesses to every cell.
 
-A queue is in order with itself, except transfers of a DMA with several ports: such a transfer waits for its own queue too, by a flag that
-the queue sets and waits for.  Inside a segment every block of DDR is written once, so two writes in one granule of it need no order.
+A queue is in order with itself, except the transfers of a DMA with several ports.  Such a transfer waits for its own queue too, by a flag
+that the queue both sets and waits for.  Inside a segment every DDR block is written once, so two writes to one granule need no order.
 
 Exact: an omitted instruction lies behind one that is waited for, directly or not.  The clocks of `hazards` know at least what follows from
 the segment alone, and later instructions are looked at first, so the clocks cover the omitted one by then.
@@ -54,7 +54,8 @@ def find_dependences(
 ) -> LocalDependences:
     """Find dependences of n records (see `segment_accesses`), whose first `ddr_cells` cells are DDR.
 
-    overlaps: 1 where other transfers of the queue may overlap.  Fills touched, uint8 [cells], 1 where some record reads or writes.
+    overlaps: 1 for records that other transfers of their queue may overlap.  Fills touched, uint8 [cells]: 1 if any record accesses the
+    cell.
     """
     n, cells = len(engine), len(touched)
     need_start, need = np.empty(n + 1, np.int32), scratch.array("need", n * ENGINES)

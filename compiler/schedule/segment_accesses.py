@@ -60,12 +60,13 @@ def _shifts(machine: Machine) -> Ints:
 class Footprint:
     """Accesses, costs and dependences of n sequential records.
 
-    Cell c is granules [bound[c], bound[c + 1]); those of DDR come first.
-    engine: uint8 [n].  span: int32 [s, 2], cells [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
+    Cell c is granules [bound[c], bound[c + 1]); DDR cells come first.
+    engine: uint8 [n].  span: int32 [s, 2]; record i accesses cells [a >> 1, b) of span[start[i] : start[i + 1]], reads first; a & 1: a
+    write.
     touched: uint8 [cells].  inside: dependences among the records, and their first and last accesses to cells.
-    cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n], of a DDR
-    transfer the memory on chip, else 0.  cycles: int64 [n], alone on the bus, start-up included.
-    totals: int64 [2, 7], by engine: busy cycles of other records than transfers, and transfers.  read_bytes, written_bytes: of DDR.
+    cost: int64 [n], busy cycles, or bus units for a transfer.  transfer: uint8 [n], on-chip memory of a DDR transfer, else 0.
+    cycles: int64 [n], cycles alone on the bus, with start-up.
+    totals: int64 [2, 7], by engine: busy cycles of computing records, and number of transfers.  read_bytes, written_bytes: DDR traffic.
     """
 
     engine: Bytes8
@@ -95,12 +96,11 @@ class Footprint:
 
 @lru_cache(maxsize=16)
 def row_granules(target_graph: TargetGraph) -> Ints32:
-    """Granule of each block of DDR behind the constants, a row of a tensor: int32 [blocks], ascending from 0.
+    """Granule of each DDR block behind the constants, one granule per tensor row: int32 [blocks], ascending from 0.
 
-    Blocks of a segment are rows and parts are planes, so stores of one core and loads of another are told apart exactly.  Granules of a
-    fixed
-    size lie across rows: with 2 KiB, neighbours on two cores waited for each other wherever a row ended in a granule, and rows of one layer
-    that two cores make came one after the other.
+    Blocks of a segment are rows, and parts are planes, so a store of one core and a load of another conflict only if they share data.  With
+    granules of a fixed size (2 KiB), a row could end inside a granule: neighbours on two cores then waited for each other, and two cores
+    computed the rows of a layer one after the other.
     """
     constants = target_graph.memory.constant_blocks
     begins = np.zeros(max(1, target_graph.memory.size_blocks - constants), np.int32)
@@ -114,9 +114,9 @@ def row_granules(target_graph: TargetGraph) -> Ints32:
 
 
 class _OfMachine(NamedTuple):
-    """Figures of a machine.  port: units that a DDR port moves in a cycle.  several: bool [engines], which has several DMA ports.
+    """Parameters of a machine.  port: bus units that a DDR port moves in a cycle.  several: bool [engines], engines with several DMA ports.
 
-    late: int64 [engines], cycles from an engine's end until its results are there; ddr_late: those of a transfer.
+    late: int64 [engines], cycles from an engine's end until its results are visible.  ddr_late: the same for DDR transfers.
     """
 
     port: int

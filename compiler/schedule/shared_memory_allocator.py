@@ -36,7 +36,7 @@ class Resident(NamedTuple):
 
 
 class SharedPlaces(NamedTuple):
-    """All residents, by their block in DDR, and the blocks that they need at most."""
+    """Addresses of all residents by their DDR block, and the peak of used blocks."""
 
     residents: tuple[Resident, ...]
     need: int
@@ -67,7 +67,7 @@ def allocate_residents(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
 
 
 def resolve_addresses(code: Code, places: SharedPlaces) -> None:
-    """Replace addresses in DDR by those in the shared memory."""
+    """Replace DDR addresses by addresses in the shared memory."""
     if places.residents:
         _settle(code, np.array([(r.first, r.block) for r in places.residents], np.int64))
 

@@ -7,7 +7,7 @@ A node is (operator k, iteration t): one block of one image at one operator.  No
 |--------|-------|---------------------------------------------------------------------------------------------------------|
 | first  | 1     | an operator takes its blocks in their order                                                             |
 | second | 0     | a block's data goes from operator to operator                                                           |
-| second | 1     | the halo of the block before it, in a ring, does too                                                    |
+| second | 1     | the halo of the previous block, in a ring, goes from operator to operator as well                       |
 | slot   | slots | a slot of a buffer is filled after the last read of its contents from `slots` iterations before;         |
 |        |       | 1 if rows of a ring are computed again, because its block is the first one of another core              |
 

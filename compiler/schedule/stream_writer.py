@@ -17,22 +17,22 @@ _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Positions of instructions, with numbers below n, and of their flags in the streams.
+    """Positions of instructions and their flags in the streams; instruction numbers are below n.
 
     Views of the synchroniser's scratch: valid until its next call.
 
-    parts: their table (`segment_table`); number: of instructions and edges of each part (`instruction_numbers`).
-    after: int32 [n], the next instruction of the same queue, or -1; first: int64 [cores, 6], the first of every queue, or -1.
+    parts: table of the parts (`segment_table`).  number: instruction and edge numbers of each part (`instruction_numbers`).
+    after: int32 [n], next instruction of the same queue, or -1.  first: int64 [cores, 6], first instruction of every queue, or -1.
     core, engine: uint8 [n].
-    Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; those to i are edge_start[i] .. edge_start[i + 1].
-    set_head: int32 [n], set_next: int32 [edges]: the edges from an instruction as a list, or -1.
-    stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.  The WAITs of an
+    Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; edges to i are edge_start[i] .. edge_start[i + 1].
+    set_head: int32 [n], set_next: int32 [edges]: list of the edges that leave an instruction; -1 ends it.
+    stream: uint8, engine of every row; core c begins at row stream_start[c].  lengths: rows of every core's stream.  The WAITs of an
     instruction stand right before it, its SETs right behind it.
 
-    The first `reused_count` instructions are those of the previous schedule, and `taken` behind these were adopted from it.  Of the first,
-    from changed[c * 6 + e] on (int64), those of queue e of core c may have other SETs.  same_rows: rows at the beginning of each stream
-    that did not change, its end counted as one; same_end: rows at its end.
-    same_parts: from this part on numbers and edges are those of the previous schedule; behind all parts if there are none.
+    The first `reused_count` instructions are those of the previous schedule; the next `taken` ones were adopted from it.  Of the reused
+    ones, those of queue e of core c from changed[c * 6 + e] (int64) on may have other SETs.  same_rows: unchanged rows at the beginning of
+    each stream, its end counted as one.  same_end: unchanged rows at its end.
+    same_parts: from this part on numbers and edges are those of the previous schedule; the number of parts if there are none.
     """
 
     parts: Ints

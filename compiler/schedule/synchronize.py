@@ -40,9 +40,9 @@ from simulator.npu.isa import tag_of
 from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code
 
-_LONGEST_COUNT = 1024  # limit of a flag's count, whatever the machine allows: few waits are remembered
-_MOVING = (int(Engine.MTE3), int(Engine.MTE2))  # in the order of queues in `cross_core`
-_ALONE = new_cross_core(0, 0, False)  # of a program on one core
+_LONGEST_COUNT = 1024  # largest count of a flag, even if the machine allows more: waits are remembered in arrays of this length
+_MOVING = (int(Engine.MTE3), int(Engine.MTE2))  # in the order of the queues in `cross_core`
+_ALONE = new_cross_core(0, 0, False)  # state for a program on one core
 
 
 class Synchroniser:
@@ -53,7 +53,7 @@ class Synchroniser:
     """
 
     def __init__(self, target_graph: TargetGraph, footprints: Footprints | None = None) -> None:
-        """footprints: of the same target graph, to share; None: a new one."""
+        """footprints: cache of the same target graph, to share; None: a new one."""
         machine = target_graph.machine
         self.footprints = footprints or Footprints(target_graph)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
@@ -123,7 +123,7 @@ class Synchroniser:
         if from_border >= 0:
             extend_changes(table, number, states, rows, borders, from_border, changed, keys)
         flags, shift, keys_since, taken = self._seen.all.tolist()
-        # issue order: merge what changed, adopt the rest
+        # issue order: merge the changed streams, adopt the others
         ahead = numbering.further, max(keys_since, flags + 1, int(number[tail, 0])), shift
         core_changes = [(int(keys[core]), changed[core * ENGINES :][:ENGINES]) for core in range(core_count)]
         merged = [self._merge(core, resume_instruction, *core_changes[core], tail < len(parts), *ahead) for core in range(core_count)]
@@ -167,9 +167,10 @@ class Synchroniser:
     def _merge(
         self, core: int, resume_instruction: int, key: int, changed: Ints, may_converge: bool, further: int, since: int, shift: int
     ) -> tuple[int, int, int]:
-        """Merge a core's stream; its length, and how many rows did not change at its beginning (its end counts as one) and at its end.
+        """Merge a core's stream.  Returns its length, and the number of unchanged rows at its beginning (its end counts as one) and at its
+        end.
 
-        may_converge: the program may end as the previous one did; part_offset, since, shift: as in `MergedStream`.
+        may_converge: whether the program may end like the previous one.  part_offset, since, shift: see `MergedStream`.
         """
         marks, mark_count = self._marks[core], 0
         if resume_instruction:
@@ -221,7 +222,7 @@ class Synchroniser:
                     queues[:, queue] = np.maximum(queues[:, queue], last[engine])
 
     def _make_room(self, numbering: Numbering, cores: int) -> bool:
-        """Grow scratch for a program on so many cores; true if nothing of the last program is left."""
+        """Grow scratch for a program on `cores` cores; True if nothing of the previous program remains."""
         lost, n, longest, cells = False, int(numbering.number[-1, 0]), numbering.instructions, numbering.cells
         if len(self._states.numbers) < cores:
             self._states = new_states(cores, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)

@@ -1,8 +1,8 @@
 """Tilings that UB can hold: where constants and tiles of a segment overflow it, they are split until they fit.
 
-A group of stages (`segment.dataflow`) on one tensor in UB overflows in one of two ways.  What is broadcast over pixels, a bias or a scale,
-is a constant, and stays for the whole segment: split, it comes with every chunk of channels, or every tile's planes.  What a tile works
-on is split into smaller tiles, and passes: fewer planes, fewer rows, columns of one row.  Planes that belong together are never refused.
+The group of stages (`segment.dataflow`) of a UB tensor overflows UB in one of two ways.  Constants that are broadcast over pixels (bias,
+scale) stay for the whole segment; they are split, and come with every chunk of channels or with the planes of every tile.  Tiles are
+split into smaller tiles: fewer planes, fewer rows, columns of one row, or passes.  Planes that belong together are never split.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ _BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
 def fitted(
     target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], apart: Conflicts | None, leaders: Sequence[int]
 ) -> list[Tiling] | None:  # fmt: skip
-    """Tilings in place of those that UB cannot hold; None where not even granules fit.  leaders: operators that have the same one have
+    """Tilings in place of those that overflow UB; None if not even granules fit.  leaders: operators with the same leader have
     equal tilings.
 
-    Weights, and what they take of L1, stay as they are.  Constants come in pieces, the largest first, while they take more than half of UB;
-    then the largest tile that is live at the worst step gives up what is missing, and so on.
-    """
+    Weights and their L1 space do not change.  Constants are split, the largest first, while they take more than half of UB.  Then the
+    largest live tile of the worst step is reduced by the missing blocks, repeatedly."""
     have, asking = room_blocks(target_graph.machine, Memory.UB), _Asking(target_graph, layout, tilings, leaders)
     if asking.least > have:
         return None
@@ -63,7 +62,7 @@ def fitted(
 
 
 class _Asking:
-    """Tilings while some are exchanged, and what all of them ask for: that of an operator is looked at again when its tiling changes."""
+    """Tilings under change, and their buffer requests; an operator's requests are computed again when its tiling changes."""
 
     def __init__(self, target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
         self.target_graph, self.layout, self.leaders, self.tilings = target_graph, layout, leaders, list(tilings)
@@ -71,7 +70,7 @@ class _Asking:
         self._pool()
 
     def take(self, index: int, tiling: Tiling) -> None:
-        """Of an operator and its like."""
+        """Set the tiling of an operator and of those with the same leader."""
         for i, of in enumerate(self.leaders):
             if of == self.leaders[index]:
                 self.tilings[i] = tiling
@@ -83,7 +82,7 @@ class _Asking:
 
     @property
     def least(self) -> int:
-        """Blocks that are taken from the first step to the last, however tiles are split: those of weights that stay as they are."""
+        """Blocks that are live in every step, however tiles are split: buffers of weights, which do not change."""
         fixed = [requests for k, requests in enumerate(self._own) if not self.splits(k)]
         common = merge_pooled(
             [request for requests in fixed for request in requests if request.buffer.kind in _EXPANDING], len(self._own) - 1
@@ -91,7 +90,7 @@ class _Asking:
         return sum([request.size for request in common if not request.touched])
 
     def splits(self, index: int) -> int:
-        """Largest n1 of a chunk of weights whose bias takes too much of UB; 0 where it does not."""
+        """Largest n1 of a weight chunk whose bias takes too much of UB; 0 if the bias does not."""
         product, tiling = product_of(self.target_graph.operators[self.layout.start + index]), self.tilings[index]
         if product is None or not isinstance(tiling, ConvTiling):
             return 0
@@ -113,7 +112,7 @@ def _streamed(asking: _Asking) -> bool:
     tiling = asking.tilings[k].model_copy(update={"constants": "streamed"})
     product = product_of(asking.target_graph.operators[asking.layout.start + k])
     if product is not None and isinstance(tiling, ConvTiling) and (largest_n1 := asking.splits(k)):
-        # two chunks take no more of L1 than all weights did, or the two larger ones
+        # two chunks take no more L1 than all weights took, or than the two larger chunks
         resident_weights, n1 = tiling.weights == "resident", _live_n1(product, tiling)
         k1, step = product.k1 if resident_weights else tiling.chunk_k1, product.n1_step
         n1 = max(step, min(largest_n1, n1 // 2 if resident_weights else n1) // step * step)
@@ -123,7 +122,7 @@ def _streamed(asking: _Asking) -> bool:
 
 
 def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int]) -> int | None:
-    """The operator whose tile is to shrink: of those that are live where most is, or of all where that would fit."""
+    """Operator whose tile is to shrink: the largest tile that is live at the worst step; any operator, if that step would fit."""
     _, live = peak(requests)
     if sum(request.size for request in live) <= have:
         live = list(requests)

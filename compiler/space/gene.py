@@ -1,7 +1,7 @@
-"""Genes: what evolution changes.  A gene says what is wanted of a segment; `space.decode` makes the plan that does it, if one fits.
+"""Genes: the data that evolution changes.  A gene states the wishes for a segment; `space.decode` makes a plan of it, if one fits.
 
-A genome is a tuple of genes that cover the operators in order.  Genes are small, hashable, and pickle to a few bytes; plans are what they
-become: explicit, readable, complete.
+A genome is a tuple of genes that cover the operators in order.  Genes are small, hashable, and pickle to a few bytes; the plans decoded
+from them are explicit, readable and complete.
 
 Pins of a gene: the tilings of all of its operators as numbers, six of each, so that a gene stays a small tuple.
 
@@ -70,9 +70,9 @@ def _tiling(bits: int, *sizes: int) -> Tiling:
 
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
-EVERY_LENGTH = 24  # operators of the longest runs that are looked at one by one; longer segments come from joining what is good
-_FAR_MORE = 8  # times as many rows
-ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
+EVERY_LENGTH = 24  # operators of the longest runs that are enumerated; longer segments come from joining good ones
+_FAR_MORE = 8  # ratio of rows
+ALL, FORMULA = 0, -1  # values of `window` besides numbers: a slot per block, and the slots that `formula_window` gives
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
@@ -88,22 +88,21 @@ def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
 
 
 class Gene(NamedTuple):
-    """Operators [start, stop) in `blocks` blocks, `columns` strips of them: a row for each knob, with columns as in `space.knobs`.
+    """Operators [start, stop) as one segment; each field is a row of a table with columns as in `space.knobs`.
 
-    prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
-    weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  weights: which stay while L1 holds them:
-    those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate, or among
-    `UB_SLOTS` and, of a pool that is fed where it can be, `FED_ROWS`; () is all zeros.
-    cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
-    cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    Fields that are not named here are as in a plan; of lookaheads only the usual one and that of `tweaks` are searched with.
-    grant: within how much of the memories, by its place in `target.level_limits.memory_grants`; 0: all of them.
-    passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.channel_splits`).
-    held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits
-    (`space.persistent`). on_vector: of every operator the planes that VECTOR makes beside the matrix unit (`segment.engine_split`); () is
-    all zeros. images: of a block (`segment.batch_tiles`). pinned: the tilings of all operators, and behind them those of what VECTOR makes
-    so (`space.gene`), in place of ranks, chunk and weights, and the rest of the segment to the letter; () as usual.  They are of the tiles
-    of these blocks: whoever divides the segment otherwise drops them (`recut`).
+    Fields not named here are as in `SegmentPlan`; lookahead has only two values, the default and that of `tweaks`.
+    prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).
+    chunk: largest allowed chunk of streamed weights (index in `CHUNK_BUDGETS`; smaller ones follow if L1 is short).
+    weights: weights that stay as long as L1 has room: those that are read repeatedly, all, or none.
+    choices: per operator, index of its tiling in the ranking by estimate, or in `UB_SLOTS` and, for a pool that can be fed, `FED_ROWS`; ():
+    all 0.  cores: cores of its iterations (every block of every image); if there are more cores than iterations, the first ones.
+    cached: bit k: operator start + k caches its halo; -1: all operators do.
+    grant: limit of the memories, as an index in `target.level_limits.memory_grants`; 0: no limit.
+    passes, input_passes: number of passes over summed channels and over loaded channels (`segment.channel_splits`).
+    held: bit k: the tensor whose first part operator start + k computes is held across cuts, if it fits (`space.persistent`).
+    on_vector: per operator, planes that VECTOR computes beside the matrix unit (`segment.engine_split`); (): all 0.
+    pinned: tilings of all operators, then those of VECTOR's shares, as numbers (see above); they replace choices, chunk and weights, and
+    the gene is decoded literally; (): none.  They fit only these blocks: a split into other blocks drops them (`recut`).
     """
 
     start: int
@@ -149,12 +148,13 @@ def copied(settings: Gene | SegmentPlan) -> dict[str, Any]:
 
 
 def bare(gene: Gene) -> Gene:
-    """Without what only neighbours in a program know of."""
+    """Gene without fields that matter only next to other segments of a program."""
     return gene._replace(**_OUTSIDE)
 
 
 def find_fault(target_graph: TargetGraph, genome: Genome, program: bool) -> str | None:
-    """Why genes mean nothing, whatever fits, and what would be accepted; None where they do.  program: they cover all operators."""
+    """Reason why genes are malformed, and what is accepted; None if they are well-formed.  program: whether they must cover all
+    operators."""
     count, stop = len(target_graph.operators), 0
     for gene in genome:
         if not 0 <= gene.start < gene.stop <= count:
@@ -174,16 +174,16 @@ def _expected_pins(target_graph: TargetGraph, gene: Gene, pins: tuple[int, ...])
 
 
 def choice_count(target_graph: TargetGraph, kernel: int) -> int:
-    """How many tilings of an operator a gene can name."""
+    """Number of tilings of an operator that a gene can name."""
     if target_graph.operators[kernel].runs_on == "CUBE":
         return RANKING_SIZE
     return len(UB_SLOTS) + (0 if feed_refusal(target_graph, 0, kernel) else len(FED_ROWS))
 
 
 def vector_choice(target_graph: TargetGraph, spec: TargetOp, rows: int, choice: int, fed: bool) -> VectorTiling | None:
-    """The tiling that a gene names by a choice, of blocks of so many rows; fed: where those behind `UB_SLOTS` are legal.
+    """Tiling that a gene names by a choice, for blocks of `rows` rows.  fed: whether the choices behind `UB_SLOTS` are legal.
 
-    Else these are as the first ones.
+    If they are not, they mean the same as the first choices.
     """
     if fed and choice >= len(UB_SLOTS):
         assert isinstance(spec, PoolSpec)
@@ -203,7 +203,7 @@ def _dealt(target_graph: TargetGraph, gene: Gene) -> int:
 
 
 def recut(gene: Gene, **changes: Any) -> Gene:
-    """The gene with other fields, without its pins where its segment is divided otherwise, of one image where it has several blocks."""
+    """Gene with other fields.  Pins are dropped if the segment is split otherwise; images become 1 if it has several blocks."""
     changed = gene._replace(**changes)
     if changed.images > 1 and changed.blocks > 1:
         changed = changed._replace(images=1)
@@ -216,34 +216,34 @@ def _division(gene: Gene) -> tuple[object, ...]:
 
 
 def tiling_count(gene: Gene) -> int:
-    """How many tilings its plan has."""
+    """Number of tilings in the gene's plan."""
     return gene.stop - gene.start + sum(planes > 0 for planes in gene.on_vector)
 
 
 def outline(target_graph: TargetGraph, gene: Gene, held: int = 0) -> Outline:
-    """How a gene's segment is divided.  held: storages, as bits, that lie whole in L1."""
+    """Outline of a gene's segment: its shares, strips and blocks.  held: storages, as bits, that are whole in L1."""
     cores = len(working_cores(target_graph, gene))
     channels = cores if gene.split == "channels" else 1
     return Outline(gene.start, gene.stop, channels, gene.columns, gene.blocks, cores // channels, bits(gene), held)
 
 
 def iterations(target_graph: TargetGraph, gene: Gene) -> int:
-    """Every block of every image, in every strip."""
+    """Number of iterations: every block of every image in every strip."""
     return _dealt(target_graph, gene) * gene.columns
 
 
 def keeps_weights(target_graph: TargetGraph, gene: Gene) -> bool:
-    """Whether weights stay while L1 holds them."""
+    """Whether weights stay as long as L1 has room for them."""
     return gene.weights == "resident" or (gene.weights == "reused" and iterations(target_graph, gene) > 1)
 
 
 def with_weights(target_graph: TargetGraph, gene: Gene, resident: bool) -> Gene:
-    """The gene whose weights stay, or do not: `reused` where that says it, which is as good in another number of blocks."""
+    """Gene with resident or streamed weights.  `reused` is preferred if it means the same, because it suits other numbers of blocks too."""
     return gene._replace(weights="reused" if resident == (iterations(target_graph, gene) > 1) else "resident" if resident else "streamed")
 
 
 def splits(target_graph: TargetGraph, gene: Gene, width: int) -> list[Split]:
-    """How a gene's work can be split over so many cores."""
+    """Ways to split a gene's work over `width` cores."""
     ways: list[Split] = []
     if _dealt(target_graph, gene) >= width:
         ways.append("rows")
@@ -271,9 +271,9 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=1024)
 def most_blocks(target_graph: TargetGraph) -> tuple[int, ...]:
-    """Per operator the most blocks of a run in which nobody reads it: as many as it has rows; as what it reads where that has far more.
+    """Per operator, the most blocks of a run that it ends: its number of rows; or that of its input, if the input has far more rows.
 
-    A pool of all pixels makes nothing in most of these, and what it sums up never leaves the chip.
+    A pool of all pixels, for example, computes nothing in most of these blocks, but its partial sum stays on chip.
     """
     rows = [reach.size for reach in rows_needed(target_graph)]
     high = [max((rows[p] for p in target_graph.producers[k]), default=0) for k in range(len(rows))]
@@ -288,7 +288,7 @@ def block_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int,
 
 
 def lower_counts(target_graph: TargetGraph, start: int, stop: int) -> tuple[int, ...]:
-    """Those of `block_counts` whose highest block of `_height` is lower than with any fewer blocks: 28 of 56 rows, but not 32."""
+    """Block counts of `block_counts` whose highest block is lower than with any smaller count: 28 for 56 rows, but not 32."""
     height = _height(target_graph, start, stop)
     return tuple([count for count in block_counts(target_graph, start, stop) if -(-height // -(-height // count)) == count])
 
@@ -302,7 +302,7 @@ def _height(target_graph: TargetGraph, start: int, stop: int) -> int:
 
 
 def has_halos(target_graph: TargetGraph, start: int, stop: int) -> bool:
-    """Whether blocks of operators [start, stop) share rows at all."""
+    """Whether blocks of operators [start, stop) share rows."""
     return any(spec.operator.has_halo for spec in target_graph.operators[start:stop])
 
 

@@ -1,4 +1,4 @@
-"""Genomes that follow from rules alone: where searches start, and what `compile` does without a plan."""
+"""Genomes built by fixed rules: the start of a search, and the plan of `compile` if none is given."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compiler.target.target_graph import TargetGraph
 
 
 def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
-    """Every operator its own segment, in as few blocks as fit L1 with prefetch, or without where none does: where every search starts.
+    """Genome with one segment per operator, in the fewest blocks that fit L1: the start of every search.
 
-    On one core; one of which not even a row fits there, on all cores by channels, or else in strips: as few as L1 wants, and twice as many
-    until the other buffers hold it, too.
+    Prefetch is dropped if an operator fits only without it.  Operators run on one core.  If not even one row fits, the operator runs on all
+    cores by channels; if that does not fit either, in strips: the fewest strips for L1, doubled until the other buffers fit too.
     """
     genes = []
     for k, spec in enumerate(target_graph.operators):
@@ -39,15 +39,17 @@ def single_operators(target_graph: TargetGraph) -> Genome | Infeasible:
 
 
 def spread(target_graph: TargetGraph, genome: Genome) -> Genome:
-    """Every segment over all cores of the machine, in the fewest blocks that give each of them work; split as it says, or else as it can
-    be; as it is where none of that fits."""
+    """Genome with every segment on all cores of the machine, in the fewest blocks that give each core work.
+
+    The gene's own split is tried first, then the other one.  A segment for which neither fits is unchanged.
+    """
     return tuple(on_cores(target_graph, gene, target_graph.machine.cores) or gene for gene in genome)
 
 
 def everywhere(target_graph: TargetGraph, gene: Gene, width: int) -> Gene:
-    """The gene on the first `width` cores, an operator alone on fewer where it has neither rows nor channels for all.
+    """Gene on the first `width` cores; on core 0 if it is a single operator with too few rows and channels for all cores.
 
-    What fits nowhere so is in blocks enough for all of them: whoever repairs it cuts it.
+    A segment that fits in no such form gets enough blocks for all cores; the caller has to cut it until it fits.
     """
     cores = tuple(range(width))
     if gene.cores == cores:
@@ -59,15 +61,19 @@ def everywhere(target_graph: TargetGraph, gene: Gene, width: int) -> Gene:
 
 
 def on_cores(target_graph: TargetGraph, gene: Gene, width: int) -> Gene | None:
-    """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; split as it says, or else
-    as it can be; None where none of that fits."""
+    """Gene on the first `width` cores, in the fewest blocks (not fewer than now) that give each core work; None if nothing fits.
+
+    The gene's own split is tried first, then the other one.
+    """
     ways: tuple[Split, ...] = ("channels", "rows") if gene.split == "channels" else ("rows", "channels")
     return next(filter(None, (over(target_graph, gene, width, split) for split in ways)), None)
 
 
 def on_all_cores(target_graph: TargetGraph, gene: Gene) -> Gene | None:
-    """The gene over all cores, in the fewest blocks from its own on that give each of them rows, else by channels; None where neither
-    is possible.  It may not fit."""
+    """Gene on all cores, in the fewest blocks (not fewer than now) that give each core rows, else split by channels.  It may not fit.
+
+    None if neither split is possible.
+    """
     cores = target_graph.machine.cores
     wide = recut(gene, cores=tuple(range(cores)))
     if wide.split in splits(target_graph, wide, cores):
@@ -80,7 +86,8 @@ def on_all_cores(target_graph: TargetGraph, gene: Gene) -> Gene | None:
 
 
 def over(target_graph: TargetGraph, gene: Gene, width: int, split: Split) -> Gene | None:
-    """The gene over the first `width` cores, in the fewest blocks from its own on that give each of them work; None where no such fits."""
+    """Gene on the first `width` cores with one split, in the fewest blocks (not fewer than now) that give each core work; None if none
+    fits."""
     wider = recut(gene, cores=tuple(range(width)), split=split)
     counts = sorted({gene.blocks, *block_counts(target_graph, gene.start, gene.stop)})
     tries = (recut(wider, blocks=count) for count in counts if count >= gene.blocks)
@@ -88,7 +95,7 @@ def over(target_graph: TargetGraph, gene: Gene, width: int, split: Split) -> Gen
 
 
 def layer_by_layer(target_graph: TargetGraph) -> Plan | Infeasible:
-    """`single_operators`, each over as many cores as look fastest, as a plan: what `compile` does without a plan."""
+    """Plan with one segment per operator, each on the number of cores with the fewest estimated cycles."""
     genome = single_operators(target_graph)
     if isinstance(genome, Infeasible):
         return genome

@@ -13,15 +13,16 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from compiler.target.target_graph import TargetGraph
 
-Legal = Callable[[TargetGraph, Any, Any], str | None]  # a value of a gene: what is expected in its place, None where it is legal
-LAST = 1 << 30  # rank of a mark behind all others
+Legal = Callable[[TargetGraph, Any, Any], str | None]  # expected values in words, for an illegal value of a gene; None: it is legal
+LAST = 1 << 30  # rank of a mark that comes last
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a value that is not the default enters the hash of a genome, which says who searches it: as these numbers and tuples of them.
+    """Encoding of a non-default value in the hash of a genome, as nested tuples of numbers.  The hash decides which worker searches a
+    genome.
 
-    rank: marks come in this order, behind the values of all fields without one.
+    rank: order of the marks; all marks come behind the values of fields without a mark.
     """
 
     rank: int
@@ -39,13 +40,13 @@ def coded(code: int) -> Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A row: name, type and default are those of the field.
+    """Row of the table of knobs.  Name, type and default are those of the field of `Gene`.
 
-    legal: None where all values of the type are.  values: those worth trying, beside the default, of operators [start, stop).
-    switch: key of `use` in the configuration that rules out all values but `off`, which is the default where it is None.
-    bits: one for each operator, so that no number is large enough.  translated: a plan has a key of this name, in another form.
-    outside: of use to a program alone, as no segment by itself is different.  mutator: name of the one that draws a value, if it is no
-    function of `mutators`.
+    legal: check of a value; None if all values of the type are legal.  values: values worth trying besides the default, for operators
+    [start, stop).  switch: key of `use` in the configuration; switched off, only `off` is allowed (None: the default).
+    bits: a bit per operator, so there is no largest number.  translated: a plan has a key of this name in another form.
+    outside: the value matters only next to other segments, not to a segment alone.  mutator: name of the mutator that draws a value, if it
+    is not a function of `mutators`.
     """
 
     legal: Legal | None = None

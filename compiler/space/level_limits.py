@@ -1,4 +1,4 @@
-"""Genes and what levels grant: how much of L1 a gene's segment needs, and the gene that fits what a level leaves."""
+"""Limits of levels for genes: the L1 that a gene's segment needs, and the gene that fits the grant of a level."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def l1_of(target_graph: TargetGraph, gene: Gene) -> int | None:
 
 
 def within_level(target_graph: TargetGraph, gene: Gene, level: str) -> Gene:
-    """The gene where it fits the memories that a level leaves, else the one that is decoded within those; cores as they are.
+    """The gene itself if it fits the grant of a level, else the gene decoded within that grant; its cores do not change.
 
-    The shared memory is divided among all segments of a program, so what they may have of it is what they were decoded for.
+    The shared memory is divided among all segments of a program, so segments keep the part for which they were decoded.
     """
     grants, wanted = memory_grants(target_graph.machine), grant_of(target_graph, level)
     granted, theirs = grants[gene.grant], grants[wanted]
@@ -37,11 +37,11 @@ def within_level(target_graph: TargetGraph, gene: Gene, level: str) -> Gene:
 
 
 def grant_of(target_graph: TargetGraph, level: str) -> int:
-    """The place in `memory_grants` of what a level leaves."""
+    """Index of a level's grant in `memory_grants`."""
     return memory_grants(target_graph.machine).index(target_graph.machine.granted(level)._replace(cores=target_graph.machine.cores))
 
 
 def single_operators_at(target_graph: TargetGraph, level: str) -> Genome | Infeasible:
-    """`single_operators` within what a level leaves."""
+    """`single_operators` within the grant of a level."""
     genome, grant = single_operators(at_level(target_graph, level)), grant_of(target_graph, level)
     return genome if isinstance(genome, Infeasible) else tuple(gene._replace(grant=grant) for gene in genome)

@@ -1,3 +1,3 @@
-"""Names of `compiler.space.mutators`, formerly here: for plug-ins, until the next release."""
+"""Former module of `compiler.space.mutators`: its names for plug-ins, until the next release."""
 
 from compiler.space.mutators import *  # noqa: F403

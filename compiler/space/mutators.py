@@ -1,7 +1,7 @@
-"""Moves of the search: small named changes of a genome, and crossover.  Data, so that each can be tested and switched alone.
+"""Mutators of the search: small named changes of a genome, and crossover.  They are a table, so each can be tested and switched separately.
 
-A move returns a new genome, or None where it does not apply.  None of them looks at costs.  Pins stay where a segment is divided as before
-(`gene.recut`) and its tilings are not what is changed.
+A mutator returns a new genome, or None if it does not apply.  Mutators do not look at costs.  Pins stay if the split of a segment does not
+change (`gene.recut`), and the mutator does not change tilings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from compiler.space.strips import fewest_strips, nearest_strips
 from compiler.target.level_limits import limited_to, memory_grants
 from compiler.target.target_graph import TargetGraph
 
-_MOST_PASSED = 128  # operators of all passes that are drawn: what has more takes tenths of a second to lay out, and is hardly ever faster
+_MOST_PASSED = 128  # most operators of all drawn passes together: more take tenths of a second to lay out, and are hardly ever faster
 
 Move = Callable[[TargetGraph, Genome, np.random.Generator], Genome | None]
 
@@ -49,7 +49,7 @@ def _pick(genome: Genome, rng: np.random.Generator) -> int:
 
 
 def _swap(genome: Genome, index: int, *genes: Gene, width: int = 1) -> Genome:
-    """Genome with other genes from `index` on; those behind stay at the same ends of L1, and are timed as before."""
+    """Genome with other genes from `index` on; later genes keep their ends of L1, so their times stay valid."""
     following = genome[index + width :]
     if following and _turns(genes) != _turns(genome[index : index + width]):
         following = (_turned(following[0]), *following[1:])
@@ -57,7 +57,7 @@ def _swap(genome: Genome, index: int, *genes: Gene, width: int = 1) -> Genome:
 
 
 def _turns(genes: Sequence[Gene]) -> bool:
-    """Whether the last of them lies at another end than the one before the first."""
+    """Whether the last gene uses another end of L1 than the gene before the first one."""
     return sum([not gene.same_end for gene in genes]) % 2 == 1
 
 
@@ -70,18 +70,18 @@ def _granted(target_graph: TargetGraph, gene: Gene) -> TargetGraph:
 
 
 def _over(gene: Gene, settings: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
-    """A setting per operator of a gene, for operators [start, stop): 0 for those that it does not have."""
+    """Setting per operator, for operators [start, stop) instead of the gene's; 0 for operators outside the gene."""
     by_operator = dict(zip(range(gene.start, gene.stop), settings, strict=True)) if settings else {}
     selected = tuple(by_operator.get(k, 0) for k in range(start, stop))
     return selected if any(selected) else ()
 
 
 def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gene:
-    """The gene over other operators.
+    """Gene over other operators.
 
-    Choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block count is lowered where there are
-    fewer rows, rows are split where channels cannot be, there are strips where rows alone do not fit L1, and no passes where there cannot
-    be so many.
+    Choices of common operators stay (all zeros are written as ()).  The number of blocks is reduced if there are fewer rows.  Rows are
+    split instead of channels if channels cannot be.  Strips are added if rows do not fit L1, and passes are dropped if the operators do not
+    allow them.
     """
     choices, on_vector = (_over(gene, settings, start, stop) for settings in (gene.choices, gene.on_vector))
     counts = block_counts(target_graph, start, stop)
@@ -111,7 +111,7 @@ def split_segment(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def _cut(target_graph: TargetGraph, gene: Gene, at: int) -> tuple[Gene, Gene]:
-    """The second part lies at the other end."""
+    """Two genes, cut before operator `at`; the second one uses the other end of L1."""
     return resized(target_graph, gene, gene.start, at), resized(target_graph, gene, at, gene.stop)._replace(same_end=False)
 
 
@@ -139,7 +139,7 @@ def shift_border(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
 
 
 def toggle_held(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Hold a tensor over cuts, or not any more: of those of a random segment; or all of them, or none."""
+    """Hold one tensor of a random segment across cuts, or stop holding it; or hold all, or none."""
     tensors = cut_tensors(target_graph, genome)
     if not tensors:
         return None
@@ -153,7 +153,7 @@ def toggle_held(target_graph: TargetGraph, genome: Genome, rng: np.random.Genera
 
 
 def cut_on_chip(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Cut a segment in two, and hold what goes from one to the other: a change of blocks and tiles without DDR."""
+    """Cut a segment in two and hold the tensors between the parts: blocks and tiles may change without DDR traffic."""
     cut = split_segment(target_graph, genome, rng)
     if cut is None:
         return None
@@ -190,8 +190,8 @@ def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def toggle_halo(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Cache the halo where it was recomputed, or the other way round: of one operator; of those whose rows are not longer than some
-    operator's (a ring takes L1 by the row); or of all."""
+    """Cache the halo instead of recomputing it, or the reverse: for one operator; for those with rows no longer than some operator's
+    (rings take L1 by the row); or for all."""
     cut = [i for i, gene in enumerate(genome) if gene.blocks > 1]
     if not cut:
         return None
@@ -209,7 +209,7 @@ def toggle_halo(target_graph: TargetGraph, genome: Genome, rng: np.random.Genera
 
 
 def thin_operators(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> int:
-    """Bits of the operators whose input has no more blocks in a row, over all planes, than a random one of them."""
+    """Bits of the operators whose input has no more blocks per row, over all planes, than a random operator's."""
     reads = [spec.reads[0] for spec in target_graph.operators[gene.start : gene.stop]]
     sizes = [read.planes * target_graph.storages[read.storage].row_blocks for read in reads]
     limit = sizes[int(rng.integers(len(sizes)))]
@@ -231,7 +231,7 @@ def change_window(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """A slot more or less for what is loaded; loads that overtake or do not; what is urgent first or not; or other places of loads."""
+    """Change the slots of loaded tensors by one, or toggle overtaking, urgency or the addresses of loads."""
     i = _pick(genome, rng)
     gene = genome[i]
     if gene.blocks == 1 or rng.random() < 0.3:
@@ -243,7 +243,7 @@ def change_prefetch(target_graph: TargetGraph, genome: Genome, rng: np.random.Ge
 
 
 def draw_setting(knob: Knob) -> Move:
-    """The mutator that gives a segment another value of a knob; where that is of use to programs alone, one behind the first segment."""
+    """Mutator that gives a segment another value of a knob; a knob with `outside` is changed behind the first segment."""
     first = int(knob.outside)
 
     def change_setting(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -259,7 +259,7 @@ def draw_setting(knob: Knob) -> Move:
 
 
 def change_end(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """The other end of L1 and UB, of a segment or of all from one on; the first segment has nobody before it."""
+    """Change the end of L1 and UB for one segment, or for all from one on; not for the first segment, which has no predecessor."""
     if len(genome) == 1:
         return None
     i = int(rng.integers(1, len(genome)))
@@ -299,7 +299,7 @@ def change_tiling(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def drawn_passes(target_graph: TargetGraph, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
-    """Into how many passes of each kind a gene is divided by chance, beside what it is now; 1 not among them."""
+    """Random numbers of passes of each kind, different from the gene's; 1 is not included."""
     counts = pass_counts(target_graph, gene.start, gene.stop), input_counts(target_graph, gene.start, gene.stop)
     largest = _MOST_PASSED // (gene.stop - gene.start)
     passes, inputs = (
@@ -310,8 +310,8 @@ def drawn_passes(target_graph: TargetGraph, gene: Gene) -> dict[Literal["passes"
 
 
 def change_passes(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """More passes over hidden channels or over those of inputs, or fewer; in fewer blocks where these are more than one, as passes make
-    room for them."""
+    """Change the number of passes over hidden channels or over inputs.  The number of blocks may drop, since passes make room for larger
+    ones."""
     able = []
     for i, gene in enumerate(genome):
         able += [(i, key, counts) for key, counts in drawn_passes(target_graph, gene).items() if counts]
@@ -395,9 +395,9 @@ OF_PROGRAMS |= {name for name, knob in _DRAWN.items() if knob.outside}
 
 
 def crossover(one: Genome, second: Genome, rng: np.random.Generator) -> Genome | None:
-    """The first parent with a stretch of the second: between neighbouring borders that both have, and where they differ as segments alone.
+    """First parent with a stretch of the second one, between neighbouring common borders where the segments themselves differ.
 
-    What is held and loaded ahead comes with the stretch, and so do its ends of L1, but not those of what is behind.
+    Held tensors, early loads and ends of L1 come with the stretch; later segments keep their ends.
     """
     borders = sorted({g.start for g in one} & {g.start for g in second})
     stretches = []
@@ -424,7 +424,7 @@ def random_genome(target_graph: TargetGraph, rng: np.random.Generator, mean_leng
 
 
 def on_random_cores(target_graph: TargetGraph, gene: Gene, rng: np.random.Generator) -> Gene:
-    """The gene on any number of neighbouring cores that it has work for; as it is (and nothing drawn) where the machine has one."""
+    """Gene on a random number of neighbouring cores, if it has work for them; unchanged, without a draw, on a machine with one core."""
     if target_graph.machine.cores == 1:
         return gene
     options = [(width, split) for width in widths(target_graph) for split in splits(target_graph, gene, width)]
@@ -433,7 +433,7 @@ def on_random_cores(target_graph: TargetGraph, gene: Gene, rng: np.random.Genera
 
 
 def repaired(target_graph: TargetGraph, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
-    """Segments that do not fit are cut in half until they do; None where a single operator does not."""
+    """Genome in which segments that do not fit are halved until they fit; None if a single operator does not fit."""
     index = 0
     while index < len(genome):
         parts = _parts_that_fit(target_graph, genome[index], fits)
@@ -446,7 +446,7 @@ def repaired(target_graph: TargetGraph, genome: Genome, fits: Callable[[Gene], b
 
 
 def _parts_that_fit(target_graph: TargetGraph, gene: Gene, fits: Callable[[Gene], bool]) -> Genome | None:
-    """Of a gene; itself, if it does."""
+    """Parts of a gene that fit; the gene itself if it fits."""
     if fits(gene):
         return (gene,)
     if gene.stop - gene.start == 1:

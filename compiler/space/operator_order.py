@@ -1,8 +1,8 @@
-"""In which order a search has a model's operators: segments are runs of it, so it decides what can be fused.
+"""Order of the operators in a search.  Segments are runs of that order, so it decides which operators can be fused.
 
 Exporters write branches in any order, often one layer of all branches after the other; then no run of operators is a branch.  `depth`
-follows a branch as far as it can be followed.  Of several it takes the one first whose end keeps VECTOR busy longest (as of jobs for two
-machines in turn: Johnson 1954): products of the others are made beside it.
+follows a branch to its end.  Among several branches, the one whose end keeps VECTOR busy longest comes first (as for jobs on two machines
+in sequence: Johnson 1954), so that products of the other branches overlap it.
 
 Moves that reorder operators, or several orders in one search, were not chosen: genomes of different orders have no crossover and no common
 segmentation.
@@ -20,7 +20,7 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 def ordered(target_graph: TargetGraph, order: Order) -> TargetGraph:
-    """The unit with its operators in such an order, whichever it has them in."""
+    """Target graph with its operators in the given order, from any order."""
     if order == "file":
         order_of_operators = sorted(range(len(target_graph.operators)), key=lambda k: target_graph.operators[k].tag)
     else:
@@ -29,8 +29,8 @@ def ordered(target_graph: TargetGraph, order: Order) -> TargetGraph:
 
 
 def _depth_first(target_graph: TargetGraph) -> list[int]:
-    """Of the operators whose operands are made, the one that reads the result made last; of equals the one with the longest tail, then the
-    first in the file."""
+    """Of the ready operators, the one that reads the latest result; among equals the one with the longest tail, then the first in the
+    file."""
     waits, tails = [len(target_graph.producers[k]) for k in range(len(target_graph.operators))], _tails(target_graph)
     made_at = [-1] * len(waits)
     ready = [k for k, count in enumerate(waits) if not count]
@@ -49,11 +49,11 @@ def _depth_first(target_graph: TargetGraph) -> list[int]:
 
 
 def _tails(target_graph: TargetGraph) -> list[int]:
-    """Of the branch that begins with an operator, the blocks of results that VECTOR makes behind its last product.
+    """Per operator, the blocks of results that VECTOR computes behind the last product of the branch that it begins.
 
-    More than any other where there is none: it keeps CUBE from nothing.  0 where VECTOR begins a branch with products, since it does so at
-    once, wherever that comes.
-    A branch ends where its result has several readers, or its reader several sources.
+    Without a product the tail is longer than any other, because the branch never delays CUBE.  It is 0 if VECTOR begins the branch with
+    products, because VECTOR then starts at once at any position.
+    A branch ends where its result has several readers, or where its reader has several sources.
     """
     tails, products = [0] * len(target_graph.operators), [False] * len(target_graph.operators)
     for k, spec in reversed([*enumerate(target_graph.operators)]):

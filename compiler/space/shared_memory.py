@@ -2,12 +2,11 @@
 
 | candidate                | lives                                        | saves                                            |
 |--------------------------|----------------------------------------------|--------------------------------------------------|
-| a tensor between segments | from the segment that makes it to the last that reads it | all that would be stored and loaded  |
-| an operator's weights    | in its segment                               | all reads of them but the first                  |
+| a tensor between segments | from the segment that writes it to the last that reads it | all its loads and stores            |
+| an operator's weights    | in its segment                               | all reads except the first                       |
 
-All of them stay where they fit together.  Else those that save most bytes of DDR for the blocks that they hold, segment by segment, come
-first, and those for which nothing is left go to DDR.  An exact choice
-is a knapsack for each stretch of segments, made anew for every program that a search measures.
+All candidates stay if they fit together.  Else candidates that save most DDR bytes per block and segment come first, and those without
+room go to DDR.  An exact choice would be a knapsack for each stretch of segments, solved again for every measured program.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 
 
 class _Candidate(NamedTuple):
-    """blocks: that it holds in segments birth .. death.  saved: blocks that DDR does not move.  name: of a tensor, or of an operator of
-    segment `birth`."""
+    """Candidate.  blocks: size in segments birth .. death.  saved: blocks of DDR traffic saved.  name: tensor, or operator of segment
+    `birth` whose weights they are."""
 
     name: str
     weights: bool
@@ -44,7 +43,7 @@ class _Candidate(NamedTuple):
 
 
 def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[SegmentPlan]:
-    """The segments, each with its first operator, in their order; with what stays in the shared memory, where the machine has one."""
+    """Segments in order, each with its first operator, with residents of the shared memory if the machine has one."""
     plans = [plan for plan, _ in segments]
     if target_graph.machine.shared is None:
         return plans
@@ -66,9 +65,9 @@ def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan,
 
 
 def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
-    """The plan with what stays by the rules, in the order of its segments, which need not be the unit's.
+    """Plan with residents chosen by the rules; its order of segments may differ from that of the target graph.
 
-    Raises `BadInputError` where it names other operators.
+    Raises `BadInputError` if it names other operators.
     """
     if target_graph.machine.shared is None:
         return plan
@@ -80,7 +79,7 @@ def settled(target_graph: TargetGraph, plan: Plan) -> Plan:
 
 
 def without_shared(plan: SegmentPlan) -> SegmentPlan:
-    """The segment with everything in DDR: what a gene says of it."""
+    """Segment with everything in DDR, as a gene describes it."""
     return plan.model_copy(update={"shared": (), "staged": ()}) if plan.shared or plan.staged else plan
 
 
@@ -99,11 +98,11 @@ def _tensors(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
 
 
 def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
-    """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
+    """Weights worth staging: the port would need longer for the saved traffic than a core needs to copy them."""
     candidates = []
     for index, (plan, start) in enumerate(segments):
         if plan.passes > 1 or plan.input_passes > 1 or plan.on_vector:
-            continue  # channel splits bring their own run of them each, and so do engines
+            continue  # with channel splits or engine splits, each part loads its own weights
         repeats = plan.blocks_of_strips * target_graph.images
         for k, tiling in enumerate(plan.tilings):
             product = product_of(target_graph.operators[start + k])
@@ -130,7 +129,7 @@ def _overhead(machine: Machine, blocks: int, reads: int) -> int:
 
 
 def _kept(candidates: list[_Candidate], segments: int, have: int) -> list[_Candidate]:
-    """Of those that alone fit, as many as fit together."""
+    """Candidates that fit together, chosen among those that fit alone."""
     ordered = sorted(candidates, key=lambda c: (-c.saved / (c.blocks * (c.death - c.birth + 1)), c.birth, c.weights, c.name))
     rows = np.array([(c.blocks, c.birth, c.death) for c in ordered], np.int64).reshape(-1, 3)
     taken = _take(rows, np.zeros(segments, np.int64), have)
@@ -147,7 +146,7 @@ def _needed(kept: Sequence[_Candidate]) -> int:
 
 @njit(cache=True)
 def _take(rows: np.ndarray, live: np.ndarray, have: int) -> np.ndarray:
-    """bool [n]: of (blocks, birth, death) those that find room in every segment of their lives, one after the other.
+    """bool [n]: which of (blocks, birth, death) find room in every segment of their lives, taken in order.
 
     live: int64 [segments], blocks in use.
     """

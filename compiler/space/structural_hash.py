@@ -1,4 +1,4 @@
-"""Names of computations: what equal segments have in common, wherever they stand."""
+"""Structural hashes: equal segments have equal hashes, at any position."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Structures:
         self._keyed = lru_cache(maxsize=1 << 16)(self._key)
 
     def key(self, gene: Gene) -> Key:
-        """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
+        """Key for the cost of a segment alone: its structure, and all of the gene except its position (for cores, only their number).
 
-        What only neighbours know of is not in it (`bare`).  Pinned genes are equal only where they say the same: their plans are to the
-        letter.
+        Fields that matter only next to other segments are left out (`bare`).  Pinned genes have equal keys only if their pins are equal,
+        because their plans are literal.
         """
         return self._keyed(gene)
 
@@ -35,9 +35,9 @@ class Structures:
         if len(gene.cores) == 1:
             gene = gene._replace(split="rows")
         if gene.stop - gene.start == 1:
-            gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
+            gene = gene._replace(window=1, sliding=False)  # a single operator has no intermediates
         if iterations(self.target_graph, gene) == 1:
-            gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
+            gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or computed twice
         elif gene.cached and not has_halos(self.target_graph, gene.start, gene.stop):
             gene = gene._replace(cached=0)
         weighted = any(spec.weight_blocks for spec in self.target_graph.operators[gene.start : gene.stop])
@@ -47,7 +47,7 @@ class Structures:
         return self.structure(gene.start, gene.stop), gene[2:]
 
     def structure(self, start: int, stop: int) -> str:
-        """16 hex digits over the operators [start, stop), how they are wired, and what leaves them."""
+        """Structure of operators [start, stop) as 16 hex digits: operators, edges, and results that leave them."""
         return self._digest(start, stop)
 
     def places(self) -> dict[str, tuple[int, int]]:
@@ -69,7 +69,7 @@ class Structures:
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
             rows.append([s - start for s in target_graph.producers[k] if s >= start])
             rows.append(k in target_graph.escapes or any(c >= stop for c in target_graph.consumers[k]))
-        if target_graph.machine.shared is not None:  # what may be there, and how large it is as a whole
+        if target_graph.machine.shared is not None:  # tensors that may be in the shared memory, and its size
             rows.append(
                 [
                     (target_graph.storages[storage].name in scratch_tensors(target_graph), target_graph.storages[storage].image_blocks)

@@ -5,7 +5,7 @@ Emission writes records for a machine with all memories.  This module names the 
 
 | memory    | its role is played by                                                                             |
 |-----------|---------------------------------------------------------------------------------------------------|
-| UB        | a region of L1, from its first block on; what is kept in L1 comes there, and back, by COPY L1 -> L1 |
+| UB        | a region of L1, from its first block on; tensors in L1 come there, and back, by COPY L1 -> L1        |
 | L0A, L0B  | nothing: MMAD_IM2COL reads L1                                                                     |
 """
 
@@ -91,7 +91,7 @@ def _part(l1_blocks: int) -> int:
 
 
 def least_ub_blocks(machine: Machine) -> int:
-    """Blocks of UB, or of what plays its role at the level that grants the least."""
+    """Blocks of UB, or of its substitute in L1, at the level that grants the least."""
     least = min(machine.granted(level).l1_bytes for level in machine.contention)
     return machine.buffer_blocks(Memory.UB) or _part(least // BLOCK_BYTES)
 
@@ -109,7 +109,7 @@ def room_blocks(machine: Machine, memory: Memory) -> int:
     return _rooms(machine)[memory]
 
 
-MAX_SLOTS = 16  # of tiles in a memory of the matrix unit: more bring nothing, and every one is a cell that schedules tell apart
+MAX_SLOTS = 16  # tiles in a memory of the matrix unit: more bring no gain, and each is a cell of its own in schedules
 
 
 @lru_cache(maxsize=256)
@@ -129,7 +129,7 @@ class L0(NamedTuple):
     room_b: int
 
 
-SINGLE_TILE = L0(1, 0, 1, 0)  # where a tile takes turns with what is no tile: nothing stays but the one that came last
+SINGLE_TILE = L0(1, 0, 1, 0)  # a tile that shares its slot with other data: only the latest content stays
 
 
 @lru_cache(maxsize=64)

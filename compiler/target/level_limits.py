@@ -36,7 +36,7 @@ def limited_to(target_graph: TargetGraph, grant: Grant) -> TargetGraph:
     values["buffers_bytes"]["L1"], values["cores"] = grant.l1_bytes, grant.cores
     if target_graph.machine.shared is not None:
         values["shared"]["bytes"] = grant.shared_bytes
-    del values["contention"]  # of a part of a machine nobody asks what its levels leave
+    del values["contention"]  # levels do not matter for a part of a machine
     return replace(target_graph, machine=Machine.model_validate(values))
 
 

@@ -23,11 +23,11 @@ class TensorSlice(NamedTuple):
 class StorageSpec:
     """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`.
 
-    dtype: of its values.
-    ddr_planes: planes of the DDR storage of which this is a run (`segment.channel_splits`), else 0; `planes`: its own.
+    dtype: data type of its values.
+    ddr_planes: planes of the whole DDR storage if this is a run of its planes (`segment.channel_splits`), else 0; `planes`: its own planes.
 
-    In a target graph of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that
-    have `pitch` blocks in DDR, 0 where they have no others.
+    In a target graph of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows with
+    `pitch` blocks in DDR; 0 if rows are whole.
     """
 
     name: str

@@ -60,7 +60,8 @@ class TargetGraph:
 
     @cached_property
     def machine_digest(self) -> str:
-        """Digest of the machine for these tensors: integer rates added to its file do not change that of a float network."""
+        """Digest of the machine for these tensors: integer rates added to the file of a machine do not change the digest of a float
+        network."""
         floats = all(storage.dtype.is_float for storage in self.storages)
         return self.machine.floats_digest if floats else self.machine.digest
 

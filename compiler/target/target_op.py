@@ -37,7 +37,7 @@ UbKind = Literal["constants", "out", "residual", "overlaid", "arriving", "expand
 
 
 class UbBuffers(NamedTuple):
-    """Buffers in UB of an operator: `slots` of `size` blocks.  resident: for the whole segment if that is repeated."""
+    """Buffers in UB of an operator: `slots` of `size` blocks.  resident: whether repeated buffers stay for the whole segment."""
 
     kind: UbKind
     slots: int
@@ -48,7 +48,7 @@ class UbBuffers(NamedTuple):
 class EmitInputs(NamedTuple):
     """Inputs of an operator's emission, from its segment: the first block of each buffer slot.
 
-    weights: in L1; all that follows it: in UB (`segment.memory_plan`).  inside: whether its result stays on chip.
+    weights: in L1; fields after it: in UB (`segment.memory_plan`).  inside: whether the result stays on chip.
     """
 
     machine: Machine
@@ -79,7 +79,7 @@ class Fetch(NamedTuple):
 class TargetOp(ABC):
     """An operator of a target graph.  reads[0] is the main input; `signature` names all that its cost depends on.
 
-    index: in the target graph.  named: its index in the graph that names the operators, if that is another (`segment.reorder`), else -1.
+    index: index in the target graph.  named: index in the graph that names the operators, if another one does (`segment.reorder`), else -1.
     strip: None for whole rows; else in_w and out_w are the widths of the strip.
     """
 
@@ -109,7 +109,8 @@ class TargetOp(ABC):
         return 0
 
     def signature(self, storages: Sequence[StorageSpec]) -> str:
-        """The text under which tasks are shared: all that the cost depends on beside block and tiling.  storages: of the target graph."""
+        """Text by which equal tasks are recognised: all that the cost depends on besides block and tiling.  storages: those of the target
+        graph."""
         planes = [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)]
         sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], "planes": planes, **self.described()}
         types = [storages[piece.storage].dtype for piece in (*self.reads, self.y)]
@@ -118,7 +119,7 @@ class TargetOp(ABC):
         return " ".join([self.word, *(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in sizes.items())])
 
     def described(self) -> dict[str, object]:
-        """Fields of the signature beside the sizes of tensors: JSON values by name, in a fixed order."""
+        """Fields of the signature besides sizes of tensors: JSON values by name, in a fixed order."""
         return {}
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
@@ -130,7 +131,7 @@ class TargetOp(ABC):
         del address
         return self
 
-    # what it reads, and where from
+    # operands, and where they are read from
 
     @property
     def pixels_only(self) -> tuple[bool, ...]:
@@ -194,7 +195,7 @@ class TargetOp(ABC):
 
     @abstractmethod
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
-        """Its constants and two slots of its tile, and of its residual's.  through_ub: whether a product's results go that way."""
+        """Buffers: constants, two slots of its tile, two of its residual's tile.  through_ub: whether a product's results pass UB."""
 
     @abstractmethod
     def nest(
@@ -218,7 +219,7 @@ class TargetOp(ABC):
         return []
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:
-        """Loads of constants once per segment, in contrast to those that come with tiles."""
+        """Loads of constants once per segment; constants that come with tiles are not included."""
         return []
 
 

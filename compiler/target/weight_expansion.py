@@ -1,16 +1,16 @@
 """Compressed weights of grouped convolutions: their layout in DDR without the zeros beside groups, and their expansion on chip.
 
-Columns of a fractal (channels of the result) that belong to different groups have no lane of k in common, so their blocks lie over each
-other in one, an *overlaid* block.  A column's own block is the overlaid one with all other lanes zeroed: minima of its bytes, as uint8, and
-those of a mask, which are 255 in the lanes of its group and 0 elsewhere.  That is exact for every data type.  Of a depthwise convolution a
-fractal is one overlaid block, and masks are the rows of an identity.
+Columns of a fractal (output channels) that belong to different groups have no lane of k in common.  So their blocks are overlaid: they
+share one *overlaid* block.  The block of one column is the overlaid block with all other lanes set to zero.  This is the minimum, byte by
+byte as uint8, of the overlaid block and a mask with 255 in the lanes of the column's group and 0 elsewhere; it is exact for every data
+type.  For a depthwise convolution a fractal is one overlaid block, and the masks are the rows of an identity.
 
 | what            | blocks                             | lies                                   |
 |-----------------|------------------------------------|----------------------------------------|
 | overlaid blocks | [groups][k1][overlaid]             | at the operator's `weights_at`         |
 | masks           | [planes of a group's input][masks] | at `masks_at`, the same for all groups |
 
-A rule, and no gene, decides this for each convolution, because DDR has one form of the weights for all plans.
+A rule decides this for each convolution, not a gene, because DDR has one form of the weights for all plans.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _NOBODY = -1
 
 
 class Run(NamedTuple):
-    """Columns [first, first + columns) of a group of fractals: the first one's overlaid block and mask, and steps to those of the next."""
+    """Columns [first, first + columns) of a group of fractals: overlaid block and mask of the first column, and steps to the next
+    column's."""
 
     first: int
     columns: int
@@ -44,10 +45,10 @@ class Run(NamedTuple):
 class Expansion(NamedTuple):
     """The compressed layout of an operator.
 
-    overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
-    such a plane.  resident: streamed weights stay in UB as overlaid blocks, else they come with every chunk.  room: the most blocks of a
-    slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept.
-    startup: of a record of VECTOR, in cycles."""
+    overlaid: overlaid blocks per block of k.  masks: masks of each of the `planes` planes of a group's input.  taps: blocks of k of
+    each plane.  resident: streamed weights stay in UB as overlaid blocks; else they come with every chunk.  room: most blocks of a UB slot
+    in which fractals are expanded.  deep: most blocks of k that are loaded at a time if they are not resident.
+    startup: start-up cycles of a VECTOR record."""
 
     overlaid: int
     masks: int
@@ -77,9 +78,9 @@ class Expansion(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Of the columns of a group of planes: the group of the convolution that each belongs to, by its place among those that occur, or -1.
+    """For the columns of a group of planes: the group of the convolution of each, as an index of the occurring groups, or -1.
 
-    lanes: bool [groups that occur, lanes of the input]: those that each reads.
+    lanes: bool [occurring groups, lanes of the input]: lanes that the group reads.
     """
 
     owner: NDArray[np.int64]
@@ -100,7 +101,7 @@ def overlay_columns(
 ) -> Overlay | None:
     """Overlay of a convolution's columns; None if it saves little.  lane_count: lanes of the result.  groups: `effective_groups`.
 
-    All groups of planes have the same pattern but for channels that are not there; those without one are not changed.
+    All groups of planes have the same pattern, except for missing channels; groups without a channel are not changed.
     """
     if conv.groups == 1:
         return None
@@ -126,7 +127,8 @@ def overlay_columns(
 
 
 def _columns(owner: NDArray[np.int64], read: NDArray[np.int64], first: int, lanes: int) -> _Columns:
-    """Owners and lanes of columns.  owner: groups of the convolution.  read: lanes of every group's input.  first, lanes: of the planes."""
+    """Owners and lanes of columns.  owner: group of the convolution of each column.  read: input lanes of every group.  first, lanes: of
+    the planes."""
     groups = list(dict.fromkeys(owner[owner >= 0].tolist()))
     names = np.full(len(read) + 1, _NOBODY)
     names[groups] = np.arange(len(groups))
@@ -137,14 +139,14 @@ def _columns(owner: NDArray[np.int64], read: NDArray[np.int64], first: int, lane
 
 
 def _alike(columns: _Columns, template: _Columns) -> bool:
-    """Whether columns belong to the groups of the template's columns and read no lanes that those do not read."""
+    """Whether columns belong to the same groups as the template's columns and read only lanes that the template reads."""
     present = columns.owner >= 0
     same = columns.owner[present] == template.owner[present]
     return bool(same.all()) and not (columns.lanes & ~template.lanes[: len(columns.lanes)]).any()
 
 
 def _places(owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """The overlaid block of every column, those of a group one after the other, and how many there are."""
+    """Overlaid block of every column, counted within its group, and the number of overlaid blocks."""
     place, used = np.zeros(len(owner), np.int64), np.zeros(max(1, owner.max() + 1), np.int64)
     for column, group in enumerate(owner.tolist()):
         if group >= 0:

@@ -1,4 +1,4 @@
-"""Packing of constants into the machine's layouts: weights in [N1][K1][16] blocks per group, biases as sums are, per-lane vectors.
+"""Packing of constants into the machine's layouts: weights in [N1][K1][16] blocks per group, biases in the type of sums, per-lane vectors.
 
 A tensor's lane map decides which column of the packed matrix belongs to which channel, so a channel shuffle or a concatenation
 costs nothing here but an index.
@@ -122,7 +122,8 @@ def pack_conv(
 ) -> None:  # fmt: skip
     """Blocks [groups][N1][K1][16] of C0 values into `out`; K1 over (c1, ky, kx), or over kernel positions for four-lane images.
 
-    dense: see `dense_weights`.  lane_count: of the result.  dtype: of the weights on the machine.  fill: value of missing weights.
+    dense: see `dense_weights`.  lane_count: lanes of the result.  dtype: type of the weights on the machine.  fill: value of missing
+    weights.
     """
     (_, c0, n0, *_), kind = fractal, dtype.storage
     kh, kw = dense.shape[2:]
@@ -162,7 +163,7 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
 
 
 def pack_columns(values: NDArray[Any], y_place: Placement, lane_count: int, dtype: DataType) -> Bytes:
-    """[N1 * 16] by lane: biases and scales.  lane_count: of the result."""
+    """[N1 * 16] by lane: biases and scales.  lane_count: lanes of the result."""
     out = np.zeros(lane_count, dtype.storage)
     out[np.asarray(y_place.lanes)] = values
     return out.view(np.uint8)

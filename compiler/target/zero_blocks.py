@@ -1,11 +1,11 @@
-"""Zero blocks of weights, which products skip: grouped convolutions whose groups are no whole planes have many.
+"""Zero blocks of weights, which products skip: grouped convolutions whose groups do not fill planes have many of them.
 
-`needed` is int64 [n1, k1] of a group's blocks of weights, 1 where some group has any; of no size where that is everywhere.  In a tile each
-n1 is multiplied with all blocks of k from the first to the last that it needs there: what lies between costs less than another MMAD.
-Those side by side that have the same ones are a *panel*, which is a load of L0B and an MMAD.  A tile without any is skipped.
+`needed` is int64 [n1, k1] for a group's blocks of weights: 1 if the block has a weight in any group.  Its size is 0 if all are needed.  In
+a tile each n1 is multiplied with all blocks of k from its first needed one to its last: blocks between cost less than another MMAD.
+Neighbouring n1 with the same range form a *panel*: one load of L0B and one MMAD.  A tile without needed blocks is skipped.
 
-Where weights stay and are expanded on chip (`target.weight_expansion`), L1 holds what is multiplied and no more, *packed* panel by panel in
-the order of tiles: of a group's blocks of weights often a third or a quarter, and L1 is what limits how early later weights may come.
+Resident weights that are expanded on chip (`target.weight_expansion`) take L1 only for multiplied blocks, *packed* panel by panel in the
+order of tiles.  That is often a third or a quarter of a group's blocks, and free L1 decides how early later weights can be loaded.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def no_zero_blocks() -> Ints:
 class Panels(NamedTuple):
     """Counts of a tiling's panels for one tile of rows, in all chunks of weights of a group.
 
-    panels: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
-    tiles, of_tiles: IM2COLs of all tiles that have panels, and blocks of k that these bring; changes, of_changes: the same without
-    those that follow a tile of the same k in their chunk; distinct, of_distinct: of tiles of different k of every chunk.
-    single, of_single: panels and blocks where an n tile has one tile of k with panels; only, of_only: where a chunk has one tile with any.
+    panels: MMADs, and loads of L0B.  steps: their steps along k and n.  blocks: n1 x blocks of k that are multiplied.
+    tiles, of_tiles: IM2COLs of all tiles with panels, and their blocks of k.  changes, of_changes: the same without tiles that follow
+    a tile of the same k in their chunk.  distinct, of_distinct: the same, each k of a chunk once.
+    single, of_single: panels and blocks of n tiles with a single k tile.  only, of_only: of chunks with a single tile with panels.
     """
 
     panels: int
@@ -73,7 +73,7 @@ def mark_multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
 
 @njit(cache=True)
 def find_panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
-    """(n1 of the panel at n, its first block of k, its blocks of k or 0 for none), in a tile whose blocks of k are [k, k_stop).
+    """(n1 of the panel at n, its first block of k, its number of blocks of k or 0 without one), in a tile with blocks [k, k_stop) of k.
 
     A panel either begins the sums of all its n1 or adds to all of them: MMAD sets or adds.
     """
@@ -99,9 +99,9 @@ def _span(needed: Ints, n: int, k: int, k_stop: int) -> tuple[int, int]:
 
 @njit(cache=True)
 def pack_panels(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
-    """int64 [n1, k1]: how many blocks lie before a block of weights where panels are packed; -1 where it is not multiplied.
+    """int64 [n1, k1]: number of blocks before each block of weights if panels are packed; -1 for blocks that are not multiplied.
 
-    needed: `mark_multiplied`, in one chunk.  A panel is [n1][k1] in itself, as L0B wants it.
+    needed: from `mark_multiplied`, for one chunk.  A panel itself is [n1][k1], the order of L0B.
     """
     n1, k1 = needed.shape
     out, used = np.full((n1, k1), -1, np.int64), 0
@@ -169,7 +169,7 @@ def count_panels(
 
 @njit(cache=True)
 def count_loads(panels: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
-    """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring).
+    """(IM2COLs, blocks of k loaded into L0A per row, loads of L0B, n1 x blocks of k of these loads).
 
     stay: whether tiles of the left and of the right operand stay (`ops.tile_counts.tiles_stay`).
     """

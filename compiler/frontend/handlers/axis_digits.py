@@ -1,7 +1,7 @@
 """Operations along an ONNX axis, as operations on a digit of a tensor: an atom of its channels or of its pixels.
 
-A digit of the channels is resampled by relabelling or by a 1x1 convolution.  A digit of the pixels is rows or columns of an image: of the
-tensor itself, or with its pixels reflowed to rows as long as the digit's stride.
+A digit of the channels is resampled by relabelling or by a 1x1 convolution.  A digit of the pixels is the rows or the columns of an image:
+either the tensor itself, or the tensor reflowed to rows as long as the digit's stride.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _over_digit(digit_taps: Taps, digit: int, stride: int, size: int) -> Taps:
 
 
 def resample_channels(state: Translator, node: NodeProto, tensor: str, channel_taps: Taps, fill: float, out: str) -> str:
-    """Tensor with resampled channels: by relabelling where each is read at most once, else by a 1x1 convolution."""
+    """Tensor with resampled channels: by relabelling if each channel is read at most once, else by a 1x1 convolution."""
     name = state.name(node, ".channels")
     order = tuple(taps[0][0] for taps in channel_taps.taps if taps)
     if channel_taps == select_places(order) and len(set(order)) == len(channel_taps):

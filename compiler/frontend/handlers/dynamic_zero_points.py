@@ -97,7 +97,7 @@ def column_groups(model: ModelProto) -> dict[int, ColumnGroup]:
 
 
 def _of_zero(links: _Links, columns: str) -> bool:
-    """Whether a tensor is a product of constants with one number, or an input of this part of a model."""
+    """Whether a tensor is a product of constants with a single number, or an input of this part of the model."""
     if columns in links.inputs:
         return True
     maker = links.nodes[links.makes[columns]] if columns in links.makes else None
@@ -126,9 +126,10 @@ def _only_for(links: _Links, name: str, columns: Collection[str], for_host: Coll
 
 
 def split_products(model: ModelProto, excluded: Collection[str] = ()) -> ModelProto:
-    """Copy of the model with such products in steps, except those with results `excluded`; the model itself without any.
+    """Copy of the model with products with a run-time zero point split into steps; the model itself if there are none.
 
-    Products of two computed operands, and products with a zero point per row, stay unchanged.
+    excluded: results of products that stay whole.  Products of two computed operands, and products with a zero point per row, stay whole
+    too.
     """
     shapes, constants = known_shapes(model.graph), {item.name for item in model.graph.initializer}
     products = {i for i, node in enumerate(model.graph.node) if _is_one(node, shapes, constants) and node.output[0] not in excluded}

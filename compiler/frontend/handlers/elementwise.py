@@ -187,7 +187,7 @@ def _is_root(state: Translator, tensor: str) -> bool:
 
 
 def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool:
-    """Whether v op constant, or constant op v, is v: exporters and inlined bodies have masks of zeros and scales of one."""
+    """Whether `v op constant` (or `constant op v`) equals v: exporters and inlined functions have masks of zeros and scales of one."""
     neutral = {"Add": 0, "Sum": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(op)
     return neutral is not None and not (constant_first and op in ("Sub", "Div")) and bool(np.all(array == neutral))
 
@@ -218,7 +218,7 @@ def _with_tensors(op: str, operand_count: int, swapped: bool) -> tuple[Step, ...
 
 
 def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) -> str:
-    """Operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1)."""
+    """Operand of a chain on the tensor of `view`, broadcast to its shape or to one pixel (n, c, 1, 1)."""
     axes = operand.of_rank(len(view.axes)).axes
     n, c, _, _ = state.shapes[view.tensor]
     tensor = state.in_rows_of(operand.tensor, view.tensor)
@@ -234,9 +234,9 @@ def _broadcast(state: Translator, node: NodeProto, view: View, operand: View) ->
 
 
 def _spread_channels(state: Translator, tensor: str, atoms: Atoms, source_channels: int, channels: int) -> str:
-    """Tensor broadcast to `channels` channels: one for all, or one for the same channel of every head, by `atoms`.
+    """Tensor broadcast to `channels` channels: one channel repeated, or with `atoms` the same channel of every head.
 
-    It is a product with zeros and ones, created once for all readers.
+    The broadcast is a product with zeros and ones; one product serves all readers.
     """
     key = (tensor, atoms, channels)
     if key not in state.spread:

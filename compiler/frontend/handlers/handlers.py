@@ -114,7 +114,7 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _beside(state: Translator, view: View, reference: View, axis: int) -> bool:
-    """Whether an axis is all channels of both views, and the other axes are equal."""
+    """Whether an axis runs over all channels in both views, and their other axes are equal."""
     alike = view.axes[:axis] + view.axes[axis + 1 :] == reference.axes[:axis] + reference.axes[axis + 1 :]
     return alike and all(
         bool(part.axes[axis]) and part.axes[axis] == whole_axes(state.shapes[part.tensor], C) for part in (view, reference)

@@ -35,13 +35,13 @@ def evaluate_table(
     ir_version: int,
     channels: int = 0,
 ) -> NDArray[Any] | None:
-    """Table of a chain of nodes between two tensors of 8 bits: results for every integer, the least first.  dtypes: onnx's, of both.
+    """Table of a chain of nodes between two tensors of 8 bits: one result per integer, from the least integer on.
 
-    channels: for nodes with values per channel; then the results are [channels, 256].
-    None where onnxruntime refuses the nodes (a type or an opset without a kernel), or where a result depends on the position in a
-    tensor: then the chain is computed in floats.  Other exceptions are bugs and propagate.
+    dtypes: onnx types of both tensors.  channels: number of channels if nodes have values per channel; then the results are [channels,
+    256].  None where onnxruntime refuses the nodes (a type or an opset without a kernel), or where a result depends on the position in the
+    tensor: such a chain is computed in floats.  Other exceptions are bugs and propagate.
     """
-    leading_axes = (1, channels, 1) if channels else ()  # axes in front of that of the integers
+    leading_axes = (1, channels, 1) if channels else ()  # axes before the axis of the integers
     graph = helper.make_graph(
         nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], [*leading_axes, "n"])],
         [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], [*leading_axes, "n"])],

@@ -123,7 +123,7 @@ def _near(value: float, target: float) -> bool:
 
 
 def _mean(seen: _Producers, name: str) -> str | None:
-    """Tensor x whose mean over the last axis is `name`; None for others."""
+    """Tensor x such that `name` is the mean of x over the last axis; None if `name` is no such mean."""
     node = seen.producer(name, "ReduceMean")
     if node is None:
         return None

@@ -24,7 +24,7 @@ MAX_POOLED_PIXELS = 2048  # limit of pixels of an image that are pooled at once:
 
 
 class PoolWindow(NamedTuple):
-    """Geometry of a pooling window.  pads: with ceil_mode resolved."""
+    """Geometry of a pooling window.  pads: padding with ceil_mode resolved."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]

@@ -21,7 +21,7 @@ def floats(array: NDArray[Any]) -> Floats:
 
 
 class OverAxis(NamedTuple):
-    """Product as a convolution of `tensor` with kernel [m, c, kh, kw].  axes: of its result, whose channels are the m."""
+    """Product as a convolution of `tensor` with a kernel [m, c, kh, kw].  axes: axes of its result; the result has m channels."""
 
     tensor: str
     kernel: NDArray[Any]
@@ -74,7 +74,7 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 class Heads(NamedTuple):
-    """Operands and layout of a product of two computed tensors; see `MatMul`.  axes: of its result."""
+    """Operands and layout of a product of two computed tensors; see `MatMul`.  axes: axes of its result."""
 
     a: str
     b: str
@@ -96,7 +96,7 @@ def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 
     size = shape_a[1] // heads
 
     def per_head(atoms: Atoms, channels: int) -> bool:
-        """Whether atoms are all channels of a head, side by side."""
+        """Whether atoms are exactly the channels of one head, next to each other."""
         return atoms == merge_atoms([Atom(C, channels, 1)])
 
     # b has its head's channels along k (transposed), or along n

@@ -119,7 +119,7 @@ class Translator:
         return self.reflowed[tensor, shape]
 
     def in_rows_of(self, tensor: str, reference: str) -> str:
-        """Tensor with its pixels in rows as those of the reference, if that has as many pixels."""
+        """Tensor whose pixels are in rows as long as those of the reference, if both have the same number of pixels."""
         n, c, h, w = self.shapes[tensor]
         rows = self.shapes[reference][2:]
         return self.in_rows(tensor, (n, c, *rows)) if math.prod(rows) == h * w else tensor
@@ -200,7 +200,7 @@ class Translator:
         self.views[node.output[0]] = row_major(op.y, tensor_shape, tensor_shape if shape is None else shape)
 
     def finish_as(self, node: NodeProto, op: Operator, axes: tuple[tuple[Atom, ...], ...]) -> None:
-        """Append the operator of the node's first output.  axes: of its view."""
+        """Append the operator of the node's first output.  axes: axes of the output's view."""
         self.emit(op)
         self.views[node.output[0]] = View(op.y, tuple(merge_atoms(atoms) for atoms in axes))
 
@@ -409,7 +409,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
 
 
 def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:
-    """Fold a node of constants; returns whether all its outputs are known now.  Small ones were folded at loading."""
+    """Fold a node of constants; returns whether all its outputs are known now.  Small constants were folded at loading."""
     names = [name for name in node.output if name]
     if any(name not in state.constants for name in names):
         value = fold_node(node, values, state.constants, state.budget)

@@ -26,9 +26,9 @@ from simulator.onnx_names import DOMAIN as COMPILED
 from simulator.onnx_names import names_read, refill
 
 Array = NDArray[Any]
-DOMAIN = "tilefarm.inline"  # of functions that this module creates
-# operators without a handler whose bodies mostly have handlers; not those whose body is a loop or random numbers, and not
-# DynamicQuantizeLinear, which the host runs as one operator
+DOMAIN = "tilefarm.inline"  # domain of functions that this module creates
+# Operators without a handler whose bodies consist mostly of operators with handlers.  Excluded are bodies with a loop or random numbers,
+# and DynamicQuantizeLinear, which the host runs as one operator.
 WRITTEN_OUT = frozenset({
     "Attention", "CastLike", "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization", "ReduceLogSumExp", "RotaryEmbedding",
     "Shrink", "SwiGLU", "ThresholdedRelu",
@@ -54,9 +54,9 @@ _VERSION = 17  # the first opset with all operators of the bodies
 
 
 def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteBudget, model_bytes: int, where: str) -> ModelProto | None:
-    """Model with all such nodes inlined; None without such nodes.
+    """Model with all such nodes inlined; None if there are no such nodes.
 
-    constants: known values.  Unrolled loops count against the budget.  Raises as `onnx_sandbox.check`.
+    constants: known tensors.  Unrolled loops count against the budget.  Raises as `onnx_sandbox.check` does.
     """
     if any(function.domain == COMPILED for function in model.functions):
         return None  # a compiled file, which is refused later

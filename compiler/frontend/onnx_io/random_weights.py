@@ -279,8 +279,8 @@ _CURVES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 
 def _curved(op: str, moments: _Moments, low: float, high: float) -> _Moments:
-    """Moments of a function of one variable, clipped to [low, high], by quadrature; its input taken as normal."""
-    with np.errstate(over="ignore"):  # of exp, whose reciprocal is 0
+    """Moments of a function of one variable, clipped to [low, high], by quadrature; the input is assumed to be normal."""
+    with np.errstate(over="ignore"):  # exp may overflow; its reciprocal is then 0
         values = np.clip(_CURVES[op](moments.mean + math.sqrt(moments.variance) * _NODES), low, high)
     mean = float(values @ _WEIGHTS)
     return _Moments(mean, max(float(values**2 @ _WEIGHTS) - mean**2, 1e-6))

@@ -31,7 +31,7 @@ _AS_THEIR_INPUT = (
     "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "Inverse", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization", "Trilu",
 )  # fmt: skip
-# operators without a rule in onnx -> operator with the same output shapes, and its inputs among theirs
+# operator without a rule in onnx -> an operator with the same output shapes, and positions of its inputs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("", "GroupNormalization"): ("Identity", slice(1)),
     **{(MS, op): ("Identity", slice(1)) for op in _AS_THEIR_INPUT},

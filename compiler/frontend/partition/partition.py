@@ -58,8 +58,8 @@ _ENDS = {
 class HostNode:
     """Node on the host.
 
-    name: its name, or that of its first output.  why: reason, without the name.  macs: None where unknown.  refused: whether the NPU does
-    not support it; else only its position keeps it on the host.
+    name: its name, or the name of its first output.  why: reason, without the name.  macs: multiply-accumulates; None: unknown.  refused:
+    True if the NPU does not support the node; False if only its position keeps it on the host.
     """
 
     name: str
@@ -222,9 +222,9 @@ class _Parts:
         return self.groups.get(node, frozenset({node}))
 
     def choose(self, avoided: Iterable[int], taken: Sequence[frozenset[int]] = ()) -> list[int]:
-        """Heaviest convex set of nodes without avoided ones, that closes no cycle through the subgraphs `taken`.
+        """Heaviest convex set of nodes without the nodes `avoided`.  The set closes no cycle through the subgraphs `taken`.
 
-        Ties: the set with fewer excluded predecessors, so that its successors may form one subgraph; then the set with more nodes.
+        Ties: the set with fewer avoided predecessors, so that its successors may form one subgraph; then the set with more nodes.
         """
         order = self.quotient(taken)
         position = {i: k for k, members in enumerate(order) for i in members}
@@ -236,7 +236,7 @@ class _Parts:
         }
         barred = {position[i] for i in (*avoided, *(i for piece in taken for i in piece)) if i in position}
         inner = sorted((a, b) for a, b in edges if a != b)
-        before = [0] * len(order)  # bits of the barred ones
+        before = [0] * len(order)  # bits of the barred positions before each position
         for a, b in sorted(inner, key=lambda edge: edge[1]):
             before[b] |= before[a] | (1 << a if a in barred else 0)
         scale = len(barred) + 1
@@ -306,7 +306,7 @@ class _Parts:
             sub.graph.node.append(node)
         sub.graph.initializer.extend(item for item in self.model.graph.initializer if item.name in read)
         sub.graph.initializer.extend(numpy_helper.from_array(np.asarray(self.constants[name]), new) for name, new in renamed.items())
-        ports = [*(item.name for item in self.model.graph.input), *self.outputs]  # in the model's order, before what lies between pieces
+        ports = [*(item.name for item in self.model.graph.input), *self.outputs]  # in the model's order, before tensors between subgraphs
         for name in dict.fromkeys([*ports, *(name for node in self.nodes for name in node.output)]):
             if name in read and name not in inner and name not in self.constants:
                 sub.graph.input.append(self._type(name))

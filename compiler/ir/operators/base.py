@@ -63,7 +63,7 @@ class Operator(ABC):
 
     @property
     def moves(self) -> bool:
-        """Whether it only moves values, so that they may be integers."""
+        """Whether the operator only moves values, so that they may be integers."""
         return False
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -126,7 +126,7 @@ class Operator(ABC):
         return ()
 
     def reads_fours(self, tensor: str) -> bool:
-        """Whether it may read that input as an image of four lanes."""
+        """Whether the operator may read `tensor` as an image of four lanes per pixel."""
         return False
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
@@ -137,9 +137,9 @@ class Operator(ABC):
         return inputs[0]
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
-        """Inputs whose padding lanes have to be zero (the zero point of integers), and may not be.
+        """Inputs whose padding lanes must be zero (the zero point of integers) but may hold other values.
 
-        All other inputs may hold any finite value there: weights are zero, or the operator has a mask of its own.
+        All other inputs may hold any finite value there: the weights are zero, or the operator masks the lanes.
         """
         return ()
 

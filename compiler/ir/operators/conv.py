@@ -79,7 +79,7 @@ class Convolution(Operator):
 
     @property
     def takes_fours(self) -> bool:
-        """Whether parts of the window (`ir.im2col`) begin with whole blocks of a four-lane image."""
+        """Whether every part of the window (`ir.im2col`) begins with a whole block of a four-lane image."""
         (high, wide), (down, across) = self.weights.shape[2:], self.dilation
         near = (high == 1 or down <= MAX_WINDOW) and (wide == 1 or across <= MAX_WINDOW)
         return near and (wide <= MAX_WINDOW or high == 1) and self.pads[0] <= MAX_WINDOW

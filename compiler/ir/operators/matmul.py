@@ -50,7 +50,7 @@ class HeadedProduct(Operator):
 
     @property
     def zeros(self) -> tuple[Values, Values]:
-        """Values of a and of b that add nothing to a sum."""
+        """Values of a and b that add nothing to a sum: their zero points."""
         return ZERO, ZERO
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:

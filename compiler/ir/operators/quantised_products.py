@@ -40,10 +40,13 @@ class Residual:
 
 @dataclass(frozen=True, eq=False)
 class QuantisedConv(Convolution):
-    """y = requantise(conv(x - its zero point, weights - theirs) + bias); y_q None: floats.  Also products with constants.
+    """y = requantise(conv(x - zero point of x, weights - zero point of weights) + bias); y_q None: y is float.  Also products with
+    constants.
 
-    alpha: a factor of the scale.  added: residual of the integers of y_q.  fixed_point: whether sums are requantised in fixed point.
-    of_columns: run-time tensors per output channel: the offset of the sums (with the zero point of x), and the scales of floats.
+    alpha: factor of the scale.  added: quantisation of a residual that is added to y.  fixed_point: whether sums are requantised in fixed
+    point.
+    of_columns: run-time tensors with a value per output channel: the offset of the sums (with the zero point of x), and the scales of
+    floats.
     """
 
     name: str
@@ -151,7 +154,7 @@ class QuantisedConv(Convolution):
 
 
 def quantised_identity_conv(name: str, x: str, y: str, quantisation: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:
-    """Convolution that copies channels `order` of x: with weights of 1 and equal scales every integer stays."""
+    """Convolution that copies channels `order` of x.  Its weights are 1 and its scales equal, so every integer is unchanged."""
     weights = np.eye(channels, dtype=np.int8)[list(order)][:, :, None, None]
     one = Quantisation.of(np.float32(1), None, np.int8)
     return QuantisedConv(name, x, y, weights, np.zeros(len(weights), np.int32), quantisation, one, quantisation)
@@ -159,7 +162,7 @@ def quantised_identity_conv(name: str, x: str, y: str, quantisation: Quantisatio
 
 @dataclass(frozen=True, eq=False)
 class QuantisedMatMul(HeadedProduct):
-    """Product of integers minus their zero points, by row and column sums.  fixed_point: as of `QuantisedConv`."""
+    """Product of integers minus their zero points, by row and column sums.  fixed_point: as in `QuantisedConv`."""
 
     name: str
     a: str
@@ -190,7 +193,8 @@ class QuantisedMatMul(HeadedProduct):
         return frozenset({float(self.a_q.zero_point[0])}), frozenset({float(self.b_q.zero_point[0])})
 
     def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
-        """As of floats, but FIXPIPE subtracts the sum of padding lanes where that is one number; then y may hold any integers there."""
+        """Same as for floats, except: FIXPIPE subtracts the sum of x's padding lanes if that is one number; then y may hold any integers
+        there."""
         return super().requires_zeros(inputs, rounding) if self.transposed and len(self.beside(inputs)) > 1 else ()
 
     def beside(self, inputs: Sequence[Values]) -> Values:

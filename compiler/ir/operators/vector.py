@@ -12,13 +12,13 @@ import numpy as np
 
 from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
 
-# Candidate start values of padding lanes, the first that stays finite is taken: ln, reciprocal, square root and division take 1
+# Values that padding lanes may begin with; the first one that keeps them finite is used.  ln, reciprocal, square root and division take 1.
 GUARDS = (1.0, -1.0, *(sign * 4.0**power for power in range(1, 7) for sign in (1, -1)))
 _QUOTIENTS = ("div", "rdiv", "reciprocal", "exp")
-# Steps that may overflow: a division by another tensor's values, then a square
+# Kinds of steps that may overflow, in the order in which limits are tried: quotients first, then squares, products and sums.
 _BEYOND = (_QUOTIENTS, (*_QUOTIENTS, "square", "mul", "muls", "scale_shift", "multiply_add", "add", "adds", "sub", "rsub"))
-_UNDEFINED = ("div", "rdiv", "reciprocal", "ln", "sqrt")  # for some finite numbers
-_CASES = 4096  # limit of tested operand combinations; of operands with more values some between the least and the greatest are tested
+_UNDEFINED = ("div", "rdiv", "reciprocal", "ln", "sqrt")  # undefined for some finite numbers
+_CASES = 4096  # most tested combinations of operand values; larger sets of values are sampled from least to greatest
 
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
@@ -31,11 +31,11 @@ StepOp = Literal[
 class Step:
     """One step of an element-wise chain on the running value v.
 
-    scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
-    rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or the last value that `keep` stored in `register`.
-    multiply_add: v * factor + summand, rounded once: registers `register` and `added`, or `value` where the number is -1.
+    scale_shift: v * scale[c] + shift[c]; `padding`: its constant result in padding lanes.  adds, muls, maxs, mins: v op `value`.
+    add, sub, mul, div, max, min: v op other.  rsub, rdiv: other op v.  take: v becomes other.
+    other: inputs[operand], or the last value that `keep` stored in `register`.
+    multiply_add: v * factor + summand, rounded once; both are the registers `register` and `added`, or `value` where the number is -1.
     gelu: v * (1 + erf(v / sqrt 2)) / 2.
-    padding: of a scale_shift: constant result in padding lanes.
     """
 
     op: StepOp
@@ -43,13 +43,13 @@ class Step:
     operand: int = -1
     register: int = -1
     added: int = -1
-    scale: Floats | None = None  # [c], or [1]: of all channels
+    scale: Floats | None = None  # [channels], or [1]: the same for all channels
     shift: Floats | None = None
     padding: float | None = None
 
     @property
     def of_padding(self) -> tuple[float, float]:
-        """(scale, shift) of padding lanes: that of the channels where all are equal, which keeps the lanes finite; else 0."""
+        """(scale, shift) of padding lanes: the channels' values if all are equal, which keeps the lanes finite; else (0, 0)."""
         assert self.scale is not None
         assert self.shift is not None
         if self.padding is not None:
@@ -148,7 +148,7 @@ def _combinations(inputs: Sequence[Values]) -> Floats:
 
 
 def _bounded(steps: tuple[Step, ...], ops: Sequence[str], rounding: type[np.floating]) -> tuple[Step, ...]:
-    """Steps with limits after those of the kinds `ops`, which may overflow."""
+    """Steps with limits after each step of the kinds `ops`, which may overflow."""
     largest = float(np.finfo(rounding).max)
     limits = Step("mins", largest), Step("maxs", -largest)
     return tuple(bounded_step for step in steps for bounded_step in ((step, *limits) if step.op in ops else (step,)))
