@@ -1,4 +1,4 @@
-"""How to tune: a frozen model is the schema, `configs/tune/*.yaml` hold the values.
+"""Configuration of a search: a frozen model is the schema, `configs/tune/*.yaml` hold the values.
 
 `configs/tune/default.yaml` has every value; another file, and `--set a.b=c`, are laid over it.
 """
@@ -133,7 +133,7 @@ class BudgetSettings(_Section):
 
     @property
     def amount(self) -> float:
-        """Of that."""
+        """Amount of the budget, in its kind."""
         amount = getattr(self, self.kind)
         assert amount is not None
         return float(amount) if self.kind == "seconds" else int(amount)
@@ -225,12 +225,13 @@ class TuneConfig(_Section):
 
     @property
     def islands(self) -> int:
-        """How many there are."""
+        """Number of islands."""
         return self.search.islands if self.use.islands else 1
 
     @property
     def digest(self) -> str:
-        """32 hex digits over what can change a result: not the budget (a run may be resumed with more), the farm or the study."""
+        """32 hex digits over all that can change a result, so without the budget (a run may be resumed with more), the farm and the
+        study."""
         return digest(self._that_counts())
 
     def _that_counts(self) -> dict[str, Any]:
@@ -252,7 +253,7 @@ class TuneConfig(_Section):
     def given(
         self, options: Mapping[str, Any], candidates: int | None = None, seconds: float | None = None, measurements: int | None = None
     ) -> TuneConfig:
-        """With a command's own options, by dotted path; what is None was not given.  The last three take the budget's place."""
+        """Configuration with a command's own options, by dotted path; None: not given.  The last three replace the budget."""
         values = {path: value for path, value in options.items() if value is not None}
         if candidates is not None or seconds is not None or measurements is not None:
             values |= {"budget.candidates": candidates, "budget.measurements": measurements, "budget.seconds": seconds}
@@ -263,7 +264,7 @@ class TuneConfig(_Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
-# sections whose keys are the user's
+# sections with keys chosen by the user
 _OPEN = ("level_weights", "study.parameters")
 
 

@@ -47,7 +47,7 @@ def configured(request: TuneRequest) -> TuneConfig:
 
 
 class SpentRun(NamedTuple):
-    """end: of the session, whose folder is locked.  begun_s: by the clock."""
+    """Session of a run whose budget is spent.  end: end of the session, with its folder locked.  begun_s: start, on the clock."""
 
     opened: LoweredModel
     config: TuneConfig
@@ -67,7 +67,7 @@ def tune(request: TuneRequest) -> Summary:
 
 @contextmanager
 def searched(request: TuneRequest) -> Iterator[SpentRun]:
-    """A run whose budget is spent, of which only the log is written.  Raises as `tune`."""
+    """Run the searches until the budget is spent; plans and summary are not written.  Raises as `tune` does."""
     begun_s = REAL.clock.monotonic_s()
     config = configured(request)
     prior = read_prior(request.prior, config, request.out, request.resume, say)
@@ -89,8 +89,8 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
 
 
 def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:
-    """As many as the configuration says, of the cluster that the request names."""
-    from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import, and the serial backend does without it
+    """Actors on the cluster of the request; their number is that of the configuration."""
+    from tuner.platform.ray_actors import RayActors  # slow import; the serial backend does not need Ray
 
     farm = config.farm
     return RayActors(make_worker, farm.workers, request.address, farm.wait_s, run, farm.resource)

@@ -59,8 +59,8 @@ from tuner.zoo.load import open_network
 class SearchResult:
     """Result of a search.  target_graph: in the search's order.  best, baselines: see `SearchEnd`.
 
-    knowledge: results of all segments that its islands know.  log_rows, task_rows: as `RUN/log` and `RUN/tasks` have them.
-    timed: by a target that is not the NPU.
+    knowledge: results of all segments that its islands know.  log_rows, task_rows: same rows as in `RUN/log` and `RUN/tasks`.
+    timed: timed by a target other than the NPU.
     """
 
     target_graph: TargetGraph
@@ -130,12 +130,12 @@ class SearchResult:
 class Search:
     """A search of one target graph; the same fields give the same result.
 
-    model: a target graph, a file, `light:NAME` or `made:NAME`; machine: unless it is a target graph.
+    model: target graph, path, `light:NAME` or `made:NAME`.  machine: needed unless the model is a target graph.
     settings: `a.b=c` texts over config, a preset or a YAML file.
-    candidates, measurements or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
-    strategy: a class, or what names one (`search.strategy`).  warm_start, prior: what it begins with, as in `TuneRequest`.
-    evaluator: measures in place of the target; the search is of its target graph and levels.
-    rules: what may be proposed.  quiet: nothing on stderr.
+    candidates, measurements or seconds: budget; None: that of the configuration.  levels: levels of the machine; None: all.
+    strategy: class, or its name (`search.strategy`).  warm_start, prior: see `TuneRequest`.
+    evaluator: measures in place of the target; its target graph and levels are searched.
+    rules: limits of proposals.  quiet: nothing on stderr.
     """
 
     model: TargetGraph | str | os.PathLike[str]
@@ -191,7 +191,7 @@ class Search:
             return SearchResult(target_graph, levels, best, baselines, jobs.known(), log_rows, task_rows, timed)
 
     def _searched_graph(self, config: TuneConfig) -> tuple[TargetGraph, tuple[str, ...], str]:
-        """Target graph in the search's order, levels and name of the model; those of the evaluator where one is given."""
+        """Target graph in the order of the search, levels, and name of the model; taken from the evaluator if there is one."""
         if self.evaluator is not None:
             return self.evaluator.target_graph, self.evaluator.levels, self.evaluator.target_graph.graph.name
         if isinstance(self.model, TargetGraph):

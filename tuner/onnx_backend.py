@@ -1,11 +1,11 @@
-"""`onnx.backend` over the whole way: an ONNX model is compiled layer by layer and run on the simulated NPU.
+"""`onnx.backend` interface: an ONNX model is compiled layer by layer and run on the simulated NPU.
 
     import tuner.onnx_backend as backend
     (y,) = backend.prepare(model).run([x])
 
-What the NPU has to know when a model is compiled (weights, shapes, scales) may be inputs of the model: those are taken from the first
-`run` that needs them, and the model is compiled again when they change.  What it does not support even so runs on onnxruntime, around as
-many pieces as the rest needs; a model of which nothing can run on the NPU is refused.
+Values that must be known for compilation (weights, shapes, scales) may be inputs of the model.  They are taken from the first `run` that
+needs them, and the model is compiled again when they change.  Nodes that are still unsupported run on onnxruntime, around as many subgraphs
+as needed; a model without any node for the NPU is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KEPT = 4  # compilations of one model with different bound inputs
 
 
 def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = DataType.float32, whole: bool = True) -> InferenceSession:
-    """A model compiled layer by layer.  whole: all of it on the NPU; else what can be, whatever it costs.
+    """Compile a model layer by layer.  whole: require all of it on the NPU; else as much as is supported, at any cost.
 
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
     """
@@ -55,7 +55,7 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
     def container(graph: Graph) -> bytes:
         packed = pack_unit(graph, loaded, dtype)
-        # one variant has nothing to choose, and parts of a model need not agree on when they would
+        # a single variant needs no controller, and parts of a model need no common rule
         return encode(replace(build_variants(packed, {level: default_plan(packed.target_graph)}), controller=None))
 
     if whole:
@@ -65,7 +65,7 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
 
 def as_floats(model: ModelProto) -> ModelProto:
-    """A copy whose tensors of other kinds of float are float32: it is computed in the NPU's data type anyway."""
+    """Copy in which tensors of other float types are float32: the NPU computes in its own data type anyway."""
     copy = deepcopy(model)
     widen_model(copy, _OTHERS)
     return copy
@@ -137,9 +137,9 @@ class NpuRep(BackendRep):  # type: ignore[misc]
         return session
 
     def _compiled(self, values: dict[str, NDArray[Any]]) -> InferenceSession:
-        """With these inputs as constants, or those alone that are single values, as scales are.
+        """Model compiled with these inputs as constants, or only with those that are single values, such as scales.
 
-        A part of it where the whole cannot be, best without binding any.
+        If the whole model is not supported, a part of it, preferably without such constants.
         """
         single = {name: value for name, value in values.items() if value.size == 1}
         if 0 < len(single) < len(values):
@@ -155,7 +155,7 @@ class NpuRep(BackendRep):  # type: ignore[misc]
 
 
 class NpuBackend(Backend):  # type: ignore[misc]
-    """`machine`: a preset or a YAML file; `dtype`: of the NPU's storage."""
+    """`machine`: preset or YAML file.  `dtype`: data type of the NPU."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = DEVICE, machine: str = MACHINE, dtype: str = "float32", **kwargs: Any) -> NpuRep:
@@ -166,7 +166,7 @@ class NpuBackend(Backend):  # type: ignore[misc]
     def run_node(
         cls, node: onnx.NodeProto, inputs: Any, device: str = DEVICE, outputs_info: Sequence[Any] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """Not there: a node alone has no shapes.  Raises `UnsupportedError`."""
+        """Not supported: a single node has no shapes.  Raises `UnsupportedError`."""
         raise UnsupportedError("run_node: give a model with shapes; onnx.helper.make_model makes one from a node")
 
     @classmethod

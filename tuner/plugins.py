@@ -1,9 +1,9 @@
 """Plug-ins: classes and functions of third parties, by entry point of an installed package or by `module:name`.
 
-A kind says where it is named and what is expected of it; whatever is found has a version of its own and the digest of its source, which
-are part of a run's identity.  What comes with this program has a name too, and is no plug-in.
+A kind of plug-in has an option that names it and an interface.  A plug-in has a version and a digest of its source, which are part of a
+run's identity.  Built-in classes have names too, and are no plug-ins.
 
-No file of a model names the module that is imported.
+A model file never names a module to import.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tuner.platform.module_path import module_folders
 
 @dataclass(frozen=True)
 class PluginKind:
-    """name: for people.  group: of entry points.  option: where one is named.  built_in: name -> `module:name` of what comes along.
+    """Kind.  name: for messages.  group: of entry points.  option: that names a plug-in.  built_in: name -> `module:name` of built-in ones.
 
-    expected: the Protocol, for people; needs: names that it has; a class: whether it has to be one.  also: what else may be named there.
+    expected: the Protocol, for messages.  needs: names that it must have.  a class: whether it must be one.  also: other accepted names.
     """
 
     name: str
@@ -39,7 +39,7 @@ class PluginKind:
     also: str = ""
 
 
-# as data, so that whoever lists them imports nothing of what they are for
+# as data, so that listing them imports nothing
 STRATEGIES = PluginKind(
     "strategy",
     "tilefarm.strategies",
@@ -80,9 +80,9 @@ KINDS = (STRATEGIES, COST_MODELS, TARGETS, RUNNERS)
 
 @dataclass(frozen=True)
 class Plugin:
-    """Identity of a plug-in.  version: its own, else its package's, '' where neither has one.
+    """Identity of a plug-in.  version: its own, else its package's; '' without either.
 
-    digest: 32 hex digits of SHA-256 over the source file that defines it, '' where it lies elsewhere.
+    digest: 32 hex digits of SHA-256 over the source file that defines it; '' if there is none.
     """
 
     kind: str
@@ -97,7 +97,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Found:
-    """object: what was named.  where: its file, and the package that offers it."""
+    """Plug-in.  object: class or function.  where: its file, and the package that offers it."""
 
     plugin: Plugin
     object: Any
@@ -133,15 +133,15 @@ def find(kind: PluginKind, name: str) -> Found:
 
 
 def offered_names(kind: PluginKind) -> Iterator[str]:
-    """Of installed packages, sorted."""
+    """Names offered by installed packages, sorted."""
     yield from sorted(_offered(kind))
 
 
 def files_digest(*files: str) -> str:
-    """32 hex digits over the contents of those that are files; '' where none is."""
+    """32 hex digits over the contents of those words that are files; '' without files."""
     paths = [path for path in map(Path, files) if path.is_file()]
     parts = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)
-    if len(paths) == 1:  # what `sha256sum` says
+    if len(paths) == 1:  # the same as `sha256sum`
         return parts.hex()[:32]
     return hashlib.sha256(parts).hexdigest()[:32] if paths else ""
 
@@ -151,7 +151,7 @@ def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
 
 
 def _why(module: str, error: Exception) -> str:
-    """A module was not imported; one that it imports in turn may be what is missing."""
+    """Reason why a module was not imported; it, or a module that it imports, may be missing."""
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         return f"no module {error.name}; looked for in {', '.join(module_folders())} and in what is installed in {sys.prefix}"
     return f"{module}: {type(error).__name__}: {' '.join(str(error).split())}"

@@ -62,9 +62,10 @@ MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], Abst
 
 @dataclass(frozen=True)
 class Surroundings(Generic[P]):
-    """out: the run's folder.  mirror, store: what a URL names.  actors: of a farm, by how a worker is made, configuration, request and run.
+    """Surroundings of a session.  out: run folder.  mirror, store: place of a URL.  actors: (maker of a worker, configuration, request,
+    run) -> actors of a farm.
 
-    say: takes a line for a person.  build: makes the job runner of a worker.
+    say: prints a line.  build: makes the job runner of a worker.
     """
 
     world: Platform
@@ -89,10 +90,10 @@ def session(
     around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
     prior: Prior | None = None,
 ) -> Iterator[SessionEnd[P]]:  # fmt: skip
-    """A new run, or one that goes on, until every search has spent its budget; the folder is locked, and mirrored, until it is left.
+    """Start or resume a run, until every search has spent its budget; the folder is locked and mirrored until the context ends.
 
-    begun_s: on the clock; from when on a time budget counts.  plugins: in use (`tuner.farm.plugin_identity`).  prior: a model that it
-    begins with.  Raises as `tuner.driver.tune`.
+    begun_s: start of a time budget, on the clock.  plugins: plug-ins in use (`tuner.farm.plugin_identity`).  prior: initial model.
+    Raises as `tuner.driver.tune` does.
     """
     world, machine, out = around.world, opened.machine, around.out
     start = read_start(request.start, opened, config.search.order, out, request.resume)
@@ -116,7 +117,7 @@ def session(
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed, config, request), "plugins": partial(plugin_changes, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
-        # what a resumed run, a report or an audit reads is there before the first measurement
+        # data that a resumed run, a report or an audit needs is written before the first measurement
         write_source(folder.path, opened.source, opened.digest, request.style)
         if prior is not None:
             prior.copy(folder.models)

@@ -1,4 +1,4 @@
-"""`RUN/summary.json`: what a run found, for people's scripts.  The schema is published as JSON Schema (`tilefarm schema summary`)."""
+"""`RUN/summary.json`: result of a run, for scripts of users.  `tilefarm schema summary` prints it as a JSON Schema."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class BudgetUse(_Part):
 class MeasurementsUse(_Part):
     """Measurements in readings: task x level x repeat.
 
-    search: of all tasks that have rows.  canary: of the untuned program, as one board is asked.  finals: of the last ones.  set_aside: for
-    them, before the search began, where measurements are the budget.  asked: all of them; paid: those that did not lie in the store.
+    search: of all tasks with rows.  canary: of the untuned program, on one board.  finals: of the finals.  set_aside: readings reserved for
+    the finals before the search began, if the budget is in readings.  asked: all of them.  paid: those that were not in the store.
     """
 
     search: int
@@ -45,10 +45,10 @@ class MeasurementsUse(_Part):
 
 
 class HostNodeSummary(_Part):
-    """A node that the host runs.
+    """Node on the host.
 
-    refused: it is not supported, as `why` says; else it is, but lies apart from the partition.  macs: null where nobody can count them.
-    mac_share: of the model's multiply-accumulates; null where those cannot be counted, or there are none.
+    refused: True if it is unsupported (reason: `why`); False if it is supported, but outside the partition.  macs: null if unknown.
+    mac_share: share of the model's multiply-accumulates; null if unknown, or if there are none.
     """
 
     node: str
@@ -60,9 +60,9 @@ class HostNodeSummary(_Part):
 
 
 class TensorSummary(_Part):
-    """A tensor that the data type does not hold, infinite there or all 0.  held: the largest number of the data type.
+    """Tensor with values outside the range of the data type: infinite there, or all 0.  held: largest number of the data type.
 
-    largest: of its magnitudes in float32, null where that is infinite as well.
+    largest: largest magnitude in float32; null if that is infinite as well.
     """
 
     tensor: str
@@ -75,7 +75,7 @@ class TensorSummary(_Part):
 
 
 class GroupedSummary(_Part):
-    """Convolutions in groups that multiply more than their weights: how many, their MACs, and those that CUBE does for them, at least."""
+    """Grouped convolutions with zero blocks of weights: their number, their MACs, and the least MACs that CUBE computes for them."""
 
     convolutions: int
     macs: int
@@ -98,12 +98,12 @@ class PieceSummary(_Part):
 
 
 class FinalistSummary(_Part):
-    """A program that a board measured again at the end, the baseline last.
+    """Program that a board measured again in the finals; the baseline comes last.
 
-    search: id of its search.  By level: cycles: of the level's champion the median of its readings, of another one what it differs from the
-    champion in the rounds that both were read in, null where half of its rounds failed; spread: the median absolute deviation of its
-    readings, x 1.4826, in parts of their median; readings: how often it was read; standing: what came out, nothing for the baseline;
-    simulated_cycles: what the simulator says.
+    search: id of its search.  By level: cycles: for the level's champion the median of its readings, for others the champion's median plus
+    the difference in rounds with both, null if half of its rounds failed.  spread: median absolute deviation of its readings, x 1.4826,
+    relative to their median.  readings: number of readings.  standing: outcome, empty for the baseline.
+    simulated_cycles: cycles by the simulator.
     """
 
     search: str
@@ -118,7 +118,7 @@ class FinalistSummary(_Part):
 
 
 class RunnerSummary(_Part):
-    """Runner that measured.  repeats: readings per program and level in the search; readings: in the finals, at most."""
+    """Runner that measured.  repeats: readings per program and level in the search.  readings: limit of readings in the finals."""
 
     name: str
     repeats: int
@@ -127,16 +127,16 @@ class RunnerSummary(_Part):
 
 
 class TargetSummary(_Part):
-    """Target that timed plans in place of the NPU.  cycles: of the champion, by level; other figures are the simulator's."""
+    """Target that timed plans instead of the NPU.  cycles: level -> cycles of the champion; other figures are the simulator's."""
 
     name: str
     cycles: dict[str, int]
 
 
 class DisplacedSummary(_Part):
-    """A variant that does not ship at its level: another one does.
+    """Variant that does not ship at its level, because another one does.
 
-    plan: digest of the variant's.  over: by what fraction it is slower there than the fastest that could ship, under `condition`.
+    plan: digest of its plan.  over: by how much it is slower there than the fastest alternative, as a fraction, under `condition`.
     """
 
     level: str
@@ -146,12 +146,13 @@ class DisplacedSummary(_Part):
 
 
 class RobustSummary(_Part):
-    """The program that loses least at the level where it loses most.
+    """Program with the smallest largest loss over the levels.
 
-    plan: digest of plans/robust.json.  By level: cycles; loss: over the fewest of any candidate; own_plan, own_cycles: of the level's
-    champion, plans/own/<level>.json; one_level_cycles: of the champion of the lightest level, `one_level`, null where it does not fit.
-    not_judged: why nothing was timed out of sample, null where it was.
-    displaced: what therefore does not ship.  pays: whether variants do; says: why, in a sentence.
+    plan: digest of plans/robust.json.  By level: cycles.  loss: relative to the fewest cycles of any candidate.  own_plan, own_cycles: of
+    the level's champion, plans/own/<level>.json.  one_level_cycles: of the champion of the lightest level, `one_level`, null if it does not
+    fit.
+    not_judged: reason why there was no out-of-sample timing, or null.
+    displaced: variants that therefore do not ship.  pays: whether variants pay.  says: reason, as a sentence.
     """
 
     plan: str
@@ -168,10 +169,10 @@ class RobustSummary(_Part):
 
 
 class ProposerSummary(_Part):
-    """Proposer from so many measured segments on: the built-in estimate or a cost model.
+    """Proposer from a number of measured segments on: the built-in estimate or a cost model.
 
-    search: run id of the piece's.  chosen: `estimate`, `prior` (the model that the run began with), `older` (of the run, in use before) or
-    `new` (just trained).  pairs: of unseen rows of the run, the share that each put in the right order; {} in the beginning.
+    search: run id of the subgraph's search.  chosen: `estimate`, `prior` (initial model of the run), `older` (a model of the run, in use
+    before) or `new` (just trained).  pairs: proposer -> share of pairs of unseen rows in the right order; {} at the beginning.
     """
 
     search: str
@@ -181,9 +182,10 @@ class ProposerSummary(_Part):
 
 
 class BoundSummary(_Part):
-    """Below which no program comes (docs/bounds.md), of all pieces: `cycles` adds the largest term of each, the others add each term.
+    """Lower bound of the cycles of every program (docs/bounds.md), over all subgraphs.  `cycles` sums the largest term of each, the others
+    sum one term each.
 
-    ddr_bytes: that every program moves.
+    ddr_bytes: bytes that every program moves.
     """
 
     cycles: int
@@ -196,16 +198,16 @@ class BoundSummary(_Part):
 class LevelSummary(_Part):
     """Variant that ships at one contention level.
 
-    cycles, latency_us: of a run, so of all its frames.  cycles_per_frame, frames_per_s: the same as throughput.
-    ddr: what the level leaves, and what it grants.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
-    program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level; `bound` is nearer.
+    cycles, latency_us: of a run with all its frames.  cycles_per_frame, frames_per_s: the same as throughput.
+    ddr: share and grant of the level.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
+    program_bound_cycles, roofline_cycles: lower bounds of the program and of the model at this level; `bound` is tighter.
     balance: cycles in which CUBE or VECTOR works per cycle in which DDR moves.
-    baseline_layerwise_cycles: of plans/baseline.json at this level; of levels that grant other memory and cores than the first one, of
-    plans/baseline.<level>.json, named by the first that grants the same.
-    variant_cycles: every level's variant at this level; null for one that does not fit what it grants.
+    baseline_layerwise_cycles: of plans/baseline.json at this level; for levels that grant other memory and cores than the first level, of
+    plans/baseline.<level>.json, named by the first level with the same grant.
+    variant_cycles: level -> cycles of that level's variant at this level; null if it does not fit the grant.
     max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax, of the tensor that is nearest to its limit; null
-    where that is not finite.  rounding_rel_error: what rounding alone does to it, null in float32 or where that is not finite.
-    limit_rel_error: the largest error of a right program.  All are null where nothing could be compared.
+    if not finite.  rounding_rel_error: the same error by rounding alone, null in float32 or if not finite.
+    limit_rel_error: largest error of a correct program.  All are null if no values could be compared.
     """
 
     ddr: Level
@@ -231,18 +233,18 @@ class LevelSummary(_Part):
 
 
 def rounded_pace(cycles: int, frames: int, clock_hz: int) -> dict[str, float]:
-    """Of a level: what its cycles are as latency and throughput."""
+    """Latency and throughput of a level, from its cycles."""
     return {name: round(value, 3) for name, value in Pace.of(cycles, frames, clock_hz)._asdict().items()}
 
 
 class Summary(_Part):
-    """The whole file.
+    """Content of the file.
 
-    status: `unconfirmed` where the values of a level are not onnxruntime's, or could not be compared.  unconfirmed: why, a line each.
-    first_beyond: where values are not finite, the first tensor in the order of the graph that the data type does not hold, if any.
-    weights_beyond: weights that it does not hold.
-    stopped: why each search ended: its budget was spent, nothing was gained any more (`budget.plateau`), or nothing new was left to try.
-    warm_start: what each earlier run brought, a line per search and run.
+    status: `unconfirmed` if values at a level differ from onnxruntime's, or could not be compared.  unconfirmed: reasons, a line each.
+    first_beyond: if values are not finite, the first tensor in the order of the graph outside the range of the data type, if any.
+    weights_beyond: weights outside the range of the data type.
+    stopped: reason why each search ended: budget spent, no more gain (`budget.plateau`), or no new tasks left.
+    warm_start: a line per earlier run and search.
     """
 
     schema_version: Literal[4] = SUMMARY_VERSION
@@ -288,5 +290,5 @@ class Summary(_Part):
 
     @property
     def own_cycles(self) -> dict[str, int]:
-        """Level -> cycles of its champion, whatever ships."""
+        """Level -> cycles of its champion, even if another variant ships."""
         return {level: row.cycles for level, row in self.levels.items()} if self.robust is None else self.robust.own_cycles

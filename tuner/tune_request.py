@@ -12,7 +12,7 @@ from simulator.npu.parts import DTypeName
 from simulator.objective import Objective, frames_of
 from simulator.onnx_names import Style
 
-STORE = "store"  # folder of a sweep or a study, whose runs share what they measure
+STORE = "store"  # folder in a sweep or a study with the shared measurements of its runs
 NO_STORE = "none"
 Backend = Literal["ray", "serial"]
 
@@ -36,24 +36,23 @@ class Snapshot:
 class TuneRequest:
     """One tuning run.  None: the configuration's own value.
 
-    candidates: measured programs; measurements: readings, task x level x repeat, finals among them; seconds: wall time; at most one of the
-    three.  machine: a preset's name or a YAML file.
-    config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
-    address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
-    warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
-    prior: file of a cost model (`tilefarm train`) that proposes candidates in the beginning, `none` for the estimate alone; None: the
-    one that comes along.
-    objective: `latency`, one frame of the model in a run, or `throughput`, so many `frames` in each (None: FRAMES).
-    min_npu_share: of the multiply-accumulates, below which nothing is searched.
-    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).  champions: of another model with the same computation
-    in it stand for a search (`tuner.farm.champion_cache`).
-    mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
-    what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
-    (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  insure: by what fraction
-    what ships may be slower than a level's champion (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.
-    progress: is told where the search stands, after every few jobs.
+    candidates: measured programs; measurements: readings, task x level x repeat, finals included; seconds: wall time.  At most one of the
+    three.  machine: preset or YAML file.
+    config: preset or YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
+    address: address of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
+    warm_start: folders of earlier runs whose measurements are reused.  start: plan files that the search begins with.
+    prior: file of a cost model (`tilefarm train`) that proposes the first candidates; `none`: the estimate only; None: the packaged model.
+    objective: `latency` (a run computes one frame) or `throughput` (a run computes `frames` frames; None: FRAMES).
+    min_npu_share: least share of the multiply-accumulates on the NPU; below it the run is refused.
+    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).  champions: use stored champions of another model with
+    the same computation instead of a search (`tuner.farm.champion_cache`).
+    mirror: URL to which the run folder is copied while it grows.  target: target that times plans (`tuner.measure.target`).  runner: runner
+    that measures programs (`tuner.measure.runners`).  resource: Ray resource, one of which each worker takes.  strategy: search strategy
+    (`tuner.search.strategy`).  variants: most shipped programs; None: one per level.  insure: fraction by which a shipped program may be
+    slower than a level's champion (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.
+    progress: called with a `Snapshot` after every few jobs.
 
-    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, for no variants, for a negative
+    Paths may be given as texts.  Raises `BadInputError` for an unknown data type or style, for variants below 1, for a negative
     `insure`, and for frames without throughput.
     """
 
@@ -118,8 +117,7 @@ class TuneRequest:
 class FarmRequest:
     """Fields that requests for many runs share.  The other fields are those of `TuneRequest`.
 
-    seeds: runs per model with seeds 0 .. seeds - 1.  store: of what the runs measure, so that no other does again; None: `out / STORE`,
-    `NO_STORE`: none.
+    seeds: runs per model with seeds 0 .. seeds - 1.  store: shared measurements of the runs; None: `out / STORE`, `NO_STORE`: none.
     """
 
     out: Path

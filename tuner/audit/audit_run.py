@@ -30,9 +30,10 @@ SHARE = 10  # an audit uses one SHARE-th of the run's readings
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """Request for an audit.  seeds: limit of short searches with other seeds.  races: limit of repeated finals, if a runner measures.
+    """Request for an audit.  seeds: most searches with another seed.  races: most repeated finals, if a runner measured the run.
 
-    longer: resume to twice the readings, in a copy.  backend, address, workers: as of a search; None: as in the run's settings.
+    longer: resume a copy of the run up to twice its readings.  backend, address, workers: see `TuneRequest`; None: as in the run's
+    settings.
     """
 
     run: Path

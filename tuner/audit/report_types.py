@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TimingPair:
-    """Cycles of a program at a level: as the run reported, and as measured now.  None where unknown."""
+    """Cycles of a program at a level: reported by the run, and measured now.  None: unknown."""
 
     then: int | None
     now: int | None
@@ -47,10 +47,11 @@ class Rivals:
 
 @dataclass(frozen=True)
 class SeedSearches:
-    """Short searches with other seeds.  readings: of each; taken: of all, without those answered by the run's log.
+    """Short searches with other seeds.  readings: readings of each search.  taken: readings of all searches that the run's log did not
+    answer.
 
-    own, others: level -> best cycles after `readings`, of the run and by seed.
-    own is None where another simulator measured the run, or the run had no program by then.
+    own, others: level -> best cycles after `readings` readings: of the run, and by seed.
+    own is None if another simulator measured the run, or the run had no program by then.
     """
 
     readings: int
@@ -70,7 +71,7 @@ class SeedSearches:
 
 @dataclass(frozen=True)
 class LongerSearch:
-    """Longer search.  readings: in all.  cycles: level -> best.  regret: cycles of the run's best over these, minus 1."""
+    """Longer search.  readings: total.  cycles: level -> best.  regret: cycles of the run's best, divided by these, minus 1."""
 
     readings: int
     cycles: Mapping[str, int]
@@ -90,10 +91,10 @@ class LevelAudit:
 
 @dataclass(frozen=True)
 class Audit:
-    """Outcome of an audit.  simulator: of the run, and of today.  runner: None for the simulator.  faults: reasons for distrust, a line
-    each.
+    """Outcome of an audit.  simulator: versions of the run and of today.  runner: None for the simulator.  faults: reasons for distrust, a
+    line each.
 
-    notes: checks that were impossible, a line each.  readings: used by the audit; of: readings of the run.
+    notes: checks that were impossible, a line each.  readings: readings that the audit used.  of: readings of the run.
     """
 
     what: str

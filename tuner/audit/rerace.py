@@ -38,7 +38,7 @@ class RaceOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class _Entry:
-    """Race entries of one search.  programs: by number.  of: level -> numbers, champion first, baseline last."""
+    """Entries of the race of one search.  programs: number -> program.  of: level -> numbers, champion first, baseline last."""
 
     search: SearchedSubgraph
     programs: Sequence[Contender]
@@ -53,7 +53,7 @@ def repeat_races(
     run: Any, opened: LoweredModel, searches: Sequence[SearchedSubgraph], summary: Mapping[str, Any], config: TuneConfig,
     champions: Mapping[str, Plan], baselines: Mapping[str, Plan], limit: int, races: int, address: str | None, say: Callable[[str], None],
 ) -> RaceOutcome:  # fmt: skip
-    """Race all levels.  run: its folder.  limit: of readings, at least two rounds.  races: limit of races.  Raises `TilefarmError`."""
+    """Race all levels.  run: folder of the run.  limit: most readings, at least two rounds.  races: most races.  Raises `TilefarmError`."""
     log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
     tasks = read_tasks(run, ("task", "payload"))
     entered = [_enter(opened, search, log, tasks, champions, baselines, config.runner.finalists) for search in searches]

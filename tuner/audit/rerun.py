@@ -101,9 +101,9 @@ class Rerun:
 def search_other_seeds(
     rerun: Rerun, opened: LoweredModel, remaining: int, limit: int, searches: Sequence[SearchedSubgraph], say: Callable[[str], None]
 ) -> SeedSearches | None:
-    """Searches with the next seeds, at most `limit`, with `remaining` readings together; None if these are too few for one.
+    """Searches with the next seeds, at most `limit`, with `remaining` readings in total; None if these are too few for one search.
 
-    searches: the run's own, whose log answers known tasks; () for another simulator.  Raises as `tuner.driver.tune`.
+    searches: searches of the run, whose log answers known tasks; () for another simulator.  Raises as `tuner.driver.tune` does.
     """
     beginning, simulated = rerun.beginning, rerun.clock == BUILT_IN
     free = rerun.answered if searches and simulated else 0
@@ -148,7 +148,7 @@ def _store_log(rerun: Rerun, opened: LoweredModel, searches: Sequence[SearchedSu
 
 
 def search_longer(rerun: Rerun, readings: int, say: Callable[[str], None]) -> LongerSearch:
-    """Resume the run in a copy of its folder.  readings: in all.  Raises as `tuner.driver.tune`."""
+    """Resume the run in a copy of its folder.  readings: total.  Raises as `tuner.driver.tune` does."""
     with TemporaryDirectory(prefix="tilefarm-audit-") as folder:
         copy = Path(folder) / "RUN"
         say(f"the run goes on in a copy, to {readings:,} readings")

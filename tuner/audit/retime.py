@@ -132,7 +132,7 @@ def _fastest_of_log(run: Path, levels: tuple[str, ...], expected: Mapping[str, i
 def _file(
     run: Path, opened: LoweredModel, compiled: Mapping[str, MeasuredModel | str], rows: Mapping[str, Any], same_simulator: bool
 ) -> Iterator[str]:
-    """Faults of `best.onnx`.  compiled: from the shipped plans, today."""
+    """Faults of `best.onnx`.  compiled: programs of the shipped plans, compiled today."""
     path = run / "best.onnx"
     try:
         file = read_compiled(path)

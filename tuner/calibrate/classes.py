@@ -33,10 +33,10 @@ def _no_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 
 @dataclass(frozen=True)
 class ParameterClass:
-    """Class of values.  keys: of the class.  first: keys of later classes, also free during the first fit.
+    """Class of parameters.  keys: keys of the class.  first: keys of later classes that are also free during the first fit.
 
-    assumed: values that hold meanwhile.  beside: keys of other classes, free again in the last fit because these keys can compensate for
-    them; with the probes that separate them.
+    assumed: values for the time before they are fitted.  beside: keys of other classes that are free again in the last fit, because they
+    can compensate for keys of this class; the probes of such keys separate them.
     """
 
     name: str

@@ -24,12 +24,12 @@ from tuner.calibrate.readings import ProbeObservation
 
 Values = tuple[Number, ...]
 
-CONFIDENCE = 2.0  # reported standard errors
-DISTINCT = 12.0  # of chi squared above the minimum for a significant difference: three and a half standard errors
-_FAR = 1e3  # of chi squared
-_MISFIT = 9.0  # chi squared by degrees of freedom from which other starts are tried
-_STEP = 0.05  # of a value, for differences
-_SEEN = 0.3  # least joint effect of such a step on all times, in standard errors; below, a value is unobservable
+CONFIDENCE = 2.0  # reported uncertainty, in standard errors
+DISTINCT = 12.0  # increase of chi squared above the minimum that is a significant difference: three and a half standard errors
+_FAR = 1e3  # chi squared
+_MISFIT = 9.0  # chi squared per degree of freedom above which other starts are tried
+_STEP = 0.05  # relative step of a value, for differences
+_SEEN = 0.3  # least joint effect of such a step on all times, in standard errors; below it a value is unobservable
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FittedValue:
 
     @property
     def hidden(self) -> bool:
-        """Whether the value can move unnoticed in one direction, by far more than noise explains."""
+        """Whether the value can change unnoticed in one direction, by far more than noise explains."""
         least = max(2 * self.key.step if self.key.step >= 1 else 0, 0.04 * self.value, 4 * self.half)
         return max(self.high - self.value, self.value - self.low) > least or (bool(self.key.choices) and self.high > self.low)
 
@@ -67,7 +67,8 @@ class FittedValue:
 class Problem:
     """Keys, probes, and their observations.
 
-    machine: with the values of all other keys.  beside: indices of free keys that are not reported: they absorb changes of the others.
+    machine: machine with the values of all other keys.  beside: indices of free keys that are not reported: they absorb changes of the
+    others.
     """
 
     def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe], beside: Sequence[Key] = ()) -> None:
@@ -110,7 +111,7 @@ class Problem:
 
 
 def solve(problem: Problem, start: Values | None = None) -> Values:
-    """Minimise chi squared; among equally good choices take the first.  start: of an earlier fit."""
+    """Minimise chi squared; among equally good solutions take the first.  start: values of an earlier fit."""
     free = [i for i, key in enumerate(problem.keys) if not key.choices]
     best = _least(problem, start or problem.given(), free)
     alternatives = [(i, choice) for i, key in enumerate(problem.keys) for choice in key.choices if choice != best[i]]
@@ -164,7 +165,7 @@ def _towards(key: Key, value: Number, move: float) -> float:
 
 
 def slopes(problem: Problem, values: Values, index: int) -> NDArray[np.float64]:
-    """Slopes, float64 [probes]: of times in standard errors, by the linear quantity of a key."""
+    """Slopes, float64 [probes]: change of times in standard errors, per change of the linear quantity of a key."""
     key, value = problem.keys[index], values[index]
     step = max(key.step, _STEP * value)
     low, high = (_moved(problem, values, {index: value + sign * step}) for sign in (-1, 1))
@@ -245,7 +246,7 @@ def _reach(problem: Problem, values: Values, index: int, least: float) -> tuple[
 
 
 def _as_far(problem: Problem, values: Values, index: int, least: float, sign: int) -> Number:
-    """End of the range in one direction: by doubling steps, then by halving."""
+    """End of the range of a value in one direction: by doubling steps, then by halving."""
     key, value = problem.keys[index], values[index]
 
     def same(point: Number) -> bool:

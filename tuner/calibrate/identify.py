@@ -41,9 +41,9 @@ class ValueFinding:
 
 @dataclass(frozen=True)
 class ClassFindings:
-    """Outcome for one class.  residual, worst: relative error of predicted probe times: root mean square, and the largest.
+    """Outcome for one class.  residual, worst: relative errors of predicted probe times: root mean square, and largest.
 
-    noise: share of `residual` explained by the readings' noise.  readings: of each program.
+    noise: share of `residual` explained by the noise of readings.  readings: readings of each program.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ClassFindings:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Outcome of a calibration.  machine: with the fitted values.  spread: relative standard deviation of a reading."""
+    """Outcome of a calibration.  machine: machine with the fitted values.  spread: relative standard deviation of a reading."""
 
     given: Machine
     machine: Machine

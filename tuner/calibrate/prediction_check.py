@@ -36,7 +36,7 @@ READINGS = 24  # of each segment: reduces noise of 3% to 0.6%
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Held-out segments.  level: of each measurement, in turn.  measured, predicted: cycles, float64 [segments].  networks: the sources."""
+    """Held-out segments.  level: level of each measurement.  measured, predicted: cycles, float64 [segments].  networks: the sources."""
 
     networks: tuple[str, ...]
     level: tuple[str, ...]

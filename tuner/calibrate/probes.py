@@ -17,7 +17,7 @@ _AT_LEAST = 32
 
 @dataclass(frozen=True)
 class Probe:
-    """Time of `more` less that of `less`, divided by `per`.
+    """Time of program `more` minus time of program `less`, divided by `per`.
 
     grows: whether more work must take longer; False where a free value may be 0.
     """
@@ -34,7 +34,7 @@ class Probe:
         return (self.more,) if self.less is None else (self.more, self.less)
 
     def of(self, times: Sequence[float]) -> float:
-        """Observed quantity.  times: of `programs`."""
+        """Observed quantity.  times: times of `programs`."""
         return times[0] / self.per if self.less is None else (times[0] - times[1]) / self.per
 
 
@@ -60,8 +60,8 @@ def repeat_body(
 ) -> Probe:
     """Probe of the time of a body; each core has its own body.
 
-    load: least cycles of the longer program by the machine's description: a smaller share of launch and latency needs fewer readings.
-    per: counted parts of a body.  A vector instruction stands at the end, so that no program takes no time.
+    load: least cycles of the longer program by the machine's description; the longer it is, the smaller the share of launch and latency.
+    per: counted parts of a body.  A vector instruction stands at the end, so every program takes some time.
     """
     level = level or next(iter(machine.contention))
 

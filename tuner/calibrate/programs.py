@@ -1,7 +1,7 @@
 """Micro-programs: a few kinds of records, repeated, as a program of one machine.
 
-All accesses lie inside the memories, and every engine reads another engine's output only after a flag: such a program can run on a board
-as it is.
+All accesses lie inside the memories, and every engine reads another engine's output only after a flag, so the programs can run on a board
+unchanged.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class ProbedBoard:
             self._sensible(probe)
 
     def observed(self, probe: Probe, spread: float) -> ProbeObservation:
-        """Observation of a probe.  spread: of one reading, see `spread`."""
+        """Observation of a probe.  spread: spread of one reading, see `spread`."""
         times = [self._of(probe, program).cycles for program in probe.programs]
         centres = [_centre(cycles) for cycles in times]
         errors = [c * max(spread * _EFFICIENCY / np.sqrt(len(cycles)), _SAME) for c, cycles in zip(centres, times, strict=True)]
@@ -79,7 +79,7 @@ class ProbedBoard:
         return ProbeObservation(probe.of(centres), float(np.hypot(np.linalg.norm(errors), half)) / probe.per)
 
     def centre(self, program: Encoded, level: str, where: str, count: int) -> float:
-        """Cycles of a program whose readings are not kept.  Raises `BadInputError`."""
+        """Cycles of a program, from readings that are not stored.  Raises `BadInputError`."""
         entry = _ProgramReadings(program, level, f"{where} at {level}", [])
         self.held_out += count
         return _centre([self._once(entry) for _ in range(count)])

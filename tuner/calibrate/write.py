@@ -75,7 +75,7 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
         key = ".".join(path)
         if node is None:
             level = leaves.get(path[:2]) if path[0] == "contention" else None
-            if level is not None:  # a share alone
+            if level is not None:  # the level is a share only
                 if path[2] == "share":
                     edits.append(_Edit(level.start_mark.index, level.end_mark.index, _level(raw["contention"][path[1]])))
                 _beside(beside, notes, key, level)

@@ -30,8 +30,8 @@ from tuner.zoo.load import load_network
 class FileCheck:
     """Findings of one check of a file.
 
-    ports: faults of the ports.  levels: one entry per checked level.  integers: of a quantised model.  cause: the message about wrong
-    values, '' where there are none; first: the first wrong operator.  outputs: of the first level.
+    ports: faults of the ports.  levels: one entry per checked level.  integers: results for a quantised model.  cause: message about wrong
+    values, '' if there are none.  first: first wrong operator.  outputs: outputs at the first level.
     """
 
     ports: tuple[str, ...]
@@ -93,11 +93,11 @@ def check_compiled(
     floats: Path | None = None,
     body: Path | None = None,
 ) -> FileCheck:
-    """Check a compiled file at `levels`.  session: of the file.  floats: the model before quantisation.  body: a file with the
+    """Check a compiled file at `levels`.  session: session of the file.  floats: the model before quantisation.  body: a file with the
     model, if `path` has none.
 
-    Raises `BadInputError` for levels or feeds that the file does not have, for `floats` of one that is not quantised, and as
-    `run_reference`.
+    Raises `BadInputError` for levels or feeds that the file does not have, for `floats` of a model that is not quantised, and as
+    `run_reference` does.
     """
     compiled, body = session.compiled, body or path
     arrays = {name: np.asarray(value) for name, value in feeds.items()}

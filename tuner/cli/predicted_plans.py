@@ -34,7 +34,7 @@ def _now_and_then() -> Progress:
 
 
 def unmeasured_plans(opened: LoweredModel, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
-    """Plan for each level.  model: of `tilefarm train`; None for the estimate.  Raises `BadInputError`, `InfeasibleError`."""
+    """Plan for each level.  model: file from `tilefarm train`; None: the estimate.  Raises `BadInputError`, `InfeasibleError`."""
     if model is None:
         return default_by_level(opened) if layerwise else quick_plans(opened, progress=_now_and_then())
     from compiler.cost.features import scale_features

@@ -32,7 +32,7 @@ class CompiledReport(NamedTuple):
 def write_compiled(
     opened: LoweredModel, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
 ) -> CompiledReport:
-    """Write the file with a plan for every level, if `out` is given.  names: of the plans' files, by level, for errors."""
+    """Write the file with a plan for every level, if `out` is given.  names: level -> file of the plan, for errors."""
     measured = measure(opened, plans, names)
     compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
     container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)

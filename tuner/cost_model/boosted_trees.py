@@ -23,7 +23,7 @@ BINS = 64  # of a column: enough for a few hundred rows, and a search waits for 
 
 @dataclass(frozen=True, eq=False)
 class BoostedTrees:
-    """Gradient-boosted trees.  raw: in XGBoost's own format (UBJSON)."""
+    """Gradient-boosted trees.  raw: model in XGBoost's own format (UBJSON)."""
 
     version: ClassVar[str] = "3"
     ranges: ClassVar[Mapping[str, Range]] = {  # of settings that `tilefarm train --trials` may change

@@ -2,7 +2,7 @@
 
 | name     | dtype              | meaning                                                                            |
 |----------|--------------------|------------------------------------------------------------------------------------|
-| features | float32 [n, F + C] | of a task, in the order of the feature set; then its condition: level and machine  |
+| features | float32 [n, F + C] | features of a task, in the order of the feature set; then its condition: level and machine |
 | cycles   | float64 [n]        | measured run times                                                                 |
 | groups   | [n]                | workload of each row: segments over the same operators                             |
 | levels   | [n]                | condition of each row; only rows of one group and one level are alternatives       |
@@ -68,8 +68,8 @@ class Predictor(Protocol):
 class CostModel(Protocol):
     """Cost model of pure functions: the same rows, seed and settings give a model of the same bytes.
 
-    version: of the class, part of a run's identity.  A class may have `ranges` as well: name of a setting -> `tuner.config.Range`, searched
-    by `tilefarm train --trials`.
+    version: version of the class, part of a run's identity.  A class may have `ranges` as well: name of a setting -> `tuner.config.Range`,
+    searched by `tilefarm train --trials`.
     """
 
     version: ClassVar[str]
@@ -115,7 +115,7 @@ class AtLevel:
 def predict_at(models: Sequence[Predictor], features: NDArray[np.float32]) -> NDArray[np.float64]:
     """Predictions of several models: float64 [n, models] of features float32 [n, F].
 
-    One model under several conditions is called once: for few rows the call itself takes most of the time.
+    A model for several conditions is called once: with few rows the call itself takes most of the time.
     """
     cycles = np.empty((len(features), len(models)))
     conditions: dict[int, list[tuple[int, AtLevel]]] = {}

@@ -1,8 +1,8 @@
 """Training and judgement: the best ranking of unseen segments decides whether a model or the built-in estimate proposes measurements.
 
-A model is trained twice: without the held-out rows, for its evaluation, and on all rows, for the search.  The first of the two, the judge,
-is stored beside the second, because a later candidate is compared with it.
-The estimate and a model from elsewhere have seen none of the rows: all are compared on the same held-out rows.
+A model is trained twice: without the held-out rows, for its evaluation (this one is the *judge*), and on all rows, for the search.  The
+judge is stored beside the other model, because later candidates are compared with it.
+The estimate and a model from another run have seen none of the rows, so all are compared on the same held-out rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def retrain(
 ) -> TrainingOutcome:
     """Train, and choose the best ranking of the held-out rows: the estimate, the initial model, the model in use, or the new one.
 
-    older: in use, None for the estimate.  Of equals the earliest, and so the cheapest.
+    older: model in use; None: the estimate.  Among equals the earliest wins, which is also the cheapest.
     """
     candidate = train_with_judge(kind, rows, seed, settings)
     clean = usable_rows(rows)
@@ -58,7 +58,7 @@ def retrain(
     }
     metrics |= {"new": candidate.metrics}
     contenders |= {"new": candidate}
-    chosen = max(metrics, key=lambda proposer: merit(metrics[proposer]))  # the first of equals
+    chosen = max(metrics, key=lambda proposer: merit(metrics[proposer]))  # the first one of equals
     model = contenders[chosen]
     models: Models = () if model is None else (model,)
     return TrainingOutcome(

@@ -45,7 +45,8 @@ def model_requirements() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Model.  raw: for predictions.  judge: evaluated by `metrics`, b'' for the same.  width: columns of both.  metrics: by level."""
+    """Model.  raw: for predictions.  judge: model that `metrics` evaluate, b'' if it is the same.  width: columns of both.  metrics: by
+    level."""
 
     raw: bytes
     judge: bytes
@@ -116,7 +117,7 @@ def load_trained(path: Readable) -> StoredModel:
 
 
 def decode_model(data: bytes, where: str, make: str = "tilefarm train RUN... --out MODEL") -> StoredModel:
-    """Parse as `load_trained`.  where: for messages.  make: command that makes the file again."""
+    """Parse as `load_trained` does.  where: name in messages.  make: command that makes the file again."""
     if not data.startswith(MAGIC):
         raise BadInputError(f"{where}: not a cost model of this version; expected a file of `tilefarm train`, or of RUN/models")
     line, _, payload = data[len(MAGIC) :].partition(b"\n")

@@ -30,9 +30,9 @@ class ModelOfRuns(NamedTuple):
 def model_of_runs(
     logged: LoggedRows, settings: ModelSettings, seed: int, trials: int = 0, say: Callable[[str], None] = lambda _: None
 ) -> ModelOfRuns:
-    """Train a model; same rows, settings, seed and trials give the same bytes.  trials: of other settings, besides the given ones; 0: none.
+    """Train a model; same rows, settings, seed and trials give the same bytes.  trials: number of further settings to try; 0: none.
 
-    say: takes a line for a person after each trial.  Raises `BadInputError`: too few rows, or trials of a model without `ranges`.
+    say: prints a line after each trial.  Raises `BadInputError`: too few rows, or trials of a model without `ranges`.
     """
     kind = find_cost_model(settings.name)
     try:

@@ -1,7 +1,7 @@
 """Tilings by a cost model without measurements: for every single operator the form with the fewest predicted cycles at each level.
 
-Of all legal forms of an operator (`compiler.cost.operator_space`) the 256 best estimates of each level are given to the model, which
-decides among them.
+For each level the 256 forms with the best estimates, among all legal forms of an operator (`compiler.cost.operator_space`), are given to
+the model, which picks one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Models = Mapping[str, Predictor]  # by level
 
 
 def load_models(path: Path, target_graph: TargetGraph) -> Models:
-    """Load the predictors of every level of the target graph's machine.  path: of `tilefarm train`, or of a run's `models/`.
+    """Load the predictors of every level of the target graph's machine.  path: file from `tilefarm train`, or from a run's `models/`.
 
     Raises `BadInputError` for a missing model, or one for other features, another simulator or another schema.
     """
@@ -60,7 +60,7 @@ def plan_tilings(compiler: Compiler, models: Models) -> dict[str, Plan]:
 
 
 def pick_tilings(compiler: Compiler, index: int, models: Models) -> dict[str, SegmentPlan]:
-    """Segment of a single operator with the fewest predicted cycles at each level, of those that compile."""
+    """Segment of a single operator with the fewest predicted cycles at each level, among those that compile."""
     target_graph = compiler.target_graph
     plans = (
         _conv_plans(target_graph, index, tuple(models))

@@ -32,8 +32,8 @@ class Trainer:
 
     The growth is relative, because the benefit of another hundred segments falls and the cost of a training rises with their number.
 
-    measured: segments with results so far; a lost board leaves none.  models: in use after each finished training, the prior first if there
-    is one.
+    measured: segments with results so far; lost boards do not count.  models: model in use after each finished training; the initial model
+    comes first, if there is one.
     """
 
     def __init__(self, folder: AnyPath, settings: ModelSettings) -> None:
@@ -53,7 +53,7 @@ class Trainer:
         self.asked_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
 
     def due(self, tasks: int) -> bool:
-        """Whether to train now; called when the measured tasks are fixed, and then trained.  tasks: committed ones."""
+        """Whether to train now.  Called when the measured tasks are fixed, which are then trained on.  tasks: number of committed tasks."""
         if self.measured < max(self.settings.min_rows, (1 + self.settings.growth) * self.trained_at):
             return False
         self.trained_at = self.measured

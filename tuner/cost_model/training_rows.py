@@ -39,7 +39,7 @@ KINDS = ("operator", "segment")  # predicted by models; a program's features are
 
 
 class LoggedRows(NamedTuple):
-    """Rows of runs.  rows: for training.  networks, kinds: of each row.  runs: ids, sorted.  machines: names.  tasks: number of tasks.
+    """Rows of runs.  rows: for training.  networks, kinds: per row.  runs: ids, sorted.  machines: names.  tasks: number of tasks.
 
     beyond: number of rows beyond the limit.
     """
@@ -54,9 +54,9 @@ class LoggedRows(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Log of one run.  run: its id.  name: of the machine if there are several, else ''.  conditions: float32 [levels, C].
+    """Log of one run.  run: its id.  name: name of the machine if there are several, else ''.  conditions: float32 [levels, C].
 
-    seqs: ascending numbers of the counted tasks; None: all.  boards: of the measurements.
+    seqs: ascending numbers of the counted tasks; None: all.  boards: boards of the measurements.
     """
 
     where: AnyPath

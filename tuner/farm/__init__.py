@@ -1,1 +1,1 @@
-"""Jobs handed out, done by workers and committed in their order; what survives a worker, and what a person sees of it."""
+"""Farm: jobs are handed out, executed by workers and committed in order; crashes of workers are handled, and progress is displayed."""

@@ -1,4 +1,4 @@
-"""Inputs and actions of supervision: values, for a machine that does nothing itself (`tuner.farm.supervision`)."""
+"""Inputs and actions of supervision, as values; `tuner.farm.supervision` decides on actions and performs none."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Literal, NamedTuple
 from tuner.platform.actors import Actor
 
 DIED = "the worker process died"
-DEATHS_ALONE = 2  # of workers that had the item alone, which make it a crash: the first may have been ended by somebody else
+DEATHS_ALONE = 2  # crashed workers that had only this item, before it counts as a crash; the first may have been killed from outside
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How errands of a kind are looked after.
+    """Rules for work items of one kind.
 
-    silence_s: with nothing finished for so long it hangs; None: never.  announces: it has items, and can say which one it is about to try.
-    pure: it may be done twice at a time, and is where it is late.  follows: it may lie behind another piece of work.  followed: another one
-    may lie behind it.  alike: what one takes tells of the speed of its actor.  tries: actors that it may take along, where it does not
-    announce.
+    silence_s: without a finished item for so long it hangs; None: never.  announces: it has items, and can announce each before it tries
+    it.
+    pure: it may be done twice at the same time, and is if it is late.  follows: it may be queued behind another work item.  followed:
+    another work item may be queued behind it.  alike: its duration shows the speed of its actor.  tries: most actors that it may crash, if
+    it does not announce.
     """
 
     silence_s: float | None = None
@@ -31,10 +32,10 @@ class RetryPolicy:
 
 
 class WorkItem(NamedTuple):
-    """A piece of work, to be done once.
+    """Unit of work, to be done once.
 
-    number: its own.  rank: of those that wait the least is wanted first.  home: slot that does it best.  until_s: it stops by itself then,
-    so it must begin before.
+    number: its id.  rank: among waiting ones the smallest is started first.  home: slot with the best caches for it.  until_s: time at
+    which it stops by itself, so it must begin before.
     """
 
     number: int
@@ -59,7 +60,8 @@ class Kill(NamedTuple):
 
 
 class Send(NamedTuple):
-    """To an actor.  number: of this message.  name: of the actor, for the log.  item: this one alone, instead of the whole."""
+    """Send a message to an actor.  number: id of this message.  name: name of the actor, for the log.  item: this single item instead of
+    all."""
 
     actor: Actor
     number: int

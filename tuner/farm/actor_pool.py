@@ -1,9 +1,9 @@
-"""Jobs of a search on actors: an epoch of an island each, with no round trip inside.
+"""Jobs of a search on actors: a job is an epoch of an island, without a round trip inside.
 
-An actor keeps what it has heard; a job brings what it has not.  What becomes of jobs whose actors are lost is decided in
-`tuner.farm.supervision`.
+An actor keeps all findings that it has received; a job brings the missing ones.  `tuner.farm.supervision` decides on the jobs of lost
+actors.
 
-What actors of a search do: jobs, and single items of them for whoever looks for the one that does harm.
+Messages to actors are jobs, and single items of them to find the one that crashes workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tuner.search.epoch import EVOLVING
 
 
 class JobMessage(NamedTuple):
-    """A job, for an actor of this name.  first: as of `News`, the rest of which is shared: models, answers, stored, then epochs."""
+    """Job, for the actor of this name.  first: see `News`; its other fields are shared values: models, answers, stored, then epochs."""
 
     name: str
     job: Job | Training
@@ -34,7 +34,7 @@ class JobMessage(NamedTuple):
 
 
 class SingleItemMessage(NamedTuple):
-    """A request, packed, that is tried alone."""
+    """Packed request that is tried alone."""
 
     name: str
     item: bytes
@@ -43,7 +43,7 @@ class SingleItemMessage(NamedTuple):
 class JobWorker:
     """`Worker` around a JobRunner.
 
-    Messages are bytes: Ray takes every argument apart on its own, in Python, to look for functions and classes that nobody could import.
+    Messages are bytes: Ray would search every argument, in Python, for functions and classes that cannot be imported elsewhere.
     """
 
     def __init__(self, spec: SearchSpec, build: Callable[[SearchSpec], JobRunner] = build_job_runner) -> None:
@@ -71,7 +71,7 @@ class JobWorker:
         return pickle.dumps(self.job_runner.work(message.job, update, None if announce is None else announced))
 
 
-SILENCE_S = 60.0  # a job in which nothing is finished for so long hangs; to compile a kernel takes half a minute, once
+SILENCE_S = 60.0  # a job without a finished item for so long hangs; compiling a kernel takes half a minute, once
 TRAINING_SILENCE_S = 600.0
 TRAINING_TRIES = 3
 
@@ -97,9 +97,9 @@ class ActorPool:
         self._number = 0
         self._done: list[tuple[Key, EpochResult | TrainingOutcome]] = []
         self.failing: dict[Request, FailingItem] = {}
-        silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
+        silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # no item is finished while one runs
         self._first = RetryPolicy(silence_s, announces=True, pure=True, follows=True, followed=True)
-        self._evolving = replace(self._first, alike=True)  # those before are shorter, or longer
+        self._evolving = replace(self._first, alike=True)  # earlier epochs are shorter or longer
         self._training = RetryPolicy(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
         self._crew = SupervisorLoop(actors, clock, self, say, item_timeout_s)
 
@@ -116,18 +116,19 @@ class ActorPool:
 
     @property
     def names(self) -> list[str]:
-        """Of the actors that are there: `w0@host:pid`."""
+        """Names of living actors: `w0@host:pid`."""
         return self._crew.supervision.names
 
     @property
     def free(self) -> bool:
-        """Always: what no actor has room for waits here, and who is fast takes the first of it."""
+        """Always True: jobs without a free actor wait here, and the fastest actor takes the first one."""
         return True
 
     def _home(self, island: int) -> int:
-        """Slot of an island: its actor's caches hold the segments of the island's programs, compiled.
+        """Slot of an island: the caches of its actor hold the compiled segments of the island's programs.
 
-        By rule, not by who ran it last: islands that move to whoever is idle end up with one actor, and all of them run somewhere else.
+        The slot is fixed.  If islands moved to idle actors, they would end up on one actor, and then all run on actors without their
+        caches.
         """
         return island % self.workers
 

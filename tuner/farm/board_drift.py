@@ -14,7 +14,7 @@ from tuner.log.writer import OpenedBatch, RunLog
 
 
 class BoardWatch:
-    """Of one search.  say: takes a line for a person."""
+    """Drift of the boards of one search.  say: prints a line."""
 
     def __init__(self, log: RunLog, say: Callable[[str], None]) -> None:
         self._say = say
@@ -24,7 +24,7 @@ class BoardWatch:
         self._off: set[str] = set()  # boards that drifted when they were last heard of
 
     def note_start(self, boards: Collection[str]) -> None:
-        """The search begins with what these measured."""
+        """Note the boards of the measurements that the search begins with."""
         self._earlier |= set(boards)
         self._seen |= self._earlier
 

@@ -1,6 +1,6 @@
-"""Finals on a board, where one measures: champions are its finals' winners, and the summary's cycles are what it said there.
+"""Finals on a board, if a board measures: winners of the finals become champions, and the summary has the board's cycles.
 
-Readings for the finals: a worker that holds the programs of one race, and turns of it sent there.
+A worker holds the programs of one race; turns of the race are sent to it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Finals = IsolatedMap[Turn, list[int]]
 
 @dataclass(frozen=True)
 class FinalsSpec:
-    """Makes what reads finalists.  programs: by their numbers in a turn."""
+    """Specification of a reader of finalists.  programs: finalists by their numbers in a turn."""
 
     runner: RunnerSpec
     programs: tuple[Encoded, ...]
@@ -75,9 +75,10 @@ def verdicts(
     address: str | None,
     say: Callable[[str], None],
 ) -> tuple[Verdict, ...]:
-    """Of every search.  places: of the run, whose log is closed.  spending: what finals may take.  say: to a person.
+    """Verdicts of all searches.  places: folders of the run, whose log is closed.  spending: budget of the finals.  say: prints a line.
 
-    baselines: by the first of levels that grant the same, of every search, for its first piece.  Those levels have a race of their own.
+    baselines: first level of a group with equal grants -> baseline of every search, for its first subgraph.  Each group has a race of its
+    own.
     """
     levels = tuple(opened.machine.contention)
     groups = [tuple(levels[index] for index in group) for group in same_grants(opened.machine, levels)]
@@ -185,7 +186,7 @@ def plan_for(plan: Plan, of: TargetGraph, target_graph: TargetGraph) -> Plan:
 def cycles_read(
     found: Sequence[SearchedSubgraph], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]
 ) -> dict[str, int]:
-    """Of a plan of the model what the board said, by level at which all of it ran: a sum over pieces.
+    """Cycles of a plan of the model as read on the board, by level, if all of it ran there: a sum over subgraphs.
 
     chosen: of every search a finalist, or a baseline.
     """
@@ -221,7 +222,7 @@ def levels_read(
 def pieces_read(
     simulated: Sequence[PieceSummary], found: Sequence[SearchedSubgraph], said: Sequence[Verdict], shipped: Mapping[str, Sequence[Plan]]
 ) -> tuple[PieceSummary, ...]:
-    """Pieces with the board's cycles.  shipped: level -> of every search what ships there."""
+    """Subgraphs with the board's cycles.  shipped: level -> shipped program of every search."""
     number = {search.run: index for index, search in enumerate(found)}
     out = []
     for piece in simulated:
@@ -240,7 +241,7 @@ def runner_summary(config: TuneConfig, found: Sequence[SearchedSubgraph], said: 
 
 
 def readings_taken(said: Sequence[Verdict]) -> int:
-    """In the finals."""
+    """Number of readings in the finals."""
     return sum(sum(finalist.readings.values()) for verdict in said for finalist in (*verdict.finalists, *verdict.baselines))
 
 

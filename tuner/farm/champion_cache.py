@@ -1,7 +1,7 @@
-"""A model that was trained again needs no search: the store has the champions of its computation, and they are measured.
+"""A retrained model needs no search: the store has champions of the same computation, and those are measured.
 
-They stand for a search of another model file with the same computation, that was at least as long as this one would be.  The file that was
-searched itself is searched again where that is asked for, which the store makes cheap: the same log follows, with the store or without.
+They replace the search if they come from another model file with the same computation, and from a search at least as long as this one would
+be.  If the same file is searched again, it is searched: the store makes that cheap, and the log is the same with the store or without.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tuner.store.packs import Conditions
 
 
 class KnownChampions(NamedTuple):
-    """said: what `run.json` says of them, names in the store.  genomes: by search, none where it is searched."""
+    """Champions from the store.  said: entry of `run.json`, names in the store.  genomes: by search; () where a search is needed."""
 
     said: tuple[str, ...] = ()
     genomes: tuple[tuple[Genome, ...], ...] = ()
@@ -72,13 +72,13 @@ def read_known(
 
 
 def _as_long(stored: StoredChampions, budget: BudgetSettings) -> bool:
-    """Whether that search had what this one is given; of time nobody can tell."""
+    """Whether the stored search had at least this budget; False for a time budget, which cannot be compared."""
     had = {"candidates": stored.programs, "measurements": stored.readings, "seconds": float("inf")}
     return had[budget.kind] >= budget.amount
 
 
 def _best(stored: Sequence[StoredChampions], levels: Sequence[str]) -> list[Plan]:
-    """Of every level the fastest, ties to the least digest, and the robust programs of their runs; each once."""
+    """Fastest champion of every level, ties to the least digest, and the robust programs of their runs; each once."""
     chosen = dict[str, Plan]()
     for level in levels:
         of_level = [one for one in stored if level in one.of]
@@ -95,6 +95,6 @@ def _rank(champion: Champion, level: str) -> tuple[int, str]:
 
 
 def _genome(target_graph: TargetGraph, plan: Plan) -> Genome | None:
-    """None where it is no plan of this unit, or does not fit."""
+    """Genome of a plan; None if the plan belongs to another target graph, or does not fit."""
     genome = genome_of(target_graph, plan)
     return None if genome is None or isinstance(decode_all(target_graph, genome), Infeasible) else genome

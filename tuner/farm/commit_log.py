@@ -52,24 +52,25 @@ class RunBudget:
     readings: int | None = None
 
     def programs(self, used: int) -> int | None:
-        """That may still be measured; None: as many as there is time for."""
+        """Programs that may still be measured; None: limited only by time or readings."""
         return None if self.candidates is None else max(0, self.candidates - used)
 
     def seconds(self) -> float | None:
-        """That are left; None: as many as it takes."""
+        """Remaining seconds; None: no time limit."""
         return None if self.deadline is None else self.deadline.left_s
 
     def spent(self, used: int, readings: int = 0) -> bool:
-        """A run always has one program, whatever the time."""
+        """Whether the budget is spent; False before the first program, in every case."""
         return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0 or (self.readings is not None and readings >= self.readings))
 
 
 Order = Literal["here", "later", "otherwise"]
-"""Of a result: its tasks have their place; it was stopped early, or the budget ends within it; or it has another reading than the log."""
+"""Placement of a job's result.  here: its tasks get their place.  later: it was stopped early, or the budget ends within it.  otherwise:
+one of its readings differs from the log's."""
 
 
 class Tally(NamedTuple):
-    """Of everything that has rows.  failures: status -> tasks that ended so, of all sessions.  readings: see
+    """Totals over all tasks with rows.  failures: status -> number of tasks, over all sessions.  readings: see
     `tuner.measure.reading_cost`."""
 
     champions: Champions
@@ -80,15 +81,15 @@ class Tally(NamedTuple):
 
 @dataclass
 class Ledger:
-    """Measurements in their place in the order; `ahead` has those that are before it.
+    """Measurements that have their place in the order; `ahead` has those that were measured early.
 
-    failures: status -> tasks that ended so, earlier sessions included.  numbers: of the tasks, in their order.
+    failures: status -> number of tasks, over all sessions.  numbers: numbers of the tasks, in order.
 
-    tasks: those measured so far; a repeat writes no row and takes nothing off the budget.  Other genes may be the same plan, and islands do
-    not wait to hear of each other.
+    tasks: names of the measured tasks.  A repeated task writes no row and costs no budget.  Repeats occur because different genes may have
+    the same plan, and because islands do not wait for each other's findings.
 
-    logged: readings of all that have rows, where what measures may say another thing the next time; boards: that measure; else None.
-    readings: taken of the tasks that have their place; repeats: of a task at a level.
+    logged: readings of all tasks with rows, if a second measurement may differ; else None.  boards: boards that measure; else None.
+    readings: readings of the placed tasks.  repeats: readings of a task at a level.
     """
 
     levels: tuple[str, ...]
@@ -149,15 +150,15 @@ class Ledger:
         return "here"
 
     def keep(self, result: EpochResult) -> None:
-        """Log a result that lies behind the next one, and has to wait: another session will measure it in its place."""
+        """Log a result that comes behind the next one and has to wait; a later session will place it."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
         self._put_ahead(result, opened, self._logged(opened, new)[0])
 
     def _logged(self, opened: OpenedBatch, new: NDArray[np.bool_]) -> tuple[NDArray[np.int64], bool]:
-        """Rows of all new tasks that have none, up to the last one of the budget: what was measured behind it is not in the run.
+        """Log all new tasks without rows, up to the end of the budget; later ones are not part of the run.
 
-        Returns the tasks' numbers, -1 where nothing was logged, and whether all were.
+        Returns the tasks' numbers, -1 if not logged, and whether all were logged.
         """
         names = opened.names
         rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
@@ -203,6 +204,6 @@ class Ledger:
 
 
 def _before(counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Sum of those before each."""
+    """Sum of all earlier elements, for each element."""
     sums: NDArray[np.int64] = np.cumsum(counts) - counts
     return sums

@@ -1,4 +1,4 @@
-"""The driver's loop: hand out jobs, take results, commit them in their order.  It thinks nothing that an actor could."""
+"""Loop of the driver: hand out jobs, receive results, commit them in order.  All other work is done in actors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import EVOLVING
 from tuner.search.knowledge import Knowledge
 
-IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
+IDLE_EPOCHS = 10  # epochs without a new task, after which none is expected any more
 POLL_S = 1.0
 
 Stopped = Literal["budget", "plateau", "exhausted"]
@@ -29,9 +29,9 @@ TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
 
 
 class Jobs(Protocol):
-    """Executor of jobs.  `tell_*` come before the first job that needs it; results come in any order, every one once.
+    """Executor of jobs.  `tell_*` precede the first job that needs the value.  Results come in any order, each once.
 
-    Requests that were found to take their workers along are nobody else's business: jobs are told of them here.
+    Requests that crash their workers are handled here: later jobs get them in `failing`.
     """
 
     @property
@@ -43,7 +43,7 @@ class Jobs(Protocol):
         ...
 
     def tell_answers(self, packed: bytes) -> None:
-        """Results that earlier sessions published of tasks whose place has not come; before the first job."""
+        """Pass on results that earlier sessions published for tasks without a place yet; before the first job."""
         ...
 
     def tell_stored(self, packed: bytes) -> None:
@@ -66,9 +66,9 @@ class Jobs(Protocol):
 
 
 class SerialJobs:
-    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.actor_pool.ActorPool`.
+    """Executor in this process, one job after the other.  It does not survive a crash or a hang; `tuner.farm.actor_pool.ActorPool` does.
 
-    attempts: where it says what it measures, so that the next process knows what this one died of.
+    attempts: journal of the current request, so that the next process knows which request crashed this one.
     """
 
     workers = 1
@@ -89,8 +89,8 @@ class SerialJobs:
 
     def __exit__(self, *_: object) -> None:
         self._job = None
-        del self.job_runner  # what it has compiled is large, and a search is a cycle that the collector comes to much later
-        if not self._frozen:  # see `tuner.measure.evaluator.build_evaluator`; other than a worker's, this process goes on
+        del self.job_runner  # compiled programs are large, and the search is a reference cycle that the collector would free much later
+        if not self._frozen:  # see `tuner.measure.evaluator.build_evaluator`; unlike a worker's process, this one continues
             gc.unfreeze()
         gc.set_threshold(*self._thresholds)
 
@@ -111,7 +111,7 @@ class SerialJobs:
         self._broadcast.models.append(models)
 
     def known(self) -> Knowledge:
-        """Everything that was told."""
+        """All values passed to `tell_*`."""
         knowledge = self.job_runner.known
         self.job_runner.hear(Update(knowledge.version, self._broadcast.epochs[knowledge.version :], None))
         return knowledge
@@ -132,18 +132,18 @@ class SerialJobs:
     def _attempted(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         assert self._attempts is not None
         for request in requests:
-            # features are read off a plan, and asked for a hundred times as often
+            # features are computed from a plan, and requested a hundred times as often
             with self._attempts.at(request) if request.measure else nullcontext():
                 measurement = self.job_runner.measure(request)
             yield measurement
 
 
 class Coordinator:
-    """began: findings that the run begins with.  on_commit: after every result that has come to its place, with its findings.
+    """Driver of one search.  began: findings that the run begins with.  on_commit: called with the findings of every committed result.
 
-    show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
-    plateau: ends the search when nothing is gained any more.  rows: of so many tasks, the first in their order, for a training
-    (`tuner.farm.search_run`); needed with a trainer.  drop: takes a pack of the store that is not right, and a task that shows it.
+    show: called regularly.  say: prints a line.  models_used: number of the model of the newest logged epoch.
+    plateau: ends the search when it gains nothing any more.  rows: number of tasks -> training rows of the first ones in order
+    (`tuner.farm.search_run`); needed with a trainer.  drop: called with a wrong pack of the store and the task that shows it.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Coordinator:
         self._placed = 0
 
     def begin(self, began: Sequence[bytes], epochs: Sequence[Sequence[bytes]] = ()) -> None:
-        """Tell what the run begins with, and what an earlier session of it found."""
+        """Pass on the initial findings of the run, and the findings of earlier sessions."""
         assert BEGAN == 1
         for findings in (began, *epochs):
             self.jobs.tell_epoch(findings)
@@ -180,11 +180,11 @@ class Coordinator:
         self._placed = len(self.ledger.tasks)
 
     def run(self) -> None:
-        """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
+        """Run until the budget is spent, or until `IDLE_EPOCHS` epochs had no new task."""
         single_worker = self.jobs.workers == 1
         while self.stopped is None:
-            if not single_worker or self.schedule.to_commit() is None:  # alone, a job knows what all before it have spent
-                self._hand_out()  # before every commit: no worker waits for one that its next job does not build on
+            if not single_worker or self.schedule.to_commit() is None:  # a single worker has to know what all earlier jobs spent
+                self._hand_out()  # before every commit: no worker waits for a result that its next job does not depend on
             if (next_one := self.schedule.to_commit()) is not None:
                 self._commit(next_one)
                 continue
@@ -201,7 +201,7 @@ class Coordinator:
 
     @property
     def _found_all(self) -> Literal["plateau", "exhausted"] | None:
-        """Why there is no more to be found, whatever the budget."""
+        """Reason why no new tasks are left, whatever the budget."""
         if self.plateau.reached:
             return "plateau"
         return "exhausted" if self._idle >= IDLE_EPOCHS else None
@@ -228,7 +228,7 @@ class Coordinator:
             self.jobs.start(key, job)
 
     def next_training(self) -> Training | None:
-        """The training that may run now, with what it learns from."""
+        """Training that may run now, with its rows."""
         training = self.schedule.next_training()
         if training is None:
             return None
@@ -254,7 +254,7 @@ class Coordinator:
         self.jobs.tell_models(result.models)
 
     def _commit(self, result: EpochResult) -> bool:
-        """Whether it has its place."""
+        """Commit a result; returns whether it has its place."""
         epoch = self.schedule.frontier[0]
         place = self.ledger.commit(result, epoch)
         self.models_used = self.schedule.models_of(epoch)
@@ -285,7 +285,7 @@ class Coordinator:
             self.schedule.train()
 
     def _gather(self) -> None:
-        """The time is up: what the others have measured until now is worth its place."""
+        """After the time limit: log what other jobs have measured so far."""
         while self._running:
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, EpochResult):

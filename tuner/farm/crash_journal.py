@@ -1,8 +1,8 @@
-"""Journal of the request that is measured at the moment, for the next process if this one dies.
+"""Journal of the request that is being measured, for the next process if this one crashes.
 
-The serial backend has nobody to see it die.  Every line of the file is a request in the midst of which a session ended; that of the session
-that runs is the last one, and there only while it measures.  No fsync: what was handed to the kernel outlives the process, and a computer
-that goes down says nothing of the request.
+In the serial backend no other process sees a crash.  Every line of the file is a request during which a session ended.  The last line is
+the request of the running session, and is there only while it measures.  No fsync: data passed to the kernel outlive the process, and a
+crash of the computer is not the request's fault.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Status = Literal["crash", "timeout"]
 
 
 class Attempts:
-    """folder: of the search's checkpoints.  timeout_s: a request that the user interrupts after so long hangs.
+    """Journal.  folder: folder of the search's checkpoints.  timeout_s: a request that the user interrupts after so long counts as hanging.
 
-    failing: requests in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
+    failing: requests during which `DEATHS_ALONE` sessions ended: the first one may have been killed from outside.
     """
 
     def __init__(self, folder: AnyPath, clock: Clock, timeout_s: float) -> None:
         self.path, self._clock, self._timeout_s = folder / FILE, clock, timeout_s
         with self._written():
             earlier = self.path.read_bytes() if self.path.is_file() else b""
-        self._end = earlier.rfind(b"\n") + 1  # what is behind it was not written whole
+        self._end = earlier.rfind(b"\n") + 1  # bytes behind it are an incomplete line
         self.failing = tuple(failing_items(earlier[: self._end].splitlines()))
         self._leave()
 
@@ -76,7 +76,7 @@ def failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Request, FailingItem
         try:
             status, kind, genome, measure = json.loads(line)
             ends.setdefault(Request(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
-        except (ValueError, TypeError):  # of a version whose genes were others: it names nothing that could be asked
+        except (ValueError, TypeError):  # from a version with other genes: it matches no request of this version
             continue
     for request, statuses in ends.items():
         if len(statuses) >= DEATHS_ALONE:

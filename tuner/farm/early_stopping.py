@@ -1,4 +1,4 @@
-"""When a search has stopped finding anything: so many epochs without a gain worth the name, at any level."""
+"""Early stopping: end a search after a number of epochs without a significant gain at any level."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Plateau:
-    """epochs: without a gain of more than `gain` after which a search ends; None: never.  since: how many there were.
+    """Plateau of a search.  epochs: limit of epochs without a gain above `gain`; None: no limit.  since: epochs since the last gain.
 
-    Counted from the best at the last gain, so that many small gains are one in the end.
+    Gains count from the best at the last gain, so many small gains add up to one.
     """
 
     def __init__(self, epochs: int | None, gain: float) -> None:
@@ -29,7 +29,7 @@ class Plateau:
             self.since += 1
 
     def state(self) -> dict[str, Any]:
-        """As JSON."""
+        """State as JSON."""
         return {"since": self.since, "reference": self._reference}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -1,12 +1,12 @@
-"""Which jobs may run now: lag instead of barriers.
+"""Schedule of jobs: epochs of islands overlap with a fixed lag, without barriers.
 
-Job (e, i) builds on what its island found up to epoch e - 1 and on what all found up to e - 1 - LAG, and results are committed in the order
-of (epoch, island).  So nobody waits for the slowest of its own epoch, and what a job knows does not depend on who ran what when.  Only the
-beginning has barriers: the first segments are everybody's ground.
+Job (e, i) is epoch e of island i.  It depends on its island's findings up to epoch e - 1, and on all islands' findings up to e - 1 - LAG.
+Results are committed in the order (epoch, island).  So no island waits for the slowest of its own epoch, and the input of a job does not
+depend on the speed of workers.  Only the first epochs have barriers, because all islands need the first segments.
 
-Models trained from the first v sets of findings are in use from a fixed epoch on, late enough that a training has an epoch's time.  What
-may still be measured is counted where the findings end that a job builds on, too: that is the same whoever was faster meanwhile, and no
-less than is left, which the ledger knows to the last program.
+A model trained on the first v sets of findings is used from a fixed epoch on, late enough that the training has the time of an epoch.  The
+remaining budget of a job is counted from the findings that it depends on.  That too is independent of the speed of workers, and never
+less than what really remains; the ledger counts exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def in_use_from(version: int) -> int:
     return version + 1 if version <= EVOLVING else version + 1 + LAG
 
 
-BEGAN = 1  # what a run begins with counts as one set of findings before epoch 0
+BEGAN = 1  # findings that a run begins with count as one set before epoch 0
 
 
 class Due(NamedTuple):
@@ -40,11 +40,10 @@ class Due(NamedTuple):
 
 
 class EpochSchedule:
-    """Of one run.  frontier: (epoch, island) of the next commit.  states: of the islands there, as they were committed.
+    """Schedule of one run.  frontier: (epoch, island) of the next commit.  states: committed states of the islands.
 
-    current: findings of the frontier's epoch that are committed, and `before`: those of the islands' last epochs, in their order.
-    trainings: epochs that they build on -> number of their models; trained: models that are there.  programs, readings: that were measured
-    when so many epochs were complete.
+    current: committed findings of the frontier's epoch.  trainings: number of complete epochs -> number of the model trained on them.
+    trained: number of trained models.  programs, readings: measured up to each complete epoch.
     """
 
     def __init__(self, states: Sequence[bytes]) -> None:
@@ -61,7 +60,7 @@ class EpochSchedule:
         self._running: set[tuple[int, int]] = set()
         self.waiting: dict[tuple[int, int], EpochResult] = {}
         self._unlimited: set[tuple[int, int]] = set()
-        self._stale: set[tuple[int, int]] = set()  # running, on what is done again
+        self._stale: set[tuple[int, int]] = set()  # running jobs that depend on a job that is repeated
 
     @property
     def complete(self) -> int:
@@ -73,10 +72,7 @@ class EpochSchedule:
         return 1 if epoch == FIRST else self.islands
 
     def next(self, programs: int | None, seconds: float | None, readings: int | None = None) -> Due | None:
-        """The earliest job that may run and does not; None where all wait for something.
-
-        programs, readings: of the whole run.  seconds: that are left.
-        """
+        """Earliest job that may start; None if all wait.  programs, readings: budget of the whole run.  seconds: remaining time."""
         ready = [(epoch, island) for island, epoch in enumerate(self._next) if self._may(epoch, island)]
         if not ready:
             return None
@@ -114,7 +110,7 @@ class EpochSchedule:
         self.trainings[self.complete] = len(self.trainings) + 1
 
     def begin_trained(self) -> None:
-        """With a model from elsewhere: the first, of no epochs."""
+        """Begin with a trained model from elsewhere: number 1, after 0 epochs."""
         self.trainings[FIRST], self.trained = 1, 1
 
     def next_training(self) -> Training | None:
@@ -125,7 +121,8 @@ class EpochSchedule:
         return None
 
     def received(self, key: tuple[int, int], result: EpochResult) -> bool:
-        """Its island may go on; others, once it is committed.  False where it built on what is done again: so will it be itself."""
+        """Receive a result; its island may continue, other islands once it is committed.  False if it depends on a repeated job: it is
+        repeated too."""
         epoch, island = key
         self._running.discard(key)
         if key in self._stale:
@@ -134,7 +131,7 @@ class EpochSchedule:
         self.waiting[key] = result
         if result.complete:
             self._ahead[island], self._next[island] = result.state, epoch + 1
-            self._own[island] = [*self._own[island], result.findings][-2 * LAG - 1 :]  # what a job needs, and those that may go
+            self._own[island] = [*self._own[island], result.findings][-2 * LAG - 1 :]  # needed, or dropped by a repeat
         return True
 
     def to_commit(self) -> EpochResult | None:
@@ -142,12 +139,12 @@ class EpochSchedule:
         return self.waiting.get(self.frontier)
 
     def again(self) -> None:
-        """Repeat a job that stopped early: what it measured had been measured elsewhere."""
+        """Repeat a job that stopped early without its limit, because tasks that it counted had been measured by others."""
         del self.waiting[self.frontier]
         self._unlimited.add(self.frontier)
 
     def otherwise(self) -> list[EpochResult]:
-        """Repeat the next job in order, with other answers, and what its island did since.  Returns results of that."""
+        """Repeat the next job in order with the log's answers, and its island's later jobs.  Returns the dropped results of these."""
         epoch, island = self.frontier
         first = self.waiting.pop(self.frontier)
         later = sorted(key for key in self.waiting if key[1] == island)
@@ -176,7 +173,7 @@ class EpochSchedule:
     # checkpoint
 
     def state(self) -> dict[str, Any]:
-        """As JSON; findings lie elsewhere (`tuner.runs.checkpoint`)."""
+        """State as JSON, without the findings (`tuner.runs.checkpoint`)."""
         return {
             "frontier": list(self.frontier),
             "islands": [base64.b64encode(state).decode() for state in self.states],
@@ -186,7 +183,7 @@ class EpochSchedule:
         }
 
     def restore(self, state: Mapping[str, Any], findings: Sequence[bytes], trained: int) -> list[list[bytes]]:
-        """findings: of everything that was committed, in its order.  Returns those of complete epochs."""
+        """Restore a state.  findings: all committed findings, in order.  Returns those of complete epochs."""
         self.frontier = epoch, island = int(state["frontier"][0]), int(state["frontier"][1])
         self.states = [base64.b64decode(text) for text in state["islands"]]
         self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained

@@ -1,7 +1,7 @@
-"""The cost model that a run begins with: the one that comes along, or one that a person names.
+"""Cost model that a run begins with: the packaged one, or a file that the user names.
 
-Its digest is part of the run's identity and a copy lies in `RUN/models`, so the run can be resumed whatever becomes of the file, and of the
-package.
+Its digest is part of the run's identity, and a copy is in `RUN/models`.  So the run can be resumed even if the file or the package has
+changed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tuner.cost_model.trainer import PRIOR
 from tuner.platform.files import AnyPath
 from tuner.runs.folder import IDENTITY, read_identity
 
-NONE = Path("none")  # as `--model`: the estimate alone
+NONE = Path("none")  # value of `--model`: use only the estimate
 
 
 class Prior(NamedTuple):
-    """name: for a person.  data: the file.  said: what `run.json` says of it, a digest."""
+    """Initial model.  name: for messages.  data: content of the file.  said: entry of `run.json`, a digest."""
 
     name: str
     data: bytes
@@ -35,15 +35,15 @@ class Prior(NamedTuple):
         return hashlib.sha256(self.data).hexdigest()[:32]
 
     def copy(self, models: AnyPath) -> None:
-        """To a run's folder."""
+        """Write the model to a run's folder."""
         write_atomically(models / PRIOR, [self.data])
 
 
 def read_prior(path: Path | None, config: TuneConfig, out: AnyPath | Path, resume: bool, say: Callable[[str], None]) -> Prior | None:
-    """The model that a run begins with, None where there is none.  A run that is resumed has a copy of its own.
+    """Initial model of a run; None if there is none.  A resumed run has its own copy.
 
-    path: that a person named; None for the one that comes along.  say: takes a line where that was made for something else.
-    Raises `BadInputError`: no model of this program, one of another class than the run trains, or another one than a resumed run has.
+    path: file named by the user; None: the packaged model.  say: prints a line if the packaged model was made for other conditions.
+    Raises `BadInputError`: no model of this package, another class than the run trains, or another model than the resumed run has.
     """
     path = None if path == NONE else path
     if path is not None and not config.use.cost_model:

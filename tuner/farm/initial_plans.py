@@ -1,10 +1,10 @@
-"""Plans that a search begins with: a person's, or another run's, and those that `compile` would take.
+"""Plans that a search begins with: the user's, another run's, and those that `compile` would choose.
 
-Given ones are checked as `compile` checks a plan, and are measured before anything else is proposed, as the champions of a warm start are.
-Their digests are part of the run's identity; the genomes lie in its checkpoint, so it can be resumed whatever becomes of the files.
+Given plans are checked as `compile` checks them, and measured before all proposals, like champions of a warm start.  Their digests are part
+of the run's identity; their genomes are in its checkpoint, so it can be resumed even if the files have changed.
 
-Those of `compile` follow from model and machine.  They are made before the first job: a dozen simulated programs of each level are a fifth
-of a second for a small network, and several for a large one, in which a job would finish nothing and look as if it hung.
+Plans of `compile` follow from model and machine.  They are made before the first job, from a dozen simulated programs per level.  That
+takes a fifth of a second for a small network and several seconds for a large one; inside a job it would look like a hang.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _PREDICTION = "prediction"
 
 
 class Start(NamedTuple):
-    """said: what `run.json` says of it, digests of plans.  genomes: file -> that of every piece; none where a resumed run has them."""
+    """Initial plans.  said: entry of `run.json`, digests of plans.  genomes: file -> genome of every subgraph; {} if a resumed run has
+    them."""
 
     said: tuple[str, ...] = ()
     genomes: Mapping[str, tuple[Genome, ...]] = MappingProxyType({})
@@ -44,16 +45,16 @@ class Start(NamedTuple):
         return None if len(self.genomes) < len(self.said) else [genomes[piece] for genomes in self.genomes.values()]
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Lines about the initial plans."""
         for where, genomes in self.genomes.items():
             pinned = [bool(gene.pinned) for genome in genomes for gene in genome]
             yield f"start: {where}: {len(pinned)} segments, {sum(pinned)} with tilings that no rank names; it is measured first"
 
 
 def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: AnyPath | Path, resume: bool) -> Start:
-    """Genomes of plan files, each of the whole model, in the order of the search; of equal plans the first.
+    """Genomes of plan files, each for the whole model, in the operator order of the search; the first one of equal plans.
 
-    Raises `BadInputError` (no plan, a plan of something else or in another order, other plans than those that a resumed run began with) and
+    Raises `BadInputError` (no plan, plan of another model or in another order, other plans than the resumed run began with) and
     `InfeasibleError`, as `compile` does.
     """
     plans: dict[str, tuple[str, Plan]] = {}
@@ -74,10 +75,10 @@ def read_start(paths: Sequence[Path], opened: LoweredModel, order: Order, out: A
 
 
 def compiled_genomes(target_graph: TargetGraph, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
-    """Of every level what `compile` chooses from -> `prediction`, in the order of the search; on all cores where nothing is placed on
-    some of them.
+    """Candidates of `compile` at every level -> `prediction`, in the operator order of the search.  On all cores, unless placement uses
+    fewer.
 
-    None where another target times plans, or without segmentations, and where no plan fits a level, which layer by layer says better.
+    None if another target times plans, without segmentation, and if no plan fits a level (measuring layer by layer gives the better error).
     """
     if config.target.name != NPU or not config.use.segmentations:
         return {}

@@ -1,6 +1,6 @@
-"""A function over items, each apart: an item that raises, or takes its process along, is an error of its own, and the others go on.
+"""Function over items, isolated from each other: an item that raises or crashes its process gives an error, and the others continue.
 
-For what takes long beside a message: whole runs, turns of the finals.  Results come in the order of the items, whoever is done first.
+For work that is long compared with a message: whole runs, turns of the finals.  Results come in the order of the items.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLL_S = 1.0
 
 
 class Outcome(NamedTuple, Generic[R]):
-    """value: what the function returned, None where `error` says why not."""
+    """Outcome of an item.  value: result of the function; None if there is an `error`."""
 
     value: R | None
     error: str | None
@@ -45,7 +45,7 @@ def _tried(call: Callable[[T], R], item: T) -> Outcome[R]:
 
 @contextmanager
 def each_here(make: Make[T, R]) -> Iterator[IsolatedMap[T, R]]:
-    """In this process, one after the other; a process that dies or hangs is not survived."""
+    """Map in this process, one item after the other; it does not survive a crash or a hang."""
     yield partial(map, partial(_tried, make()))
 
 

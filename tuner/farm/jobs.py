@@ -1,7 +1,7 @@
-"""Jobs: an epoch of an island, or a training, run whole wherever there is room.
+"""Jobs: an epoch of an island, or a training, executed as a whole by any worker.
 
-A job is told what it needs to know and returns what it found; it asks nobody.  So what comes of it does not depend on who runs it, when,
-or beside what.  `JobRunner` runs jobs in this process: in the driver (the serial backend), or in an actor.
+A job gets all inputs at its start and returns its findings; it requests nothing meanwhile.  So its result does not depend on the worker,
+the time, or other jobs.  `JobRunner` runs jobs in this process: in the driver (serial backend) or in an actor.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ FailingItems = Sequence[tuple[Request, FailingItem]]
 
 
 class Job(NamedTuple):
-    """An epoch of an island.
+    """Epoch of an island.
 
-    version: sets of findings that it builds on, of all islands (the first is what the run began with).  island_findings: those of
-    its island that are not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that
-    predicts, 0 for none.  programs, readings: measured at most when what it builds on was complete.  seconds: for which it may go on.
-    failing: must not be tried.  dropped: packs of the store that are not right.
-    answers: where readings differ, those that the log has and the job would not hear of, of tasks that have
-    their place and of others (`tuner.farm.reading_conflicts`).
+    version: number of sets of findings that it depends on, of all islands (the first set is what the run began with).  island_findings:
+    further findings of its own island, epoch by epoch.  state: state of the island, b'' before its first epoch.  models: number of the
+    predicting model, 0 for none.  programs, readings: remaining budget when its inputs were complete.  seconds: time limit.
+    failing: requests that must not be tried.  dropped: wrong packs of the store.
+    answers: if readings may differ, readings of the log that the job would not receive otherwise: of placed tasks, and of tasks that are
+    ahead (`tuner.farm.reading_conflicts`).
     """
 
     epoch: int
@@ -90,10 +90,10 @@ class Job(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Model number `number`; `models` is the number of the one that it competes with.
+    """Training of model `number`; model `models` is the one that it competes with.
 
-    version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.cost_model.training_rows.pack_rows`); b''
-    while they are not read.  prior: what the run began with, which competes as well.
+    version: number of sets of findings.  rows: training rows from the log (`tuner.cost_model.training_rows.pack_rows`); b''
+    before they are read.  prior: initial model of the run, which competes as well.
     """
 
     number: int
@@ -104,12 +104,13 @@ class Training(NamedTuple):
 
 
 class EpochResult(NamedTuple):
-    """Of a job.  state: of the island.  batch: what it measured, for the log and for everybody.  programs: columns of `PROGRAMS`.
+    """Result of a job.  state: state of the island.  batch: measurements, for the log and for all islands.  programs: columns of
+    `PROGRAMS`.
 
-    complete: False where it was stopped before its end: it measured a beginning of what it would have, and the state is the old one.
-    segments: how many have results.
-    cpu_s: time of this process that it took.
-    differing: packs of the store that say of a task, named behind them, something else than was measured again.
+    complete: False if it was stopped early: it has only the first measurements, and `state` is the old one.
+    segments: number of segments with results.
+    cpu_s: CPU time of this process.
+    differing: packs of the store whose result for a task, named behind them, differs from a second measurement.
     """
 
     state: bytes
@@ -129,9 +130,9 @@ class EpochResult(NamedTuple):
 class Update(NamedTuple):
     """News for a job runner.
 
-    first: number of the first of `epochs`; 0 where it has to begin again.  answers: what the run had published of tasks whose place has
-    not come (`tuner.measure.replay`), None where it has them.  models: that of the job's number, None where it has it.  stored: what
-    other runs measured (`tuner.store.pack_store.STORED`), None where it has that.
+    first: number of the first of `epochs`; 0 if it has to start over.  answers: published results of the run for tasks without a place yet
+    (`tuner.measure.replay`); None if it has them.  models: the job's model; None if it has it.  stored: measurements of other runs
+    (`tuner.store.pack_store.STORED`); None if it has them.
     """
 
     first: int
@@ -142,10 +143,10 @@ class Update(NamedTuple):
 
 
 class Broadcast:
-    """Everything that job runners may have to hear.  Holds what it is given: values, or references to them.
+    """All values that job runners may need: the values, or references to them.
 
-    epochs: findings of all islands, one entry for each set.  models: which is in use after each training.
-    answers: what earlier sessions published.  stored: what other runs measured.
+    epochs: findings of all islands, one entry per set.  models: model in use after each training.
+    answers: results published by earlier sessions.  stored: measurements of other runs.
     """
 
     def __init__(self) -> None:
@@ -155,7 +156,7 @@ class Broadcast:
         self.stored: Any = None
 
     def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
-        """For a job runner that has heard of so many sets of findings, and has the model of that number."""
+        """News for a job runner that has received `heard`: number of sets of findings, and number of the model."""
         first = heard[0] if heard[0] <= job.version else 0
         models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
         begins = heard[0] == 0
@@ -188,9 +189,9 @@ class JobRunner:
         self._heard: FirstReadings | None = FirstReadings(len(spec.levels)) if spec.differs else None
 
     def warm(self, whole: bool) -> None:
-        """Kernels are compiled here where nobody has yet: in a job, a minute of them would look like a job that hangs.
+        """Compile kernels now if they are not in the cache: inside a job, a minute of compilation would look like a hang.
 
-        whole: those that programs need too.
+        whole: include the kernels for programs.
         """
         genome = single_operators(self.rules.target_graph)
         if isinstance(genome, Infeasible):
@@ -209,7 +210,7 @@ class JobRunner:
 
     @cached_property
     def cost_model(self) -> type[CostModel]:
-        """Class of the models that are trained and asked here, where any is."""
+        """Class of the models that are trained and used here; None without a model."""
         return find_cost_model(self.spec.config.model.name)
 
     def hear(self, update: Update) -> None:
@@ -288,9 +289,10 @@ class JobRunner:
         )
 
     def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Measurement]]:
-        """Answer tasks that have a reading, whatever genes ask for them: as the log has it, as the job heard, as it read itself.
+        """Answer tasks that have a reading, whatever genes request them: readings of the log, of the job's messages, and its own.
 
-        Returns what notes its own, and of which tasks others have taken the readings."""
+        Returns the listener that notes the job's own readings, and the tasks with readings of other jobs.
+        """
         levels = len(self.rules.levels)
         island_readings, job_readings = FirstReadings(levels), FirstReadings(levels)
         for findings in job.island_findings:
@@ -303,7 +305,7 @@ class JobRunner:
         return map(self.measure, requests)
 
     def measure(self, request: Request) -> Measurement:
-        """By the evaluator here."""
+        """Measure a request with the evaluator of this process."""
         begun = time.perf_counter()
         try:
             measurement = self.evaluator.measure(request)
@@ -315,7 +317,7 @@ class JobRunner:
         return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun, board=self.evaluator.said)
 
     def _spared(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
-        """Measurer of all but what must not be tried."""
+        """Measurer that skips requests that must not be tried."""
         if not failing:
             return measurer
 

@@ -1,8 +1,8 @@
 """Budget of measurements: readings, task x level x repeat, of the search, its canary and the finals.
 
-Where a board measures, the finals read the best programs again, and a canary is read now and then.  Both are paid for like everything else.
-What they may take is set aside before the search begins, by rules of the settings alone: so the search ends where it would have ended
-whoever measured, and however often it was stopped.  What the finals leave over is not spent.
+If a board measures, the finals read the best programs again, and a canary is read regularly.  Both are part of the budget.  Their readings
+are set aside before the search begins, by rules that depend only on the settings.  So the search ends at the same task on any workers and
+after any number of interruptions.  Readings that the finals do not need are not spent.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ SHARE = 4  # the finals have at most one part in so many
 
 @dataclass(frozen=True)
 class Spending:
-    """measurements: of the whole run, None where the budget is another one.  task: readings of one at all levels.
+    """Division of the budget.  measurements: readings of the whole run; None: another kind of budget.  task: readings of a task at all
+    levels.
 
-    finals: set aside, of every search; finalists: of a level.  canary: readings of one look at it, 0 where there is none.
+    finals: readings set aside, over all searches.  finalists: per level.  canary: readings of one look at it; 0 without a canary.
     """
 
     measurements: int | None
@@ -53,13 +54,13 @@ class Spending:
         return cls(total, levels, task, reserved, max(able, default=1), runner.canary)
 
     def canaries(self, readings: int) -> int:
-        """Of the canary, beside so many of the search: at the start, and every `EVERY`."""
+        """Canary readings besides so many search readings: one look at the start, and one every `EVERY` readings."""
         return self.canary * (1 + readings // EVERY)
 
     def limits(self, weights: Sequence[int], least: int) -> list[int]:
-        """Of every search: while it has spent less, another task is measured.  weights: of the searches.  least: programs of each.
+        """Limit of every search: below it, another task is measured.  weights: weights of the searches.  least: programs that each needs.
 
-        Raises `BadInputError` where that is not enough for the first programs.
+        Raises `BadInputError` if the budget is too small for the first programs.
         """
         assert self.measurements is not None
         remaining = self.measurements - self.finals * len(weights)
@@ -83,7 +84,7 @@ class Spending:
         return readings
 
     def line(self, searches: int) -> str:
-        """For a person, before the search begins."""
+        """Line about the budget, before the search begins."""
         assert self.measurements is not None
         said = f"budget: {self.measurements:,} measurements (task x level x repeat)"
         if not self.finals:
@@ -96,5 +97,5 @@ class Spending:
 
 
 def _finals(finalists: int, levels: int, rounds: int) -> int:
-    """Readings at most: of so many of each level, all of them different, and the baseline."""
+    """Most readings of finals: so many finalists per level, all different, and the baseline."""
     return (finalists * levels + 1) * levels * rounds

@@ -15,14 +15,14 @@ from tuner.runs.folder import IDENTITY, read_json
 
 
 def external_plugins(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
-    """All that does not come along.  The current folder is searched for modules, as `python -m` searches it.
+    """All plug-ins in use that are not built in.  The current folder is searched for modules, as `python -m` does.
 
-    Raises `BadInputError` at once for what is not here.  Only a runner need not be where no worker is: there they say so themselves, and
-    nobody here knows its version and its source.
+    Raises `BadInputError` for plug-ins that are missing here.  Only a runner may be missing where no worker runs: the workers then report
+    it, and its version and source are unknown here.
     """
     named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
     if named:
-        search_current_folder()  # workers are told (`tuner.platform.ray_cluster.worker_environment`), wherever they are started
+        search_current_folder()  # workers get the folder from `tuner.platform.ray_cluster.worker_environment`, on any computer
     local = serial or on_this_computer(address)
     return tuple(_plugin(kind, name, local) for kind, name in named)
 
@@ -48,7 +48,7 @@ def _plugin(kind: PluginKind, name: str, local: bool) -> Plugin:
 
 
 def plugin_changes(out: Path, mine: Sequence[Plugin]) -> list[str]:
-    """Difference between the plug-ins that a run began with and those of today, in words."""
+    """Differences between the plug-ins that a run began with and those of today, as text."""
     recorded = [Plugin(**plugin) for plugin in read_json(out / IDENTITY).get("plugins", ())]
     then, now = (
         ", ".join(str(plugin) for plugin in some if plugin not in excluded) for some, excluded in ((recorded, mine), (mine, recorded))

@@ -17,14 +17,14 @@ from tuner.tune_request import Snapshot
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0
-SAME_EVERY_S = 60.0  # a sign of life, as while kernels are compiled
-_ENOUGH = 4  # programs after the first ones: the first epochs measure hundreds of segments for each program, and would tell of hours
+SAME_EVERY_S = 60.0  # repeated unchanged line, so that the user sees that the run is alive, as while kernels are compiled
+_ENOUGH = 4  # least programs for a rate: the first epochs measure hundreds of segments per program, which would look too slow
 
 
 class ProgressBar:
-    """Shows snapshots.  `candidates`, `seconds` or `measurements`: the budget; `already`: measured of it before a resume.
+    """Progress display.  `candidates`, `seconds` or `measurements`: budget.  already: part of it that was measured before a resume.
 
-    Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.  watch: is given every snapshot.
+    Output goes to `stream` (default stderr), so that stdout stays free for data; `quiet` shows nothing.  watch: called with every snapshot.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ProgressBar:
         self._seconds, self._already, self._quiet = seconds, already, quiet
         self._stream, self._clock, self._watch = stream or sys.stderr, clock, watch
         self._start_s = clock.monotonic_s()
-        self._since: tuple[int, float] | None = None  # how many and time when the first ones were there: starting up is no rate
+        self._since: tuple[int, float] | None = None  # (count, time) of the first measurements: start-up time does not count in the rate
         self._last_s = -LINE_EVERY_S
         self._shown: Snapshot | None = None
         console = Console(file=self._stream)
@@ -67,7 +67,7 @@ class ProgressBar:
             say(line, self._stream)
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show where the run stands; cheap enough to call after every outcome."""
+        """Show a snapshot; cheap enough to call after every result."""
         if self._watch is not None:
             self._watch(snapshot)
         if self._quiet:
@@ -88,17 +88,17 @@ class ProgressBar:
             self.say(self.line(snapshot))
 
     def finish(self, snapshot: Snapshot) -> None:
-        """The last word, unless it was said already."""
+        """Show the last snapshot, unless it is shown already."""
         if snapshot != self._shown:
             self._last_s = -LINE_EVERY_S
             self.update(snapshot)
 
     def _counted(self, snapshot: Snapshot) -> int:
-        """Of what the budget is of."""
+        """Count in the unit of the budget: readings or programs."""
         return snapshot.readings if self._reads else snapshot.measured
 
     def _rate(self, snapshot: Snapshot) -> float:
-        """So many of them per second; 0 while nobody can tell."""
+        """Measurements per second; 0 while unknown."""
         if self._since is None or self._counted(snapshot) - self._since[0] < _ENOUGH:
             return 0.0
         return (self._counted(snapshot) - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])

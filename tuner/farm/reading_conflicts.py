@@ -1,9 +1,9 @@
-"""One reading of a task in a run: where what measures says another thing each time, the log's.
+"""One reading per task in a run: if a second measurement may differ, the reading of the log counts.
 
-Islands measure beside each other, and two of them may measure a task before either hears of the other.  The log has one row of it: that of
-the job that was committed first.  So a job is told what the log has when it is handed out, and one that went on from another reading than
-the log's is done again, answered by the log (optimistic concurrency control: Kung and Robinson 1981).  What it measured besides has rows by
-then, and counts.
+Islands measure in parallel, and two of them may measure a task before they receive each other's results.  The log has one row per task and
+level: that of the job that was committed first.  A job gets the log's readings at its start.  A job that used a reading different from the
+log's is repeated with the log's readings (optimistic concurrency control: Kung and Robinson 1981).  Its other measurements have rows by
+then, and count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tuner.search.epoch import LAG
 
 
 class FirstReadings:
-    """A `Listener`.  of: task -> its first reading, of what was learnt and heard."""
+    """`Listener` of a job.  of: task -> its first reading, measured by the job or received."""
 
     def __init__(self, levels: int) -> None:
         self._levels = levels
@@ -41,12 +41,13 @@ class FirstReadings:
 
 
 class LoggedReadings:
-    """Of all tasks that have rows.  levels: how many.  packed: of earlier sessions (`tuner.measure.replay.read_published`)."""
+    """Readings of all tasks with rows.  levels: number of levels.  packed: readings of earlier sessions
+    (`tuner.measure.replay.read_published`)."""
 
     def __init__(self, levels: int, packed: bytes | None = None) -> None:
         self._levels = levels
         self._of: dict[str, Measurement] = {} if packed is None else unpack_measurements(packed, levels)
-        self._epochs: dict[int, list[str]] = {}  # of the last ones: tasks that were placed in them
+        self._epochs: dict[int, list[str]] = {}  # tasks placed in each of the last epochs
 
     def note(self, opened: OpenedBatch, tasks: Collection[int]) -> None:
         """These tasks of a batch have rows now; one that had keeps its reading."""
@@ -58,13 +59,13 @@ class LoggedReadings:
         self._epochs.setdefault(epoch, []).extend(names)
 
     def differ(self, opened: OpenedBatch) -> bool:
-        """Whether a batch has another reading of a task than the log."""
+        """Whether a batch has a reading that differs from the log's."""
         indices = [index for index, name in enumerate(opened.names) if name in self._of]
         readings = _readings(opened.epoch, opened.places[indices], self._levels)
         return any(not _same(reading, self._of[reading.task]) for reading in readings)
 
     def since(self, epoch: int, ahead: Iterable[str]) -> tuple[bytes, bytes]:
-        """For a job that builds on all epochs before this one: readings of tasks that were placed later, and of those that are ahead."""
+        """Readings for a job that depends on all epochs before `epoch`: of tasks placed later, and of tasks that are ahead."""
         for old in [
             placed_epoch for placed_epoch in self._epochs if placed_epoch < epoch - LAG - 1
         ]:  # one that is done again builds on fewer

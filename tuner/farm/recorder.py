@@ -1,4 +1,4 @@
-"""Measurements become rows: a listener of one job.
+"""Recorder: turns the measurements of one job into rows.
 
 Sources of the columns of `tuner.log.record`: a worker writes those that it knows (`tuner.log.wire_format`), and the driver adds its own
 (`tuner.log.writer`).
@@ -25,9 +25,9 @@ FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
 
 
 class Recorder:
-    """A `Listener`: of every task once.  version: of the model that predicts, None where the estimate does.
+    """`Listener` that records every task once.  version: version of the predicting model; None: the estimate predicts.
 
-    strategy: name of what proposed where a request does not say.
+    strategy: name of the proposer, if a request has none.
     """
 
     schema_version, feature_set = SCHEMA_VERSION, FEATURE_SET
@@ -38,11 +38,11 @@ class Recorder:
         self._tasks = dict[str, _Task]()
 
     def heard(self, request: Request, measurement: Measurement) -> None:
-        if measurement.task and measurement.task not in self._tasks:  # other genes may be the same plan: nothing new was learnt
+        if measurement.task and measurement.task not in self._tasks:  # different genes may have the same plan, which has a row already
             self._tasks[measurement.task] = _Task(self, request, measurement, time.time_ns() // 1000)
 
     def batch(self, epoch: bytes) -> Batch:
-        """epoch: what the collector has of the same measurements."""
+        """Batch of the recorded tasks.  epoch: the collector's columns for the same measurements."""
         tasks, contention = [*self._tasks.values()], self.spec.target_graph.machine.contention
         levels = [_Level(name, index, contention[name]) for index, name in enumerate(self.spec.levels)]
         rows = LOG_ROWS.to_batch(self, tasks, levels, [reading for task in tasks for reading in self._readings(task)])

@@ -18,10 +18,10 @@ from tuner.selection.robust import most_robust
 
 
 def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Sequence[str]) -> list[Plan] | None:
-    """Of every search, by its own cycles; None where one has no program that fits every level.
+    """Robust program of every search, by its own cycles; None if a search has no program that fits every level.
 
-    Of a model in pieces these are robust together: a sum loses no more than the part of it that loses most.  folder: of the run, whose log
-    is closed.
+    For a model with several subgraphs these are robust together: the loss of a sum is at most the largest loss of its parts.  folder:
+    folder of the run, whose log is closed.
     """
     log = read_log(folder, ("run", "seq", "task", "level", "kind", "status", "cycles"))
     tasks = read_table(folder, "tasks", ("task", "payload")).table
@@ -30,7 +30,7 @@ def robust_plans(folder: AnyPath, found: Sequence[SearchedSubgraph], levels: Seq
 
 
 def robust_plan(log: pd.DataFrame, tasks: pa.Table, levels: Sequence[str]) -> Plan | None:
-    """Of one search.  log, tasks: of it, with the columns that are read above."""
+    """Robust program of one search.  log, tasks: its rows, with the columns that are read above."""
     programs = program_cycles(log, levels)
     index = most_robust(programs.cycles)
     if index is None:

@@ -1,6 +1,6 @@
-"""One search of a run: its conductor, its log, its checkpoints, and what a person sees of it.
+"""One search of a run: its coordinator, log, checkpoints and progress display.
 
-What a training of a run is given: rows that are durable before they are read, so that the log alone explains every model.
+A training gets only rows that are durable, so the log alone explains every model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tuner.tune_request import Snapshot, TuneRequest
 
 
 def durable_rows(folder: AnyPath, ledger: Ledger, spec: SearchSpec, tasks: int) -> bytes:
-    """Of so many tasks, the first in their order, packed.  folder: of the run, whose log is published first.
+    """Training rows of the first `tasks` tasks in order, packed.  folder: folder of the run, whose log is published first.
 
     Raises `BadInputError` where it cannot be written or read.
     """
@@ -59,19 +59,19 @@ def durable_rows(folder: AnyPath, ledger: Ledger, spec: SearchSpec, tasks: int) 
 
 
 class SearchEnd(NamedTuple):
-    """best: of every level the fastest program.  baselines: of every level the fastest one of single operators over those that grant the
-    same, for which it is one."""
+    """End of a search.  best: level -> fastest program.  baselines: level -> fastest program of single operators among the levels with the
+    same grant, which share it."""
 
     best: tuple[Individual, ...]
     baselines: tuple[Individual, ...]
 
 
 class SearchRun:
-    """The search of one run, its log, its checkpoints and what a person sees of it.
+    """Search of one run, with its log, checkpoints and progress display.
 
-    said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: makes the genomes that it begins with, where it
-    does begin; None where they were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.
-    storing: its side of a store, None where there is none.
+    said: entries about earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: makes the initial genomes, when the
+    search begins; None if a resumed run does not name them again.  prior: initial model; a copy is in the run's folder of models.
+    storing: client of a store; None without one.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class SearchRun:
     def _resume(
         self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Mapping[Genome, str]] | None, prior: StoredModel | None
     ) -> None:
-        """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
-        in its place, and then it is what the log says."""
+        """Continue from the last checkpoint.  Measurements after it count: they are neither measured nor logged again when the search
+        requests them, and the log's values are used."""
         log, levels = self.ledger.log, len(self.levels)
         checkpoint = self.checkpoint.load() if self.place.resumed else None
         beyond = log.numbers.beyond([] if checkpoint is None else checkpoint[0]["numbers"])
-        # where readings differ, also those of the last epochs before it, of which a job that builds on earlier ones does not know
+        # if readings may differ, also readings of the last epochs before the checkpoint: a job that depends on earlier epochs lacks them
         if rows := log.numbers.beyond([]) if self.spec.differs else beyond:
             answers = read_published(self.place.path, log.origin.run, rows, levels)
             self.conductor.jobs.tell_answers(answers)
@@ -171,7 +171,7 @@ class SearchRun:
         ledger.readings = int(state["readings"])
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
-        if not lost:  # else what is there may lie behind what is not, which is to be measured again
+        if not lost:  # else remaining rows may come behind missing ones, which must be measured again
             ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.spec.target_graph, self.champions.empty())
         self.conductor.plateau.restore(state["plateau"])
         self.conductor.models_used = int(state["models_used"])
@@ -179,9 +179,10 @@ class SearchRun:
         self.conductor.begin(findings[: self._began], epochs)
 
     def _begin(self, warm: WarmStart | None, start: Mapping[Genome, str]) -> None:
-        """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models.
+        """Begin without measurements, or with those of earlier runs: these are known, not measured again, and train the first models.
 
-        start: programs that are measured first -> where they are from."""
+        start: programs that are measured first -> their origin.
+        """
         programs = {**start, **({} if warm is None else {genome: "warm start" for genome in warm.programs if genome not in start})}
         if programs or (warm is not None and not warm.empty):
             self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
@@ -216,7 +217,7 @@ class SearchRun:
         return SearchEnd(best, baselines)
 
     def _first_answer(self) -> None:
-        """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""
+        """Raise `BadInputError` if the first program was not measured: a broken runner would otherwise fail for hours."""
         runner, counted = self.spec.origin.runner, self.ledger.counted
         if runner == BUILT_IN or not counted.tasks or counted.failures.total() < counted.tasks:
             return

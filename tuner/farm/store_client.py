@@ -1,8 +1,8 @@
-"""A search's side of the store: what lies there of its tasks, and what it adds.
+"""Client of a search for the store: reads results of its tasks, and adds its own.
 
-It adds rows that its log has published, so a store never knows more than the log of some run, and a run that was killed adds the rest when
-it is resumed.  Packs are put at fixed points: after a checkpoint, when enough for a pack has come together, and at the end of the search.
-What cannot be written is said once and tried again; the search does not depend on it.
+It adds only rows that the log has published, so a store never has more than the logs, and a killed run adds the remaining rows when it is
+resumed.  Packs are written at fixed points: after a checkpoint, if there are enough rows for a pack, and at the end of the search.
+Write errors are reported once and tried again; the search does not depend on the store.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Scopes:
         return np.array(sorted(scopes), np.uint64)
 
     def of(self, kind: str, payload: str) -> int:
-        """Of a task.  What no plan was made of is a segment without a structure, and has no results."""
+        """Scope of a task; a task without a plan is a segment without a structure, and has no results."""
         if kind not in ("operator", "segment"):
             return self.whole
         structure = _STRUCTURE.search(payload)
@@ -60,10 +60,7 @@ class Scopes:
 
 
 class StoreClient:
-    """folder: of the run, whose log is read.  say: takes a line for a person.
-
-    Raises `BadInputError` where the store cannot be used.
-    """
+    """Client.  folder: folder of the run, whose log is read.  say: prints a line.  Raises `BadInputError` if the store is not usable."""
 
     def __init__(self, root: AnyPath, folder: AnyPath, spec: SearchSpec, say: Callable[[str], None]) -> None:
         origin, machine = spec.origin, spec.target_graph.machine
@@ -83,7 +80,7 @@ class StoreClient:
         say(f"store {root}: {len(stored.keys):,} tasks of this network are known, from {stored.packs} packs")
 
     def drop(self, pack: str, task: str) -> None:
-        """Of the store, since a task of it was measured again, with another result."""
+        """Drop a pack of the store, because a second measurement of one of its tasks differs."""
         whose = self._store.whose.get(pack, "nobody knows whom")
         conflict = f"task {task} was measured again, with another result"
         self._say(f"--store {self._store.folder / pack}: {conflict}; the pack of {whose} is dropped")
@@ -93,19 +90,20 @@ class StoreClient:
             self._failed(error)
 
     def step(self, tasks: int) -> None:
-        """After a checkpoint.  tasks: that have rows in the log."""
+        """Write packs after a checkpoint.  tasks: number of tasks with rows in the log."""
         if tasks - self._seen + self._count >= self._enough:
             self._seen = tasks
             self._read()
             self._put(last=False)
 
     def close(self) -> None:
-        """At the end of the search, whose log is published."""
+        """Write the remaining packs at the end of the search, whose log is published."""
         self._read()
         self._put(last=True)
 
     def keep(self, model_digest: str, of: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
-        """The champions of a search that has ended, by level, for models that compute the same.  programs, readings: that it measured."""
+        """Store the champions of a finished search, by level, for models with the same computation.  programs, readings: measured by the
+        search."""
         origin = self._spec.origin
         champions = StoredChampions(
             run=origin.run, model=origin.model, model_digest=model_digest, programs=programs, readings=readings, of=dict(of), robust=robust
@@ -116,7 +114,7 @@ class StoreClient:
             self._failed(error)
 
     def _put(self, last: bool) -> None:
-        """All that waits, where it is enough for a pack."""
+        """Write all waiting rows, if they are enough for a pack."""
         if not self._count or not (last or self._count >= self._enough):
             return
         origin = self._spec.origin
@@ -139,7 +137,7 @@ class StoreClient:
         self._failing = True
 
     def _read(self) -> None:
-        """Read what the log has published since, and the store has not."""
+        """Read rows that the log has published and the store does not have yet."""
         for task, kind, payload in self._tasks():
             self._scope_of[task] = self._scopes.of(kind, payload)
         for part in self._parts("log", _LOG):
@@ -166,7 +164,7 @@ class StoreClient:
             return None
         names, values, boards = tasks.column("task").to_pylist(), tasks.values(), tasks.boards()
         good = np.any(values, axis=(1, 2))
-        if self._spec.differs:  # what no board says is nobody's
+        if self._spec.differs:  # measurements without a named board are not shared
             good &= np.array([board is not None for board in boards[:, 0]])
         scopes = np.array([self._scope_of[name] if ok else 0 for name, ok in zip(names, good, strict=True)], np.uint64)
         measured = Measured(scopes, words(names), values, boards)

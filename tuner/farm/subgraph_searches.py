@@ -1,14 +1,14 @@
-"""A model in several pieces is tuned piece by piece: which are searched, with what share of the budget, and how a log tells them apart.
+"""Searches of a model with several subgraphs: which subgraphs are searched, their shares of the budget, and their marks in the log.
 
-Pieces meet on the host only, so a program of one says nothing of another, and the best programs of a model are the best programs of its
-pieces: one search for each of them is right, and one over all of them would find the same in a larger space.  Pieces that compute the
-same (the blocks of a transformer around an operator that is refused) are one search, whose result serves all.
+Subgraphs meet on the host only, so their programs are independent, and the best programs of a model are the best programs of its
+subgraphs.  One search per subgraph is therefore exact; a single search over all would find the same in a larger space.  Subgraphs with the
+same computation (the blocks of a transformer around an unsupported operator) share one search.
 
-The budget is dealt by what pieces take layer by layer, one program after the other to the one that is furthest behind its share
-(Sainte-Laguë), and to each at least one for everything that levels grant: its baselines.  So a larger budget takes nothing away from
-any, and a run that is resumed with more ends where it would have ended from the start.
+The budget is divided in proportion to the layer-by-layer cycles: each program goes to the search that is furthest behind its share
+(Sainte-Laguë).  Each search gets at least one program per group of equal grants, its baselines.  So a larger budget never reduces a share,
+and a run resumed with more ends as if it had begun with more.
 
-Times of subgraphs add up, since they meet on the host with empty engines; one search over the product of their spaces was not chosen.
+Times of subgraphs add up, because they meet on the host with empty engines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SearchedSubgraph:
 
 
 def searches(opened: LoweredModel, run: str) -> tuple[SearchedSubgraph, ...]:
-    """One for each piece that differs from those before it.  run: id of the whole run, and that of the search of a model in one piece."""
+    """Searches, one per distinct subgraph.  run: id of the whole run, also of the search if the model is one subgraph."""
     if len(opened.target_graphs) == 1:
         return (SearchedSubgraph(run, (0,)),)
     groups: dict[str, list[int]] = {}

@@ -1,21 +1,21 @@
-"""Supervision of actors as a machine of states: events in, actions out.  It has no clock, no Ray and no thread; whoever runs it does
+"""Supervision of actors as a state machine: events in, actions out.  It has no clock, no Ray and no thread; its caller has them
 (`tuner.farm.supervisor_loop`).
 
-Two pieces of work lie with an actor, so that it need not wait for the driver between them.  It works on them in order: when it dies or
-falls silent, the first one is the suspect, and the other goes back unblamed.  A suspect is done again with another actor if there is one,
-has it to itself, and announces every item before it tries it.  The item that was announced last when that actor is lost too is run alone,
-elsewhere, and once more where that is lost; is that lost as well, it is blamed, and the work begins again without it.  So nothing is blamed
-for what something else did to two actors that were at it, of which one had it alone; and what happens to a whole computer, or to the way
-there, counts against nobody.
+An actor has two work items in its queue, so that it need not wait for the driver between them.  It does them in order.  When it crashes or
+falls silent, the first one is the suspect; the other one is put back without blame.  A suspect is repeated on another actor if there is
+one; it has that actor to itself, and announces every item before it is tried.  If that actor is lost too, the last announced item is run
+alone on another actor, and once more if that one is lost.  If the second one is lost as well, the item is blamed, and the work item is
+repeated without it.  So an item is blamed only after two actors were lost that ran it alone.  Losses of a whole computer, or of the
+connection to it, are not counted.
 
-An errand that does not announce is an item itself: it is tried again elsewhere, so often and no more.
+A work item that does not announce is itself an item: it is repeated elsewhere, up to a limit.
 
-An actor that is free, with nothing that waits, does a piece again that another one is late with, or so much slower with that it would be
-done later; the first result counts.  Of what waits, an actor leaves alone as much as faster ones will have done before it.  So a slow actor
-holds up nobody, and neither does what lies behind it.
+An idle actor, with no waiting work, repeats a work item of another actor that is late, or so slow that the repetition ends earlier; the
+first result counts.  A slow actor does not start a waiting work item that faster actors will have finished earlier.  So a slow actor delays
+neither others nor the work queued behind it.
 
-A job is late after four times the usual time and one second at least; an idle actor then repeats it, because taking a job back from a busy
-actor needs a message loop in each.
+A work item is late after four times the usual time, and at least one second.  It is repeated, not taken back, because taking back from a
+busy actor needs a message loop in each.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmErro
 
 DEPTH = 2  # pieces of work that lie with an actor
 BUILD_TRIES = 3
-PATIENCE_S = 20.0  # an actor starts in seconds where there is room
-LATE_TIMES, LATE_S = 4.0, 1.0  # as usual work takes, and at least: who takes longer is late
-NEWEST = 0.3  # weight of the last piece of work in what is usual
-FASTER = 0.75  # of another one's pace: who is so much faster
-HELPS = 1.5  # times its own pace: what is done later than that by somebody slower, an idle one does again
-SHORTEST_S = 0.001  # piece of work that tells of a pace
-LOST_MAX = 16  # actors of one piece of work, with no item of it to blame
+PATIENCE_S = 20.0  # an actor starts within seconds if there is room
+LATE_TIMES, LATE_S = 4.0, 1.0  # multiple of the usual time, and least time, after which work is late
+NEWEST = 0.3  # weight of the latest work item in the usual time
+FASTER = 0.75  # ratio of pace below which an actor counts as faster
+HELPS = 1.5  # multiple of its own pace: an idle actor repeats work that a slower one would finish later than that
+SHORTEST_S = 0.001  # shortest work item that shows a pace
+LOST_MAX = 16  # most actors that one work item may lose without a blamed item
 
 
 @dataclass(eq=False)
 class _Tracked:
-    """An errand that has no result yet.
+    """Work item without a result yet.
 
-    announces: from now on.  tried: item that was announced last by an actor that was lost.
-    item: it is to be tried alone before the rest goes on.  isolated_losses: actors that were lost at that.
-    lost: actors, without an item having been blamed.  shunned: slot where the last one was.  copies: actors that have it.
+    announces: from now on.  tried: last announced item of an actor that was lost.
+    item: item to be run alone first.  isolated_losses: actors lost while they ran it alone.
+    lost: actors lost without a blamed item.  shunned: slot of the last one.  copies: actors that have it.
     """
 
     work: WorkItem
@@ -71,7 +71,7 @@ def _newer(usual_s: float | None, took_s: float) -> float:
 
 
 class _Lying(NamedTuple):
-    """With an actor: under this number."""
+    """Work item in an actor's queue.  number: id of its message."""
 
     number: int
     work: _Tracked
@@ -79,10 +79,10 @@ class _Lying(NamedTuple):
 
 @dataclass
 class _Slot:
-    """since_s: when its first piece of work could begin, or last said something new; or when its actor was started.
+    """Place for an actor.  since_s: time when its first work item could begin or last made progress; or when its actor was started.
 
-    begun_s: when its first piece of work could begin.  pace_s: that it takes for one, lately, whoever its actor is.
-    trying: item that it announced last.  items: that it had finished when it last said so.  waits: that it does was said.
+    begun_s: time when its first work item could begin.  pace_s: recent seconds per work item, over all actors of the slot.
+    trying: last announced item.  items: finished items at the last report.  waits: whether its late start was reported.
     """
 
     index: int
@@ -99,13 +99,13 @@ class _Slot:
     pace_s: float | None = None
 
     def begins(self, now_s: float) -> None:
-        """Its first piece of work."""
+        """Begin the first work item."""
         self.begun_s = now_s
         self.since_s, self.trying, self.items = now_s, self.queue[0].work.item if self.queue else None, -1
 
     @property
     def at_rest(self) -> bool:
-        """Nothing of it can be late: it has nothing to do, or is not there."""
+        """Whether it cannot be late: it has no work, or there is no actor."""
         return not self.queue if self.built else self.actor is None
 
     def ends_s(self, pieces: int) -> float:
@@ -119,9 +119,9 @@ class _Slot:
 
 
 class Supervision:
-    """Of `slots` places for actors.  Every method returns what is to be done now, in this order.
+    """Supervision of `slots` places for actors.  Every method returns the actions to perform now, in order.
 
-    item_timeout_s: an item that was announced and takes longer hangs; None: never.
+    item_timeout_s: an announced item that takes longer hangs; None: never.
     """
 
     def __init__(self, slots: int, item_timeout_s: float | None, build_timeout_s: float = 300.0) -> None:
@@ -136,7 +136,7 @@ class Supervision:
         self._longest_s = 0.0
         self._actions: list[Action] = []
 
-    # what is asked
+    # queries
 
     @property
     def replaced(self) -> int:
@@ -145,14 +145,14 @@ class Supervision:
 
     @property
     def names(self) -> list[str]:
-        """Of the actors that are there."""
+        """Names of living actors."""
         return [slot.name for slot in self._built]
 
     def due_s(self, now_s: float) -> float | None:
-        """Until `tick` has something to do, if nothing happens before."""
+        """Seconds until `tick` is needed, unless an event comes first."""
         return min((at_s - now_s for at_s in self._instants(now_s)), default=None)
 
-    # what happens
+    # events
 
     def begin(self, now_s: float) -> list[Action]:
         for slot in self._slots:
@@ -164,7 +164,7 @@ class Supervision:
         return self._decided(now_s)
 
     def heard(self, event: Event, now_s: float) -> list[Action]:
-        """Of an actor that is not there any more: nothing."""
+        """Handle an event; events of an actor that was replaced are ignored."""
         slot = self._of.get(event.actor)
         if slot is None:
             return []
@@ -244,7 +244,7 @@ class Supervision:
             self._actions.append(GiveUp(FarmError(text)))
 
     def _waits_long(self, slot: _Slot) -> bool:
-        """Whether it is to be said of one that is not built in time: at the start kernels are compiled, which takes longer."""
+        """Whether to report an actor that does not start in time; not at the first start, when kernels are compiled."""
         return not slot.built and not slot.waits and self.replaced > 0 and any(self._built)
 
     def _allowed_s(self, slot: _Slot) -> float | None:
@@ -264,7 +264,7 @@ class Supervision:
             if idle and slot.queue and self._usual_s is not None and (late_s := slot.since_s + self._late_s) > now_s:
                 yield late_s
 
-    # what actors say
+    # events of actors
 
     def _said(self, slot: _Slot, event: Announced | JobProgress, now_s: float) -> None:
         if isinstance(event, Announced):
@@ -291,7 +291,7 @@ class Supervision:
         job.copies -= 1
         if job.over:
             return
-        if job.item is not None:  # alone it does no harm
+        if job.item is not None:  # an item that is run alone crashes no other
             job.item, job.isolated_losses = None, 0
             self._back(job)
             return
@@ -356,7 +356,7 @@ class Supervision:
     def _wait(self, job: _Tracked) -> None:
         insort(self._fresh, job, key=lambda waiting: waiting.work.order)
 
-    # who does what
+    # assignment
 
     def _assign(self, now_s: float) -> None:
         for job in list(self._suspects):
@@ -379,10 +379,11 @@ class Supervision:
         return min(idle, key=lambda slot: slot.index != job.work.home, default=None)
 
     def _placed(self, now_s: float) -> tuple[_Slot, _Tracked] | None:
-        """Assignment: the actor that has least takes a job that is at home there, or else what is wanted first; of several the fastest one.
+        """Assignment: the actor with the shortest queue takes a job whose home it is, else the most urgent one; the fastest of several
+        actors.
 
-        But for that which faster ones will have done before: who is slow holds up least with what is wanted last, and does nothing rather
-        than hold up everybody.
+        Jobs that faster actors will have finished earlier are skipped: a slow actor takes the least urgent jobs, or none, so as not to
+        delay all others.
         """
         fresh, passed = self._fresh, dict[int, int]()
         paced = [slot for slot in self._built if slot.pace_s is not None]
@@ -392,7 +393,7 @@ class Supervision:
         frees_s = np.maximum(frees_s, now_s)
 
         def jobs_taken(slot: _Slot) -> int:
-            """How many of the first ones faster actors could have done by the time that this one would have done one more."""
+            """Number of the first jobs that faster actors could finish before this one would finish one."""
             if slot.pace_s is None:
                 return 0
             if slot.index not in passed:
@@ -418,7 +419,7 @@ class Supervision:
         return not depth or (work.kind.follows and (work.until_s is None or work.until_s - now_s > 2 * self._longest_s))
 
     def _open(self, slot: _Slot) -> bool:
-        """Whether work may be put behind what it has.  Not while a suspect waits for an actor of its own."""
+        """Whether work may be queued behind its last work item.  Not while a suspect waits for an actor to itself."""
         last = slot.queue[-1].work
         return len(slot.queue) < DEPTH and not self._suspects and last.work.kind.followed and not last.suspect
 
@@ -437,9 +438,9 @@ class Supervision:
         return max(LATE_S, LATE_TIMES * (self._usual_s or 0.0))
 
     def _help(self, now_s: float) -> None:
-        """Give idle actors a job that another one is late with, or would have done much later: the first in order.
+        """Give idle actors a job of an actor that is late or much slower: the first one in order.
 
-        It announces what it tries where that is late: who is late may hang, and then this one will.
+        If it is late, it announces its items, because it may hang here too.
         """
         if self._usual_s is None or not any(not slot.queue for slot in self._built):
             return

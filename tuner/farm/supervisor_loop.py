@@ -1,4 +1,4 @@
-"""Supervision at work: actors and a clock on one side, whoever has work to be done on the other."""
+"""Loop of supervision: connects `Supervision` with actors and a clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Client(Protocol):
     """Owner of the work."""
 
     def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
-        """Message to an actor: packed, and of what was shared.  Called in the order in which the actor hears it."""
+        """Message to an actor: (packed, shared values).  Called in the order of the messages."""
         ...
 
     def delivered(self, done: Deliver) -> None: ...
@@ -26,7 +26,7 @@ class Client(Protocol):
 
 
 class SupervisorLoop:
-    """say: takes a line for a person.  item_timeout_s: as of `Supervision`."""
+    """Loop.  say: prints a line.  item_timeout_s: see `Supervision`."""
 
     def __init__(self, actors: Actors, clock: Clock, client: Client, say: Callable[[str], None], item_timeout_s: float | None) -> None:
         self.actors, self.clock, self._client, self._say = actors, clock, client, say
@@ -37,11 +37,11 @@ class SupervisorLoop:
         self._do(self.supervision.submit(work, self.clock.monotonic_s()))
 
     def turn(self, patience_s: float) -> None:
-        """Handle events of now, or of the time allowed.  Raises `FarmError` where it cannot go on, and what a worker raised."""
+        """Handle events until now, or within `patience_s`.  Raises `FarmError` if it cannot continue, and exceptions of workers."""
         due_s = self.supervision.due_s(self.clock.monotonic_s())
         for event in self.actors.events(patience_s if due_s is None else max(0.0, min(patience_s, due_s))):
             self._do(self.supervision.heard(event, self.clock.monotonic_s()))
-        # last: where it was this process that did nothing for a while, those who said something meanwhile were not silent
+        # last: if this process was paused, actors with waiting events were not silent
         self._do(self.supervision.tick(self.clock.monotonic_s()))
 
     def _do(self, actions: Iterable[Action]) -> None:

@@ -1,8 +1,8 @@
-"""Tasks that have rows while their place in the order has not come: a job that the end of a session cut off, and what lay behind it.
+"""Tasks with rows but without a place in the order: from a job that the end of a session interrupted, and from jobs behind it.
 
-It counts: it takes its part of the budget, a champion may be among it, and it has no second row when its place comes.  But what the search
-asks next must not depend on it, as on who was faster before the end.  A resumed run asks for it where its place is, is answered by its rows
-(`tuner.measure.replay`), and ends as one that nobody stopped.
+They count: they are part of the budget, one of them may be a champion, and they get no second row when they are placed.  But the next
+requests of the search must not depend on them, because that would depend on the speed of workers before the end.  A resumed search requests
+them at their place, is answered from their rows (`tuner.measure.replay`), and ends like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.search.population import Individual
 
 
 class AheadTask(NamedTuple):
-    """number: of its rows.  readings: that it took."""
+    """Task that is ahead.  number: number of its rows.  readings: readings that it took."""
 
     number: int
     program: bool
@@ -39,7 +39,7 @@ class AheadTask(NamedTuple):
 
 @dataclass
 class Ahead:
-    """champions: among the programs that are ahead, or were.  tasks: that are, by name."""
+    """Tasks that are ahead.  champions: among their programs, also of tasks placed since.  tasks: name -> task."""
 
     champions: Champions
     tasks: dict[str, AheadTask] = field(default_factory=dict)
@@ -58,7 +58,8 @@ class Ahead:
 
 
 def read_ahead(folder: AnyPath, run: str, numbers: Mapping[str, int], target_graph: TargetGraph, champions: Champions) -> Ahead:
-    """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name.  champions: of none."""
+    """Tasks of earlier sessions that are ahead, from their rows.  run: id in the log.  numbers: numbers of the tasks, by name.  champions:
+    empty."""
     ahead, levels = Ahead(champions), len(champions.best)
     if not numbers:
         return ahead

@@ -1,12 +1,12 @@
 """Warm start from measurements of earlier runs: segments that need not be measured again, and programs to begin with.
 
-A task of an earlier log counts where its digest would be the same here: equal computation (of any network), equal way to run it, equal
-machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments; of
-programs of the same unit the best of each level are measured again, before anything else is proposed.  No model learns from them: one of
-earlier runs is made by `tilefarm train`.
+A task of an earlier log is used if its digest would be the same here: equal computation (of any network), equal plan, equal machine, and
+measured by this version of the simulator.  All others are left out and counted.  Segments enter the table of segments.  The best programs
+of each level, if they have the same target graph, are measured again before all proposals.  No model is trained on them: `tilefarm train`
+makes a model of earlier runs.
 
-Which runs those were, and what their logs held, is part of the new run's identity (`run.json`); what was taken of them lies in its
-checkpoint, so it can be resumed whatever becomes of them.
+The identity of the new run (`run.json`) has the earlier runs and digests of their logs.  Its checkpoint has the measurements taken from
+them, so it can be resumed even if they have changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class WarmStartSource:
-    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: rows of log and tasks."""
+    """Earlier run.  usable: number of usable tasks.  left_out: reason -> number of others.  lost: lost rows of log and tasks."""
 
     run: str
     tasks: int
@@ -61,7 +61,7 @@ class WarmStartSource:
     lost: int = 0
 
     def lines(self) -> Iterator[str]:
-        """Lines: what it brings, and every reason for which something is left out."""
+        """Lines: usable tasks, and every reason for leaving some out."""
         yield f"{self.run}: {self.usable} of {self.tasks} tasks usable"
         yield from (f"{self.run}: left out {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
         if self.lost:
@@ -70,9 +70,9 @@ class WarmStartSource:
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """segments: task, gene, bytes moved of those that are known.  programs: genomes to begin with.
+    """Warm start.  segments: task, gene, and DDR bytes of known segments.  programs: initial genomes.
 
-    cycles: int64 [segments, levels].  boards: that measured them.
+    cycles: int64 [segments, levels].  boards: boards of the measurements.
     """
 
     sources: tuple[WarmStartSource, ...]
@@ -85,19 +85,18 @@ class WarmStart:
 
     @property
     def empty(self) -> bool:
-        """Nothing of it is usable."""
+        """Whether nothing is usable."""
         return not (self.genes or self.programs)
 
     def findings(self, programs: Mapping[Genome, str]) -> bytes:
-        """Its segments as a search begins with them, and the programs that are to be measured -> where they are from."""
+        """Findings of a search that begins with the segments, and the programs to measure -> their origin."""
         return pack_segments(self.genes, self.cycles, self.moved_bytes, programs)
 
 
 def sources(paths: Sequence[Path], out: AnyPath | Path, resume: bool) -> tuple[str, ...]:
-    """Entries of `run.json` of a run in `out` about the runs that it begins with: a line each, its id and a digest of its log.
+    """Entries of `run.json` about the earlier runs that a run in `out` begins with: for each a line, its id and a digest of its log.
 
-    A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
-    folder is no run.
+    For a resumed run the paths may be omitted.  Raises `BadInputError` if they name other runs than at the start, or a folder is no run.
     """
     runs = [open_run(path) for path in paths]
     if not (resume and (out / IDENTITY).is_file()):
@@ -122,9 +121,9 @@ def _log_digest(run: RunEntry) -> str:
 def open_warm_start(
     paths: Sequence[Path], said: Sequence[str], target_graph: TargetGraph, levels: tuple[str, ...], elites: int, runner: str = "simulator"
 ) -> WarmStart | None:
-    """Warm start of a search; None where it begins with nothing.  said: `sources`.  elites: programs of each level taken of one run.
+    """Warm start of a search; None without one.  said: from `sources`.  elites: programs per level taken from one run.
 
-    Raises `BadInputError` where the runs are not what they were when the new one was begun.
+    Raises `BadInputError` if the earlier runs have changed since the new run began.
     """
     if not said:
         return None
@@ -239,7 +238,7 @@ class _Reader:
 
 
 def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[str, str]:
-    """Tasks that are left out for what their rows say -> why."""
+    """Tasks left out because of their rows -> reason."""
     out: dict[str, str] = {}
 
     def mark(tasks: pd.Series, why: str) -> None:
@@ -257,7 +256,7 @@ def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[st
 
 
 def _sound(rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Rows whose cycles and bytes are whole numbers, cycles above zero."""
+    """Rows whose cycles and bytes are integers, with cycles above zero."""
     columns = ["cycles", "ddr_read_bytes", "ddr_write_bytes"]
     values = rows[columns].to_numpy(np.float64, na_value=np.nan)
     good: NDArray[np.bool_] = (np.isfinite(values) & (values == np.floor(values)) & (values >= [1, 0, 0])).all(1)
@@ -265,7 +264,7 @@ def _sound(rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def lines(warm: WarmStart) -> Iterator[str]:
-    """For a person."""
+    """Lines about a warm start."""
     for source in warm.sources:
         yield from (f"warm start: {line}" for line in source.lines())
     if warm.empty:

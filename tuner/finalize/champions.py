@@ -28,9 +28,9 @@ from tuner.tune_request import TuneRequest
 
 
 class ChosenPlans(NamedTuple):
-    """Plans of a run.  by_search: name of a file in `plans/` -> plan of each search; plans: of the model.
+    """Plans of a run.  by_search: name of a file in `plans/` -> plan of each search.  plans: the same for the whole model.
 
-    champions, baselines: level -> plan of the model.  verdicts: of the finals on a board, () without one.
+    champions, baselines: level -> plan of the model.  verdicts: outcome of the finals on a board; () without a board.
     """
 
     ends: Sequence[SearchEnd]

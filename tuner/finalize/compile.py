@@ -29,9 +29,9 @@ from tuner.verify.values import Values, compare_values
 
 
 class CompiledRun(NamedTuple):
-    """Programs of a run, of which `shipped` are in the file.  read: digest of a plan -> level -> cycles on a board, None without one.
+    """Programs of a run; `shipped` ones are in the file.  read: digest of a plan -> level -> cycles on a board; None without one.
 
-    same_as: level -> the level whose variant has the same programs.  values: by level, {} where they could not be compared, as
+    same_as: level -> level whose variant has the same programs.  values: level -> checked values; {} if they could not be compared, as
     `unconfirmed` says.
     """
 
@@ -87,7 +87,7 @@ def _check_cycles(searches: Sequence[SearchedSubgraph], chosen: ChosenPlans, cha
 
 
 def _measured_robust(opened: LoweredModel, plan: Plan | None, levels: Sequence[str], simulated: bool) -> MeasuredModel | None:
-    """None where there is none, or where it was another target's and the NPU has no program for it."""
+    """Robust program; None without one, or if another target chose a plan that does not fit the NPU."""
     if plan is None:
         return None
     try:

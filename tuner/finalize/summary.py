@@ -50,7 +50,7 @@ _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarro
 def finalize(
     clock: Clock, opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneConfig, request: TuneRequest, begun_s: float
 ) -> Summary:
-    """Plans, one file and the summary of a run whose budget is spent.  begun_s: on the clock."""
+    """Write the plans, the file and the summary of a run whose budget is spent.  begun_s: start, on the clock."""
     chosen = choose_plans(opened, end, config, request)
     compiled = compile_plans(opened, end, chosen, config, request)
     summary = summarize(opened, end, chosen, compiled, config, request, clock.monotonic_s() - begun_s)
@@ -121,13 +121,13 @@ def summarize(
 
 
 def _began_with_champions(end: SessionEnd[LocalPath]) -> bool:
-    """Whether a store's champions stood for the searches."""
+    """Whether champions of a store replaced the searches."""
     assert isinstance(end.folder.identity, RunIdentity)
     return bool(end.folder.identity.champions)
 
 
 def _measurements(chosen: ChosenPlans, readings: Sequence[int], stored: int) -> MeasurementsUse:
-    """Readings of all searches and of the finals.  stored: those that the store had."""
+    """Readings of all searches and of the finals.  stored: readings taken from the store."""
     spending = chosen.spending
     used = Counter(search=sum(readings), canary=sum(spending.canaries(count) for count in readings), finals=readings_taken(chosen.verdicts))
     set_aside = spending.finals * len(readings) if spending.measurements is not None else 0
@@ -225,7 +225,7 @@ def _model_metrics(opened: LoweredModel, search: SearchedSubgraph, run: SearchRu
 
 
 def _proposers(search: SearchedSubgraph, run: SearchRun) -> Iterator[ProposerSummary]:
-    """Of one search: who proposed first, and who after each judgement that an epoch went by."""
+    """Proposers of a search: the first one, and the one after each judgement before the last epoch."""
     trainer = run.trainer
     began: Proposer = "estimate" if trainer.prior is None else "prior"
     yield ProposerSummary(search=search.run, segments=0, chosen=began, pairs={})

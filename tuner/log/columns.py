@@ -1,7 +1,7 @@
-"""Columns as bytes: what travels between driver and actors, and lies in checkpoints.
+"""Columns as bytes, for messages between driver and actors, and for checkpoints.
 
-They are one row of Arrow with a list in each column, so columns of one message may differ in length.  Schemas are not sent: to read one
-takes longer than what it describes.  No pickle: what is loaded may come from anywhere.
+They are one row of Arrow with a list in each column, so columns of one message may differ in length.  Schemas are not sent: parsing a
+schema takes longer than parsing the data.  No pickle: loaded bytes may come from anywhere.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def decompressed(data: bytes) -> pa.Buffer:
 
 
 def schema_of(**types: pa.DataType) -> pa.Schema:
-    """Of columns with elements of these types."""
+    """Schema of columns; names -> types of the elements."""
     return pa.schema([pa.field(name, pa.list_(kind), nullable=False) for name, kind in types.items()])
 
 
 class Columns:
-    """Columns of a message of `to_bytes`; a column is opened when it is asked for."""
+    """Columns of a message of `to_bytes`; each column is opened at its first use."""
 
     def __init__(self, row: pa.RecordBatch) -> None:
         self._row = row
@@ -68,7 +68,7 @@ def to_bytes(columns: Mapping[str, Any], schema: pa.Schema) -> bytes:
 
 
 def from_bytes(data: bytes, schema: pa.Schema) -> Columns:
-    """Raises `BadInputError` where they are not what `to_bytes` made of columns of this schema."""
+    """Columns of a message.  Raises `BadInputError` if the bytes were not made by `to_bytes` from columns of this schema."""
     try:
         row = pa.ipc.read_record_batch(decompressed(data), schema)
         row.validate(full=True)

@@ -1,11 +1,10 @@
 """Append-only Parquet datasets: the farm's memory.
 
-A dataset is a folder of parts `00000000.parquet` (no rows, only the schema), `00000001.parquet`, ... of one identical
-schema.  A part is written in `RUN/.tmp`, fsynced, renamed into the folder, and the folder is fsynced; it is never
-touched again.  So `pandas.read_parquet("RUN/log")` is right at any moment, also after SIGKILL.  A row is *acknowledged*
-when its part is published.
+A dataset is a folder of parts `00000000.parquet` (no rows, only the schema), `00000001.parquet`, ... of one identical schema.  A part is
+written in `RUN/.tmp`, fsynced, renamed into the folder, and the folder is fsynced; it is never touched again.  So
+`pandas.read_parquet("RUN/log")` is right at any moment, also after SIGKILL.  A row is *acknowledged* when its part is published.
 
-Whoever reads one here goes by `read_dataset`, which refuses a dataset that is not as it was written.
+All readers here use `read_dataset`, which refuses a dataset that was changed after it was written.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ DATASETS = ("tasks", "log")
 
 
 class Fault(NamedTuple):
-    """Fault of a file or a dataset.  part: content of a part with another name.  is_part: whether its place is that of a part."""
+    """Fault of a file or a dataset.  part: number if the content is that of another part.  is_part: whether the file is named like a
+    part."""
 
     file: str
     problem: str
@@ -38,9 +38,9 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Contents of a folder.  schema: None where no part can be read.  parts: those that are right, ascending.  rows: in them.
+    """Contents of a folder.  schema: None if no part is readable.  parts: valid parts, ascending.  rows: rows of these.
 
-    count: of `parts.json`.  faults: all others, by name, then what is missing.
+    count: entry of `parts.json`.  faults: invalid files by name, then missing parts.
     """
 
     folder: AnyPath
@@ -84,11 +84,11 @@ def _files(folder: AnyPath) -> list[AnyPath]:
 
 
 def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
-    """Every file of a dataset, and what is missing.  counts: in place of those of `parts.json`.
+    """Check every file of a dataset, and find missing ones.  counts: replaces `parts.json`.
 
-    Raises `BadInputError` where the folder cannot be read, or is a dataset of another version.
+    Raises `BadInputError` if the folder is not readable, or the dataset has another version.
     """
-    # before the folder is listed: what it counts was published by then, though a driver may go on
+    # before the folder is listed: counted parts were published by then, though a driver may publish more
     part_counts = read_counts(folder.parent) if counts is None and folder.name == name else counts
     count = (part_counts or {}).get(name, Count())
     parts, faults, foreign = list[PartFile](), list[Fault](), list[pa.Schema]()
@@ -136,7 +136,7 @@ def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
 
 
 def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], foreign: Sequence[pa.Schema]) -> pa.Schema | None:
-    """That of the parts.  foreign: of files that have no mark, as parts of earlier versions."""
+    """Schema of the parts.  foreign: schemas of files without a mark, such as parts of earlier versions."""
     if not parts:
         for schema in foreign:
             check_version(schema, folder)
@@ -146,9 +146,9 @@ def _schema(folder: AnyPath, name: str, parts: Sequence[PartFile], foreign: Sequ
 
 
 def read_dataset(folder: AnyPath, name: str, columns: Sequence[str] | None = None) -> Dataset:
-    """A dataset without a fault.  columns: of its parts' tables, all unless given.
+    """Dataset without a fault.  columns: columns of the parts' tables; None: all.
 
-    Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
+    Raises `BadInputError` that names the first missing or changed part, and the remedy.
     """
     dataset = examine(folder, name, columns)
     for fault in dataset.faults:
@@ -165,7 +165,7 @@ def read_dataset(folder: AnyPath, name: str, columns: Sequence[str] | None = Non
 
 
 def part_tables(dataset: Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Its parts' tables, one in memory.  Raises `BadInputError` where a part cannot be read that could be when it was examined."""
+    """Tables of the parts, one at a time in memory.  Raises `BadInputError` if a part became unreadable after the check."""
     for part in dataset.parts:
         path = dataset.folder / part_name(part.mark.number)
         try:
@@ -184,7 +184,7 @@ def schema_version(schema: pa.Schema, folder: AnyPath) -> int:
 
 
 def completed(table: pa.Table, name: str, columns: Sequence[str] | None) -> pa.Table:
-    """With nulls for columns of today's that may be null and an older part of the log does not have."""
+    """Table with nulls for nullable columns that older parts of the log do not have."""
     for field in log_schema() if name == "log" else ():
         if field.nullable and field.name not in table.column_names and (columns is None or field.name in columns):
             table = table.append_column(field, pa.nulls(len(table), field.type))
@@ -192,7 +192,7 @@ def completed(table: pa.Table, name: str, columns: Sequence[str] | None) -> pa.T
 
 
 def check_version(schema: pa.Schema, folder: AnyPath) -> None:
-    """Refuse what is newer than today's version, or lacks more than `completed` knows."""
+    """Refuse schemas newer than today's version, and those that lack more than `completed` can fill in."""
     version = schema_version(schema, folder)
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version}; this program reads up to {SCHEMA_VERSION}")
@@ -201,16 +201,16 @@ def check_version(schema: pa.Schema, folder: AnyPath) -> None:
 
 
 class DatasetWriter:
-    """Tables in, parts out.  One writer per folder (the run's lock sees to it); `folder` and `tmp` on one file system.
+    """Writer of parts.  One writer per folder (ensured by the run's lock); `folder` and `tmp` on one file system.
 
-    columns: of the rows that are there already, for `earlier`.  lost: rows that were there and are not.
+    columns: columns of existing rows to read, for `earlier`.  lost: number of missing rows.
     """
 
     def __init__(self, folder: AnyPath, schema: pa.Schema, tmp: AnyPath, columns: Sequence[str] = ()) -> None:
         self.folder, self.schema, self.tmp = folder, schema, tmp
         try:
             tmp.mkdir(parents=True, exist_ok=True)
-            for leftover in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
+            for leftover in tmp.glob(f"{folder.name}-*"):  # from a killed writer: never acknowledged
                 leftover.remove()
         except OSError as error:
             raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
@@ -249,7 +249,7 @@ class DatasetWriter:
 
     @property
     def count(self) -> Count:
-        """For `parts.json`."""
+        """Entry of `parts.json`."""
         return Count(self._next, max(self._most, self._rows))
 
     def publish_table(self, table: pa.Table) -> None:
@@ -273,7 +273,7 @@ def write_empty_part(folder: AnyPath, number: int, schema: pa.Schema, tmp: AnyPa
 
 
 def _publish(folder: AnyPath, number: int, table: pa.Table, tmp: AnyPath) -> None:
-    """Not beside the part, as other files are written: whoever lists a dataset's folder finds parts alone."""
+    """Publish a part.  The temporary file is not in the dataset's folder, where readers expect only parts."""
     staged = tmp / f"{folder.name}-{part_name(number)}"
     staged.put([encoded(table, PartMark(folder.name, number))])
     staged.fsync()

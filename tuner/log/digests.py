@@ -1,4 +1,4 @@
-"""Names by contents: digests over one text for each value.  Without Arrow, which whoever reads a few JSON files does without."""
+"""Digests of values, over one canonical text for each value.  Without Arrow, which readers of a few JSON files do not need."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How far a board is from what it was: by a canary, the untuned program, that it runs at the start and from time to time.
+"""Drift of a board, by a canary: the untuned program, which the board runs at the start and regularly.
 
-A board warms up, is throttled, has a neighbour.  What the canary takes longer everything takes longer, more or less, so rows that were
-measured then are flagged; nothing is corrected.
+A board warms up, is throttled, or has other users.  A slower canary means that about everything is slower, so rows measured then are
+flagged; values are not corrected.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-DRIFTED = 0.03  # to either side
-UNNAMED = ""  # a board whose runner does not say which it is
+DRIFTED = 0.03  # relative change in either direction
+UNNAMED = ""  # board whose runner does not name it
 
 
 class BoardSaid(NamedTuple):
-    """Of a measurement.  board, firmware: None where the runner does not say.  canary_cycles: None where the canary could not be read."""
+    """Board of a measurement.  board, firmware: None if the runner does not name them.  canary_cycles: None if the canary failed."""
 
     board: str | None = None
     firmware: str | None = None
@@ -27,7 +27,7 @@ NOTHING_SAID = BoardSaid()
 
 
 class Drift:
-    """Of one run.  first: board -> cycles of its first canary."""
+    """Drift of the boards of one run.  first: board -> cycles of its first canary."""
 
     def __init__(self, earlier: Iterable[tuple[str | None, int | None]] = ()) -> None:
         self.first: dict[str, int] = {}
@@ -42,7 +42,7 @@ class Drift:
 
 
 def drifted(drift: float | None) -> bool:
-    """Whether rows are flagged."""
+    """Whether rows with this drift are flagged."""
     return drift is not None and abs(drift) > DRIFTED
 
 

@@ -37,7 +37,7 @@ class PartMark(NamedTuple):
 
 
 class PartFile(NamedTuple):
-    """schema: of all columns.  table: of those that were asked for."""
+    """Content of a part.  schema: of all columns.  table: requested columns."""
 
     mark: PartMark
     rows: int
@@ -46,7 +46,7 @@ class PartFile(NamedTuple):
 
 
 class PartError(Exception):
-    """Fault of a file.  schema: its own, where it is Parquet that has no mark: of another program, or of an earlier version."""
+    """Fault of a file.  schema: its schema, if it is Parquet without a mark: from another program, or from an earlier version."""
 
     def __init__(self, problem: str, schema: pa.Schema | None = None) -> None:
         super().__init__(problem)
@@ -58,7 +58,7 @@ def part_name(number: int) -> str:
 
 
 def part_number(name: str) -> int | None:
-    """None for a file that is not called like a part."""
+    """Number of a part by its file name; None for other names."""
     digits = name.removesuffix(SUFFIX)
     return int(digits) if digits.isdecimal() and len(digits) < 13 and name == part_name(int(digits)) else None
 
@@ -77,10 +77,10 @@ def _parquet(table: pa.Table, mark: bytes) -> bytearray:
     """The same with a mark in its footer that names neither bytes nor a digest."""
     # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
     names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-    # a part has a hundred short columns of numbers, and zstd sets up for each of them what takes longer than to write it
+    # a part has a hundred short columns of numbers, and setting up zstd for each takes longer than writing it
     codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}
     sink = pa.BufferOutputStream()
-    # nobody skips a part of some seconds by the least and the greatest of its columns
+    # statistics are for skipping parts, which does not pay for parts that take seconds to write
     with pq.ParquetWriter(sink, table.schema, compression=codecs, use_dictionary=names, write_statistics=False) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({_KEY: mark.decode()})
@@ -88,7 +88,7 @@ def _parquet(table: pa.Table, mark: bytes) -> bytearray:
 
 
 def read_part(path: AnyPath, columns: Sequence[str] | None = None) -> PartFile:
-    """A file whose every byte is as it was written.  Raises `PartError`; what it read until then was never parsed as Parquet."""
+    """Read a file after checking that all bytes are unchanged.  Raises `PartError`; until then the bytes are not parsed as Parquet."""
     try:
         if not path.is_file():  # a pipe would be waited for
             raise PartError("no file there")
@@ -114,7 +114,7 @@ def decoded(data: memoryview, columns: Sequence[str] | None = None) -> PartFile:
 
 
 def _mark(data: memoryview) -> PartMark | None:
-    """None where there is no mark; raises `PartError` where the bytes are not those that it was made of."""
+    """Mark of the file; None without one.  Raises `PartError` if the bytes do not match the mark."""
     size = len(data)
     footer_bytes = int.from_bytes(data[-_TAIL : -len(_MAGIC)], "little") if size >= _TAIL else 0
     if size < _TAIL + len(_MAGIC) or data[-len(_MAGIC) :] != _MAGIC or footer_bytes > size - _TAIL:
@@ -132,7 +132,7 @@ def _mark(data: memoryview) -> PartMark | None:
 
 
 def _digest(data: memoryview, offset: int) -> bytes:
-    """Of a file's bytes with zeros where its digest stands."""
+    """Digest of a file's bytes, with zeros in the place of the digest."""
     digest = hashlib.sha256(data[:offset])
     digest.update(b"0" * _DIGEST)
     digest.update(data[offset + _DIGEST :])

@@ -1,7 +1,7 @@
-"""`RUN/parts.json`: how many parts each dataset of a run has, and how many rows were in them.
+"""`RUN/parts.json`: the number of published parts and rows of each dataset of a run.
 
-Numbers of parts tell of one that is missing between two others.  Of the last ones nothing would tell, nor of rows that were in a part that
-is there no more.  Written whenever parts were published, so it is never ahead of them; of a driver that was killed it may be behind.
+Parts are numbered, so a missing part between two others is visible.  A missing last part is not, and neither is the number of rows in a
+lost part; this file shows both.  It is written after parts were published, so it never counts too many; after a kill it may count too few.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ VERSION = 1
 
 
 class Count(NamedTuple):
-    """parts: that were published.  rows: the most that there ever were."""
+    """Counts of a dataset.  parts: published parts.  rows: published rows, also those lost since."""
 
     parts: int = 0
     rows: int = 0
 
 
 def read_counts(run: AnyPath) -> dict[str, Count] | None:
-    """By dataset; None where there is no such file, as beside a dataset that was copied alone.  Raises `BadInputError`."""
+    """Counts by dataset; None without the file, as beside a dataset that was copied alone.  Raises `BadInputError`."""
     path = run / FILE
     if not path.is_file():
         return None

@@ -1,4 +1,4 @@
-"""The log and the tasks of a run as data frames, wherever the run lies."""
+"""Log and tasks of a run as data frames, from a local folder or a URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.log.record import TaskRows, log_schema
 from tuner.platform.files import AnyPath
 from tuner.platform.remote_files import place
 
-if TYPE_CHECKING:  # Arrow imports it where a frame is asked for
+if TYPE_CHECKING:  # Arrow is imported when a frame is read
     import pandas as pd
 
 
@@ -33,26 +33,26 @@ class Table(NamedTuple):
 
 
 def read_log(folder: AnyPath | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """All rows of `RUN/log` (give the run folder or the dataset, or its URL), in the order in which they were published.
+    """All rows of `RUN/log`, in the order of publication.  folder: run folder, dataset, or URL.
 
-    columns: all unless given.  Raises `BadInputError` where a part is missing, or not as it was written.
+    columns: None: all.  Raises `BadInputError` if a part is missing or changed.
     """
     return read_rows(folder, "log", columns).frame
 
 
 def read_tasks(folder: AnyPath | Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """All rows of `RUN/tasks`, as `read_log`."""
+    """All rows of `RUN/tasks`; see `read_log`."""
     return read_rows(folder, "tasks", columns).frame
 
 
 def read_rows(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> LogRows:
-    """Of the dataset `name`, as `read_log`."""
+    """Rows of the dataset `name`; see `read_log`."""
     rows = read_table(where, name, columns)
     return LogRows(rows.table.to_pandas(), rows.lost)
 
 
 def read_table(where: AnyPath | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
-    """Of the dataset `name`, as `read_log`."""
+    """Table of the dataset `name`; see `read_log`."""
     dataset = read_dataset(_dataset(where, name), name, columns)
     return Table(completed(dataset.table, name, columns), dataset.lost)
 

@@ -6,15 +6,15 @@ unit and meaning, which travel in the files as field metadata, and the source of
 | source                                    | values                                                                               |
 |-------------------------------------------|--------------------------------------------------------------------------------------|
 | `job`                                     | attribute of the recorder of a job (`tuner.farm.recorder`): one for all of its rows  |
-| `task`, `request`, `measurement`, `board` | of a measured task: one for all levels                                               |
-| `level`, `contention`                     | of a contention level                                                                |
-| `reading`                                 | of a task at a level                                                                 |
-| `origin`                                  | of the run, added by the driver (`tuner.log.writer.Origin`)                          |
+| `task`, `request`, `measurement`, `board` | attributes of a measured task: one for all levels                                    |
+| `level`, `contention`                     | attributes of a contention level                                                     |
+| `reading`                                 | attribute of a task at a level                                                       |
+| `origin`                                  | attribute of the run, added by the driver (`tuner.log.writer.Origin`)                |
 | `values`                                  | results, in the flat message of an epoch (`EPOCH`), as models and searches read them |
 | nothing                                   | computed by the driver: numbers of rows, drift                                       |
 
-The attribute is called as the column, or named behind a dot.  `also` names one more projection: `known`, results that a search is given
-again instead of measuring (`KNOWN`), or `board`, the identity of a board in the shared store (`BOARD`), beside task, level and results.
+The attribute has the name of the column, or the name behind the dot.  `also` names one more projection: `known`, results that replace a
+measurement in a resumed search (`KNOWN`), or `board`, the identity of a board in the shared store (`BOARD`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tuner.log.columns import INTS, schema_of
 from tuner.log.digests import canonical_json
 
 SCHEMA_VERSION = 6
-READABLE = 5  # from this version on: what is newer are columns that may be null
-"""2: a part says which it is, with a digest (tuner/log/part.py), columns as in 1; 3: latency and grants of levels; 4: shared memory;
-5: readings, boards and how they drift; 6: proposers and parents."""
+READABLE = 5  # oldest readable version: later ones added only nullable columns
+"""Versions.  2: parts have a mark with a digest (tuner/log/part.py), columns as in 1; 3: latency and grants of levels; 4: shared memory;
+5: readings, boards and their drift; 6: proposers and parents."""
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]
@@ -90,7 +90,7 @@ _RESULTS: tuple[Column, ...] = (
     Column("peak_shared_bytes", _INT, "of the memory that all cores share, up to the last byte in use", "bytes", True, "values"),
 )  # fmt: skip
 RESULTS = tuple(column.name for column in _RESULTS)
-"""What is measured: null exactly where the status is not ok."""
+"""Columns of results: null exactly if the status is not ok."""
 
 LOG_COLUMNS: tuple[Column, ...] = (
     Column("row_id", _TEXT, "hash of run, seq, level, attempt"),
@@ -159,7 +159,7 @@ def flat(*names: str) -> dict[str, pa.DataType]:
 
 
 KNOWN = schema_of(**flat(*(column.name for column in LOG_COLUMNS if column.also == "known")), values=_INT)
-"""Results that a search is given again: a value of each task, and levels x RESULTS of it, 0 where a level does not grant what it needs."""
+"""Results that replace a measurement: per task, levels x RESULTS; 0 at a level with too small a grant."""
 BOARD = tuple(column.name for column in LOG_COLUMNS if column.also == "board")
 """Identity of a board: readings of two boards are two measurements."""
 EPOCH = schema_of(
@@ -167,19 +167,19 @@ EPOCH = schema_of(
     programs=_INT, singles=pa.bool_(), island=_INT, border=pa.float64(),
     elite_genome=INTS, elite_cycles=_INT, elite_task=_TEXT, proposed=INTS, proposed_by=_TEXT,
 )  # fmt: skip
-"""Measurements of an island in an epoch, and what others may want to know of it besides.  Checkpoints hold it: the order of columns stays.
+"""Measurements of an island in an epoch, and other findings for all islands.  Checkpoints contain it, so the order of columns is fixed.
 
 | columns                 | for each of                         | meaning                                                           |
 |-------------------------|-------------------------------------|-------------------------------------------------------------------|
-| `task`                  | the measurements, in their order    | digest; nothing where one before is the same plan of other genes   |
+| `task`                  | measurements, in order              | digest; empty if an earlier one is the same plan of other genes    |
 | `kind`, `status`        |                                     | places in `KINDS` and `STATUSES`; status 0 is ok                   |
-| `asked`                 |                                     | whether cycles were asked for, not features alone                 |
-| `genome`                |                                     | of a segment (`tuner.search.packing`), else nothing               |
-| `values`, `features`    |                                     | levels x RESULTS of it, 0 where not ok; as models take them       |
-| `programs`, `singles`   | the programs among them             | name of the genome; whether of single operators in turn           |
-| `island`, `border`      | itself                              | its number; cycles that a border saved at each level, or nothing  |
-| `elite_*`, `proposed`   | its best; genomes from elsewhere    | where others ask for them; worth measuring                        |
-| `proposed_by`           | those genomes                       | where they are from                                               |
+| `asked`                 |                                     | whether cycles were requested, not only features                  |
+| `genome`                |                                     | genome of a segment (`tuner.search.packing`); else empty          |
+| `values`, `features`    |                                     | levels x RESULTS, 0 if not ok; features in the scale of models    |
+| `programs`, `singles`   | programs among them                 | name of the genome; whether it is single operators in sequence    |
+| `island`, `border`      | the island                          | its number; cycles saved by a border at each level, or empty      |
+| `elite_*`, `proposed`   | its best; genomes from elsewhere    | if exchanged; genomes worth measuring                             |
+| `proposed_by`           | those genomes                       | their origin                                                      |
 """
 
 
@@ -195,7 +195,7 @@ class TaskRows:
         return len(self._first)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Of each task; names as texts."""
+        """Values of a column, one per task; names as texts."""
         values = self.rows[name].take(self._first)
         return values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
 

@@ -1,7 +1,7 @@
-"""Numbers of the measured tasks of a run: each task has one, under which its rows are published, and keeps it.
+"""Numbers of the measured tasks of a run: each task has one number, and its rows are published under it.
 
-A number is no place in the order of the search.  A session that ends publishes what was measured beyond the next commit, too, and a runner
-with noise may make a resumed search measure other tasks than before.  So a resumed search asks for numbers by the names of its tasks.
+A number is not the position in the order of the search.  At its end a session also publishes tasks measured beyond the next commit, and
+with a noisy runner a resumed search may measure other tasks than before.  So a resumed search looks up numbers by the names of its tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Ranges = list[list[int]]
 
 
 def add(ranges: Ranges, numbers: NDArray[np.int64]) -> None:
-    """Behind those that are there."""
+    """Append numbers to the ranges."""
     if not len(numbers):
         return
     for part in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
@@ -34,12 +34,12 @@ def first(ranges: Ranges, wanted: int) -> NDArray[np.int64]:
 
 
 def count(ranges: Ranges) -> int:
-    """How many they are."""
+    """Count of the numbers in the ranges."""
     return sum(stop - first for first, stop in ranges)
 
 
 class TaskNumbers:
-    """published: int64, ascending: of the tasks that have rows of earlier sessions.  seqs, tasks: those columns of the rows."""
+    """Numbers.  published: int64, ascending, numbers of tasks with rows of earlier sessions.  seqs, tasks: those columns of the rows."""
 
     def __init__(self, seqs: pa.ChunkedArray, tasks: pa.ChunkedArray) -> None:
         self.published, first = np.unique(seqs.to_numpy(), return_index=True)
@@ -48,7 +48,7 @@ class TaskNumbers:
         self._next = 0
 
     def of(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Of these tasks, which are asked for once: those under which they were published, or the least that no task has."""
+        """Numbers of tasks; each task is asked for once.  Published tasks keep their number, others get the smallest free ones."""
         numbers = np.fromiter((self._number.get(name, -1) for name in names), np.int64, len(names))
         fresh = numbers < 0
         numbers[fresh] = self._free(int(fresh.sum()))
@@ -62,16 +62,16 @@ class TaskNumbers:
         return free
 
     def missing(self, ranges: Ranges) -> int:
-        """How many of these numbers were not published."""
+        """Count of the numbers that were not published."""
         edges = np.searchsorted(self.published, np.array(ranges, np.int64).reshape(-1, 2))
         return count(ranges) - int((edges[:, 1] - edges[:, 0]).sum())
 
     def names(self, ranges: Ranges) -> set[str]:
-        """Of the tasks that were published under these numbers."""
+        """Names of the tasks published under these numbers."""
         return {self._names[index] for index in np.flatnonzero(self._within(ranges)).tolist()}
 
     def beyond(self, ranges: Ranges) -> dict[str, int]:
-        """Tasks that were published under other numbers, and those."""
+        """Tasks published under other numbers, and those numbers."""
         places = np.flatnonzero(~self._within(ranges)).tolist()
         return {self._names[index]: int(self.published[index]) for index in places}
 

@@ -1,13 +1,13 @@
-"""Rows of a job on their way from the worker: a projection of `log/` and `tasks/` on the columns that the worker knows.
+"""Rows of a job in a message from the worker: a projection of `log/` and `tasks/` on the columns that the worker knows.
 
-| in the dataset                                     | on its way                                                                |
+| in the dataset                                     | in the message                                                            |
 |----------------------------------------------------|---------------------------------------------------------------------------|
-| what only the driver knows, or knows as well       | nothing: `row_id`, `seq` and what is the same in all rows of a run         |
-| results and features                               | in `EPOCH`, flat, which everybody reads                                    |
-| names, coded                                       | texts: their dictionaries are made for a whole part                       |
-| anything else                                      | the same                                                                  |
+| columns that the driver knows                      | left out: `row_id`, `seq`, and values that are the same in a whole run     |
+| results and features                               | in `EPOCH`, flat, which all islands read                                  |
+| dictionary-coded names                             | texts: a dictionary is made for a whole part                              |
+| all other columns                                  | the same                                                                  |
 
-To open a column takes as long as to copy a hundred numbers; a job has few rows, and most of a row is results and features.
+Opening a column takes as long as copying a hundred numbers; a job has few rows, and most of a row is results and features.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PATHS: dict[str, tuple[Scope, str]] = {
 
 
 class WireRows:
-    """schema: of the columns that travel, without metadata."""
+    """Rows in a message.  schema: schema of the columns, without metadata."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         columns = [column for column in columns if column.source.partition(".")[0] in _PATHS]
@@ -56,7 +56,7 @@ class WireRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def pack(self, columns: pa.RecordBatch | Mapping[str, Any]) -> bytes:
-        """Without their schema, which takes longer to read than they do."""
+        """Columns as bytes, without their schema, which would take longer to parse than the data."""
         batch = columns if isinstance(columns, pa.RecordBatch) else pa.record_batch(columns, schema=self.schema)
         return compressed(batch.serialize())
 
@@ -64,7 +64,7 @@ class WireRows:
         return pa.ipc.read_record_batch(decompressed(data), self.schema)
 
     def gather(self, batches: Sequence[bytes], selected: NDArray[np.bool_]) -> Dataset:
-        """Those rows of packed batches, in columns of the dataset."""
+        """Selected rows of packed batches, in columns of the dataset."""
         table = pa.Table.from_batches([self.from_bytes(data) for data in batches]).combine_chunks()
         if not selected.all():
             table = table.filter(pa.array(selected))
@@ -84,9 +84,9 @@ LOG_ROWS, TASK_ROWS = WireRows(LOG_COLUMNS), WireRows(TASK_COLUMNS)
 def split_columns(
     flat: Sequence[pa.Array], names: Sequence[str], selected: NDArray[np.bool_], missing: NDArray[np.bool_] | None = None
 ) -> Dataset:
-    """Columns that lay side by side in every row of flat arrays, of those rows that are kept.  missing: bool [kept rows]: null.
+    """Columns of the kept rows, from flat arrays with the values of a row side by side.  missing: bool [kept rows], True: null.
 
-    They lie one behind the other in one array, which costs less than to make an array of each.
+    All columns are slices of one array, which costs less than an array for each.
     """
     joined, width = pa.concat_arrays(flat), len(names)
     rows = int(selected.sum())

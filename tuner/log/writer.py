@@ -42,9 +42,9 @@ class Origin:
 
 
 class Batch(NamedTuple):
-    """Measurements as whoever made them wrote them down: columns of `EPOCH`, and what the log alone has of their tasks, each once.
+    """Measurements as packed by the worker: columns of `EPOCH`, and the columns of their tasks that only the log has, each task once.
 
-    tasks, rows: columns of `tasks/` and `log/`, `tuner.log.wire_format`, the latter with `levels` rows for each.
+    tasks, rows: columns of `tasks/` and `log/` (`tuner.log.wire_format`); `rows` has `levels` rows per task.
     """
 
     epoch: bytes
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
 
 class OpenedBatch(NamedTuple):
-    """names: of the tasks.  places: of each among the `measured` measurements."""
+    """Opened batch.  names: names of the tasks.  places: index of each task among the `measured` measurements."""
 
     batch: Batch
     epoch: Columns
@@ -97,19 +97,19 @@ class _Chosen(NamedTuple):
 class RunLog:
     """`tasks/` and `log/` of one run: a task is durable before a row that names it.
 
-    Thread-safe; a step beside the driver publishes what is due, and what goes wrong there (a full disk) is raised by
-    the driver's next call.  Batches are opened when they are published, many at once: a table of a hundred columns costs the same for one
-    row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
-    beside: ids of other searches, one after the other, that write to the same folder.  numbers: of the run's tasks.  boards: earlier rows'
-    boards and canaries, in their order.
+    Thread-safe.  A background step publishes due rows; its errors (a full disk) are raised by the driver's next call.  Batches are opened
+    when they are published, many at once: a table of a hundred columns costs the same for one row as for a thousand.  When a resumed search
+    repeats published rows, they are dropped.
+    beside: ids of other searches, one after the other, that write to the same folder.  numbers: numbers of the run's tasks.  boards: boards
+    and canaries of earlier rows, in order.
     """
 
     def __init__(
         self, run_folder: AnyPath, world: Platform, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()
     ) -> None:
         self.origin, self._clock, self._threads = origin, world.clock, world.threads
-        self._lock = self._threads.lock()  # of what waits
-        self._publishing = self._threads.lock()  # of the writers; taken first where both are
+        self._lock = self._threads.lock()  # for waiting rows
+        self._publishing = self._threads.lock()  # for the writers; taken first if both are needed
         self._run_folder, tmp = run_folder, run_folder / ".tmp"
         self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp, ("task",))
         self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq", "task", "board", "canary_cycles"))
@@ -143,7 +143,7 @@ class RunLog:
             return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
 
     def append(self, opened: OpenedBatch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
-        """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
+        """Append the tasks of a batch with indices `kept` and these numbers; returns how many were new."""
         self._raise_failure()
         earlier = self.numbers.published
         new = kept if not len(earlier) else kept[fresh := ~np.isin(seqs, earlier)]
@@ -201,9 +201,9 @@ class RunLog:
         write_counts(self._run_folder, {writer.folder.name: writer.count for writer in (self._tasks, self._rows)})
 
     def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
-        """Rows with what the driver knows of them."""
+        """Rows with the driver's columns."""
         schema, run = self._rows.schema, self.origin.run
-        levels = rows[0].opened.batch.levels  # of a run: in all of its batches
+        levels = rows[0].opened.batch.levels  # the same in all batches of a run
         selected = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
         columns = LOG_ROWS.gather([chosen.opened.batch.rows for chosen in rows], selected)
         status = columns["status"]
@@ -219,7 +219,7 @@ class RunLog:
 
     @property
     def _due(self) -> bool:
-        """Time to publish: so long since the oldest row that waits."""
+        """Time of the next publication: a fixed delay after the oldest waiting row."""
         return self._pending > 0 and self._clock.monotonic_s() - self._oldest_s >= PUBLISH_AFTER_S
 
     def _publish_due(self) -> float | None:
@@ -237,7 +237,7 @@ class RunLog:
 
 
 def _drifts(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """Nothing drifts where there is no canary, as with the simulator."""
+    """Drift columns; nothing drifts without a canary, as with the simulator."""
     canaries = columns["canary_cycles"]
     if canaries.null_count == len(canaries):
         return {"drift": pa.nulls(len(canaries), pa.float64()), "drifted": pa.repeat(False, len(canaries))}

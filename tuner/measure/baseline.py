@@ -1,7 +1,7 @@
-"""The baseline in the order that is best for it.
+"""Baseline of a search, in its best operator order.
 
-Operators one by one gain nothing by following a branch, and a little by having independent neighbours: a search's order, chosen for what
-can be fused in it, would make the baseline slower than it has to be, and gains larger.
+Single operators gain nothing from an order that follows branches, and a little from independent neighbours.  The order of a search is
+chosen for fusion; the baseline would be slower in it than necessary, and gains would look larger.
 
 The baseline is tuned as well, since gains over an untuned program mean little.
 """

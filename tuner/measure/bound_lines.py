@@ -1,4 +1,4 @@
-"""How near programs are to the bound of docs/bounds.md, as console and report show it."""
+"""Ratio of programs to the bound of docs/bounds.md, for console and report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BOUND_COLUMNS = ("<level", "bound", "over bound", "<by", *_TERMS, "DDR")
 
 
 def bound_rows(levels: Mapping[str, Mapping[str, Any]]) -> list[tuple[object, ...]]:
-    """Of `BOUND_COLUMNS`, of a summary's levels: terms over the roofline, DDR bytes over those that every program moves."""
+    """Rows of `BOUND_COLUMNS` from a summary's levels: bound over the roofline, DDR bytes over those that every program moves."""
     rows = []
     for name, row in levels.items():
         bound = row["bound"]

@@ -1,4 +1,4 @@
-"""Measuring within limits, where others listen: the log, what an epoch learns, whoever else wants to know."""
+"""Measurements within a budget; listeners (log, findings of an epoch) receive each one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tuner.measure.request import Measurement, Measurer, Request
 
 
 class BudgetExhausted(Exception):
-    """Raised by a `MeasureBudget` that may measure no more: no error, the job returns what it has."""
+    """Raised by a `MeasureBudget` when its limit is reached; not an error: the job returns its results so far."""
 
 
 class Limit(NamedTuple):
-    """programs, readings: that may be measured, None for any number; what was begun below it is finished.
+    """Limit.  programs, readings: that may be measured; None: no limit; requests begun below the limit are finished.
 
-    deadline: on `time.monotonic` of this process.  cost: readings of a measurement.
+    deadline: on `time.monotonic` of this process.  cost: measurement -> its readings.
     """
 
     programs: int | None = None
@@ -32,9 +32,9 @@ class Listener(Protocol):
 
 
 class MeasureBudget:
-    """Puts requests to a measurer, as far as the limit allows, and tells the listeners of each measurement.
+    """Sends requests to a measurer within the limit, and passes each measurement to the listeners.
 
-    programs: tasks of programs so far; readings: of all tasks.  Other genes may be the same plan: that takes nothing off the limit.
+    programs: tasks of programs so far.  readings: of all tasks.  A task counts once, even if different genes have the same plan.
     """
 
     def __init__(self, measurer: Measurer, listeners: Sequence[Listener] = (), limit: Limit = Limit()) -> None:  # noqa: B008

@@ -1,4 +1,4 @@
-"""The canary of a board: one program that it runs at the start and every so many readings, to see whether the board is what it was."""
+"""Canary of a board: a program that it runs at the start and after a number of readings, to detect changes of the board."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ EVERY = 100  # readings
 
 @dataclass
 class Canary:
-    """Of one board, in the process that asks it.  program: None where there is none.  readings: at a look, of which the median counts."""
+    """Canary of one board, in the process that measures.  program: None without one.  readings: readings of one look; their median
+    counts."""
 
     bench: Bench
     program: Encoded | None

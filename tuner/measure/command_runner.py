@@ -1,9 +1,9 @@
-"""A runner that asks a command: the worked example of a runner, and enough for most boards.
+"""Runner that runs a command: the example of a runner, and sufficient for most boards.
 
-`COMMAND... CONTAINER LEVEL` is run with the path of the container and the name of the level behind its own words; one that sees to grants
-has behind those what the level grants, as JSON: `{"l1_bytes": 524288, "shared_bytes": 0, "cores": 1}`.  The last line that it
-prints is one JSON object: `{"cycles": 12345}` or `{"seconds": 1.2e-5}`, with `"board"` and `"firmware"` where it knows them.  It runs in a
-process group of its own, which is killed when it has said enough, when its time is over, and when this process dies.
+The call is `COMMAND... CONTAINER LEVEL`, with the path of the container and the name of the level.  A command that supports grants gets one
+more argument, the grant of the level as JSON: `{"l1_bytes": 524288, "shared_bytes": 0, "cores": 1}`.  The last line of its
+output is a JSON object: `{"cycles": 12345}` or `{"seconds": 1.2e-5}`, optionally with `"board"` and `"firmware"`.  It runs in a process
+group of its own, which is killed when its output is complete or too long, after the timeout, and when this process dies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass
 class CommandRunner:
-    """words: of the command.  timeout_s: for one run of it.  grants: whether it sees to them."""
+    """Runner of a command.  words: words of the command.  timeout_s: for one call.  grants: whether it supports grants."""
 
     words: tuple[str, ...]
     timeout_s: float = 10.0
@@ -40,7 +40,7 @@ class CommandRunner:
     _board: tuple[str, str] | None = field(default=None, init=False)
 
     def board(self) -> tuple[str, str] | None:
-        """As it said last: board and firmware, `unknown` where it says one of the two."""
+        """Board and firmware of the last output; `unknown` if only one of them is given."""
         return self._board
 
     def __call__(self, program: Encoded, level: str) -> Reading:
@@ -61,7 +61,7 @@ class CommandRunner:
 
 
 class Ended(NamedTuple):
-    """code: None where it did not end by itself.  too_much: it said more than anybody reads."""
+    """End of a command.  code: exit code; None if it was killed.  too_much: whether its output was too long."""
 
     code: int | None
     out: str
@@ -70,7 +70,8 @@ class Ended(NamedTuple):
 
 
 def run(words: Sequence[str], timeout_s: float) -> Ended:
-    """Run to the end, the time's or the output's; nothing of its group is left after it.  Raises OSError where it cannot be started."""
+    """Run a command to its end, to the timeout or to the limit of output, then kill its process group.  Raises OSError if it cannot be
+    started."""
     end_s = time.monotonic() + timeout_s
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=_die_with_me
@@ -84,7 +85,7 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
                 os.set_blocking(pipe.fileno(), False)
                 waiting.register(pipe, selectors.EVENT_READ)
             while waiting.get_map() and (left_s := end_s - time.monotonic()) > 0:
-                over = process.poll() is not None  # whoever it left behind may hold the pipes open
+                over = process.poll() is not None  # processes that it started may keep the pipes open
                 ready = waiting.select(0 if over else min(left_s, 0.05))
                 if over and not ready:
                     break
@@ -141,7 +142,7 @@ def _last(text: str) -> str:
 
 
 def _die_with_me() -> None:
-    """In the child: SIGKILL when the parent's thread ends, however it ends."""
+    """Child only: get SIGKILL when the parent's thread ends, in any way."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

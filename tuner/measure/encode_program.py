@@ -14,7 +14,7 @@ from tuner.measure.runner_api import Encoded, Kind
 
 
 def encoded(packed: Packed, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:
-    """One program of the unit, as the variant of every level.  cycles: that the simulator expects, by level."""
+    """Program of the target graph, as the variant of every level.  cycles: level -> cycles by the simulator."""
     target_graph, constants = packed
     parts = tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
     variants = tuple(Variant(level, program.streams, "", cycles, parts) for level in cycles)

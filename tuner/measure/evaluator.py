@@ -1,7 +1,7 @@
-"""Evaluator of a worker: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
+"""Evaluator of a worker: a genome in; its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
 
 A segment is measured alone (its borders drained), to guide the search; a program is measured whole, and only programs become champions.
-How long they take is the target's to say (`tuner.measure.target`).
+The target gives their times (`tuner.measure.target`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Known:
         return canonical_json(self.plan.model_dump(mode="json"))
 
 
-# alone, with what it has of tensors that are held, and with what it has in the shared memory
+# key of a gene alone: with its part of held tensors and of the shared memory
 _Key = Gene | tuple[Gene, Space] | tuple[Gene, Space, tuple[str, ...], tuple[str, ...]]
 _Looked = TypeVar("_Looked", Known, None)
 
@@ -69,9 +69,9 @@ class Board:
 
 
 def build_evaluator(target_graph: TargetGraph, levels: tuple[str, ...], board: Board | None = None, target: str = NPU) -> Evaluator:
-    """Evaluator of this process: it has measured one program, which compiles the kernels.
+    """Evaluator of this process.  It has measured one program, so its kernels are compiled.
 
-    board: of the NPU, None for the simulator alone.  target: its name, see `find_target`.
+    board: board of the NPU; None: the simulator only.  target: name of the target, see `find_target`.
 
     A worker holds hundreds of thousands of objects, and the collector finds next to no garbage among them.  Full collections took a third
     of the time in which genes are scored: objects of the start are frozen, later ones are collected more rarely.  Garbage of the start
@@ -91,9 +91,9 @@ def build_evaluator(target_graph: TargetGraph, levels: tuple[str, ...], board: B
 
 
 class Evaluator:
-    """Holds the unit and the plans of genes seen; the target times them, the NPU unless another one is given.
+    """Holds the target graph and the plans of seen genes; the target times them (default: the NPU).
 
-    memo: what other runs measured, of the NPU alone: what others time is their own.  published: see `answer_by`.
+    memo: measurements of other runs, only for the NPU; other targets do not share theirs.  published: see `answer_by`.
     """
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], target: Target | None = None) -> None:
@@ -111,7 +111,7 @@ class Evaluator:
     def measure(self, request: Request) -> Measurement:
         genome = tuple([gene if isinstance(gene, Gene) else Gene(*gene) for gene in request.genome])
         request = Request(request.kind, genome, request.measure)
-        if self._died and request.measure:  # what took its worker along has no plan
+        if self._died and request.measure:  # a request that crashed its worker has no plan
             task = request.task(payload := request.without_plan(self._digest))
             if (measurement := self.published.get(task)) is not None:
                 return replace(measurement, payload=payload)
@@ -140,7 +140,7 @@ class Evaluator:
         )
 
     def _foreseen(self, genome: Genome) -> Measurement:
-        """A program by the simulator, whoever measures; of another target than the NPU nothing."""
+        """Expected cycles of a program by the simulator, even if a board measures; None for targets other than the NPU."""
         if not isinstance(self.target, Npu):
             return Measurement("ok")
         plan = decode_all(self.target_graph, genome)
@@ -149,15 +149,16 @@ class Evaluator:
 
     @property
     def said(self) -> BoardSaid:
-        """Of the board that measured last; nothing where there is none."""
+        """Board of the last measurement; empty without one."""
         return self.target.said if isinstance(self.target, Npu) else NOTHING_SAID
 
     def failed(self, request: Request, status: Literal["crash", "timeout"], error: str) -> Measurement:
-        """The measurement of what raised, or took its worker along."""
+        """Measurement for a request that raised or crashed its worker."""
         return Measurement(status, error, request.task(request.without_plan(self._digest)))
 
     def answer_by(self, published: Mapping[str, Measurement], died: bool | None = None) -> None:
-        """Measure nothing of this again, which the run has, by task.  died: whether some of it took its worker along; None: look."""
+        """Use published results of the run, by task, instead of measuring.  died: whether one of them crashed its worker; None: to be found
+        out."""
         if died is None:
             died = any(measurement.status in ("crash", "timeout") for measurement in published.values())
         self.published, self._died = published, died
@@ -167,12 +168,12 @@ class Evaluator:
         return None if segment is None else segment.plan
 
     def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
-        """int64 [levels]: a segment measured alone; None where it does not fit."""
+        """int64 [levels]: cycles of a segment measured alone; None if it does not fit."""
         measured = self.target.alone(plan, start)
         return measured[:, _CYCLES] if isinstance(measured, np.ndarray) else None
 
     def _look_at(self, gene: Gene, space: Space = FREE) -> Known | None:
-        """A gene alone: all that can be in the shared memory is there.  space: what it has of tensors that are held."""
+        """Plan and features of a gene alone, with all possible tensors in the shared memory.  space: its part of held tensors."""
         bare = gene._replace(held=0) if gene.held else gene
         key: _Key = bare if space == FREE else (bare, space)
         try:
@@ -183,8 +184,8 @@ class Evaluator:
         return segment
 
     def _look(self, gene: Gene, space: Space, key: _Key) -> Known | None:
-        """For the first time."""
-        if gene.same_end:  # the same, but that it lies elsewhere
+        """Plan and features of a gene that was not seen before."""
+        if gene.same_end:  # the same plan, at the other end of memory
             counterpart = self._look_at(gene._replace(same_end=False), space)
             if counterpart is None:
                 return self._keep(key, None)
@@ -227,7 +228,7 @@ class Evaluator:
 
     def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
         gene = request.genome[0]
-        # of the first the structure says; what stays, whatever it is called, follows from it; alone it lies at the bottom of L1
+        # equal names: the structure has the operators, and it implies what stays; alone, a segment starts at the bottom of L1
         names = {"operators", "shared", "staged", "same_end"}
         content: dict[str, Any] = plan.model_dump(mode="json", exclude=names) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
@@ -242,7 +243,7 @@ class Evaluator:
     def _measured(
         self, request: Request, timed: Callable[[], Timed], operators: Sequence[int], payload: str, raw: NDArray[np.float64]
     ) -> Measurement:
-        """As the run has it, or another run measured it; else by the target."""
+        """Measurement of a task: from the run, from another run, or by the target."""
         task = request.task(payload)
         if (measurement := self.published.get(task)) is not None:
             return replace(measurement, payload=payload, features=raw)
@@ -257,7 +258,7 @@ class Evaluator:
     def _timed(
         self, timed: Callable[[], Timed], operators: Sequence[int], task: str, payload: str, raw: NDArray[np.float64]
     ) -> Measurement:
-        """By the target."""
+        """Measurement by the target."""
         values = timed()
         if isinstance(values, Infeasible):
             return Measurement("infeasible", str(values), task, payload, raw)

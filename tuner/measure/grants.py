@@ -1,4 +1,4 @@
-"""Levels that grant less than all: which of them leave the same, and what is said of a program that does not fit."""
+"""Levels that grant less than the whole machine: groups with equal grants, and messages for programs that do not fit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
 
 NEVER = 1 << 50
-"""Cycles of a program at a level that does not grant what it needs: more than any takes, and sums of thousands of them are still exact."""
+"""Cycles of a program at a level with too small a grant: more than any real number of cycles, and sums of thousands of them are exact."""
 
 
 def same_grants(machine: Machine, levels: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Places of levels, those that grant the same together, in their order: programs fit all levels of a group, or none."""
+    """Indices of levels, grouped by equal grants, in order: a program fits all levels of a group, or none."""
     groups: dict[Grant, list[int]] = {}
     for index, level in enumerate(levels):
         groups.setdefault(machine.granted(level), []).append(index)

@@ -17,9 +17,9 @@ HALF = 0.5  # below this share there is a warning
 
 @dataclass(frozen=True)
 class MacShare:
-    """Multiply-accumulates of a model: of its pieces, and of its nodes on the host.  None where some node's cannot be counted.
+    """Multiply-accumulates of a model: in its subgraphs, and in its host nodes.  None if a node cannot be counted.
 
-    uncounted: operators that cannot be.  npu_only: there is nothing on the host.
+    uncounted: operators that cannot be counted.  npu_only: no host nodes.
     """
 
     npu: int | None
@@ -33,7 +33,7 @@ class MacShare:
 
     @property
     def share(self) -> float | None:
-        """Share of the NPU; of none at all everything where it is alone.  None where nobody can tell."""
+        """Share of the NPU; 1 without multiply-accumulates if there are no host nodes.  None if unknown."""
         if self.npu is None or not self.total:
             return 1.0 if self.npu_only and self.npu is not None else None
         return self.npu / self.total
@@ -47,7 +47,7 @@ class MacShare:
 
 
 def mac_share(part: Partition) -> MacShare:
-    """Of a model; what only constants go into is in neither part."""
+    """Shares of a model; nodes that depend on constants only are in neither part."""
     host, pieces = part.host, [model_macs(piece.npu) for piece in part.pieces]
     uncounted = dict.fromkeys(node.op_type for node in host if node.macs is None)
     return MacShare(
@@ -59,7 +59,7 @@ def mac_share(part: Partition) -> MacShare:
 
 
 def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
-    """In the model's order."""
+    """Host nodes in the model's order."""
     total = mac_share(part).total
     return tuple(
         HostNodeSummary(
@@ -75,14 +75,14 @@ def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
 
 
 def work_lines(opened: LoweredModel) -> list[str]:
-    """Lines about what was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
+    """Lines: changes of the model, a warning if the host has the larger part, cost of grouped convolutions, host nodes."""
     share = mac_share(opened.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
     return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened.part))]
 
 
 def check_share(opened: LoweredModel, least: float | None) -> None:
-    """Raise `InfeasibleError` where the NPU does less than `least` of the multiply-accumulates, or nobody can tell."""
+    """Raise `InfeasibleError` if the NPU's share of the multiply-accumulates is below `least` or unknown."""
     share = mac_share(opened.part)
     if least is None or (share.share is not None and share.share >= least):
         return

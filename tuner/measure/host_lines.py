@@ -14,7 +14,7 @@ _NAME, _NUMBER = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"\d[\d,.]*")
 
 @dataclass(frozen=True)
 class HostGroup:
-    """Nodes with one reason but for names and numbers in it, in the model's order.  macs: of all, None where one's cannot be counted."""
+    """Host nodes with the same reason except for names and numbers, in the model's order.  macs: total; None if one cannot be counted."""
 
     nodes: tuple[HostNodeSummary, ...]
 
@@ -25,7 +25,7 @@ class HostGroup:
 
     @property
     def share(self) -> float | None:
-        """Of the model's multiply-accumulates."""
+        """Share of the model's multiply-accumulates."""
         shares = [node.mac_share for node in self.nodes]
         return None if None in shares else sum(share or 0 for share in shares)
 
@@ -42,7 +42,7 @@ class HostGroup:
 
 
 def host_groups(host: Sequence[HostNodeSummary]) -> list[HostGroup]:
-    """Most work first: what cannot be counted, then by multiply-accumulates, then as the model has them."""
+    """Groups of host nodes: unknown work first, then by multiply-accumulates, then in the model's order."""
     groups: dict[str, list[HostNodeSummary]] = {}
     for node in host:
         groups.setdefault(_NUMBER.sub("0", _NAME.sub("''", node.why)), []).append(node)

@@ -1,9 +1,9 @@
-"""A schedule as the event loop wants it: what `simulator.timing.prepare` makes of the linked program, without its records.
+"""Schedule in the form of the event loop: same result as `simulator.timing.prepare` for the linked program, but without its records.
 
-Evaluating a program needs times only, and records are 128 bytes each.  Equal to the last cycle, which a test holds; what is shipped is
-measured from its own streams (`compiler.build`).
+A search needs times only, and records are 128 bytes each.  Times are equal to the cycle, which a test checks; shipped programs are
+measured from their own streams (`compiler.build`).
 
-Every queue has its place in one array, with room behind it, so that what a schedule has in common with the one before stays where it is.
+Every queue has its range of one array, with spare room behind it, so that entries shared with the previous schedule stay in place.
 Flags have no gaps: *slot* k is the k-th edge, whatever its number.
 """
 
@@ -48,11 +48,11 @@ def _fill(
     slots_from: Ints,
     row: int,
 ) -> int:
-    """Entries of a part, whose first instruction is `first`, from its instruction `start` on.
+    """Write the entries of a part from its instruction `start` on.  first: first instruction of the part.
 
-    slot: int32 [edges].  limit, before, cursor, same: int64 [queues], where a queue's room ends, where its entries of the last schedule
-    end, where its next one goes, and up to where they are what they were (or -1: so far they are).  cursors, slots_from: as `Entries` has
-    them, from row `row` on, of number `EVERY` and its multiples.  Returns their next row, or -1 where there was no room.
+    slot: int32 [edges].  limit, before, cursor, same: int64 [queues]: end of the queue's room, end of its previous entries, position of
+    its next entry, and position up to which entries are unchanged (-1: all so far).  cursors, slots_from: see `Entries`; written from row
+    `row` on, one row per `EVERY` instructions.  Returns the next row, or -1 if there is no room.
     """
     words, nexts, begins, slots = pointer(word), pointer(set_next), pointer(edge_start), pointer(slot)
     ends, olds, at_of, equal = pointer(limit), pointer(before), pointer(cursor), pointer(same)
@@ -131,13 +131,13 @@ def _fill_parts(
     places: Ints,
     places_then: Ints,
 ) -> tuple[int, int]:
-    """`_fill` of all parts of a table (`compiler.schedule.segment_table`), with numbers (`compiler.schedule.instruction_numbers`), from a
-    row of cursors on.
+    """`_fill` for all parts of a table (`compiler.schedule.segment_table`), with numbers (`compiler.schedule.instruction_numbers`), from
+    row `row` of the cursors on.
 
-    alike: the first of the parts that are what they were in the schedule before, edges and all.  slot, source: int32 [edges], flag of every
-    edge, and instruction that sets each flag.  rows: of cursors that there were; then: entries of the schedule before.
-    places, places_then: int64 [parts + 1, queues], cursor in front of each part.  Returns rows of cursors, or -1 where there was no room,
-    and flags.
+    alike: first of the trailing parts that are unchanged, with their edges.  slot, source: int32 [edges]: flag of every edge, and
+    instruction that sets each flag.  rows: previous rows of cursors.  then: entries of the previous schedule.
+    places, places_then: int64 [parts + 1, queues], cursors before each part.  Returns the number of rows of cursors, or -1 if there is no
+    room, and the number of flags.
     """
     begun, slots, count, moved = row * EVERY, 0, parts.shape[0], 0
     for p in range(count):
@@ -210,21 +210,21 @@ class Preparer:
     def __init__(self) -> None:
         self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
         self._limit, self._cursors, self._slots_from = np.empty(0, np.int64), np.empty((0, 0), np.int64), np.empty(0, np.int64)
-        self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # of cursors; of every edge, of every slot
-        self._places = np.empty((0, 0), np.int64)  # of every part, and of what would come behind all
-        # of the last schedule: entries that the next one may write over, and where; engines of its streams, and where these lie
+        self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # cursors; slots of edges; their sources
+        self._places = np.empty((0, 0), np.int64)  # of every part, and of the end
+        # previous schedule: entries that may be overwritten, and their ranges; engines of its streams, and their ranges
         self._then, self._known, self._slots = np.empty(0, np.int64), np.empty((0, 2), np.int64), 0
         self._engine, self._streams = np.empty(0, np.uint8), np.empty((0, 2), np.int64)
 
     def forget(self) -> None:
-        """The next schedule has nothing in common with the last one."""
+        """Forget the previous schedule, so that nothing is shared with it."""
         self._limit = np.empty(0, np.int64)
 
     def entries(self, schedule: Schedule) -> tuple[Entries, Ints, Ints, CommonSuffix | None]:
-        """A schedule on the cores that it uses: the first len(schedule.lengths) of the machine.
+        """Entries of a schedule on the cores that it uses: the first len(schedule.lengths) of the machine.
 
-        Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before, the end of a
-        stream counted as a row; and with what both end.  Arrays are written again by the next call.
+        Also int64 [queues] and int64 [cores]: number of leading entries and of leading rows shared with the previous schedule, the end of
+        a stream counted as a row; and the common suffix.  The next call overwrites the arrays.
         """
         s, cores, slots_then = schedule, len(schedule.lengths), self._slots
         same = None
@@ -235,7 +235,7 @@ class Preparer:
             self._lay_out(s, cores)
             same = self._filled(s, 0, len(s.parts))
             assert same is not None, "a queue has as many entries as were counted"
-            same[:] = -1  # what was there is elsewhere
+            same[:] = -1  # the previous entries are in the other array
         start = np.array(s.stream_start, np.int64)
         streams = np.column_stack((start, start + s.lengths))
         suffix = None
@@ -281,9 +281,9 @@ class Preparer:
             self._slot, self._source = np.empty((2, 2 * len(schedule.edge_from)), np.int32)
 
     def _filled(self, schedule: Schedule, cached_rows: int, alike: int) -> Ints | None:
-        """Entries of instructions from `cached_rows` on, or a little before; those of parts from `alike` on are there, elsewhere.
+        """Write the entries of instructions from about `cached_rows` on; entries of parts from `alike` on are moved.
 
-        Returns int64 [queues], up to where they are what they were; None where there is no room.
+        Returns int64 [queues], number of leading unchanged entries; None if there is no room.
         """
         row = min(cached_rows // EVERY, self._rows - 1)
         cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)

@@ -1,9 +1,9 @@
-"""Times of programs by the simulator, where a search asks for many that are alike.
+"""Times of programs by the simulator, for a search that requests many similar programs.
 
-A program is scheduled, prepared and simulated from where it differs from one that was timed before, and simulated to where it is that one
-again; everything else is as it was then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes
-the next one over it.  A few timers are kept, because a search turns from one parent to another; a program goes to the one whose program
-begins and ends most like it.
+A program is scheduled, prepared and simulated only from its first difference to an earlier program, and only up to where it converges with
+it.  All else is reused, so times are equal to the cycle.  A timer remembers one program and overwrites it with the next one.  There are
+several timers, because a search alternates between parents; a program goes to the timer whose program has the most common beginning and
+end.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from simulator.timing_state import Ints
 from tuner.measure.incremental_prepare import Preparer
 
 KEPT = 4  # timers
-_INSTRUCTIONS = 1 << 21  # in all of them: each takes some hundred bytes
-_ALIKE = 0.1  # of a program's instructions; with less in common the one that was asked least recently is given up
+_INSTRUCTIONS = 1 << 21  # limit over all timers; an instruction takes some hundred bytes
+_ALIKE = 0.1  # least common share of a program's instructions; below it, the least recently used timer is replaced
 
 
 class ProgramTimes(NamedTuple):
-    """busy_cycles: int64 [7] by `Engine`, summed over cores.  load_store_cycles: as `simulator.timing.Timing` has it."""
+    """busy_cycles: int64 [7] by `Engine`, summed over cores.  load_store_cycles: see `simulator.timing.Timing`."""
 
     cycles: int
     busy_cycles: Ints
@@ -56,7 +56,7 @@ class Timer:
         return same + same_end
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
-        """Of the program that these parts are, at some levels of the clock's machine."""
+        """Times of the program with these parts, at some levels of the clock's machine."""
         return self.simulated(self.scheduled(parts), levels)
 
     def scheduled(self, parts: list[ScheduledShare]) -> Schedule:
@@ -68,7 +68,7 @@ class Timer:
         return self._compiler.schedule(parts, self._synchroniser)
 
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
-        """schedule: of the parts that were scheduled last; each is simulated once."""
+        """Times of the last schedule.  schedule: of the parts that were scheduled last; each may be simulated once."""
         footprints = [part.lowered.footprint for part in self._parts]
         program, words, rows, alike = self._preparer.entries(schedule)
         cores = len(schedule.lengths)
@@ -89,7 +89,7 @@ class Timer:
 
 
 def _begin_alike(parts: Sequence[ScheduledShare], last_parts: Sequence[ScheduledShare]) -> tuple[int, int]:
-    """With how many parts, and instructions of these, both begin."""
+    """Number of common leading parts, and their number of instructions."""
     count = same = 0
     for new, old in zip(parts, last_parts, strict=False):
         if new.lowered is not old.lowered or new.core != old.core:
@@ -111,10 +111,10 @@ class Timers:
 
     def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
-        self._timers = list[Timer]()  # the one that was asked last is last
+        self._timers = list[Timer]()  # least recently used first
 
     def times(self, parts: list[ScheduledShare], levels: Sequence[str]) -> dict[str, ProgramTimes]:
-        """As `Timer.times`."""
+        """See `Timer.times`."""
         times = self.chosen(parts).times(parts, levels)
         while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
             self._timers.pop(0)

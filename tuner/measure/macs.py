@@ -1,4 +1,4 @@
-"""Multiply-accumulates of what the NPU was given, and of what a program really does (of a model: `compiler.frontend.partition.macs`)."""
+"""Multiply-accumulates in a target graph, and those that a program really computes (for a model: `compiler.frontend.partition.macs`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from simulator.npu.program import Program
 
 
 def npu_macs(target_graph: TargetGraph, model: ModelProto) -> int:
-    """Of the model's products that the unit computes.  The banded product of an LRN is not one of them: it is how we add up a window."""
+    """Multiply-accumulates of the model's products on the matrix unit, without the banded product of an LRN, which only sums up a
+    window."""
     windows = {f"{node.name or node.output[0]}.window" for node in model.graph.node if node.op_type == "LRN"}
     return sum(spec.macs for spec in target_graph.operators if spec.name not in windows) * target_graph.storages[0].n
 
 
 def program_macs(program: Program) -> int:
-    """Of every product, padding and recomputed halo included: at least what the model has."""
+    """Multiply-accumulates of all products of a program, with padding and recomputed halo: at least those of the model."""
     total = 0
     for code in program.streams:
         rows = code[np.isin(code[:, isa.OP], isa.PRODUCTS)].astype(np.int64)

@@ -1,4 +1,4 @@
-"""The figure of merit, the same in every table, line and page: how many times faster than the baseline."""
+"""Figure of merit in all tables and pages: speed-up over the baseline."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The NPU as a target: plans become records, those are put in order, and the simulator, or a runner, says what that takes.
+"""NPU as a target: plans become records, records are scheduled, and the simulator or a runner times the program.
 
-Where a runner measures, its cycles take the place of the simulator's, which still says what a board does not: bytes, busy cycles, peaks.
+Cycles of a runner replace the simulator's; other results (bytes, busy cycles, peaks) still come from the simulator.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _BUSY = [Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engi
 
 
 class Npu:
-    """A `Target`.  Holds the compiler's caches.
+    """`Target` with the compiler's caches.
 
-    clock: the machine whose time is taken, the unit's by default; another one stands for a board that is not as it was described.
-    bench: the runner, None for the simulator alone; it is given records and constants, which are kept for nothing else.
-    canary: see `bring`.  resuming: False times each program from its beginning, which is slower and says the same.
+    clock: machine that is timed; default: the target graph's machine.  Another one stands for a board that differs from its description.
+    bench: runner; None: the simulator only.  Records and constants are kept only for a runner.
+    canary: see `bring`.  resuming: False: time each program from its beginning, which is slower with equal results.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Npu:
         self.clock = clock or target_graph.machine
         self._granted = {level: target_graph.machine.granted(level) for level in levels}
         self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
-        same = self.clock is target_graph.machine  # then a change goes on from what was measured
+        same = self.clock is target_graph.machine  # then a changed program can resume from an earlier one
         self._described = self._programs if same else Timers(self.compiler, target_graph.machine, resuming)
         self.bench: Bench | None = None
         self.canary: Canary | None = None
@@ -80,11 +80,11 @@ class Npu:
 
     @property
     def said(self) -> BoardSaid:
-        """Of the board that measured last."""
+        """Board of the last measurement."""
         return NOTHING_SAID if self.canary is None else self.canary.said
 
     def simulated(self, plan: Plan) -> NDArray[np.int64] | Infeasible:
-        """A program by the simulator alone, on the machine as it is described."""
+        """Times of a program by the simulator only, on the machine as described."""
         parts = self.compiler.parts(plan)
         if isinstance(parts, Infeasible):
             return parts
@@ -92,7 +92,7 @@ class Npu:
         return granting if isinstance(granting, Infeasible) else self._simulated(self._described, parts, *granting)
 
     def _fits(self, kind: Kind, parts: list[ScheduledShare]) -> tuple[list[str], int] | Infeasible:
-        """Levels that grant what it needs, and what it needs of the shared memory."""
+        """Levels with a sufficient grant, and the need of shared memory in bytes."""
         needs = needs_of(parts)
         fits = [level for level in self.levels if needs.fits(self._granted[level])]
         if not fits:
@@ -100,7 +100,7 @@ class Npu:
         return fits, needs.shared_bytes
 
     def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[ScheduledShare] | Infeasible) -> Timed:
-        """By the simulator, and then by the runner."""
+        """Times by the simulator, then by the runner."""
         if isinstance(parts, Infeasible):
             return parts
         granting = self._fits(kind, parts)
@@ -121,7 +121,7 @@ class Npu:
         return values
 
     def _simulated(self, timers: Timer | Timers, parts: list[ScheduledShare], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
-        """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
+        """Times by the simulator.  fits: levels with a sufficient grant; other rows are zeros.  shared_bytes: need of shared memory."""
         timings = timers.times(parts, fits)
         moved = np.concatenate([part.lowered.moved for part in parts]).reshape(len(parts), -1).sum(0).tolist()
         peaks = [*np.concatenate([part.lowered.peaks for part in parts]).reshape(len(parts), -1).max(0).tolist(), shared_bytes]

@@ -1,7 +1,7 @@
 """Cost of measurements: readings, task x level x repeat, which a board pays for.
 
-A row of the log is a task at a level, and has `runner.repeats` readings, whatever came of them: a task that failed was asked for.  What
-does not fit a level was not.  So what a run has spent follows from its rows, whoever measured, and whatever was measured again.
+A row of the log is a task at a level, and costs `runner.repeats` readings, also if it failed.  A task costs nothing at a level that it does
+not fit.  So the spent readings of a run follow from its rows, whoever measured, even if something was measured twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def repeats_of(config: TuneConfig) -> int:
 
 
 def readings_of(measurement: Measurement, levels: int, repeats: int) -> int:
-    """Of one measurement that was asked for."""
+    """Readings of one requested measurement."""
     if measurement.values is not None:
         return repeats * int((measurement.values[:, CYCLES] > 0).sum())
     return 0 if measurement.status == "infeasible" else repeats * levels

@@ -16,7 +16,7 @@ from tuner.zoo.names import is_made
 
 
 def open_tuned(run: Path) -> tuple[LoweredModel, SavedSource]:
-    """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
+    """Model of a run on its machine, lowered to the target graph.  Raises `BadInputError` if the model file has changed since."""
     saved = read_source(LocalPath(run))
     if not is_made(saved.source.model) and not saved.source.model.is_file():
         raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")

@@ -1,7 +1,7 @@
-"""Published measurements of a run: a session that goes on is answered by them, and measures none of them again.
+"""Published measurements of a run: a resumed session uses them and repeats none.
 
-A reading of a board is another one the next time.  What a search does next follows from its measurements: if it asked again, the log
-would not hold what it followed.
+A second reading of a board differs, and the search depends on its measurements: with new readings, the log would not explain its further
+course.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tuner.platform.files import AnyPath
 
 
 def read_published(folder: AnyPath, run: str, names: Collection[str], levels: int) -> bytes:
-    """Columns of `KNOWN`: these tasks in the log of a folder.  run: whose they are.  Raises `BadInputError` where the log is damaged."""
+    """Columns of `KNOWN` for these tasks, from the log of a folder.  run: id of the search.  Raises `BadInputError` if the log is
+    damaged."""
     single = [name for name in KNOWN.names if name not in ("status", "values")]
     rows = read_task_rows(folder, run, names, (*single, "status", *RESULTS), levels)
     columns = {name: rows.column(name).combine_chunks() for name in single}

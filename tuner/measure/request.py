@@ -22,14 +22,14 @@ MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
 def with_never(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As the search has them: `NEVER` in the place of 0, which stands for what does not fit a level, so that the least is what runs."""
+    """Cycles with `NEVER` in place of 0 (does not fit the level), so that the minimum is a program that fits."""
     return np.where(cycles > 0, cycles, NEVER)
 
 
 class Proposal(NamedTuple):
-    """Origin of a request.  by: as the log has it, names of moves joined by commas; '' for the strategy's name.
+    """Origin of a request.  by: text for the log, names of moves joined by commas; '' for the strategy's name.
 
-    parents: tasks of the programs that it was made of.
+    parents: tasks of the programs that it was derived from.
     """
 
     by: str = ""
@@ -43,10 +43,10 @@ BASELINE, SHORTEST_PATH, PLACEMENT, RANDOM = map(Proposal, ("baseline", "shortes
 class Request:
     """A genome to measure: one gene as a segment, a few as a stage, a genome that covers the model as a program.
 
-    stage: genes in the operators' order, on their cores; those that belong to one group of it may read each other's results.
+    stage: genes in the operators' order, on their cores; genes of one group may read each other's results.
 
-    measure: False asks for features only.  predicted: float64 [levels], what the log should know was expected, or None; it identifies
-    nothing, so a request without it is the same request.  proposal: the same holds of it.
+    measure: False: features only.  predicted: float64 [levels], predicted cycles for the log, or None.  proposal: origin, for the log.
+    Prediction and proposal do not belong to the identity of a request.
     """
 
     kind: Literal["segment", "stage", "program"]
@@ -57,12 +57,12 @@ class Request:
 
     @property
     def task_kind(self) -> TaskKind:
-        """As the log calls it: a segment of one is an operator."""
+        """Kind of the task in the log: a segment with one operator is called operator."""
         return "operator" if self.kind == "segment" and self.genome[0].stop - self.genome[0].start == 1 else self.kind
 
     @property
     def identity(self) -> Request:
-        """The request without its prediction and proposal: what is named to others, who may have predicted otherwise."""
+        """Request without prediction and proposal: equal for all islands."""
         return Request(self.kind, self.genome, self.measure)
 
     def task(self, payload: str) -> str:
@@ -75,7 +75,7 @@ class Request:
 
 
 def _written(gene: Gene) -> list[Any]:
-    """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
+    """Gene as a list of its fields, without a grant of 0, and without the last fields if all have their defaults."""
     stop = max([place + 1 for place in range(_PASSES, len(gene)) if gene[place] != _USUAL[place]], default=0)
     stop = max(stop, _HELD + 1) if stop else _PASSES
     return [setting for place, setting in enumerate(gene[:stop]) if setting or place != _GRANT]
@@ -85,12 +85,12 @@ def _written(gene: Gene) -> list[Any]:
 class Measurement:
     """Result of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
 
-    A row of values is zeros at a level that does not grant what is needed.  error: why there are no values.
-    task: digest of what was measured; '' where features were asked for and told.
-    payload: canonical JSON of the task; '' where no plan was made of the genome (`Request.without_plan`), or none was needed.
-    pack: of the store that it was taken from, '' where it was measured.
-    worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
-    board: nothing where no runner measured.
+    A row of values is zeros at a level with too small a grant.  error: reason for missing values.
+    task: digest of the task; '' if only features were requested.
+    payload: canonical JSON of the task; '' if the genome has no plan (`Request.without_plan`), or if no payload was needed.
+    pack: pack of the store that has the result; '' if it was measured.
+    worker: name of the worker.  wall_s: seconds of the measurement.  attempt: number of workers that crashed before.
+    board: empty without a runner.
     """
 
     status: Status
@@ -107,12 +107,12 @@ class Measurement:
 
     @property
     def cycles(self) -> NDArray[np.int64] | None:
-        """Per level, `NEVER` where it does not fit what the level grants; None where nothing was measured."""
+        """Cycles per level, `NEVER` if the grant is too small; None without measurement."""
         return None if self.values is None else with_never(self.values[:, CYCLES])
 
     @property
     def moved_bytes(self) -> int:
-        """To and from DDR; 0 where nothing was measured."""
+        """Bytes to and from DDR; 0 without measurement."""
         return 0 if self.values is None else int(self.values[:, MOVED].sum(1).max())
 
 
@@ -122,4 +122,4 @@ def measurement_of(status: int, values: NDArray[np.int64], error: str | None = N
 
 
 Measurer = Callable[[Sequence[Request]], Iterator[Measurement]]
-"""Whoever measures: one measurement of each request, in their order, as they come."""
+"""Measurer: requests -> one measurement each, in order, as they are finished."""

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def robust_columns(robust: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of `robust_rows`; names of text columns begin with `<`.  robust: as a summary has it."""
+    """Columns of `robust_rows`; names of text columns begin with `<`.  robust: entry of a summary."""
     return "<level", f"made for {robust['one_level']}", "over own", "robust", "over own", "own", "<ships"
 
 
@@ -31,7 +31,7 @@ def _ships(summary: Mapping[str, Any], level: str) -> str:
 
 
 def robust_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Whether variants pay, and what is displaced, what that costs, and what it insures against."""
+    """Lines: whether variants pay; displaced variants, their cost, and the risk that they avoid."""
     robust = summary["robust"]
     if robust is None:
         return [f"Variants are needed for {summary['model']} on {summary['machine']}: no program fits every level."]

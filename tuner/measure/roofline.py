@@ -29,7 +29,7 @@ class Roofline:
             name: images[layout.placements[name].storage] * shape[1] * shape[3] * layout.type_of(name).size_bytes
             for name, shape in shapes.items()
         }
-        # a concatenation or a shuffle moves nothing: what it is made of counts
+        # a concatenation or a shuffle moves nothing: its parts count
         self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
         for op in target_graph.graph.operators:
             if isinstance(op, Concat | Shuffle):
@@ -37,11 +37,11 @@ class Roofline:
         self.weight_bytes = [_weight_bytes(spec.operator, target_graph.type_of(spec.reads[0])) for spec in target_graph.operators]
 
     def cycles(self, start: int, stop: int, level: str) -> int:
-        """Of operators [start, stop) alone."""
+        """Roofline cycles of operators [start, stop) alone."""
         return self.of(range(start, stop), level)
 
     def of(self, operators: Sequence[int], level: str) -> int:
-        """Of some operators, ascending, alone."""
+        """Roofline cycles of some operators, ascending, alone."""
         key = tuple(operators), level
         if key not in self._known:
             self._known[key] = self._of(*key)
@@ -55,7 +55,7 @@ class Roofline:
         return max(products, -(-moved * SHARE_UNIT // port))
 
     def work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
-        """(MACs by the type of what is multiplied, unpadded bytes)."""
+        """(MACs by operand type, unpadded bytes) of operators."""
         cached = self._works.get(operators)
         if cached is not None:
             return cached
@@ -66,7 +66,7 @@ class Roofline:
         for spec in specs:
             dtype = target_graph.type_of(spec.reads[0]).product
             macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * target_graph.images
-        # only rows that cross the border of the operators move: of operands made outside, and of results that others read
+        # rows that cross the border of the operators: operands from outside, and results with readers outside
         produced = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
@@ -85,7 +85,7 @@ class Roofline:
 
 
 def _weight_bytes(operator: Operator, dtype: DataType) -> int:
-    """Of weights and bias, which belong to an input of that type."""
+    """Bytes of weights and bias that belong to an input of that type."""
     if not isinstance(operator, Convolution):
         return 0
     bias = dtype if dtype.is_float else dtype.sums

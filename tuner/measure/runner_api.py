@@ -1,4 +1,4 @@
-"""Interface of a runner: what it is given and what it answers."""
+"""Interface of a runner: its input and its output."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Status = Literal["ok", "crash", "timeout", "invalid"]
 
 
 class Encoded(NamedTuple):
-    """A program as the machine takes it.
+    """Program in the form of the machine.
 
     container: bytes of `simulator.npu.container_file`, the same variant for all levels.  kind: segments and stages are parts of a
-    model, which read what earlier parts would have left in DDR.
+    model; they read data that earlier parts would have left in DDR.
     """
 
     container: bytes
@@ -27,14 +27,14 @@ class Encoded(NamedTuple):
     kind: Kind
 
     def granted(self, level: str) -> Grant:
-        """Memory and cores that the level leaves the program, which needs no more: to be seen to by a runner that says `grants`."""
+        """Memory and cores that the level grants.  The program fits them; a runner with `grants` has to enforce them."""
         return self.machine.granted(level)
 
 
 class Reading(NamedTuple):
-    """cycles: of the machine's clock, above 0, where status is ok; else `error` says why not, in a line.
+    """Result of a reading.  cycles: of the machine's clock, above 0, if the status is ok; else `error` has the reason, in one line.
 
-    crash: it did not come to its end.  timeout: not in time.  invalid: it ended, and what it said cannot be.
+    crash: it did not end normally.  timeout: it took too long.  invalid: it ended, but its output is impossible.
     """
 
     cycles: int | None = None
@@ -48,11 +48,11 @@ class Reading(NamedTuple):
 
 
 class Runner(Protocol):
-    """Runs an encoded program on something real, at a level of DDR contention that it sees to, and says how long that took.
+    """Runs an encoded program on real hardware, at a DDR contention level that it produces, and returns its time.
 
-    A function will do; a class is made once in each process that measures, without arguments.  One program at a time.
-    One whose attribute `grants` is True (of the function or the class) sees to `Encoded.granted` as well; others are asked for levels
-    that grant all, and for no others.  One that has `board()` says with it which board it has, and its firmware: two texts.
+    A function or a class; a class is instantiated once per measuring process, without arguments.  One program at a time.
+    If its attribute `grants` is True (of the function or the class), it enforces `Encoded.granted`; other runners get only levels
+    that grant all.  If it has `board()`, that returns the name of the board and its firmware: two texts.
     """
 
     def __call__(self, program: Encoded, level: str, /) -> Reading: ...
@@ -60,7 +60,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """A runner, asked again and again.  tries: of one reading that fails."""
+    """Runner with repetition of failed readings.  tries: tries of one reading."""
 
     measure: Runner
     repeats: int = 1
@@ -81,7 +81,7 @@ class Bench:
         return [round(median(readings[level])) for level in levels]
 
     def identity(self) -> tuple[str | None, str | None]:
-        """Board and firmware, None where the runner does not say.  Raises `BadInputError` where it does, and what it says are no texts."""
+        """Board and firmware; None if the runner has no `board()`.  Raises `BadInputError` if they are not texts."""
         board = getattr(self.measure, "board", None)
         if board is None:
             return None, None

@@ -18,13 +18,14 @@ from tuner.measure.runner_api import Bench, Runner
 from tuner.plugins import RUNNERS, Plugin, files_digest, find
 
 COMMAND = "command:"
-GRANTING = "command+grants:"  # that sees to what levels grant
+GRANTING = "command+grants:"  # prefix of a command that supports grants
 _TARGET = "target "
 
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """name: see `find_runner`.  repeats: readings per program and level.  tries: of each.  timeout_s: for a command, one try.
+    """Runner by name, see `find_runner`.  repeats: readings per program and level.  tries: tries of each.  timeout_s: of a command, per
+    try.
 
     canary: readings of one look at it.
     """
@@ -36,13 +37,13 @@ class RunnerSpec:
     canary: int = 5
 
     def __call__(self) -> Bench | None:
-        """In the process that measures.  None: the simulator.  Raises `BadInputError`."""
+        """Runner in the measuring process.  None: the simulator.  Raises `BadInputError`."""
         runner = find_runner(self.name, self.timeout_s)
         return None if runner is None else Bench(runner, self.repeats, self.tries)
 
 
 def runner_spec(config: TuneConfig) -> RunnerSpec | None:
-    """None where the simulator measures."""
+    """Specification of the runner; None if the simulator measures."""
     runner = config.runner
     return None if runner.name == BUILT_IN else RunnerSpec(runner.name, runner.repeats, runner.tries, runner.timeout_s, runner.canary)
 
@@ -56,12 +57,12 @@ def runner_name(config: TuneConfig) -> str:
 
 
 def named_by(runner: str) -> str:
-    """The option and its value that `runner_name` stands for."""
+    """Option and value that `runner_name` stands for."""
     return f"--{runner}" if runner.startswith(_TARGET) else f"--runner {runner}"
 
 
 def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:
-    """`simulator` (None), `command:WORDS...`, `command+grants:WORDS...`, or what `find` finds; a class is made once.
+    """Runner named `simulator` (None), `command:WORDS...`, `command+grants:WORDS...`, or a plug-in; a class is instantiated once.
 
     Raises `BadInputError`.
     """
@@ -86,7 +87,7 @@ def check_runner(machine: Machine, levels: Sequence[str], name: str) -> None:
 
 
 def runner_plugin(name: str) -> Plugin:
-    """Of a runner that does not come along; of a command, the digest is that of the files among its words.  Raises `BadInputError`."""
+    """Identity of a runner that is not built in; for a command, the digest is over the files among its words.  Raises `BadInputError`."""
     if name.startswith((COMMAND, GRANTING)):
         first, *words = _words(name)
         return Plugin(RUNNERS.name, name, "", files_digest(shutil.which(first) or first, *words))

@@ -1,9 +1,9 @@
-"""The simulator as a runner like any other: decodes the container and times what it finds.
+"""Simulator as a runner: decodes the container and times its program.
 
-For trying a runner's way through the farm without a board (`--runner tuner.measure.simulator_runner:measure`), and as the shortest example
-of one. The built-in runner, which is used where none is named, does not go through bytes.
+For trying the runner interface without a board (`--runner tuner.measure.simulator_runner:measure`), and as the shortest example of a
+runner.  The built-in simulator, used by default, does not go through bytes.
 
-`SimulatedBoard` is one that is not as it was described: another machine, whose clock is noisy.
+`SimulatedBoard` is a board that differs from its description: another machine, with a noisy clock.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ measure.grants = True  # type: ignore[attr-defined]
 
 @dataclass
 class SimulatedBoard:
-    """A machine behind a runner: the bytes are those of the machine as described, the time is that of `machine`.
+    """Machine behind a runner: programs are compiled for the described machine, and timed on `machine`.
 
-    noise: standard deviation of a reading, in parts of it; normal, of its logarithm.  A reading's noise follows from the seed, the program,
-    the level and how often it was asked for before, and from nothing else.
+    noise: relative standard deviation of a reading; normal, of its logarithm.  The noise of a reading depends only on the seed, the
+    program, the level and the number of earlier readings of it.
     """
 
     machine: Machine

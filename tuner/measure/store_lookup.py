@@ -1,13 +1,13 @@
-"""Results of other runs, for whoever measures: an exact memo below everything that decides.
+"""Results of other runs, from the store.
 
-A hit is what measuring would say, so a search goes on as if it had measured: it counts in the budget, and has its row.  Three kinds of
-requests are measured whatever is known of them:
+A stored result equals a measurement, so the search continues as if it had measured: the result counts in the budget and has a row.  Three
+kinds of requests are always measured:
 
-- one in a hundred, by digest, to see whether what lies there is right;
-- programs that would be the best at a level of all that were measured here, since a champion is never taken on trust;
-- programs of single operators, of which the baseline is one.
+- one in a hundred, by digest, to check the store;
+- programs that would be the best at a level among all programs measured here: a champion is never taken unchecked;
+- programs of single operators, one of which is the baseline.
 
-Where a second measurement says something else, the pack is not asked again here, and the driver is told of it.
+If a second measurement differs, the pack is not used again here, and the driver is informed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMED = 12  # hex digits of it
 
 
 def checked(task: str) -> bool:
-    """Whether a task is measured again, wherever it is met."""
+    """Whether a task belongs to those that every run measures again."""
     return int(task[:8], 16) % AGAIN == 0
 
 
@@ -43,9 +43,10 @@ class Hit(NamedTuple):
 
 
 class Memo:
-    """packed: columns of `STORED`.  exact: what is measured twice is the same twice, as with the simulator; else a board says who it is.
+    """Stored results.  packed: columns of `STORED`.  exact: whether repeated measurements are equal, as with the simulator; else boards
+    must match.
 
-    refused: packs of which nothing is taken.
+    refused: packs that are not used.
     """
 
     def __init__(self, packed: bytes, levels: int, exact: bool) -> None:
@@ -60,7 +61,7 @@ class Memo:
         self.differing: list[tuple[str, str]] = []
 
     def find(self, task: str, said: BoardSaid) -> Hit | None:
-        """said: of the board that measures here."""
+        """Stored result of a task.  said: board that measures here."""
         first, second = int(task[:16], 16), int(task[16:], 16)
         index = int(np.searchsorted(self._first, np.uint64(first)))
         while index < len(self._first) and self._first[index] == first:
@@ -75,7 +76,7 @@ class Memo:
         return said.board is not None and self._boards[index] == tuple(getattr(said, name) for name in BOARD)
 
     def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
-        """Whether it is measured, whatever is known."""
+        """Whether a request is measured although a result is stored."""
         if checked(task):
             return True
         if request.kind != "program":
@@ -85,7 +86,7 @@ class Memo:
         return any((cycles, task) < best for cycles, best in zip(with_never(values[:, CYCLES]).tolist(), self._best, strict=True))
 
     def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
-        """Note a measurement here; None where it failed.  stored: what was known of it."""
+        """Note a measurement made here; None if it failed.  stored: stored result of the task."""
         if request.kind == "program" and values is not None:
             ranks = [(cycles, task) for cycles in with_never(values[:, CYCLES]).tolist()]
             self._best = list(map(min, self._best, ranks))
@@ -101,6 +102,6 @@ class Memo:
         return bool((np.abs(values[:, CYCLES] - stored[:, CYCLES]) <= NOISE * stored[:, CYCLES]).all())
 
     def take_reports(self) -> tuple[tuple[str, str], ...]:
-        """Packs that said something else than was measured here, with the task, each once."""
+        """Packs whose results differ from measurements made here, with the task, each once."""
         reports, self.differing = tuple(self.differing), []
         return reports

@@ -1,7 +1,7 @@
-"""Targets: what turns a segment of a plan into something that can be timed.
+"""Targets: time the segments of a plan.
 
-The NPU is built in (`tuner.measure.npu_target`): it writes records, puts them in order and simulates that, or gives them to a runner.  The
-search knows plans and what a target says of them; docs/targets.md shows another one.
+The NPU is built in (`tuner.measure.npu_target`): it writes records, schedules them and simulates the program, or passes it to a runner.
+The search only knows plans and the results of a target; docs/targets.md shows another target.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from tuner.measure.runner_api import Reading
 from tuner.plugins import TARGETS, find
 
 Timed = NDArray[np.int64] | Infeasible | Reading
-"""int64 [levels, len(RESULTS)] (see `results`), zeros where a level grants too little; or what fits none; or a reading that failed."""
+"""int64 [levels, len(RESULTS)] (see `results`), zeros at levels with too small a grant; or the reason why no level fits; or a failed
+reading."""
 
 _AT = {name: i for i, name in enumerate(RESULTS)}
 
 
 class Target(Protocol):
-    """Times plans of one unit at some levels of DDR contention.
+    """Times plans of one target graph at some levels of DDR contention.
 
-    The same plan takes the same time, whatever was timed before it.  A segment that does not fit is a value, `Infeasible`; so is what could
-    not be timed, a `Reading` whose status says why.  It is made and called in a worker's process, by one thread.
+    The same plan takes the same time, regardless of earlier plans.  A segment that does not fit is a value, `Infeasible`; a failed timing
+    is a `Reading` with its status.  A target is created and called in a worker's process, by one thread.
     """
 
     def alone(self, plan: SegmentPlan, start: int) -> Timed:
         """A segment by itself, its borders drained, as if its cores were the machine's first.  start: its first operator."""
 
     def stage(self, segments: Sequence[tuple[SegmentPlan, int]]) -> Timed:
-        """Some segments, each with its first operator, on the cores of their plans; those that share no tensor may run side by side."""
+        """Time segments in parallel, each with its first operator, on the cores of their plans; those without a common tensor may
+        overlap."""
 
     def program(self, plan: Plan) -> Timed:
         """A plan of the whole unit.  Its operators come in any topological order."""
@@ -53,9 +55,10 @@ def find_target(name: str) -> MakesTarget:
 
 
 def results(levels: int, **columns: Sequence[int] | NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Columns of `tuner.log.record.RESULTS` by their names: a number for every level, or one for all.
+    """Columns of `tuner.log.record.RESULTS` by name: a number per level, or one for all.
 
-    A target says `cycles`, at least 1, and what else it knows; the others are 0.  Nobody need say `roofline_cycles`: it is the model's.
+    A target gives `cycles`, at least 1, and any others that it knows; the rest are 0.  `roofline_cycles` is not needed: it follows from the
+    model.
     """
     table = np.zeros((levels, len(RESULTS)), np.int64)
     for name, values in columns.items():

@@ -28,7 +28,7 @@ class RayNode(NamedTuple):
 
 
 class RayFacts(NamedTuple):
-    """Facts about a cluster.  address: of the head."""
+    """Facts about a cluster.  address: address of the head."""
 
     address: str
     version: str

@@ -1,6 +1,6 @@
 """Checkpoint of a run: its state as JSON, and the findings behind it.  Written atomically, and never ahead of the log.
 
-Findings only grow, so they lie in a file of their own, to which every checkpoint appends the new ones; the state has the counted length of
+Findings only grow, so they are in a separate file, to which every checkpoint appends the new ones; the state has the counted length of
 the file, and its digest.
 """
 

@@ -110,7 +110,8 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class SearchFolder:
-    """Folders of one search of a run.  path: of the run, whose log is shared.  resumed: whether the run is older than this session."""
+    """Folders of one search of a run.  path: folder of the run, whose log is shared.  resumed: whether the run is older than this
+    session."""
 
     path: AnyPath
     models: AnyPath

@@ -96,7 +96,7 @@ def state_of(path: AnyPath, ended: bool) -> State:
 
 
 def baseline_of(run: RunEntry) -> dict[str, int]:
-    """Baseline cycles by level: of the summary, or of the last checkpoint; {} before the first."""
+    """Baseline cycles by level, from the summary or the last checkpoint; {} before the first checkpoint."""
     if run.summary is not None:
         return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}
     folder, total = run.path / "checkpoint", dict.fromkeys(run.levels, 0)

@@ -20,7 +20,7 @@ from tuner.log.read import Table, read_table
 from tuner.runs.list_runs import RunEntry, budget_of
 from tuner.runs.subgraph_runs import subgraph_copies
 
-_PACE = 24  # last programs for the pace: the first ones wait for kernels and segments
+_PACE = 24  # number of last programs for the pace: the first ones wait for kernels and segments
 _COLUMNS = ("run", "seq", "kind", "level", "status", "cycles", "time")
 _SAME = (("machine_digest", "machine"), ("simulator", "simulator"), ("model_digest", "model"))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,13 +28,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Progress of a run by its published rows.  programs, tasks: measured; failures: tasks by status other than ok.
+    """Progress of a run by its published rows.  programs, tasks: number of measured ones.  failures: tasks by status other than ok.
 
-    best: level -> cycles of the best program so far; first: of the first one.  last_row: time of the newest row, None before any.
+    best: level -> cycles of the best program so far.  first: level -> cycles of the first program.  last_row: time of the newest row, or
+    None.
     lost: published rows that are missing now.
-    readings: of all tasks, without canary and finals.  of: budget in programs, of_readings: in readings, None for another kind of budget.
+    readings: of all tasks, without canary and finals.  of: budget in programs, of_readings: in readings; None for another kind of budget.
     left_s: remaining time at the pace of the last programs; None if unknown.
-    boards: with measurements.  drifted: number of flagged rows.
+    boards: boards with measurements.  drifted: number of flagged rows.
     """
 
     programs: int

@@ -1,8 +1,8 @@
 """Start of a search after the plans of `compile`: segmentations that are cheapest by measured segments.
 
-The segments of the segmentation that is cheapest by prediction are measured, which makes another the cheapest, until one is measured
-completely.  A prediction includes neither waits between engines nor savings of a window: of many segmentations with equal predictions a
-few are good, and most of them differ in a few segments.
+The segments of the segmentation with the fewest predicted cycles are measured.  Then another segmentation may be the cheapest, and so on,
+until a cheapest one is measured completely.  Predictions include neither waits between engines nor savings of a window: among many
+segmentations with equal predictions a few are good, and most of them differ in a few segments.
 
 Nothing else is measured before the first programs.  A search that first measured every single operator and all short runs had no program
 of several operators before a quarter of its measurements was spent.
@@ -29,7 +29,7 @@ _TURNS = 2  # turns between two changed operators: programs come first
 class Bootstrap:
     """Segmentations of every level: by prediction, and by measured segments.
 
-    covers: one search for every group of levels with equal grants.  asked: its measured genes.
+    covers: a search per group of levels with equal grants.  asked: its measured genes.
     """
 
     def __init__(self, context: SearchContext) -> None:

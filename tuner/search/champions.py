@@ -72,7 +72,7 @@ class Champions:
 
 
 def is_single_operator_sequence(genome: Genome) -> bool:
-    """Whether single operators run in sequence: they may use several cores, but never run side by side."""
+    """Whether single operators run in sequence: an operator may use several cores, but no two run in parallel."""
     return all(gene.stop - gene.start == 1 and 0 in gene.cores for gene in genome)
 
 

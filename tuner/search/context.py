@@ -30,9 +30,9 @@ from tuner.search.sharding import Shard
 
 
 class SearchContext:
-    """Context of one island in one epoch.  models: of every level, or None for each, if the formula predicts.
+    """Context of one island in one epoch.  models: model of every level; None: the formula predicts.
 
-    Measuring methods are generators (`tuner.search.ask_tell`); `known` learns from the measurements.
+    Methods that measure are generators (`tuner.search.ask_tell`); `known` is updated with the measurements.
     """
 
     def __init__(self, rules: SearchLimits, knowledge: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:
@@ -44,7 +44,7 @@ class SearchContext:
         self.wide = rules.wide
         self._widened: dict[tuple[Gene, int], Gene] = {}
         self.models = models
-        # asked again in every epoch: crashes are logged at each request, so results must not depend on earlier requests
+        # requested again in every epoch: crashes are logged at each request, so results must not depend on earlier requests
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
         self.proposer = Proposal()  # for requests without a proposal of their own
         self._proposals: dict[Gene | Genome, Proposal] = {}
@@ -207,8 +207,8 @@ class SearchContext:
     def held(self, genome: Genome, level: int) -> Genome:
         """Genome with the persistent tensors that are expected to make it faster at a level.
 
-        Without channel splits beside them: plans from prediction, at the start of a search, have tried these, and they are too slow for
-        every drawn program.
+        Channel splits are not tried together with them: initial plans by prediction have tried these, and they take too long for every
+        drawn program.
         """
         if not self.config.use.held:
             return genome

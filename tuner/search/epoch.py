@@ -27,8 +27,8 @@ from tuner.search.overlap_saving import border_of
 from tuner.search.population import Individual
 from tuner.search.validate import check_requests
 
-FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; from EVOLVING on islands do not wait for each other
-LAG = 1  # from then on, epochs of others that an island may miss: a rule of the search that its results depend on
+FIRST, BEGINNING, EVOLVING = 0, 1, 2  # numbers of the first epochs; from EVOLVING on islands do not wait for each other
+LAG = 1  # from EVOLVING on, epochs of other islands that an island may lack; results depend on this rule
 
 
 def run_epoch(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge, collector: Collector) -> bool:
@@ -56,8 +56,8 @@ def run_epoch(asking: Asking[None], session: MeasureBudget, knowledge: Knowledge
 def first_programs(rules: SearchLimits, collector: Collector, begun: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
     """First epoch: a program of single operators for each of the machine's grants.  Its programs are the first island's elites.
 
-    begun: initial program of the run -> origin, measured next; programs that fit only with switched-off options are left to the strategy.
-    Raises `InfeasibleError` where even single operators do not fit.
+    begun: initial program of the run -> origin, measured next; programs that need disabled options are left to the strategy.
+    Raises `InfeasibleError` if even single operators do not fit.
     """
     machine, genomes = rules.target_graph.machine, dict[Genome, str]()
     for level in {granted: level for level, granted in zip(reversed(rules.levels), reversed(rules.granted), strict=True)}.values():

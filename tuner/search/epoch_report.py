@@ -25,9 +25,9 @@ PROGRAM = KINDS.index("program")
 
 
 class Collector:
-    """segments: genes that were measured alone and have results.  programs: genomes that were measured whole.
+    """Collector of an epoch's findings.  segments: genes measured alone, with results.  programs: genomes of measured programs.
 
-    border: float64 [levels], cycles that a border saved, or None where no program says.  elites: the island's best, where others ask.
+    border: float64 [levels], cycles saved by a border; None if unknown.  elites: the island's best, if they are exchanged.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Collector:
         self._tasks: dict[str, int] = {}  # where each comes first
 
     def heard(self, request: Request, measurement: Measurement) -> None:
-        """A `Listener`: of all that has a task."""
+        """`Listener`: collects all measurements with a task."""
         if not measurement.task:
             return
         self._tasks.setdefault(measurement.task, len(self._rows))
@@ -75,10 +75,7 @@ class Collector:
 def pack_segments(
     genes: Sequence[Gene], cycles: NDArray[np.int64], moved_bytes: NDArray[np.int64], proposed: Mapping[Genome, str]
 ) -> bytes:
-    """Columns of `EPOCH` for what was measured elsewhere.
-
-    cycles: int64 [segments, levels].  proposed: as in `Collector.pack`.
-    """
+    """Columns of `EPOCH` for measurements from elsewhere.  cycles: int64 [segments, levels].  proposed: see `Collector.pack`."""
     count = len(genes)
     values = np.zeros((*cycles.shape, len(RESULTS)), np.int64)
     values[:, :, CYCLES] = cycles

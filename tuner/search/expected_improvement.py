@@ -1,8 +1,8 @@
 """Expected improvement by measuring segments: possible gain of the best segmentation, and present errors of predictions.
 
-A segment is worth a measurement where a segmentation with it may be cheaper than the best known one.  The other segments cost their
-measured or predicted cycles: so two segments that pay only together are found, too.  The gain is the expected improvement (Jones, Schonlau
-and Welch, Journal of Global Optimization 1998) for a price with a log-normal error.
+A segment is worth a measurement if a segmentation with it may be cheaper than the best known one.  Other segments of that segmentation
+count with their measured or predicted cycles, so pairs of segments that pay only together are found, too.  The gain is the expected
+improvement (Jones, Schonlau and Welch, Journal of Global Optimization 1998) for a price with a log-normal error.
 
 | name      | shape               | meaning                                                            |
 |-----------|---------------------|--------------------------------------------------------------------|

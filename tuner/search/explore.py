@@ -28,8 +28,8 @@ _DRAWS = 4  # limit of draws for each gene and island
 def first_genes(target_graph: TargetGraph, table: SegmentTable, caching: bool) -> list[Gene]:
     """Initial genes: every single operator in every block count, and short runs in a few, as the reference for later choices.
 
-    caching: with cached halos; for a single operator they only save loads and L1, so no other form is tried.  On several cores: in block
-    counts that give work to each, on all cores in as many counts as on one, and with split channels where possible.
+    caching: with cached halos; for a single operator they only save loads and L1, so no other form is tried.  For several cores: block
+    counts with work for each core, for all cores as many counts as for one, and split channels if possible.
     """
     genes = []
     for length in (1, 2, 3):
@@ -74,9 +74,9 @@ def propose_segments(
 ) -> dict[Gene, str]:
     """Draw up to `count` unmeasured genes of a shard -> their proposer, from the segmentations (one per level).
 
-    shares: of random genes, and of genes near single operators.
-    width: number of cores, if they fit so; None: any number, and all cores for half of them.  share: None for all segments.
-    fits: for each segmentation, limits its genes to the level's grants; None: no limit.
+    shares: share of random genes, and of genes near single operators.
+    width: number of cores, if genes fit so; None: any number, and all cores for half of the genes.  share: shard; None: all segments.
+    fits: for each segmentation, a function that limits its genes to the level's grants; None: no limit.
     """
     share = share or Shard(table.structures)
     chosen: dict[object, tuple[Gene, str]] = {}
@@ -110,7 +110,7 @@ def propose_segments(
 
 
 def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
-    """Random gene on a run of the segmentation, or beside one: moves reach these only in steps, through worse ones."""
+    """Random gene on a run of the segmentation, or near one; moves reach such genes only in steps, through worse genes."""
     if rng.random() < _OF_SEGMENTATION:
         start, stop, *_ = segmentation[int(rng.integers(len(segmentation)))]
     else:

@@ -24,10 +24,10 @@ _OFTEN = {"toggle_held": 4, "change_end": 3, "change_tiling": 3, "change_passes"
 _CROSSED = 0.2  # share of changes that take a stretch from another program
 _NOISE = 0.04  # of the segmentation that supplies stretches
 _GOLDEN = (5**0.5 - 1) / 2
-_FASTER = 1e-4  # least gain, as a share of the cycles, that counts
-_IDLE = 2  # children without gain before later ones get fewer changes
+_FASTER = 1e-4  # least gain that counts, as a share of the cycles
+_IDLE = 2  # children without gain after which children get fewer changes
 _LEAST = 8  # least number of changes without gain
-_NEAR = 1.03  # limit of estimated cycles of new segments over replaced ones: hardly any beyond it wins
+_NEAR = 1.03  # largest ratio of estimated cycles of new segments to replaced ones: hardly any change beyond it wins
 
 
 def grow_children(context: SearchContext, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
@@ -59,7 +59,8 @@ def _level(context: SearchContext, number: int) -> int:
 
 
 def _grow_child(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
-    """Grow a child from a level's best program until `_patience` changes in a row gain nothing: the fastest new one, not always faster."""
+    """Grow a child from a level's best program until `_patience` changes in a row gain nothing.  The child is a new program, not always
+    faster."""
     best, idle, patience = island.best(level), 0, _patience(context, island, level)
     current, lineage = best.genome, Proposal(parents=(best.task,))
     cycles = yield from context.foreseen(current, level)

@@ -13,12 +13,13 @@ from tuner.config import TuneConfig
 
 
 class SearchLimits:
-    """moves: those that make children.  several: numbers of cores that a segment may run on.  placing: whether placement proposes.
+    """Limits of a search.  moves: moves for children.  several: numbers of cores of a segment.  placing: whether placement proposes
+    programs.
 
-    wide: whether every segment is on all cores, always.  off: values of fields that switches leave no other of.
+    wide: whether every segment is always on all cores.  off: field -> its only value, for fields that are switched off.
 
-    islands: how many there are.  order: levels, those that count most first.  at: what each level is.  granted: what each leaves.
-    less: whether some level leaves less than all.
+    islands: number of islands.  order: levels, by weight, descending.  at: `Level` of each level.  granted: grant of each level.
+    less: whether some level grants less than all.
     """
 
     def __init__(self, target_graph: TargetGraph, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
@@ -40,7 +41,7 @@ class SearchLimits:
         self.wide = several and not self.placing
 
     def permitted(self, gene: Gene) -> Gene:
-        """The gene without what a switch rules out."""
+        """Gene with all disabled fields at their `off` values."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = recut(gene, blocks=1, cores=gene.cores[: self.target_graph.images // gene.images])
         return recut(gene, **self.off) if self.off else gene

@@ -14,7 +14,7 @@ from tuner.search.table import SegmentTable
 
 
 def border_of(table: SegmentTable, requests: Sequence[Request], measurements: Sequence[Measurement]) -> NDArray[np.float64] | None:
-    """Savings, float64 [levels]: separate segments against the program, the median over a round; None without such a program.
+    """Savings, float64 [levels]: cycles of separate segments minus the program's, the median over a round; None without such a program.
 
     Only programs that fit every level, without persistent tensors, count.
     """

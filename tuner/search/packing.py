@@ -1,7 +1,7 @@
 """Genomes as columns of numbers (`tuner.log.columns`).
 
-A genome is its genes one after the other.  A gene is its numbers in their order, the places of its words, the lengths of its tuples, and
-what is in them.  What is as many bits as a segment has operators counts as a tuple of numbers.
+A genome is the sequence of its genes.  A gene is its numbers in order, the indices of its words, the lengths of its tuples, and
+their elements.  A bit mask over operators counts as a tuple of numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pack_genomes(genomes: Sequence[Genome]) -> pa.ListArray:
 
 
 def unpack_genomes(column: pa.ListArray) -> list[Genome]:
-    """All of what `pack_genomes` made."""
+    """Genomes of a column made by `pack_genomes`."""
     values = column.values.to_numpy().tolist()
     return [tuple(_genes(values, begin, end)) for begin, end in pairwise(column.offsets.to_numpy().tolist())]
 
@@ -61,7 +61,7 @@ def pack_individuals(individuals: Sequence[Individual], prefix: str = "") -> dic
 
 
 def unpack_individuals(columns: Columns, prefix: str = "") -> list[Individual]:
-    """All of what `pack_individuals` made."""
+    """Individuals of columns made by `pack_individuals`."""
     genomes = unpack_genomes(columns.arrow(f"{prefix}genome"))
     if not genomes:
         return []
@@ -75,7 +75,7 @@ def _plain(gene: Gene) -> Iterable[int]:
 
 
 def _digits(mask: int) -> tuple[int, ...]:
-    """Of a mask, or of -1, the lowest first."""
+    """Digits of a mask, or of -1, the lowest first."""
     return (mask,) if mask < 0 else tuple([mask >> shift & (1 << _BITS) - 1 for shift in range(0, mask.bit_length(), _BITS)])
 
 

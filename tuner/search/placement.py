@@ -48,7 +48,7 @@ def runs_in_sequence(genome: Genome) -> bool:
 
 @dataclass(frozen=True)
 class CutGraph:
-    """Cut with measurements of its segments at a level: for each number of cores the best gene, its cycles and the moved bytes.
+    """Cut with measurements of its segments at a level: per number of cores the best gene, its cycles, and its DDR bytes.
 
     port: bytes per cycle of DDR.  delay: cycles of a flag between cores.
     """
@@ -106,7 +106,8 @@ class Placer:
         self._known: dict[object, NDArray[np.int64] | None] = {}
 
     def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Expected cycles of a program, float64 [levels].  cycles: float64 [segments, levels], each alone.  border: of one overlap."""
+        """Expected cycles of a program, float64 [levels].  cycles: float64 [segments, levels], each alone.  border: savings of one
+        overlap."""
         wiring = segment_wiring(self.target_graph, [gene.start for gene in genome])
         moved = np.array([self.table.moved(gene) for gene in genome], np.float64)
         cores = core_masks([gene.cores for gene in genome])
@@ -118,7 +119,7 @@ class Placer:
     def pieces(self, cut: Cut, level: int, border: float) -> CutGraph | None:
         """Graph of a cut, of all operators or some consecutive ones; None for an unmeasured segment.
 
-        More cores without a gain are left out.
+        Numbers of cores without a gain are left out.
         """
         genes, times, moved = [], [], []
         for start, stop in cut:
@@ -147,10 +148,10 @@ class Placer:
         is_known: Callable[[Genome], bool] = lambda _: False,
         staged: Sequence[Genome] = (),
     ) -> list[Genome]:
-        """Placed genomes for a level, fastest first by the estimate, none that `is_known`: walks, list schedules and those `staged`; none
-        at all where even the first is not expected to gain the configured share over the segmentation on all cores.
+        """Placed genomes for a level, fastest first by the estimate, without those that `is_known`: from walks, list schedules and
+        `staged`.  None at all if the first one does not gain the configured share over the segmentation on all cores.
 
-        A program that is slower than another by more than the estimate's largest error is not worth a measurement.
+        A program slower than another by more than the estimate's largest error is not worth a measurement.
         good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
         """
         segmentations = [self.table.segmentation(level, border, width=self.cores[level])]
@@ -262,5 +263,5 @@ def _together(times: Sequence[Widths]) -> Widths:
 
 
 def _fastest(times: Widths, cores: int) -> int:
-    """Fastest number of cores for a segment, up to `cores`; the fewest of equals."""
+    """Fastest number of cores for a segment, up to `cores`; the smallest of equals."""
     return min((width for width in times if width <= cores), key=lambda width: (times[width], width))

@@ -40,7 +40,7 @@ class ChildRecord(NamedTuple):
 
 @dataclass
 class Island:
-    """Population, ordered with the best of every level first.  grown: by level."""
+    """Population, ordered with the best of every level first.  grown: level -> number of grown children."""
 
     rng: np.random.Generator
     members: list[Individual] = field(default_factory=list)

@@ -15,7 +15,7 @@ from tuner.search.population import Island
 def propose_programs(context: SearchContext, island: Island, count: int, turn: int) -> Asking[list[Genome]]:
     """Propose part of `count` unmeasured programs, in order of merit.  turn: evolving epochs before this one.
 
-    Proposals from the table alone are dealt to the islands, so that not all measure the same.
+    Proposals that depend only on the table are divided among the islands, so that no two measure the same.
     """
     taken: dict[Genome, None] = {}
 
@@ -57,7 +57,7 @@ def _by_placement(context: SearchContext, island: Island, turn: int) -> Asking[l
 def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
     """Stages of the cheapest segmentation by short segments on one core; levels and islands take turns."""
     placement, rules = context.config.placement, context.rules
-    number, remainder = divmod(turn - 1, placement.every)  # not before anything but the initial segments is measured
+    number, remainder = divmod(turn - 1, placement.every)  # not before other programs than the initial ones are measured
     if context.placer is None or not turn or remainder or number % rules.islands != context.island:
         return []
     level = rules.order[number % len(rules.order)]
@@ -73,7 +73,7 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[tup
 
     They get the persistent tensors that are expected to make them faster.
 
-    With several cores they use all of them: a segmentation of mixed widths does not include the cost of changes between them.
+    With several cores they use all of them: a segmentation of mixed widths would ignore the cost of changes between them.
     """
     rules, border = context.rules, context.known.border
     width = [granted.cores if rules.several > 1 else None for granted in rules.granted]

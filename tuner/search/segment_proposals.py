@@ -26,8 +26,8 @@ from tuner.search.population import Island
 def explore_segments(context: SearchContext, island: Island) -> Asking[None]:
     """Measure this island's part of new segments (`sharding`).
 
-    With placement, each number of cores has its own share: segments on fewer cores take longer, so in one pool they would never be among
-    the promising ones; and all cores get as much as in a search without placement.
+    With placement, each number of cores has its own share: segments on fewer cores take longer, so in a common ranking they would never be
+    among the promising ones.  All cores get as much as in a search without placement.
     """
     rules, segments = context.rules, context.config.segments
     # several cores multiply the number of segments
@@ -97,9 +97,9 @@ def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
 def _measure_best(
     context: SearchContext, rng: np.random.Generator, genes: Mapping[Gene, str], levels: Collection[int], many: int, width: int | None
 ) -> Asking[None]:
-    """Measure `many` genes: the most promising, single operators that may be faster, which make the baseline, and random ones.
+    """Measure `many` genes: the most promising ones, single operators that may improve the baseline, and random ones.
 
-    genes: as returned by `propose`.  width: see `expected_savings`.
+    genes: from `propose`.  width: see `expected_savings`.
     """
     for gene, by in genes.items():
         context.propose((gene,), Proposal(by))

@@ -119,8 +119,8 @@ def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
 def select_hopeful(context: SearchContext, genomes: list[Genome], wanted: Collection[Genome]) -> list[Genome]:
     """Wanted genomes, and those of the others that are expected to be as fast at some level.
 
-    With placement, proposals gain so much in the first epochs that changes of older programs only take measurements from later, better
-    informed epochs.
+    With placement, proposals gain so much in the first epochs that changes of older programs would only use up measurements of later,
+    better informed epochs.
     """
     first = [genome in wanted for genome in genomes]
     if not any(first):

@@ -1,4 +1,4 @@
-"""Assignment of segments to islands: every island searches new ones only in its own shard.
+"""Assignment of segments to islands: an island proposes new segments only in its own shard.
 
 Islands search near the same segmentations, and receive each other's findings an epoch late: without shards, a fifth to a seventh of their
 measurements were duplicates.  All forms of a structure belong to one island, so that its process lowers and tiles known structures.

@@ -23,7 +23,7 @@ from tuner.search.population import Individual
 
 @dataclass(frozen=True, eq=False)
 class StrategyContext:
-    """Context of an island.  rules: options permitted by the configuration.  island: of `islands`, from 0.  seed: of the run."""
+    """Context of an island.  rules: options permitted by the configuration.  island: index, below `islands`.  seed: seed of the run."""
 
     rules: SearchLimits
     island: int
@@ -47,7 +47,7 @@ class StrategyContext:
 
 
 class SearchStrategy(Protocol):
-    """Strategy of one island, for one epoch.  version: of the class, part of a run's identity."""
+    """Strategy of one island, for one epoch.  version: version of the class, part of a run's identity."""
 
     version: ClassVar[str]
 
@@ -74,7 +74,7 @@ class SearchStrategy(Protocol):
         ...
 
     def state(self) -> bytes:
-        """Return the state after an epoch: all that the next one needs beside the knowledge."""
+        """Return the state after an epoch: all that the next epoch needs besides the knowledge."""
         ...
 
 

@@ -130,7 +130,7 @@ class SegmentTable:
         return None if entry is None else (entry[0], Gene(start, stop, *entry[1]))
 
     def lean(self, start: int, stop: int, level: int, width: int) -> tuple[int, Gene] | None:
-        """Leanest segment: as `best`, but by the sum of cycles and port time of its bytes: fast while others use the port, too."""
+        """Leanest segment: as `best`, but by the sum of cycles and port time of its bytes, so fast even while others use the port."""
         entry = self._lean[level].get((self.structures.structure(start, stop), width))
         return None if entry is None else (entry[1], Gene(start, stop, *entry[2]))
 

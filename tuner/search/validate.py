@@ -1,4 +1,4 @@
-"""Whether what is asked for is there at all: kernels look up what a gene names and check nothing, so nothing else may reach them."""
+"""Validation of requests: kernels look up fields of a gene without checks, so malformed genes must not reach them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_requests(target_graph: TargetGraph, requests: Sequence[Request]) -> No
 
 
 def fault(target_graph: TargetGraph, request: Request) -> str | None:
-    """Why a request cannot be measured, whatever fits; None where it can."""
+    """Reason why a request is malformed, apart from limits of memory; None if it is well-formed."""
     genes = len(request.genome)
     if request.kind not in ("segment", "stage", "program"):
         return "expected a segment, a stage or a program"

@@ -65,7 +65,7 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Outcome of the finals.  plans: winner of each level.  baselines: as `finalists`, but separate; one for each group of equal grants."""
+    """Outcome of the finals.  plans: winner of each level.  baselines: baseline of each group of equal grants."""
 
     plans: Mapping[str, Plan]
     finalists: tuple[Finalist, ...]
@@ -106,7 +106,7 @@ class Verdict:
 
 
 def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence[str], count: int) -> list[Plan]:
-    """Best `count` measured programs of a search at each level, sorted by task digest.  log, tasks: of its run folder."""
+    """Best `count` measured programs of a search at each level, sorted by task digest.  log, tasks: rows of its run folder."""
     rows = log[(log["run"] == run) & (log["kind"] == "program") & (log["status"] == "ok")]
     chosen: set[str] = set()
     for level in levels:
@@ -133,9 +133,9 @@ def decide_finals(
 ) -> Verdict:  # fmt: skip
     """Race the contenders at all levels, which all of them fit.
 
-    measure: numbers are indices of `entered`, the baseline's comes after them.  budget: readings of each at a level; limit: of all
-    together. A finalist with a failure at any level does not win, since variants are switched between all levels.  Raises
-    `BoardFailedError` if all of them fail, or the baseline.
+    measure: reads programs; numbers are indices of `entered`, the baseline's comes after them.  budget: readings of a program at a level.
+    limit: readings of all together.  A finalist with a failure at any level does not win, since variants are switched between all levels.
+    Raises `BoardFailedError` if all of them fail, or the baseline.
     """
     placings = race(len(entered), levels, budget, measure, seen, limit)
     able = np.logical_and.reduce([sound_programs(placing.cycles) for placing in placings.values()])

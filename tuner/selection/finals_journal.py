@@ -1,8 +1,8 @@
-"""Journal of a board's readings in the finals, so that a session that goes on does not ask again.
+"""Journal of a board's readings in the finals, so that a resumed session does not repeat them.
 
-A line per turn, in the order in which a race asks for them: the same answers make the race ask the same again, up to where it was
-interrupted.  The first line says whose readings they are; of other finalists (a run that went on found better ones) it begins anew.  No
-fsync: what was handed to the kernel outlives the process.
+A line per turn, in the order of the race: with equal answers the race requests the same turns again, up to the interruption.  The first
+line names the finalists; for other finalists (a resumed run found better ones) the journal begins anew.  No fsync: data passed to the
+kernel outlive the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ VERSION = 2
 
 
 class Readings:
-    """folder: of the search's checkpoints.  plans: digests of the programs, by their numbers in a turn.  most: readings of the finals."""
+    """Journal.  folder: folder of the search's checkpoints.  plans: digests of the programs, by number in a turn.  most: readings of the
+    finals."""
 
     def __init__(self, folder: AnyPath, plans: Sequence[str], most: int | None = None) -> None:
         self.path = folder / FILE
@@ -28,7 +29,7 @@ class Readings:
         self._known = self._load()
 
     def measured(self, turns: Sequence[Turn], measure: Callable[[Sequence[Turn]], Iterator[list[int]]]) -> Iterator[list[int]]:
-        """Cycles of every turn: those that are known, then as `measure` tells them, each kept before it is told."""
+        """Cycles of every turn: recorded ones, then those from `measure`, each recorded before it is yielded."""
         recorded, self._known = self._known[: len(turns)], self._known[len(turns) :]
         yield from recorded
         asked = turns[len(recorded) :]
@@ -51,7 +52,7 @@ class Readings:
         return [json.loads(line)[2] for line in complete.splitlines()[1:]]
 
     def _write(self, data: bytes) -> None:
-        """Behind what counts, over what does not."""
+        """Write behind the valid bytes, over incomplete ones."""
         try:
             self.path.put([data], self._end)
         except OSError as error:

@@ -51,7 +51,7 @@ def perturb_machine(machine: Machine) -> tuple[Machine, ...]:
 def on_off(share_units: int, cycles: int) -> ContentionTrace:
     """Load that leaves `share_units` on average: the complete port while off, half of that share while on.
 
-    cycles: of an inference, which has `PERIODS` periods.  At a share of 1 there is no load.
+    cycles: cycles of an inference, which has `PERIODS` periods.  At a share of 1 there is no load.
     """
     on_units = max(1, share_units // 2)
     period = max(2, cycles // PERIODS)

@@ -51,8 +51,8 @@ Seen = Callable[[int, Mapping[str, int]], None]
 class Placing:
     """Outcome of a race at one level.
 
-    cycles: int64 [rounds, programs], FAILED or SKIPPED without a reading.  leaders: finalists not separated from the fastest, it first;
-    empty if all failed.  near: those of them within `TOLERANCE` of it.
+    cycles: int64 [rounds, programs], FAILED or SKIPPED without a reading.  leaders: the fastest finalist, then those not separated from it;
+    empty if all failed.  near: leaders within `TOLERANCE` of it.
     """
 
     cycles: NDArray[np.int64]
@@ -65,7 +65,7 @@ def race(
 ) -> dict[str, Placing]:
     """Race programs 0, 1, ... at every level; number `finalists`, the baseline, is read beside them until the first test.
 
-    budget: rounds, which is readings of a program at a level.  limit: readings of all of them together; enough for `ECHO` rounds.
+    budget: rounds, so readings of a program at a level.  limit: readings of all programs together; enough for `ECHO` rounds.
     A program that fails in half of its rounds at any level is out.
     """
     stops = list_looks(budget)
@@ -124,7 +124,7 @@ def score(differences: NDArray[np.float64]) -> float:
         return 0.0
     ascending = np.sort(differences)
     above, at_least = (count - np.searchsorted(ascending, -ascending, side).astype(np.int64) for side in ("right", "left"))
-    pairs = (above + at_least).sum() / 2  # ordered ones
+    pairs = (above + at_least).sum() / 2  # ordered pairs
     single = (ascending > 0).sum() + (ascending == 0).sum() / 2
     return float(((pairs + single) / 2 - count * (count + 1) / 4) / np.sqrt(count * (count + 1) * (2 * count + 1) / 24))
 
@@ -207,7 +207,7 @@ class _Contest:
             self.echoes = bool((self._rows[0] == self._rows[1]).all())
 
     def look(self, able: NDArray[np.bool_]) -> None:
-        """Eliminate programs and select those to read further.  able: bool [programs], those that run at all levels."""
+        """Eliminate programs, and select those to read further.  able: bool [programs], programs that run at all levels."""
         cycles = self.cycles
         live = [index for index in range(self.finalists) if able[index] and not (index in self._beaten and able[self._beaten[index]])]
         if not live:

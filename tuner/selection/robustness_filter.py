@@ -32,7 +32,7 @@ class DisplacedVariant(NamedTuple):
 
 
 class SettledVariants(NamedTuple):
-    """Choice of programs.  serves: shipped program of each level.  displaced: replaced ones, by level."""
+    """Choice of programs.  serves: level -> shipped program.  displaced: level -> replaced program."""
 
     serves: Serves
     displaced: tuple[DisplacedVariant, ...]
@@ -41,8 +41,8 @@ class SettledVariants(NamedTuple):
 def settle_variants(serves: Serves, times: Floats, limit: int, insure: float = TOLERANCE) -> SettledVariants:
     """Guard against programs that are fast only by the description: choose among programs that cost at most `insure` more.
 
-    serves: choice by the description; it stays where its worst loss is within `TOLERANCE`.  Otherwise the program with the least sum of
-    cost and worst loss ships, so insurance never costs more than it saves in the worst case.  limit: of shipped programs.
+    serves: choice by the description; it stays if its worst loss is within `TOLERANCE`.  Otherwise the program with the least sum of
+    cost and worst loss ships, so insurance never costs more than it saves in the worst case.  limit: most shipped programs.
     """
     current, displaced = list(serves), list[DisplacedVariant]()
     for level, program in enumerate(serves):

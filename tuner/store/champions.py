@@ -2,8 +2,8 @@
 
     STORE/<machine>-<conditions>/<computation>-<digest>.champions    JSON, named by a digest of its bytes, never touched again
 
-A computation is a unit without its weights' values (`tuner.farm.store_client.Scopes.whole`): a model that was trained again is the same
-one.
+A computation is a target graph without the values of its weights (`tuner.farm.store_client.Scopes.whole`): a retrained model has the same
+computation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 26
 
 
 class Champion(BaseModel):
-    """Of a level.  cycles: by level, of those that it fits."""
+    """Champion of a level.  cycles: level -> cycles, for levels that it fits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     plan: Plan
@@ -33,8 +33,9 @@ class Champion(BaseModel):
 
 
 class StoredChampions(BaseModel):
-    """Of one search.  model_digest: of the file that was searched.  programs, readings: that the search measured.  of: by level.
-    robust: the program that loses least at the level where it loses most."""
+    """Champions of one search.  model_digest: digest of the searched file.  programs, readings: measured by the search.  of: level ->
+    champion.
+    robust: the program with the smallest largest loss over the levels."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     version: Literal[1] = 1
@@ -54,7 +55,7 @@ def put_champions(folder: AnyPath, computation: int, champions: StoredChampions)
 
 
 def read_champions(folder: AnyPath, computation: int) -> Iterator[tuple[str, StoredChampions]]:
-    """By name; what is damaged is left out.  Raises `BadInputError` where the folder cannot be read."""
+    """Champions by name; damaged files are left out.  Raises `BadInputError` if the folder is not readable."""
     try:
         paths = sorted(folder.glob(f"{computation:016x}-*{SUFFIX}"), key=str)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""A store: packs (`tuner.store.packs`) in a folder, or behind a URL, that any number of runs read and add to.
+"""Store: packs (`tuner.store.packs`) in a folder or behind a URL, which any number of runs read and extend.
 
     STORE/<machine>-<conditions>/<digest>.parquet    a pack
     STORE/<machine>-<conditions>/<computation>-<digest>.champions    see `tuner.store.champions`
-    STORE/<machine>-<conditions>/<digest>.dropped    beside a pack that is not right, as a second measurement showed: nobody reads it
+    STORE/<machine>-<conditions>/<digest>.dropped    marks a wrong pack, found by a second measurement: it is not read any more
 
-A pack appears whole under its name and is never touched again, and a name belongs to its bytes.  So writers need no lock, a writer that is
-killed leaves at most a hidden file, and what is half written or changed has a wrong name.  Only `Collected`, `tilefarm store gc`, deletes.
+A pack appears complete under its name and never changes; its name is a digest of its bytes.  So writers need no lock, a killed writer
+leaves at most a hidden file, and incomplete or changed files have a wrong name.  Only `Collected`, `tilefarm store gc`, deletes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, dec
 PACK_BYTES = 1 << 20  # at least, but for the last of a run
 DROPPED = ".dropped"
 STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), **flat(*BOARD), packs=pa.string())
-"""What is told of a store to whoever measures: of each task two words of its digest, ascending, the values at every level, the place of its
-pack among `packs` (names), and the board."""
+"""Stored results for a measurer: per task two words of its digest, ascending, its values at every level, the index of its
+pack in `packs` (names), and the board."""
 
 State = Literal["used", "champions", "dropped", "damaged", "half written", "other simulator", "other version"]
 
 
 class Entry(NamedTuple):
-    """A file of a store.  tasks: of a pack that could be read.  why: it is damaged; of champions, whose they are."""
+    """File of a store.  tasks: number of tasks, of a readable pack.  why: damage; for champions, their owner."""
 
     name: str
     state: State
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 
 class KnownTasks(NamedTuple):
-    """Of the tasks that a search can meet: columns of `STORED`, and their `keys`.  damaged: packs that were left out."""
+    """Stored results of the tasks that a search can meet: columns of `STORED`, and their `keys`.  damaged: packs that were left out."""
 
     packed: bytes
     keys: frozenset[bytes]
@@ -56,7 +56,7 @@ class KnownTasks(NamedTuple):
 
 
 def whose_line(whose: Mapping[str, str]) -> str:
-    """For a person."""
+    """Line about the owner of a pack."""
     model, tag = whose.get("model"), whose.get("tag")
     return f"run {whose.get('run', '?')}{f' of {model}' if model else ''}{f' ({tag})' if tag else ''}"
 
@@ -66,7 +66,7 @@ class PackStore:
 
     def __init__(self, root: AnyPath, conditions: Conditions) -> None:
         self.root, self.conditions, self.folder = root, conditions, root / conditions.folder
-        self.whose: dict[str, str] = {}  # of packs that were read, by name: lines for a person
+        self.whose: dict[str, str] = {}  # name of a pack -> line about its owner
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._names = {path.name for path in self.folder.glob("*")}  # where there are no folders, it is there when a pack is
@@ -76,7 +76,8 @@ class PackStore:
             raise BadInputError(f"--store {error}") from None
 
     def find_tasks(self, scopes: NDArray[np.uint64]) -> KnownTasks:
-        """Results of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
+        """Results of tasks in these scopes.  Tasks on which packs disagree are left out: without differing boards, one of the packs is
+        wrong."""
         parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
         for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):
             if name + DROPPED in self._names:
@@ -123,7 +124,7 @@ class PackStore:
         put_atomically(self.folder / f"{pack_name(data)}{SUFFIX}", [data])
 
     def drop(self, name: str, why: str) -> None:
-        """Nobody reads the pack of this name any more.  Raises OSError."""
+        """Mark a pack as dropped, so that no run reads it.  Raises OSError."""
         put_atomically(self.folder / f"{name}{DROPPED}", [f"{why}\n".encode()])
 
 
@@ -164,9 +165,9 @@ def _entry(folder: str, path: AnyPath, dropped: bool) -> Entry:
 
 
 def collect(root: AnyPath, now_us: int, say: Callable[[str], None]) -> int:
-    """Delete what no run of this version reads, and join small packs into larger ones; returns the bytes that are free now.
+    """Delete files that no run of this version reads, and join small packs into larger ones; returns the freed bytes.
 
-    What is half written is deleted when it is a day old: somebody may be writing it.  say: takes a line for each file that is deleted.
+    Incomplete files are deleted after a day, because a run may still write them.  say: prints a line for each deleted file.
     Raises `BadInputError`.
     """
     freed, small = 0, dict[str, list[Entry]]()

@@ -1,17 +1,16 @@
-"""A pack: what one run measured, as an immutable file named by a digest of its bytes.
+"""Pack: measurements of one run, as an immutable file named by a digest of its bytes.
 
 Parquet with a row for each task and level, the levels of a task one after the other:
 
 | column              | type           | meaning                                                                          |
 |---------------------|----------------|----------------------------------------------------------------------------------|
-| `scope`             | 8 bytes        | where the task can be met: `Scopes`                                              |
-| `task`              | 16 bytes       | its digest, as in the log                                                        |
+| `scope`             | 8 bytes        | scope in which the task can be met: `Scopes`                                     |
+| `task`              | 16 bytes       | digest of the task, as in the log                                                |
 | `level`             | text           | contention level                                                                 |
-| `board`, `firmware` | text, or null  | what a runner said of the board; null for the simulator                          |
-| `RESULTS`           | int64          | what the log has of it, zeros at a level that does not grant what the task needs |
+| `board`, `firmware` | text, or null  | identity of the board; null for the simulator                                    |
+| `RESULTS`           | int64          | results as in the log, zeros at a level that does not grant what the task needs  |
 
-The footer says under which conditions that was measured, and whose it is.  What may be read is a matter of whoever lists packs
-(`tuner.store.pack_store`).
+The footer has the conditions of the measurements and the owner.  The reader decides which packs it uses (`tuner.store.pack_store`).
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions under which one measurement of a task stands for another.
+    """Conditions under which a measurement of a task may replace another.
 
-    runner: that measured; repeats: readings of a task at a level.  machine_digest: over its levels, too.
+    runner: name of the runner.  repeats: readings of a task at a level.  machine_digest: digest of the machine with its levels.
     """
 
     machine: str
@@ -87,7 +86,7 @@ class Measured(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """whose: facts about the run that measured, for a person."""
+    """Pack.  whose: facts about the run that measured, for messages."""
 
     conditions: Conditions
     whose: Mapping[str, str]
@@ -141,7 +140,7 @@ def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Mea
 
 
 def decoded_pack(data: memoryview | bytes, name: str) -> Pack:
-    """Rows that no measurement gives are left out.  name: that its file has, without suffix.  Raises `PackError`."""
+    """Decode a pack; impossible rows are left out.  name: file name without suffix.  Raises `PackError`."""
     if len(data) > MOST_BYTES:
         raise PackError(f"{len(data):,} bytes, expected {MOST_BYTES:,} at most")
     if hashlib.sha256(data).hexdigest()[:32] != name:
@@ -178,5 +177,5 @@ def _measured(table: pa.Table, conditions: Conditions) -> Measured:
 
     values = rows.values()
     measured = Measured(fixed("scope")[:, 0], fixed("task"), values, rows.boards())
-    fits = np.any(values, axis=2)  # not where a level does not grant what it needs
+    fits = np.any(values, axis=2)  # not at a level with too small a grant
     return measured.of(np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1))

@@ -24,7 +24,8 @@ RUNGS = 3  # a trial may stop at this many counts before the last; each costs ev
 
 @dataclass(frozen=True)
 class CellCurve:
-    """Curve of one search.  levels: level -> value at every count so far, 0 before the first program.  cpu_s: of the last session."""
+    """Curve of one search.  levels: level -> value at every count so far, 0 before the first program.  cpu_s: CPU time of the last
+    session."""
 
     levels: Mapping[str, list[float]]
     cpu_s: float

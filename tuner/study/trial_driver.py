@@ -42,7 +42,7 @@ class RunCell(Protocol):
 
 
 class TrialRun(NamedTuple):
-    """Unit of work: one trial on one network with one seed, up to the last of `counts`.  folder: of this search alone."""
+    """Unit of work: one trial on one network with one seed, up to the last of `counts`.  folder: folder of this search only."""
 
     model: str
     machine: str

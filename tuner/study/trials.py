@@ -29,8 +29,8 @@ Params = dict[str, int | float | str]
 class Record:
     """Trial as stored in its batch file.
 
-    curve: mean over searches at every count reached; cells: of each search, by network and seed, level -> curve.
-    value: the area under the curve; None: failed, or stopped by the pruner.  cpu_s: of all its searches.
+    curve: mean over searches at every count reached.  cells: network and seed -> level -> curve of the search.
+    value: area under the curve; None: failed, or stopped by the pruner.  cpu_s: CPU time of all its searches.
     """
 
     number: int

@@ -20,7 +20,7 @@ SEED = 3
 
 
 class CostModelContract:
-    """To derive from.  model: the class that is tried.  settings: `a.b=c` texts over the default configuration.  machine: any."""
+    """Base class of a test.  model: tested class.  settings: `a.b=c` texts over the default configuration.  machine: any."""
 
     model: ClassVar[type[CostModel]]
     settings: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class CostModelContract:
         assert not is_pickle(self.once.save()), "saved a pickle, which runs what whoever wrote the file likes"
 
     def test_every_row_has_cycles_of_its_own(self) -> None:
-        """Finite, above 0, and the same whatever else is asked for beside it."""
+        """Predictions are finite, above 0, and independent of the other rows."""
         features = self.rows.features
         cycles = self.predicted(features)
         assert cycles.shape == (len(features),), f"cycles of shape {cycles.shape} for features of shape {features.shape}"
@@ -82,7 +82,7 @@ class CostModelContract:
         assert pairs > 0.5, f"{pairs:.1%} of pairs in order, no better than a coin"
 
     def test_it_goes_through_the_gate(self) -> None:
-        """As a run does it: a judge that has not seen what is held out, metrics, and bytes that come back."""
+        """Training as in a run: a judge that has not seen the held-out rows, metrics, and bytes that are read back."""
         rows = self.rows
         trained = train_with_judge(self.model, rows, SEED, load_config(None, self.settings).model)
         assert trained.trained_rows == len(rows.cycles)

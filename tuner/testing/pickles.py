@@ -1,4 +1,4 @@
-"""Whether bytes that come back from files would run code."""
+"""Detection of pickles: bytes that could run code when loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickletools
 
 
 def is_pickle(data: bytes) -> bool:
-    """Whether `pickle.loads` would take it."""
+    """Whether `pickle.loads` would load the bytes."""
     try:
         return [op.name for op, _, _ in pickletools.genops(data)][-1:] == ["STOP"]
     except ValueError:

@@ -10,7 +10,7 @@ from tuner.testing.samples import sample_programs
 
 
 class RunnerContract:
-    """To derive from.  machine: a preset's name or a YAML file, of what the runner runs on.  tries: of a reading that fails."""
+    """Base class of a test.  machine: preset or YAML file of the runner's hardware.  tries: tries of a failed reading."""
 
     machine = "edge"
     tries = 3
@@ -33,7 +33,7 @@ class RunnerContract:
             assert not isinstance(cycles, Reading), f"a {program.kind} of {len(program.container)} bytes: {cycles}"
 
     def test_a_reading_is_one_of_its_own(self) -> None:
-        """Not only what `Bench` makes of it: a status with cycles, or without and with a reason."""
+        """The runner itself returns a reading (not only `Bench`): a status with cycles, or without cycles and with a reason."""
         level = next(iter(load_machine(self.machine).contention))
         reading = self.bench.measure(self.programs[-1], level)
         assert isinstance(reading, Reading), f"answered {reading!r}, expected a Reading"

@@ -40,7 +40,7 @@ def sample_model() -> ModelProto:
 
 @lru_cache(maxsize=2)
 def sample_unit(machine: str) -> Packed:
-    """With the values of its weights."""
+    """Target graph with its weights."""
     return load(sample_model(), machine=machine).packed[0]
 
 
@@ -65,7 +65,7 @@ def sample_programs(machine: str) -> list[Encoded]:
 
 
 def singles(machine: str) -> Genome:
-    """Every operator alone."""
+    """Segments of every single operator."""
     genome = single_operators(sample_unit(machine).target_graph)
     assert isinstance(genome, tuple), "the sample fits every machine that operators of 24 rows fit"
     return genome

@@ -1,4 +1,4 @@
-"""A search as a farm runs it, in one process: job runners whose jobs end in any order, and sessions that go on where one stopped."""
+"""Search as in a farm, in one process: several job runners whose jobs end in any order, and resumed sessions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tuner.platform.real import REAL
 from tuner.runs.folder import SearchFolder
 from tuner.tune_request import TuneRequest
 
-VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]  # columns of the log that say when, where and by whom
+VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]  # columns of the log with time, place and worker
 
 
 class ShuffledJobs:
-    """`Jobs` of so many job runners.  Whose turn it is, and which of them runs a job, is drawn from a seed."""
+    """`Jobs` with several job runners.  The seed decides which job runs next, and on which of them."""
 
     def __init__(self, spec: SearchSpec, workers: int, seed: int) -> None:
         self.workers, self._random = workers, Random(seed)
@@ -64,7 +64,8 @@ class ShuffledJobs:
 
 
 def searched(spec: SearchSpec, folder: LocalPath, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
-    """The log of a search, without what may differ between equal ones; folder: empty, or of an earlier session of the same search."""
+    """Log of a search without columns that may differ between equal searches.  folder: empty, or with an earlier session of the same
+    search."""
     place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=(folder / "checkpoint").is_dir())
     for subfolder in (place.models, place.checkpoint):
         if not subfolder.is_dir():

@@ -45,9 +45,9 @@ class Asked(NamedTuple):
 
 
 class StrategyContract:
-    """To derive from.  strategy: the class that is tried.  settings: `a.b=c` texts over the default configuration.  machine: any.
+    """Base class of a test.  strategy: tested class.  settings: `a.b=c` texts over the default configuration.  machine: any.
 
-    candidates: programs of the searches that are compared.
+    candidates: programs of the compared searches.
     """
 
     strategy: ClassVar[type[SearchStrategy]]
@@ -148,7 +148,7 @@ class StrategyContract:
         assert programs, f"no program in {EPOCHS - 1} epochs of {self.config.islands} islands, which is all that a search is for"
 
     def test_any_number_of_job_runners_gives_the_same_search(self) -> None:
-        """As one that runs job by job in their order: 2 and 4, whose jobs end in another."""
+        """Searches with 2 and 4 job runners, whose jobs end in another order, equal one with a single job runner."""
         for workers, seed in ((2, 1), (4, 2)):
             rows = self.searched(self.candidates, workers=workers, seed=seed)
             assert rows.equals(self.serial), f"{workers} job runners, order {seed}: the log is another one"

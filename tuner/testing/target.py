@@ -19,7 +19,7 @@ _CYCLES = RESULTS.index("cycles")
 
 
 class TargetContract:
-    """To derive from.  machine: a preset's name or a YAML file, of what the target times."""
+    """Base class of a test.  machine: preset or YAML file of the machine that the target times."""
 
     machine = "edge"
 
@@ -37,12 +37,12 @@ class TargetContract:
 
     @cached_property
     def segments(self) -> list[tuple[SegmentPlan, int]]:
-        """Every operator alone, with its place."""
+        """Every single operator as a segment, with its index."""
         plans = [(decode(self.target_graph, gene), gene.start) for gene in singles(self.machine)]
         return [(plan, start) for plan, start in plans if plan is not None]
 
     def times(self, target: Target) -> list[NDArray[np.int64]]:
-        """Of every segment, of a stage of two, and of the program."""
+        """Times of every segment, of a stage of two, and of the program."""
         program = plan_of(self.target_graph, [plan for plan, _ in self.segments])
         asked: list[Timed] = [target.alone(plan, start) for plan, start in self.segments]
         asked += [target.stage(self.segments[1:3]), target.program(program)]
@@ -65,7 +65,7 @@ class TargetContract:
             assert (np.diff(cycles) >= 0).all(), f"{cycles.tolist()} cycles at falling shares"
 
     def test_the_same_plan_takes_the_same_time(self) -> None:
-        """Again, of another target, and whatever was done with the arrays: they are the caller's."""
+        """Times are equal in a repetition and with a second target, even if the caller changes the arrays, which it owns."""
         target = self.target(self.target_graph, self.levels)
         first = self.times(target)
         copies = [values.copy() for values in first]

@@ -26,7 +26,7 @@ from tuner.verify.values import Values, compare_values
 class LevelCheck:
     """Check of one level of a compiled file.
 
-    table_cycles, cycles: of the file and of the simulator, at every level; None where the program does not fit.
+    table_cycles, cycles: by the file's table and by the simulator, at every level; None if the program does not fit.
     bound_cycles: lower bound at the variant's own level.
     """
 

@@ -35,14 +35,14 @@ class NodeValues:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether the node makes int8, uint8 or int32, or reads 8-bit integers."""
+        """Whether the node outputs int8, uint8 or int32, or reads 8-bit integers."""
         read = any(value is not None and value.dtype in (np.int8, np.uint8) for value in self.inputs)
         return read or any(value.dtype in (np.int8, np.uint8) for value in self.outputs)
 
 
 @dataclass(frozen=True, eq=False)
 class Integers:
-    """Integer tensors of a run.  nodes: in the order of the optimised graph.  outputs: of the model, by name."""
+    """Integer tensors of a run.  nodes: in the order of the optimised graph.  outputs: outputs of the model, by name."""
 
     nodes: tuple[NodeValues, ...]
     outputs: Mapping[str, Array]
@@ -50,7 +50,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class Difference:
-    """Comparison of one operator.  differing: of `count` output values; None without a formula."""
+    """Comparison of one operator.  differing: number of different values among `count`; None without a formula."""
 
     name: str
     kind: str

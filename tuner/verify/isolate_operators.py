@@ -1,7 +1,7 @@
-"""Isolation of a quantised model's integer operators: a model where each reads given inputs, and nothing of another.
+"""Isolation of the integer operators of a quantised model: in the resulting model each reads given inputs instead of another's result.
 
-On the NPU heads are channels, laid out by the operator before; the host uses separate axes.  So an operator is isolated with the views
-before it, and an operator on separate heads reads and writes heads and channels in one axis.
+On the NPU heads are channels, laid out by the previous operator; the host uses separate axes.  So an operator is isolated together with the
+views before it, and an operator on separate heads reads and writes heads and channels in one axis.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
 
 
 def isolate_operators(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> IsolatedOperators:
-    """Isolate the integer operators among the nodes `inside` with inputs and outputs in `values`; each reads those from outside."""
+    """Isolate the integer operators among the nodes `inside` that have inputs and outputs in `values`; each reads its inputs from
+    outside."""
     inside, groups = set(inside), fuse_groups(model)
     constants = {item.name for item in groups.model.graph.initializer}  # with tables of groups
     builder = _Builder(model, groups, constants, values)

@@ -72,8 +72,8 @@ class Agreement:
 class QuantisedCheck:
     """Check of a quantised model beyond its outputs.
 
-    unfused, through: steps off onnxruntime without groups -> count of integers: for every operator on the same integers, and from the
-    model's inputs on.  stock: values of the model's outputs that differ from onnxruntime with default options, and all values.
+    unfused, through: steps off onnxruntime without groups -> number of integers: for each operator alone on the same integers, and through
+    the model from its inputs on.  stock: number of output values that differ from onnxruntime with default options, and of all values.
     """
 
     operators: OperatorCheck
@@ -98,7 +98,7 @@ class QuantisedCheck:
 
 
 def check_quantised(expected: IntegerReference, outputs: Mapping[str, Array], machine: Machine, dtype: DataType) -> QuantisedCheck:
-    """Check a quantised model.  outputs: of the compiled model.  Raises as `compiler.frontend.onnx_io.load`."""
+    """Check a quantised model.  outputs: outputs of the compiled model.  Raises as `compiler.frontend.onnx_io.load` does."""
     report = expected.answer
     return QuantisedCheck(
         check_operators(expected, machine, dtype),
@@ -173,7 +173,7 @@ def _packed(model: ModelProto, data: ExternalData, machine: Machine, dtype: Data
 
 
 def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
-    """Model without the groups of refused nodes; None where nothing is removed, or nothing remains."""
+    """Model without the groups of refused nodes; None if nothing is removed, or nothing remains."""
     removed = {i for members in fuse_groups(model).members if not members.isdisjoint(refused) for i in members}
     nodes = [node for i, node in enumerate(model.graph.node) if i not in removed]
     if not removed or not nodes:

@@ -11,7 +11,7 @@ from simulator.onnx_container import read_file
 
 
 def port_faults(path: Path) -> tuple[str, ...]:
-    """Port faults, a line each; () if a container alone, or a bundle, behaves as the file.  Raises as `read_compiled`."""
+    """Port faults, a line each; () if a container alone, or a bundle, behaves as the file.  Raises as `read_compiled` does."""
     return tuple(_faults(path))
 
 

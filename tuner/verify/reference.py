@@ -61,13 +61,12 @@ class StoredTensors(NamedTuple):
 class ReferenceValues:
     """Values of onnxruntime by name, float32 for a float16 model: the model's outputs, inputs and outputs of the pieces.
 
-    rounded: samples of the outputs of model and pieces with rounded weights and stored tensors, each piece reading its inputs from
-    `values`;
-    () where the NPU computes in float32.
+    rounded: samples of the outputs of model and subgraphs with rounded weights and stored tensors; each subgraph reads its inputs from
+    `values`.  () if the NPU computes in float32.
     logits_scale: for the output of a Softmax, max|input of the Softmax|.
     stepped: outputs that are discontinuous in values of the NPU (an index, a comparison, a selection).
-    exact, steps: of a quantised model, see `reference_integers.FloatBorders`; empty for others.
-    whose: source of the values, for people.  frames: of the model in a run, in order along the first axis of every value.
+    exact, steps: for a quantised model, see `reference_integers.FloatBorders`; else empty.
+    whose: source of the values, for messages.  frames: frames of the model in a run, in order along the first axis of every value.
     """
 
     values: Mapping[str, Array]

@@ -128,7 +128,7 @@ def collect_integers(
     outputs = {item.name: values[item.name] for item in fused.graph.output}
     isolated = isolate_operators(model, inside, types, values)
     npu_names = sorted(name for name in wanted if types.get(name) in INTEGERS_ON_NPU)
-    # without groups the operators compute in float: the distance of each alone, and of all in a row
+    # without groups the operators compute in float: distance of each alone, and of all in sequence
     unfused = read_tensors(exact_model(isolated.model, group=False), isolated.given, isolated.kinds)
     through = read_tensors(exact_model(model, group=False), feeds, npu_names)
     stock = _stock(model, feeds)

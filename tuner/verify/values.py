@@ -29,19 +29,20 @@ from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
 from tuner.verify.reference import Array, ReferenceValues, count_differing
 
-FACTOR = 4.0  # times the effect of rounding alone
+FACTOR = 4.0  # largest error, as a multiple of the effect of rounding
 FLOOR = 4 * 2.0**-11  # for luck in rounding: storing the output itself may move it by 2^-11
-MOST = 0.1  # upper limit: beyond it a correct network looks like a wrong one
+MOST = 0.1  # upper limit of accepted errors: beyond it a correct network looks like a wrong one
 FLOAT32 = 1e-4  # float32 differs from onnxruntime by the order of its sums
 _A_STEP = 1.01  # float16 stores a step with an error
 
 
 @dataclass(frozen=True)
 class TensorComparison:
-    """Comparison of a tensor.  error: max|out - ref| / max|ref|.  rounding: of rounded references, None without rounding to float16.
+    """Comparison of a tensor.  error: max|out - ref| / max|ref|.  rounding: the same for rounded references; None without rounding to
+    float16.
 
-    exact: whether no value may differ.  step: of its integers, by the same measure; 0 if not quantised.  differing: of `count`.
-    quantised: of a quantised model, where rounding moves integers, and these later ones.  whose: the reference.
+    exact: whether no value may differ.  step: one step of its integers, in the unit of `error`; 0 if not quantised.  differing: number of
+    different values among `count`.  quantised: whether rounding in a quantised model may change its integers.  whose: the reference.
     shapes: of the tensor and the reference, if different; then no value is compared.
     """
 
@@ -86,7 +87,7 @@ class TensorComparison:
 
 @dataclass(frozen=True)
 class CountedOutput:
-    """Discontinuous output.  equal: of `count` values; None if the shape differs from `shape`, onnxruntime's."""
+    """Discontinuous output.  equal: number of equal values among `count`; None if the shape differs from `shape`, onnxruntime's."""
 
     equal: int | None
     count: int
@@ -100,9 +101,9 @@ class CountedOutput:
 
 @dataclass(frozen=True)
 class Values:
-    """Values of one level.  outputs: of the NPU and of the host behind it.  Every name is in `compared` or in `counted`.
+    """Values of one level.  outputs: of the NPU and of the host nodes after it.  Every name is in `compared` or in `counted`.
 
-    beyond: for non-finite values, the first tensor outside the data type, if any.
+    beyond: if values are not finite, the first tensor outside the range of the data type, if any.
     """
 
     outputs: Mapping[str, Array]
@@ -113,7 +114,7 @@ class Values:
 
     @property
     def worst(self) -> TensorComparison:
-        """Comparison furthest beyond its limit, or nearest to it; non-finite ones first."""
+        """Comparison with the largest ratio of error to limit; non-finite errors first."""
         return max(self.compared.values(), key=_beyond)
 
     @property

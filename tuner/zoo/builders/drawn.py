@@ -1,14 +1,14 @@
 """Random network drawn from a seed: training data for a cost model of any network.
 
-Blocks of the kinds that networks are made of, each with widths of its own, one after the other:
+The network is a sequence of blocks of these kinds, each with random widths:
 
-| kind         | is                                                                                         |
+| kind         | block                                                                                      |
 |--------------|--------------------------------------------------------------------------------------------|
 | chain        | one to three convolutions of 1x1 to 5x5 (or 1x7 and 7x1), with ReLU                          |
-| residual     | a bottleneck or two convolutions of 3x3, added to what came in (He et al. 2016)              |
-| dense        | two to four layers that read all before them (Huang et al. 2017)                             |
+| residual     | a bottleneck or two convolutions of 3x3, added to the block's input (He et al. 2016)         |
+| dense        | two to four layers that read all earlier ones of the block (Huang et al. 2017)               |
 | inverted     | wider, depthwise, narrower, with ReLU6 or SiLU (Sandler et al. 2018; Tan and Le 2019)         |
-| branches     | three ways side by side, one of them a pooling (Szegedy et al. 2015)                         |
+| branches     | three parallel branches, one of them a pooling (Szegedy et al. 2015)                         |
 | attention    | self-attention and an MLP over the pixels as tokens, each added (Dosovitskiy et al. 2021)     |
 """
 
@@ -28,7 +28,7 @@ LEAST_SIZE = 7  # of a feature map
 
 
 def drawn(seed: int = 0, size: int = 112, blocks: int = 8, widest: int = 512, classes: int = 100) -> ModelProto:
-    """Draw a network.  size: of the image.  blocks: of the kinds above.  widest: limit of a convolution's channels."""
+    """Draw a network.  size: pixels per side of the image.  blocks: number of blocks.  widest: most channels of a convolution."""
     rng, net = np.random.default_rng(seed), Net(f"drawn{seed}")
     x = net.relu(net.conv(net.input("image", (1, 3, size, size)), _width(rng, 16, min(64, widest)), int(rng.choice([3, 5])), 2))
     kinds = list(_KINDS)

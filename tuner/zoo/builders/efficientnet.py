@@ -13,7 +13,7 @@ SQUEEZE = 4  # channels of a block's input to one of its squeeze
 
 
 def efficientnet_b0(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """Build the network.  size: of the image.  width: factor on all channels."""
+    """Build the network.  size: pixels per side of the image.  width: factor on all channels."""
     net = Net("efficientnet_b0")
     x = layer(net, net.input("image", (1, 3, size, size)), scale_channels(32, width), 3, 2, 1, net.silu)
     for expansion, kernel, channels, repeats, first in B0:

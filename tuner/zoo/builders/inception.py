@@ -48,7 +48,7 @@ class _Blocks:
 
 
 def inception_v3(size: int = 299, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """Build the network.  size: of the image, at least 75.  width: factor on all channels."""
+    """Build the network.  size: pixels per side of the image, at least 75.  width: factor on all channels."""
     net = Net("inception_v3")
     blocks = _Blocks(net, width)
     conv = blocks.conv

@@ -27,7 +27,7 @@ def layer(net: Net, tensor: Tensor, channels: int, kernel: int, stride: int, gro
 
 
 def mobilenet_v1(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """Build the network.  size: of the image.  width: factor on all channels."""
+    """Build the network.  size: pixels per side of the image.  width: factor on all channels."""
     net = Net("mobilenet_v1")
     x = layer(net, net.input("image", (1, 3, size, size)), scale_channels(32, width), 3, 2, 1, net.relu)
     for channels, stride in V1:
@@ -37,7 +37,7 @@ def mobilenet_v1(size: int = 224, width: float = 1.0, classes: int = 1000) -> Mo
 
 
 def mobilenet_v2(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """Build the network.  size: of the image.  width: factor on all channels (the last layer's 1280 only grow)."""
+    """Build the network.  size: pixels per side of the image.  width: factor on all channels (the last layer's 1280 only grow)."""
     net = Net("mobilenet_v2")
     x = layer(net, net.input("image", (1, 3, size, size)), scale_channels(32, width), 3, 2, 1, net.relu6)
     for expansion, channels, repeats, first in V2:

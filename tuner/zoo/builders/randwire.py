@@ -15,7 +15,7 @@ NEIGHBOURS, REWIRED = 4, 0.75
 
 
 def randwire(size: int = 224, nodes: int = 32, channels: int = 78, classes: int = 1000, graph: int = 0) -> ModelProto:
-    """Build the network.  size: of the image.  nodes: of a stage, at least 6.  channels: C of the paper.  graph: seed of the wiring."""
+    """Build the network.  size: pixels per side.  nodes: per stage, at least 6.  channels: C of the paper.  graph: seed of the wiring."""
     net = Net("randwire")
     rng = np.random.default_rng(graph)
     x = net.batch_norm(net.conv(net.input("image", (1, 3, size, size)), channels // 2, 3, 2))

@@ -11,12 +11,12 @@ EXPANSION = 4  # output channels of a block over its inner channels
 
 
 def resnet50(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """Build the network.  size: of the image.  width: factor on all channels."""
+    """Build the network.  size: pixels per side of the image.  width: factor on all channels."""
     return _resnet("resnet50", (3, 4, 6, 3), size, width, classes)
 
 
 def resnet101(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
-    """Build the network.  size: of the image.  width: factor on all channels."""
+    """Build the network.  size: pixels per side of the image.  width: factor on all channels."""
     return _resnet("resnet101", (3, 4, 23, 3), size, width, classes)
 
 

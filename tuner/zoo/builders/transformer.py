@@ -13,7 +13,7 @@ from tuner.zoo.builders.net import Net, Tensor
 
 
 def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12, class_token: int = 1, classes: int = 1000) -> ModelProto:
-    """Build the network.  size: of the image, a multiple of 16.  class_token: 0 takes the mean over the patches in its place."""
+    """Build the network.  size: pixels per side of the image, a multiple of 16.  class_token: 0: the mean over the patches instead."""
     net = Net("vit_b16")
     patches = net.conv(net.input("image", (1, 3, size, size)), width, 16, 16, 0, bias=True)
     tokens = (size // 16) ** 2
