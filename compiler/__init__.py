@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CompiledModel", "Plan", "compile", "load"]
 
-if not TYPE_CHECKING:  # else any name would do
+if not TYPE_CHECKING:  # hidden from type checkers, for which any name would then exist
     __getattr__ = lazy_attributes(
         __name__,
         {"CompiledModel": "compiler.api", "Plan": "compiler.plan.plan", "compile": "compiler.api", "load": "compiler.api"},

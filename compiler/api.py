@@ -32,7 +32,7 @@ class CompiledModel:
         return tuple(self.measured)
 
     def plan(self, level: str) -> Plan:
-        """Plan of a level.  Raises `BadInputError` where there is none of that name."""
+        """Plan of a level.  Raises `BadInputError` for an unknown level."""
         return self._of(level).plan
 
     def cycles(self, level: str) -> int:
@@ -44,7 +44,7 @@ class CompiledModel:
         return Pace.of(self.cycles(level), self.opened.frames, self.opened.machine.clock_hz)
 
     def save(self, path: str | os.PathLike[str], style: Style = "function") -> None:
-        """Write the compiled ONNX file, whole or not at all.  Raises `BadInputError`, `UnsupportedError`."""
+        """Write the compiled ONNX file atomically.  Raises `BadInputError`, `UnsupportedError`."""
         out = Path(path)
         check_out(out, [self.opened.source.model])
         package(self.opened, containers_of(self.opened, self.measured), out, style)

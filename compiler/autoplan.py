@@ -30,8 +30,8 @@ from compiler.target.target_graph import TargetGraph
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
 
-Alike = Callable[[Gene], Hashable]  # equal of segments that are equal but for their places
-_BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
+Alike = Callable[[Gene], Hashable]  # equal for segments that differ only in their positions
+_BEGUN = 16  # operators: longest beginning of a first segment that is tried in blocks
 
 
 def quick_plans(
@@ -218,7 +218,7 @@ def _begun_in_blocks(target_graph: TargetGraph, program: _Timed, measured: Measu
 
 
 def _join(target_graph: TargetGraph, one: Gene, following: Gene) -> Gene | None:
-    """Two neighbours as one gene, with the tilings that they have; None where that is none, or does not fit."""
+    """Join two neighbours into one gene, with the tilings that they have; None if they cannot be joined, or the gene does not fit."""
     plans = [decode(target_graph, gene) for gene in (one, following)]
     unsplit = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, following))
     alike = unsplit and (one.cores, one.images) == (following.cores, following.images)

@@ -1,11 +1,10 @@
 """Compiled ONNX file from a model and plans.  No search here: the same inputs give the same bytes every time.
 
-spec = ModelSpec(Path("model.onnx"), load_machine("edge"), DataType.float16)
-opened = lower_model(spec)                                  # model checked and cleaned, a target graph of every piece
-measured = measure(opened, {"none": plan, "severe": other})
-package(opened, containers_of(opened, measured), Path("out.onnx"), "function")
+spec = ModelSpec(Path("model.onnx"), load_machine("edge"), DataType.float16) opened = lower_model(spec)                                  #
+model checked and cleaned, a target graph of every piece measured = measure(opened, {"none": plan, "severe": other}) package(opened,
+containers_of(opened, measured), Path("out.onnx"), "function")
 
-A model that the NPU supports as a whole is one piece.  Functions of a target graph or a compiler are about one piece.
+A model that the NPU supports as a whole is one piece.  Functions with a target graph or a compiler are for one piece.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def plans_of_pieces(opened: LoweredModel, plan: Plan, where: str) -> tuple[Plan,
 
 
 def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program:
-    """One plan as a program.  Raises `BadInputError` (a plan of something else), `InfeasibleError` (it does not fit)."""
+    """One plan as a program.  Raises `BadInputError` (plan of another model), `InfeasibleError` (it does not fit)."""
     check_plan(compiler.target_graph, plan, where)
     program = compiler.compile(plan)
     if isinstance(program, Infeasible):
@@ -155,7 +154,7 @@ def segment_cycles(program: Program, machine: Machine, level: str, segments: int
 
 
 def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
-    """Raise `BadInputError` where a level is not the machine's, or there is none."""
+    """Raise `BadInputError` for a level that the machine does not have, or without levels."""
     unknown = [level for level in levels if level not in machine.contention]
     if unknown or not levels:
         problem = f"level {unknown[0]!r}: unknown" if unknown else "no level given"
@@ -243,7 +242,7 @@ class MeasuredModel:
         return " ".join(program.digest for program in self.programs)
 
     def bound(self, machine: Machine, level: str) -> int:
-        """Cycles below which the programs cannot come at a level."""
+        """Lower bound of the programs' cycles at a level."""
         return sum(program_bound(program, machine, machine.contention[level]) for program in self.programs)
 
 
@@ -277,7 +276,7 @@ def same_programs(measured: dict[str, MeasuredModel]) -> dict[str, str | None]:
 
 
 def containers_of(opened: LoweredModel, measured: Mapping[str, MeasuredModel]) -> tuple[Container, ...]:
-    """The containers that are shipped, piece by piece; all name the digest of the whole plan, and have its controller's table."""
+    """Containers to ship, one per piece; all name the digest of the whole plan, and have its controller table."""
     digests = {level: m.plan.digest for level, m in measured.items()}
     controller = controller_of({level: m.programs for level, m in measured.items()}, opened.machine)
     return tuple(
@@ -287,7 +286,7 @@ def containers_of(opened: LoweredModel, measured: Mapping[str, MeasuredModel]) -
 
 
 def package(opened: LoweredModel, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
-    """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
+    """Write the compiled ONNX file atomically; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
     packed = [
         PackedSubgraph(piece, container, tuple(encode_chunks(container)))
         for piece, container in zip(opened.written.pieces, containers, strict=True)

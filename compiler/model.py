@@ -1,4 +1,4 @@
-"""Specification of a model to compile, and the model lowered as far as it does not depend on a plan."""
+"""Specification of a model to compile, and the model lowered for a machine (the part that does not depend on a plan)."""
 
 from __future__ import annotations
 

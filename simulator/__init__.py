@@ -45,5 +45,5 @@ sys.meta_path.insert(0, _BeforeNumba())
 if "numba" in sys.modules:
     sys.meta_path[0].find_spec("numba", None)
 
-if not TYPE_CHECKING:  # else any name would do
+if not TYPE_CHECKING:  # hidden from type checkers, for which any name would then exist
     __getattr__ = lazy_attributes(__name__, dict.fromkeys(("InferenceSession", "SessionOptions"), "simulator.session"))

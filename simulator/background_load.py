@@ -27,9 +27,9 @@ from simulator.npu.level import SHARE_UNIT, SHARES, in_units
 
 Steps = list[tuple[int, int]]
 _COLUMNS = ["cycle", "share"]
-_MAX_CYCLE = 1 << 50  # 13 days at 1 GHz; a run may go on behind it without leaving int64
+_MAX_CYCLE = 1 << 50  # 13 days at 1 GHz; later times of a run still fit int64
 _MAX_ROWS = 4_000_000  # a Parquet file of a few bytes can claim any number
-DWELL = 40  # inferences that the generators but `adversarial` hold a share at least
+DWELL = 40  # least inferences per share in the generators, except `adversarial`
 
 
 # files ---------------------------------------------------------------------------------------------------------------
@@ -123,11 +123,11 @@ class PortLoad:
 
 
 Draw = Callable[[PortLoad, np.random.Generator], Iterable[tuple[float, int]]]
-"""(dwell in inferences, share_units) pairs, until the load is covered or for ever."""
+"""(dwell in inferences, share_units) pairs, until the load is covered, or without end."""
 
 
 def _staircase(load: PortLoad, rng: np.random.Generator) -> Iterable[tuple[float, int]]:
-    """Shares in a drawn order, each once, for drawn lengths."""
+    """Shares in a random order, each once, for random lengths."""
     shares = rng.permutation(load.light_to_heavy).tolist()
     least = min(float(DWELL), load.inferences / len(shares))
     spare = load.inferences - least * len(shares)

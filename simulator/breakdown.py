@@ -1,8 +1,8 @@
 """Time of a run by segment, and the resource that limits each.
 
-Segments overlap: data of the next one are loaded while this one computes.  So time is cut at the segments' ends: a segment's *own* cycles
-run from the end of the one before to its own end, and own cycles add up to the run (flags after the last work excluded).
-The limiting resource of a segment is the busiest one in that stretch, among all work done in it, of any segment.
+Segments overlap: data of the next one are loaded while this one computes.  So time is cut at the segments' ends.  A segment's *own* cycles
+run from the end of the previous segment to its own end; own cycles add up to the run (without flags after the last work).
+The limiting resource of a segment is the busiest resource in its own cycles, counting work of any segment.
 
 A resource is an engine of one core, the busiest core counting; `DDR` is the union of all transfers, `MTE1` .. `MTE3` are on-chip moves of
 DMAs, `issue` is the scalar unit.

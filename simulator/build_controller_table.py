@@ -26,7 +26,7 @@ def controller_table(
     """
     # one simulation serves all rules; the ladder without grants
     grid, names = share_grid(machine), list(variants)
-    # simulated once for all rules
+    # one simulation serves all rules
     rows = measure_rows(variants, grid, needs)
     response = Response.of(grid, rows)
     rule = choose_thresholds(response).rule

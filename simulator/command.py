@@ -33,7 +33,7 @@ atexit.register(gc.freeze)
 
 
 def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:
-    """A typer app with plain-text help: rich formatting takes longer than everything else together."""
+    """Typer app with plain-text help: rich formatting takes longer than all else of a small command."""
     return typer.Typer(add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **settings)
 
 
@@ -44,10 +44,11 @@ def run_command(
     on_error: Callable[[TilefarmError], None] = lambda _: None,
     bug: Callable[[Exception], str] | None = None,
 ) -> int:
-    """Parse and call; returns the exit code: 0, that of a typed error, 2 of usage, 70 of a bug, 130 of an interrupt, 143 of SIGTERM.
+    """Parse and call; returns the exit code: 0, the code of a typed error, 2 for usage, 70 for a bug, 130 for an interrupt, 143 for
+    SIGTERM.
 
-    on_error: called with a typed error before its line is printed.  bug: makes the line of any other exception, and may record it; by
-    default its traceback is printed.
+    on_error: called with a typed error before its line is printed.  bug: returns the line for any other exception, and may record it;
+    default: print the traceback.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal has no letters for is no bug
@@ -72,7 +73,7 @@ def run_command(
     except (KeyboardInterrupt, typer.Abort):
         return _said(name, stopped[1], stopped[0])
     except BrokenPipeError:
-        # the reader has enough (`| head`); Python would complain again when it flushes at exit
+        # the reader closed the pipe (`| head`); Python would report it again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback

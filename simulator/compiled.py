@@ -117,7 +117,7 @@ class Compiled:
         return self._first.variant(level).plan_digest
 
     def cycles(self, level: str) -> dict[str, int | None]:
-        """Cycles of the level's variants at every level, as the file has them; None where one of them does not fit."""
+        """Cycles of the level's variants at every level, from the file; None if one of them does not fit."""
         variants = self.variants(level)
         return {name: _sum([variant.cycles[name] for variant in variants]) for name in variants[0].cycles}
 
@@ -141,7 +141,7 @@ class Compiled:
         return tuple(program(piece.container, level) for piece in self.pieces)
 
     def needs(self, level: str) -> Grant:
-        """The needs of the level's programs, which run one after the other."""
+        """Needs of the level's programs, which run in sequence."""
         return combined_needs(tuple(stream.needs for stream in self.programs(level)))
 
     def prepared(self, level: str) -> tuple[Prepared, ...]:

@@ -48,7 +48,7 @@ class Contention:
 
 
 class ContendedRuns:
-    """Runs of a compiled file under a load with a controller, each run once, on first use."""
+    """Runs of a compiled file under a load with a controller; each controller runs once, on first use."""
 
     def __init__(self, compiled: Compiled, contention: Contention) -> None:
         self.compiled, self.contention = compiled, contention

@@ -136,8 +136,8 @@ def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Int
 def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
     """Links as (row, engine, cause, start, end), the last one first.
 
-    One row at a time is followed, back from the cycle in which it ended, passed or left to the origin of that cycle: its own work, the SET
-    of a WAIT and its predecessor, the entry before it, or its dispatch.
+    The walk follows one row at a time, from the cycle in which it ended, passed or left back to the cause: its own work, the SET
+    of a WAIT and its predecessor, the previous entry, or its dispatch.
     """
     before, between, lag = _before(run), run.machine.flags.between_cores_cycles, _lag(run)
     work = np.flatnonzero(run.work)
@@ -157,7 +157,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
     while now > 0 and row >= 0:
         if run.work[row]:
             end, start = int(run.end[row]), int(run.start[row])
-            link(row, int(Cause.FLAG), end, now)  # results that come out of the array
+            link(row, int(Cause.FLAG), end, now)  # results leaving the array
             link(row, WORK, start, end)
             now = start
             earlier = int(before.work[row])
@@ -186,7 +186,7 @@ def _lag(run: Timeline) -> Ints:
 
 
 def _last(run: Timeline, lag: Ints) -> int:
-    """The row that ends the run: work if possible, else the entry that left its queue last."""
+    """Row that ends the run: work if possible, else the entry that left its queue last."""
     ended = np.where(run.code[:, isa.OP] == Op.SET, run.start, run.end + lag)
     rows = np.flatnonzero(ended == run.cycles)
     return int(rows[np.argmax(run.work[rows])])

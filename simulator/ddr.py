@@ -105,7 +105,7 @@ class ContentionTrace:
 
     @classmethod
     def constant(cls, share_units: int) -> ContentionTrace:
-        """A level: one share for ever."""
+        """Constant share, without end."""
         return cls((0,), (share_units,))
 
     @classmethod
@@ -122,7 +122,7 @@ class ContentionTrace:
         return max(0, bisect_left(self.cycles, end) - self._step(start) - 1)
 
     def after(self, cycle: int, changes: int | None = None) -> ContentionTrace:
-        """The load of an inference that starts at `cycle`; with only its first `changes` steps where that is given."""
+        """Load of an inference that starts at `cycle`.  changes: keep only that many first steps; None: all."""
         i = self._step(cycle)
         stop = len(self.cycles) if changes is None else i + 1 + changes
         return ContentionTrace((0, *(c - cycle for c in self.cycles[i + 1 : stop])), self.share_units[i:stop])

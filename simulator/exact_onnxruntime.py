@@ -86,7 +86,7 @@ def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
 def read_tensors(model: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
     """Values of tensors of an `exact_model` by name, outputs or others."""
     names = list(dict.fromkeys(wanted))
-    if not names:  # which onnxruntime takes for all
+    if not names:  # onnxruntime would return all outputs for an empty list
         return {}
     session = _exposed(model, names)
     input_names = {item.name for item in session.get_inputs()}
@@ -104,7 +104,7 @@ def _exposed(model: ModelProto, names: Iterable[str]) -> onnxruntime.InferenceSe
     outputs = model.graph.output
     output_names = {item.name for item in outputs}
     count = len(outputs)
-    # a type has to be there, and onnxruntime finds the right one
+    # the type must be set; onnxruntime replaces it by the correct one
     outputs.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in output_names)
     session = _session(model, session_options(group=False))
     del outputs[count:]

@@ -8,8 +8,8 @@
 | work    | int64 [n] per stream      | bytes that crossed the path (COPY, IM2COL, FRACTAL, FIXPIPE), MACs (products) or |
 |         |                           | bytes written (VECTOR), counted by the interpreter itself            |
 
-It knows records and bytes, no graph and no clock.  Any legal order gives the same values (a marked graph), so a core
-runs in stream order while no WAIT finds its flag empty, and queue by queue from there on.
+It knows records and bytes, no graph and no clock.  Any legal order gives the same values (a marked graph).  So a core
+runs in stream order until a WAIT finds its flag empty, and from there on queue by queue.
 """
 
 from __future__ import annotations

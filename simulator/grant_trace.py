@@ -28,7 +28,7 @@ _MAX_CYCLE = 1 << 50
 
 @dataclass(frozen=True)
 class GrantTrace:
-    """A grant over time: grants[i] holds from cycles[i] on; cycles start at 0 and ascend strictly, the last grant holds for ever.
+    """Grants over time: grants[i] holds from cycles[i] on; cycles start at 0 and ascend strictly, the last grant has no end.
 
     Raises `BadInputError` for other cycles.
     """
@@ -139,7 +139,7 @@ class GrantedRule:
         self._rules: dict[tuple[int, ...], SwitchingRule[Any]] = {}
 
     def fitting(self, granted: Grant) -> tuple[int, ...]:
-        """Variants that fit a grant.  Raises `BadInputError` where none does."""
+        """Variants that fit a grant.  Raises `BadInputError` if none does."""
         variants = tuple(v for v, needs in enumerate(self.needs) if needs.fits(granted))
         if not variants:
             least = min(self.needs)

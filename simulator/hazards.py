@@ -44,7 +44,7 @@ from simulator.npu.parts import Engine, Memory
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
-# numba compiles a kernel anew for each Python constant that it is given, but once for all of a numpy type
+# numba compiles a kernel again for every Python constant, but once for all values of a numpy type
 OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = np.arange(6)
 UNWRITTEN, WRITTEN, COLUMNS, NOBODY = -1, -2, -3, -1  # COLUMNS: written by the host, one value per column
 _NO_OTHER = np.int32(-1)
@@ -131,11 +131,11 @@ def _overwritten(code: Int32s, writer: int, reader: int, memory: int) -> bool:
     if memory == _DDR:
         return False
     writer_tag, reader_tag = code[writer, TAG], code[reader, TAG]
-    if memory == _SHARED:  # all that comes there from DDR are weights
+    if memory == _SHARED:  # data from DDR there are always weights
         return code[writer, OP] == _COPY and code[writer, SRC] == _DDR and writer_tag != reader_tag
     block = code[writer, BLOCK]
     if writer_tag >> OPERATOR_BITS != reader_tag >> OPERATOR_BITS:
-        return memory != _L1 or block >= 0  # else it outlives its segment
+        return memory != _L1 or block >= 0  # else the data outlive their segment
     if (
         writer_tag != reader_tag
         and memory != _L1
@@ -284,9 +284,9 @@ def _read_run(
 ) -> int:  # fmt: skip
     """Read shadow blocks [cell, stop) while there is no finding; returns the first one that `_read` has to examine, or stop.
 
-    ordered_queue: the queue of the record, -1 where that is not in order.
+    ordered_queue: queue of the record; -1 if it is not in order.
     """
-    ordered_record = record  # a record already found to be ordered before this one
+    ordered_record = record  # record found to be ordered before this one
     while cell < stop:
         last = readers[cell]
         if last != record:

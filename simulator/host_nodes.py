@@ -95,7 +95,7 @@ class HostNodes:
 def _stages(nodes: Iterable[NodeProto], compiled: Sequence[NodeProto]) -> list[list[NodeProto]]:
     """Host nodes by the number of compiled nodes that must run before them."""
     stages: list[list[NodeProto]] = [[] for _ in range(len(compiled) + 1)]
-    first_stage: dict[str, int] = {}  # name -> the first stage in which it is there
+    first_stage: dict[str, int] = {}  # name -> first stage in which the tensor exists
     pieces = 0
     for node in nodes:
         if any(node is compiled_node for compiled_node in compiled):

@@ -32,13 +32,13 @@ _BETWEEN = 48  # so many stretches of equal steps, with some room for steps that
 
 
 class Entries(NamedTuple):
-    """A program for the event loop, in arrays with room behind each queue.
+    """Program for the event loop, in arrays with spare room behind each queue.
 
     word: int64, queue q has word[queues[q, 0] : queues[q, 1]].  engine: uint8, core c has engine[streams[c, 0] : streams[c, 1]], in stream
     order.  slots: number of flags.  transfers: number of DDR transfers.
 
-    source: int32 [slots], the instruction that sets each flag; flags are in an order in which they follow their sources.  marks: int64
-    [n, queues], the first entry of every queue that belongs to instruction i * every or a later one; slots_from: int [n], its first flag.
+    source: int32 [slots], instruction that sets each flag, in ascending order.  marks: int64 [n, queues], first entry of every queue that
+    belongs to instruction i * every or a later one; slots_from: int [n], first flag of these.
     """
 
     word: Ints

@@ -63,7 +63,7 @@ def copy(memories: list[Bytes], record: Words) -> int:
     shape = (count2, count, length * _BLOCK_WORDS)
     reads = np.ndarray(shape, _WORD_TYPE, source, s, (record[C_SSTRIDE2] * BLOCK_BYTES, record[C_SSTRIDE] * BLOCK_BYTES, 8))
     writes = np.ndarray(shape, _WORD_TYPE, target, d, (record[C_DSTRIDE2] * BLOCK_BYTES, record[C_DSTRIDE] * BLOCK_BYTES, 8))
-    # more than the target holds cannot be disjoint, and is not worth an array of its own to find out
+    # more blocks than the memory cannot be disjoint; no array is made to find out
     if size * count * count2 <= target.size and _disjoint(length, count, record[C_DSTRIDE], count2, record[C_DSTRIDE2]):
         writes[...] = reads
     else:
@@ -78,7 +78,7 @@ def _taps(
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:  # fmt: skip
     """(index, pads) of an IM2COL: source unit of every destination unit counted from S0, and the flat places that are padding.
 
-    A unit is a block, or four lanes of one, of which there are `units`.  index is None where every place is padding.
+    A unit is a block, or four lanes of one.  units: number of source units.  index is None if all places are padding.
     """
     if units > 1:
         position = units * (koff + np.arange(k_blocks))[:, None] + np.arange(units)  # [k, units]
@@ -109,7 +109,7 @@ def im2col(memories: list[Bytes], record: Words) -> int:
     k, mpad, lanes = record[isa.I_K], record[isa.I_MPAD], record[isa.I_LANES]
     units = FRACTALS[record[DTYPE]].lanes // lanes
     index, pads = _taps(*record[isa.I_H : isa.I_LANES], units, *record[isa.I_RING : isa.I_FIRST + 1])
-    word = _WORD_TYPE if units <= _BLOCK_WORDS else _INT32  # a unit is one of them or more
+    word = _WORD_TYPE if units <= _BLOCK_WORDS else _INT32  # a unit is one or more such words
     per_block = BLOCK_BYTES // word.itemsize
     per_unit = per_block // units
     source = memories[_L1].view(word)[record[S0] * per_block :].reshape(-1, per_unit)
@@ -241,7 +241,7 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
     target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane, BLOCK_BYTES, size))
     if planes == 1 or record[F_DPLANE] >= m:
         target[...] = value
-    else:  # planes that overlap: the later one stays
+    else:  # overlapping planes: the later one wins
         for i in range(planes):
             target[i] = value[i]
     return c.nbytes

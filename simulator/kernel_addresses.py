@@ -40,7 +40,7 @@ class _ReferenceModel(models.PrimitiveModel):  # type: ignore[misc]
 
 @intrinsic
 def by_reference(typing_context: Any, members: Any) -> Any:
-    """A reference to a tuple, valid until the function that asks for it returns."""
+    """Reference to a tuple, valid until the calling function returns."""
     if not isinstance(members, types.BaseTuple):
         return None
 
@@ -140,7 +140,7 @@ pointer_to = _pointer_as(types.voidptr)
 
 @intrinsic
 def call_kernel(typing_context: Any, address: Any, arguments: Any) -> Any:
-    """Call the kernel at an address, which takes a tuple's members and returns an int64."""
+    """Call the kernel at an address; its arguments are a tuple's members, its result an int64."""
 
     def call(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         kinds = signature.args[1].types

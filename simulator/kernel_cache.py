@@ -30,7 +30,7 @@ _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _SHARED = "of"
 _COMPILERS = {"simulator/kernel_compiling.py", "simulator/kernel_indexing.py"}  # of all kernels
-_PATIENCE_S = 10.0  # who has not renewed a lease for so long has ended
+_PATIENCE_S = 10.0  # a lease that was not renewed for so long belongs to a dead process
 
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:
@@ -106,7 +106,7 @@ def _writable(base: Path | None, name: str) -> Path:
     except BadInputError as error:
         raise BadInputError(f"no folder for compiled kernels ({where}{why}); set {_VARIABLE} to one that can be written; {error}") from None
     if base is not None and not (spare / name).exists():
-        with suppress(OSError):  # there may be none
+        with suppress(OSError):  # the file may not exist
             shutil.copytree(base / name, spare / name, symlinks=True)
     say(f"compiled kernels are kept in {spare} ({where}{why}); {_VARIABLE} names another folder")
     return spare / name

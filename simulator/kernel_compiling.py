@@ -101,7 +101,7 @@ def compile_as_wholes(numba: Any) -> None:
         return get_executable(self, made, function, environment)
 
     def add_kernels(self: Any, made: Any) -> None:
-        if isinstance(made.entry_point, _Part):  # Python does not find it
+        if isinstance(made.entry_point, _Part):  # Python cannot find a part by name
             self.overloads[tuple(made.signature.args)] = made
         else:
             add_overload(self, made)
@@ -181,7 +181,7 @@ def _tell(kernel: CompiledKernel | None) -> None:
 
 
 def _called(library: Any) -> Iterator[Any]:
-    """Libraries of all that one calls, callers first: a definition is linked only where something asks for it already."""
+    """Libraries that a library calls, directly or not, callers first: the linker takes a definition only if it is needed already."""
     seen, order = set[int](), list[Any]()
 
     def visit(caller: Any) -> None:

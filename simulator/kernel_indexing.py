@@ -20,10 +20,10 @@ def index_directly(types: Any, lower_builtin: Any) -> None:
 
 
 def refuse_sizes_shortly() -> None:
-    """Have a slice that is given another size say so without both sizes: numba makes strings of them in every kernel with a
-    slice.
+    """Shorten numba's error for a slice assigned a value of another size: numba would build strings of both sizes in every kernel
+    with a slice.
 
-    When the first kernel is compiled: numba imports this module of its own then.
+    Called when the first kernel is compiled, because numba imports its module then.
     """
     from numba.core import extending
     from numba.np import arrayobj

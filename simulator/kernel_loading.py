@@ -1,7 +1,7 @@
 """Loading of compiled kernels without numba's compiler tables and without BLAS.
 
-Numba prepares its compiler before it loads its first kernel: it imports its typing of Python's and numpy's functions, and builds tables
-from it.  This takes a third of a command's time for kernels, and is done anyway as soon as one is compiled.
+Before its first kernel, numba imports its typing of Python's and numpy's functions and builds compiler tables from it.  This takes a third
+of a command's time for kernels.  Here it is postponed until a kernel is compiled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _WithoutBlas:
 
     def find_spec(self, name: str, *_: object) -> None:
         asking = sys.modules.get("numba.np.arraymath")
-        if name == "scipy.linalg" and asking is not None and not hasattr(asking, "_HAVE_BLAS"):  # that module is on its way
+        if name == "scipy.linalg" and asking is not None and not hasattr(asking, "_HAVE_BLAS"):  # that module is being imported
             sys.meta_path.remove(self)
             raise ModuleNotFoundError("no BLAS is loaded for kernels", name=name)
 

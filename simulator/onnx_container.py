@@ -119,7 +119,7 @@ def _is_sealed(view: memoryview, where: str) -> bool:
 
 
 def _check_seal(view: memoryview, payloads: Sequence[memoryview], where: str) -> None:
-    """Check the digest in a file's last field.  Raises `BadInputError` where it differs, or where none was ever written."""
+    """Check the digest in a file's last field.  Raises `BadInputError` if it differs or is missing."""
     sealed, seal = view[:-SEAL_BYTES], view[-SEAL_BYTES:]
     if seal[: len(SEAL_HEAD)] != SEAL_HEAD:
         if _is_sealed(view, where):
@@ -200,7 +200,7 @@ def _string(attributes: dict[bytes, memoryview], name: bytes, where: str) -> byt
 
 
 def _integer(attributes: dict[bytes, memoryview], name: bytes, where: str) -> int:
-    """An integer attribute: 1 where it is absent, 0 where its value is not written, as protobuf does with zeros."""
+    """Integer attribute: 1 if it is absent, 0 if its value is omitted, as protobuf does with zeros."""
     if name not in attributes:
         return 1
     return next((value for number, value in _fields(attributes[name], where) if number == _ATTRIBUTE_INT and isinstance(value, int)), 0)
@@ -251,7 +251,7 @@ def model_facts(view: memoryview, where: str) -> dict[str, object]:
 def _text(message: memoryview, number: int, where: str, limit: int = 1024) -> bytes:
     last = b""
     for body in _submessages(message, number, where):
-        if len(body) > limit:  # names that we compare with are short; others need not be copied
+        if len(body) > limit:  # the compared names are short; longer ones need not be copied
             return b""
         last = bytes(body)
     return last

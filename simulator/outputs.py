@@ -27,7 +27,7 @@ def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> 
 
 def check_distinct(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
     """Check that a file or folder is no input, also through links, and no file that an input consists of.  Raises `BadInputError`."""
-    for path in inputs if os.path.exists(out) else ():  # unlike Path.exists it has no trouble with a name that no file can have
+    for path in inputs if os.path.exists(out) else ():  # unlike Path.exists it accepts names that no file can have
         for part in _parts(path, out.is_file()):
             with suppress(OSError, ValueError):  # no such file, or a NUL in a path of the model
                 if out.samefile(part):

@@ -1,8 +1,7 @@
 """Profile of a session as Chrome trace events: the host's nodes by the wall clock, the NPU's programs by simulated time.
 
-One clock for both, which starts at 0 with the first run: a stage of the host advances it by the wall time that it took, a program by its
-cycles at the level's share.  The time that simulating takes is in neither.
-"""
+Both use one clock, which starts at 0 with the first run.  A stage of the host advances it by its wall time, a program by its simulated
+cycles at the level's share.  The wall time of simulation does not count."""
 
 from __future__ import annotations
 

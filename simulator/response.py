@@ -75,8 +75,8 @@ class Response:
         return float(np.interp(slowness, self.slowness, self.balance[variant]))
 
     def slowness_of(self, variant: int, pace: float) -> float:
-        """The slowness at which a variant has this pace."""
-        # never falling, as `interp` wants it: where the caps of the DMAs bind, several shares look the same
+        """Slowness at which a variant has this pace."""
+        # made monotone for `interp`: where the caps of the DMAs bind, several shares give equal pace
         return float(np.interp(pace, np.maximum.accumulate(self.pace[variant]), self.slowness))
 
     @property

@@ -3,7 +3,7 @@
 Two accesses that share a block, one of them a write, must be ordered by happens-before: the order of a queue, and flags (the i-th
 WAIT of a flag comes after its i-th SET).  Transfers of a DMA with several ports are ordered by flags only.  Overlapping lifetimes of
 buffers show as races, as reads of data last written for another segment, operator or later block, or as a bias that is no constant.
-A place overwritten within one operator and block, or by another operator of the segment in the same or an earlier block, cannot be
+Data overwritten within one operator and block, or by another operator of the segment in the same or an earlier block, cannot be
 found from records (docs/deviations.md).  `simulator.hazards` has the walk.
 """
 

@@ -1,7 +1,7 @@
 """Inferences under a changing load as Chrome trace events: the variant of each, and the share of the DDR bandwidth.
 
-A lane with an event per inference, named by its variant; an instant where the variant switches; a counter of the share.  An inference's
-event covers its latency, so a switch before it is part of it.  What engines do inside an inference is not drawn: see `simulator.trace`.
+There is a lane with an event per inference, named by its variant; an instant at each switch; and a counter of the share.  An inference's
+event covers its latency, including a switch before it.  The work of engines inside an inference is not shown: see `simulator.trace`.
 """
 
 from __future__ import annotations

@@ -124,12 +124,12 @@ class InferenceSession:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Contention levels that have a variant; none where the host runs the whole model."""
+        """Contention levels with a variant; () if the host runs the whole model."""
         return self.compiled.levels if self.compiled.pieces else ()
 
     @property
     def container(self) -> Container:
-        """The container of a model in one piece.  Raises `BadInputError` where there are several."""
+        """Container of a model in one piece.  Raises `BadInputError` for several pieces."""
         if len(self.compiled.pieces) > 1:
             raise BadInputError(f"the model has {len(self.compiled.pieces)} containers: {', '.join(p.name for p in self.compiled.pieces)}")
         return self.compiled.pieces[0].container

@@ -10,8 +10,8 @@ import re
 import sys
 from typing import TextIO
 
-# C0, DEL and C1; marks, embeddings, overrides and isolates of direction; separators of lines and paragraphs; halves of pairs, which no
-# encoding takes (a file name that is not UTF-8 has them)
+# C0, DEL and C1; marks, embeddings, overrides and isolates of direction; separators of lines and paragraphs; lone surrogates, which cannot
+# be encoded (file names that are not UTF-8 contain them)
 _OBEYED = r"\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_TEXT = re.compile(f"[{_OBEYED}]")
 _IN_LINE = re.compile(f"[\n{_OBEYED}]")
@@ -46,7 +46,7 @@ def print_text(text: str) -> None:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print one line for a person, at once: to stderr, since stdout is for programs."""
+    """Print one line for the user, at once: to stderr, since stdout is for data."""
     print(escape_line(text), file=stream or sys.stderr, flush=True)
 
 

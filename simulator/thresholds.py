@@ -50,7 +50,7 @@ class Border:
 
 @dataclass(frozen=True)
 class Oscillation:
-    """A constant share (in 1/65536) at which the rule would go back and forth between two variants, and the rho of each there."""
+    """Constant share (in 1/65536) at which the rule would switch back and forth between two variants, and the rho of each there."""
 
     share_units: int
     lighter: str
@@ -163,7 +163,7 @@ def _log_cycles(response: Response) -> Floats:
 
 
 def _heavier_each(response: Response) -> tuple[list[int], list[Replacement]]:
-    """Variants by rho, each heavier than the one before at every share; of two that are not, the faster one on average stays."""
+    """Variants by rho, each heavier than the previous one at every share; of two without such an order, the one faster on average stays."""
     speed = _log_cycles(response).mean(axis=1)
     ladder: list[int] = []
     merged: list[Replacement] = []

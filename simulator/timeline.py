@@ -147,7 +147,7 @@ def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
 
 @dataclass(frozen=True, eq=False)
 class PlacedRun:
-    """One of several programs: its run from cycle 0 on, its begin in the whole, and the numbers of its rows there."""
+    """One of several programs: its run from cycle 0 on, its begin in the joined run, and the numbers of its rows there."""
 
     run: Timeline
     begin: int
@@ -167,7 +167,7 @@ def join_timelines(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) 
     lengths = np.array([np.diff(run.stream_start) for run in runs])  # [programs, cores]
     stream_start = np.concatenate(([0], np.cumsum(lengths.sum(0)))).astype(np.int64)
     earlier_rows = np.cumsum(lengths, 0) - lengths  # rows of the same core in earlier programs
-    # rows of the whole: core after core, in each core program after program
+    # rows of the joined run: core after core, in each core program after program
     parts = []
     for k, run in enumerate(runs):
         row_shift = stream_start[:-1] + earlier_rows[k] - run.stream_start[:-1]
@@ -310,7 +310,7 @@ def _queue_stalls(
 
 
 def _held_up(begin: Ints, stop: Ints, scalar: tuple[Ints, Ints, Ints]) -> tuple[Ints, Ints]:
-    """Cycles of [begin, stop) in which the scalar unit stood before a full queue, and the last row it stood with (0 if none)."""
+    """Cycles of [begin, stop) in which the scalar unit waited at a full queue, and the last row that waited (0 if none)."""
     row, start, end = scalar
     if not len(row):
         return np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
@@ -354,7 +354,7 @@ def matching_sets(run: Timeline) -> Ints:
 
 
 def preceding_work(run: Timeline) -> Ints:
-    """int64 [n]: the latest-ending work row of the same queue before this row; -1 where there is none."""
+    """int64 [n]: last earlier work row of the same queue, by end; -1 without one."""
     work_rows = np.full(len(run.code), -1, np.int64)
     for rows in run.queues:
         end = np.where(run.work[rows], run.end[rows], -1)

@@ -386,8 +386,8 @@ def simulate(
 ) -> Timing:
     """Run a program at a contention level.
 
-    shared=False: no transfer sees another, each runs at min(cap, port // rate_divisor): the longest path P(r), which bounds the real
-    time: P(port) <= T <= P(turned port / number of DMA ports).  record: keep start and end of every instruction.
+    shared=False: transfers do not affect each other; each runs at min(cap, port // rate_divisor).  This is the longest path P(r), which
+    bounds the real time: P(port) <= T <= P(turned port / number of DMA ports).  record: store start and end of every instruction.
 
     Raises `DeadlockError`, `ProgramError`, `BadInputError`.
     """

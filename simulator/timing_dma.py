@@ -2,11 +2,11 @@
 
 Transfers of a queue take its DMA ports in turn, so the transfers of one port are in order as in a queue of their own.
 
-A transfer that starts when the counter `SERVED` of its kind is at s ends when it is at s + bus: all transfers of a kind run at one rate,
-so a step of the clock updates two counters only.  On a path slower than its engine's fastest it is held, without drawing, until
-bus / the path's rate cycles are over.
+All transfers of a kind run at one rate, so they share a counter, `SERVED`.  A transfer that starts at SERVED = s ends at s + bus, and a
+step of the clock updates two counters only.  On a path slower than the engine's fastest, the transfer also has to last bus / the path's
+rate cycles; it draws nothing in the additional cycles.
 
-Ports are taken in turn, not first free, because a choice by time would make the bounds of a run unprovable.
+Ports are taken in turn, not first free, because the bounds of a run could not be proved for a choice by time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def start_data(unit: Pointer, port: Pointer, dma: Pointer, u: int, dma_port: int
 
 @inlined
 def release_cycle(port: Pointer, dma: Pointer, dma_port: int, word: int) -> int:
-    """The first cycle in which the path's own rate lets a port's running transfer end; 0 where the path does not limit it."""
+    """First cycle in which the path's own rate lets a port's running transfer end; 0 if the path does not limit it."""
     rate = port[_path(port, dma[dma_port + OWNER], word) + 1]
     return dma[dma_port + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0
 
@@ -223,7 +223,7 @@ def complete(
     k = 0 if engine_of(u) == MTE2 else 1
     if port[RECORD]:
         record[3 * ended + START], record[3 * ended + END] = dma[dma_port + BEGAN], now
-    if dma[dma_port + FINISH] != FAR:  # else its path held it, and it drew no more
+    if dma[dma_port + FINISH] != FAR:  # else its path limited it, and it drew nothing more
         port[ACTIVE + k] -= 1
     if port[BANK_WAIT]:
         ring = port[RING]
@@ -262,7 +262,7 @@ def complete(
         unit[u + DATA] = min(oldest, entry)
     unit[u + INFLIGHT] -= 1
     if unit[u + STALLED] and word[head] & KIND_MASK != WAIT:
-        # the entry at the head stood there for this end; one that comes later leaves later anyway
+        # the head waited for this end; a later head leaves later anyway
         unit[u + FRONT] = max(unit[u + FRONT], now)
         unit[u + STALLED] = 0
         wake(unit, port, u)

@@ -1,9 +1,9 @@
 """The event loop of the timing model, in numba (`timing.py` has the interface and the model).
 
-Lazy dataflow: only the ends of DDR transfers depend on other queues' progress; every other time is a maximum and a sum of times that are
-known as soon as their sources have run, and may lie in the future.  So queues run ahead as far as they can, in any order (a worklist of
-queues that were woken), and the clock steps to the next start or end of a data phase only when no queue can move.
-This is exact: a time that is still unknown then waits for a transfer that has not ended, and so cannot come before that end.
+Lazy dataflow: only the ends of DDR transfers depend on other queues' progress.  Every other time is a maximum and a sum of times that are
+known as soon as their sources have run, and may be in the future.  So queues are processed as far as possible, in any order (a worklist of
+woken queues), and the clock steps to the next start or end of a data phase only if no queue can continue.
+This is exact: a time that is still unknown then waits for a transfer that has not ended, so it is not before that end.
 
 `timing_state` describes the arrays, `timing_queues` and `timing_dma` the steps of queues and of their transfers.
 
@@ -84,7 +84,7 @@ def _drain(
             advance_dma(unit, port, time, flag, dma, ends, load, record, word, u, now)
         else:
             advance(unit, port, time, flag, record, word, u)
-        # a full queue that has room again lets its scalar unit go on
+        # a full queue with room again wakes its scalar unit
         scalar = u | SCALAR
         if unit[scalar + FULL] == u and unit[u + HEAD] > unit[u + TAIL] - port[QUEUE_DEPTH]:
             wake(unit, port, scalar)

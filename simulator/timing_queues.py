@@ -113,7 +113,7 @@ def advance(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: 
         ready = max(front, time[head])
         if kind == FIXED:
             front = max(ready, done)
-            # DONE is without LAG: work may start while results of the work before leave the array
+            # DONE is without LAG: work may start while results of earlier work leave the array
             done = front + value
             end = done
         elif kind == WAIT:

@@ -1,7 +1,7 @@
 """Snapshots of a run between two steps of its clock, and resuming from one.
 
-A snapshot does not depend on entries that are not dispatched, except that each stream goes on with one for a full queue, or has ended.
-Any program with the same dispatched entries can resume from it, and ends as if it had run from its first cycle.  `flag` stays in place
+A snapshot depends only on dispatched entries, and on how each stream continues: with an entry for a full queue, or not at all.
+Any program with the same dispatched entries can resume from it, and ends as if it had run from its first cycle.  `flag` is kept
 from run to run; of `time` a snapshot has the entries that later cycles read.
 
 | name      | dtype, shape      | meaning                                                                                             |
@@ -39,9 +39,9 @@ from simulator.timing_state import (
     Ints,
 )
 
-FROM = 0  # the row that the run goes on from, or -1
+FROM = 0  # row from which the run resumes, or -1
 COUNT = 1  # rows so far; more are added while there is room
-INTERVAL = 2  # steps of the clock between two of them; 0: none
+INTERVAL = 2  # steps of the clock between two rows; 0: no snapshots
 CONTROL = 3
 
 NOW, DDR = 0, 1  # columns of a row; the state of the port is `port` before TOP

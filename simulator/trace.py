@@ -32,8 +32,8 @@ from simulator.trace_events import CLOSING, meta, nanoseconds, opening
 
 Columns = dict[str, Ints]
 _CHUNK = 1 << 13  # events formatted at a time
-_LANES = 100  # thread ids of a core: some viewers want them different over all processes
-MAX_POINTS = 20_000  # of a counter
+_LANES = 100  # thread ids per core: some viewers need different ids over all processes
+MAX_POINTS = 20_000  # points of a counter
 
 _COPY_BLOCKS = (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2)
 
@@ -299,7 +299,7 @@ def _waits(run: Timeline, names: _Names, stalls: Stalls, core: int) -> Iterator[
                 "start_cycle": stalls.start[matches],
                 "cycles": stalls.end[matches] - stalls.start[matches],
             }
-            # the work that the SET stood behind; -1 where there was none
+            # the work before the SET; -1 without work
             if cause == Cause.FLAG:
                 work_before = stalls.source_row[matches]
                 texts["set_after"] = [

@@ -149,7 +149,7 @@ def _to(dtype: np.dtype[Any], values: Values) -> Values:
     if dtype.kind == "f":
         return values
     limits = np.iinfo(dtype)
-    wide = np.rint(np.nan_to_num(values.astype(np.float64)))  # which has room for every int32
+    wide = np.rint(np.nan_to_num(values.astype(np.float64)))  # float64 has room for every int32
     return wide.clip(limits.min, limits.max).astype(dtype)
 
 

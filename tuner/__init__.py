@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunView", "Search", "SearchResult", "Snapshot", "Summary", "TuneRequest", "best_so_far", "load_network", "open_view", "tune"]
 
-if not TYPE_CHECKING:  # else any name would do
+if not TYPE_CHECKING:  # hidden from type checkers, for which any name would then exist
     __getattr__ = lazy_attributes(
         __name__,
         {

@@ -21,8 +21,8 @@ from simulator.npu.machine_file import configs_folder, read_yaml
 from simulator.npu.validation import validation_line
 from tuner.log.digests import digest
 
-NPU = "npu"  # the target that comes along
-BUILT_IN = "simulator"  # the runner that needs no board
+NPU = "npu"  # the built-in target
+BUILT_IN = "simulator"  # the built-in runner, without a board
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -128,7 +128,7 @@ class BudgetSettings(_Section):
 
     @property
     def kind(self) -> Literal["candidates", "measurements", "seconds"]:
-        """Which of them it is."""
+        """Kind of the budget: the field that is set."""
         return "candidates" if self.candidates is not None else "measurements" if self.measurements is not None else "seconds"
 
     @property
@@ -163,7 +163,7 @@ class Farm(_Section):
 
 
 class Range(_Section):
-    """Range that a study draws from: whole numbers where both ends are."""
+    """Range from which a study draws; integers if both ends are."""
 
     low: int | float
     high: int | float
@@ -179,7 +179,7 @@ class Range(_Section):
 
 
 class Choice(_Section):
-    """Words among which a study chooses."""
+    """Words from which a study draws."""
 
     choices: Annotated[tuple[str, ...], Field(min_length=2, strict=False)]
 
@@ -193,7 +193,7 @@ class Study(_Section):
 
 
 class TuneConfig(_Section):
-    """Every value of a tuning run; `configs/tune/default.yaml` says what each means."""
+    """All settings of a search; `configs/tune/default.yaml` explains each."""
 
     search: SearchSettings
     segments: Segments
@@ -289,7 +289,7 @@ def _paths(section: type[BaseModel], prefix: str = "") -> dict[str, None]:
 
 
 def nearest(path: str, known: Mapping[str, Any]) -> str:
-    """` (did you mean ...?)` for a path that does not exist."""
+    """` (did you mean ...?)` for an unknown path."""
     close = difflib.get_close_matches(path, known, 1, 0.5)
     return f" (did you mean {close[0]}?)" if close else ""
 

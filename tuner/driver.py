@@ -30,7 +30,7 @@ from tuner.zoo.load import open_network
 
 
 def configured(request: TuneRequest) -> TuneConfig:
-    """The configuration of a request: file, `--set`, then the options that stand for a key of their own."""
+    """Configuration of a request: file, `--set`, then the options that set a key of their own."""
     config = load_config(request.config, request.overrides)
     options = {
         "farm.backend": request.backend,

@@ -1,6 +1,6 @@
 """One search in this process, for research: no run folder remains, no file is compiled, measurements are in memory.
 
-It is the driver's own (`tuner.farm.search_run`), with a budget and one worker; rules and evaluator may be others.
+It is the driver's own search (`tuner.farm.search_run`) with one worker; rules and evaluator may be replaced.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Search:
         check_runner(target_graph.machine, levels, config.runner.name)
         grants, clock = len(same_grants(target_graph.machine, levels)), REAL.clock
         (budget,) = budgets(clock, config, Spending.of(config, len(levels), 1), [1], grants, clock.monotonic_s())
-        # without another target the simulator measures, whatever runner the configuration names
+        # without another target the simulator measures, even if the configuration names a runner
         origin = Origin("search", name, target_graph.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
         strategy, evaluator = None if isinstance(self.strategy, str) else self.strategy, self.evaluator
         build = None if evaluator is None else lambda: evaluator

@@ -39,7 +39,7 @@ from simulator.onnx_kinds import FLOATS, widen_model
 from simulator.session import InferenceSession
 
 MACHINE = "edge"
-DEVICE = "CPU"  # the simulated NPU is a process of the host, and this is the name that onnx knows
+DEVICE = "CPU"  # onnx knows only such names; the simulated NPU is a process of the host
 _OTHERS = tuple(kind for kind in FLOATS if kind != TensorProto.FLOAT)
 _KEPT = 4  # compilations of one model with different bound inputs
 
@@ -72,9 +72,9 @@ def as_floats(model: ModelProto) -> ModelProto:
 
 
 def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:
-    """A copy in which some inputs are constants."""
+    """Copy of a model in which some inputs are constants."""
     copy = deepcopy(model)
-    copy.ir_version = max(copy.ir_version, 4)  # the first one in which initialisers need not be inputs
+    copy.ir_version = max(copy.ir_version, 4)  # the first version in which initialisers need not be inputs
     for item in [item for item in copy.graph.input if item.name in values]:
         copy.graph.input.remove(item)
     copy.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in values.items())

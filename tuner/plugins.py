@@ -105,7 +105,7 @@ class Found:
 
 
 def find(kind: PluginKind, name: str) -> Found:
-    """Object that comes along, of an entry point, or `module:name`.  Raises `BadInputError`."""
+    """Built-in object, object of an entry point, or `module:name`.  Raises `BadInputError`."""
     points = _offered(kind)
     if name not in kind.built_in and name not in points and ":" not in name:
         names = ", ".join((*kind.built_in, *sorted(points)))

@@ -78,7 +78,7 @@ class Surroundings(Generic[P]):
 
 
 class SessionEnd(NamedTuple, Generic[P]):
-    """searches: one for each of `runs`, which are spent, their logs closed."""
+    """End of a session.  searches: one per entry of `runs`, with spent budget and closed log."""
 
     folder: RunFolder[P]
     searches: Sequence[SearchedSubgraph]
@@ -151,7 +151,7 @@ def session(
 
 
 def _known(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
-    """Champions of a store, where they may stand for a search."""
+    """Champions of a store, if they may replace a search."""
     if request.store is None or not request.champions:
         if request.resume and (around.out / IDENTITY).is_file() and initial_lines(around.out, "champions"):
             raise BadInputError(f"--store: {around.out} began with champions of a store; name it again")

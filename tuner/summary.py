@@ -83,9 +83,9 @@ class GroupedSummary(_Part):
 
 
 class PieceSummary(_Part):
-    """Part of a model that the NPU runs in one go, between nodes of the host.
+    """Subgraph of a model that the NPU runs as a unit, between host nodes.
 
-    search: id in the log of the search that served it; pieces that compute the same share one.  cycles: per level, of its part of the
+    search: id of its search in the log; subgraphs with the same computation share a search.  cycles: level -> cycles, of its part of the
     champion.
     """
 

@@ -19,9 +19,9 @@ Backend = Literal["ray", "serial"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Progress of a run.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs.
+    """Progress of a run.  `best` and `baseline`: level -> cycles.  `failures`: status -> tasks.  `measured`: number of whole programs.
 
-    `readings`: task x level x repeat, the canary among them.
+    `readings`: task x level x repeat, with the canary.
     """
 
     measured: int
@@ -140,9 +140,9 @@ class FarmRequest:
 
 @dataclass(frozen=True)
 class StudyRequest(FarmRequest):
-    """Optuna over the hyper-parameters of the search, on every model and seed.
+    """Request for Optuna over the hyper-parameters of the search, on every model and seed.
 
-    measurements: of every search; None: `study.measurements`.  storage: a database URL; None: a journal in `out`.
+    measurements: readings of every search; None: `study.measurements`.  storage: database URL; None: a journal in `out`.
     """
 
     models: tuple[Path, ...]

@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 
 
 class Bound:
-    """Bounds of a target graph.  Everything that does not depend on the level is computed once."""
+    """Bounds of a target graph.  Values that do not depend on the level are computed once."""
 
     def __init__(self, target_graph: TargetGraph) -> None:
         self.target_graph = target_graph
@@ -61,7 +61,7 @@ class Bound:
         return Terms(self._engines(level), self._prefetch(level), self._traffic(level, moved), moved)
 
     def windows(self, capacity: int) -> tuple[Excess, ...]:
-        """Windows that move bytes more than once with so many bytes on chip."""
+        """Windows that move some bytes more than once, given `capacity` bytes on chip."""
         if capacity not in self._windows:
             self._windows[capacity] = find_excess(self._fused, capacity)
         return self._windows[capacity]
@@ -100,12 +100,12 @@ class Bound:
 
     @cached_property
     def _busiest(self) -> float:
-        """Cycles of the busiest engine of one core that does everything, in the best split."""
+        """Cycles of the busiest engine if one core does all work, in the best split."""
         return max(float(worth.sum()) for worth, _ in self._worth)
 
     @cached_property
     def _worth(self) -> list[tuple[Floats, Floats]]:
-        """Worth of operators' work, and the part of it before which none of their weights is finished, for every engine and weighting."""
+        """Per engine and weighting: worth of each operator's work, and the part of it before which none of its weights is finished."""
         work, count = self.work, len(self.target_graph.operators)
         nothing = np.zeros(count)
         free = Shared(nothing[:, None], nothing[:, None])
@@ -133,7 +133,7 @@ def capacity_bytes(target_graph: TargetGraph, level: str) -> int:
 
 
 def weight_bytes(target_graph: TargetGraph, level: str) -> int:
-    """Bytes on chip for weights of products still to be computed: L0A has left operands only, L0C sums."""
+    """Bytes on chip for weights of products that are still to be computed; without L0A (left operands) and L0C (sums)."""
     granted = target_graph.machine.granted(level)
     return (
         granted.cores * sum(size for name, size in _sizes(target_graph, level).items() if name not in ("L0A", "L0C")) + granted.shared_bytes

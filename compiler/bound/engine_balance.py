@@ -1,7 +1,7 @@
 """Engine balance: the optimal split of products between the matrix and vector engines, by LP duality.
 
-Under weights (w, 1 - w) a cycle of both is worth one, so the worth of work is a bound on cycles, whichever of the two does it.  Phases
-that share no cycle have weights of their own (docs/bounds.md, Theorem 1).
+With weights (w, 1 - w) for cycles of the two engines, the worth of all work is a lower bound on cycles, whichever engine does it.  Phases
+that share no cycle have separate weights (docs/bounds.md, Theorem 1).
 """
 
 from __future__ import annotations

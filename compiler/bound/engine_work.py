@@ -74,7 +74,7 @@ class LeastWork(NamedTuple):
 
     @property
     def loads(self) -> Shared:
-        """Cycles of MTE1, which may move weights to L0B before, by pairs of blocks."""
+        """Cycles of MTE1, counted by pairs of blocks; they may come early, since MTE1 can move weights to L0B before other work."""
         return Shared(self.matrix[:, 1:2] * self.pairs[:, :, 0], self.on_vector[:, None] * self.pairs[:, :, 1])
 
     @property
@@ -254,7 +254,8 @@ def work_of(target_graph: TargetGraph, needs: Needs) -> LeastWork:
 
 
 class OwnLoads(NamedTuple):
-    """Loads that count for an operator: the share of its left operand, whether the right one; and whether others read the left one, too."""
+    """Loads that count for an operator.  Fields: share of its left operand, whether the right operand, and whether others read the left one
+    too."""
 
     left_share: float
     right: bool

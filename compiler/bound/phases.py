@@ -23,7 +23,7 @@ LEAST_PART = 0.002  # least share of all work for a phase
 
 
 class Phases(NamedTuple):
-    """Phases in which the work of an operator may be done.  first, last: int64 [n], of so many phases."""
+    """Phases in which the work of an operator may be done.  first, last: int64 [n], indices of phases."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]

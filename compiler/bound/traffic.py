@@ -29,7 +29,7 @@ class LeastTraffic(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """Operators [start, stop) that move so many bytes more than once."""
+    """Operators [start, stop) that move a number of bytes more than once."""
 
     start: int
     stop: int
@@ -44,7 +44,7 @@ def least_traffic(target_graph: TargetGraph, needs: Needs, weights: NDArray[np.i
 
 
 def _in_blocks(leaf: Leaf) -> int:
-    """Bytes of an input of the model: DMAs move whole blocks, and a block has channels of one pixel, or an image of four lanes."""
+    """Bytes of a model input: DMAs move whole blocks, and a block has channels of one pixel only, or an image of four lanes."""
     lanes = BLOCK_BYTES // leaf.size_bytes
     if len(leaf.touched) <= FOUR < lanes and leaf.size_bytes < SUM_BYTES:
         return int(leaf.touched.max()) * FOUR * leaf.images * leaf.size_bytes
@@ -94,11 +94,11 @@ def find_excess(fused: FusedGraph, capacity: int) -> tuple[Excess, ...]:
 
 
 def _ending(fused: FusedGraph, last: int, capacity: int) -> list[Excess]:
-    """Windows that end with an operator, each with more bytes than every shorter one."""
+    """Windows that end with an operator; each one has more excess than all shorter ones."""
     if not fused.ends[last]:
         return []
     gains = [0] * (last + 1)
-    # at most `capacity` bytes are on chip; a byte of weights is loaded once more, one of a result written and read
+    # at most `capacity` bytes are on chip; a byte of weights is loaded again, a byte of a result is written and read
 
     for sizes, factor in ((fused.held, 1), (fused.twice, 2)):
         if sizes[last] <= factor * capacity:

@@ -1,7 +1,7 @@
 """Legalisation of records for a machine without UB or L0, from records for a machine with all memories (`target.capabilities`).
 
-UB is a region of L1, so it is renamed, and a COPY from L1 to UB, or back, moves on the path L1 -> L1, on the engine that has it.  Without
-L0A and L0B nothing comes there: every MMAD becomes an MMAD_IM2COL for each IM2COL of its tile, and takes weights where they lie in L1.
+UB is replaced by a region of L1.  A COPY from L1 to UB, or back, moves on the path L1 -> L1, on the engine of that path.  Without L0A and
+L0B, every MMAD becomes one MMAD_IM2COL for each IM2COL of its tile, and reads weights directly from L1.
 """
 
 from __future__ import annotations

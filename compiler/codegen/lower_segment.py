@@ -42,9 +42,9 @@ CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
+    """Records (TAG has the operator's index, BLOCK the iteration), and the peak bytes of each buffer.
 
-    code: valid until the scratch that it was written into is written again.  staged: ranges in the shared memory.
+    code: valid until its scratch is overwritten.  staged: ranges in the shared memory.
     """
 
     code: Code
@@ -53,8 +53,8 @@ class Records:
 
 
 class DraftShare(NamedTuple):
-    """A core's share of a segment before lowering: its data in shared memory, buffer places counted from the bottom of L1 and UB, and the
-    order of nodes, int64 [nodes, 2], of each sliding strip, known after the first `lower_draft`."""
+    """Share of one core in a segment before lowering: its data in shared memory, buffer addresses counted from the bottom of L1 and UB, and
+    per sliding strip the order of nodes, int64 [nodes, 2], known after the first `lower_draft`."""
 
     segment: Segment
     resident_tensors: Staged
@@ -156,7 +156,7 @@ def _slid(
 ) -> Ints:  # fmt: skip
     """Write the nodes again in the order of the sliding window, so that double buffers alternate in that order; returns it.
 
-    begun: see `write_nodes`, as it was before.
+    begun: state before the first writing, see `write_nodes`.
     """
     code = out[: rows[-1, 1]]
     cycles = node_cycles(rows, record_cycles(code, price(code, target_graph.machine), target_graph.machine), code[:, ENGINE])

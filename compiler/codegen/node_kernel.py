@@ -1,4 +1,4 @@
-"""Nodes of a segment, (operator, iteration), one after the other: loads, constants, the operator's kernel, and the way out to DDR."""
+"""Nodes of a segment, (operator, iteration), in sequence: loads, constants, the operator's kernel, and stores to DDR."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _ADDRESSES = np.zeros(len(EMITTERS), np.int64)  # of the emitters that this proc
 
 
 def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any) -> int:
-    """`emit_nodes` with the emitters that these operators need; others are not compiled."""
+    """`emit_nodes` with only the emitters that these operators need, so that others are not compiled."""
     for number in set(work.jobs.kind[:, 0].tolist()):
         if not _ADDRESSES[number]:
             arguments = types.int64, Reference(typeof(work)), typeof(Node(0, 0, 0, 0, False, 0)), record_type(JOBS[number])
@@ -107,7 +107,7 @@ def emit_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any, emitt
                         return -1
         rows[index, 0] = cursor
         if work.computed[operator, block, 1] > work.computed[operator, block, 0]:
-            begins = not begun[operator]  # constants come in front of the operator's first node
+            begins = not begun[operator]  # constants are loaded before the operator's first node
             if begins:
                 begun[operator] = True
                 for fetch in range(work.jobs.constants.shape[0]):

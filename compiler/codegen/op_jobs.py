@@ -46,7 +46,7 @@ def jobs_of(target_graph: TargetGraph, plan: SegmentPlan, blocks: Blocks, tables
 
 
 def _by_operator(places: dict[Buffer, int]) -> dict[tuple[BufferKind, int], tuple[int, ...]]:
-    """(kind, operator) -> addresses of its buffers, a slot after the other: once, as to ask for each buffer costs more."""
+    """(kind, operator) -> addresses of its buffers, one per slot; made once, because separate look-ups take longer."""
     addresses: dict[tuple[BufferKind, int], tuple[int, ...]] = {}
     for (kind, operator, slot), address in places.items():
         if kind != "tensor":

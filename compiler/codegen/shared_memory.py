@@ -94,7 +94,7 @@ def _makes(share: CoreShare, operator: int) -> bool:
 
 
 def find_disagreement(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:
-    """The refusal of a plan with a tensor that one segment has in shared memory and another in DDR; None if there is none."""
+    """Refusal of a plan with a tensor that one segment has in shared memory and another in DDR; None if there is none."""
     shared = {name for plan, _ in segments for name in plan.shared}
     if shared:
         for plan, start in segments:

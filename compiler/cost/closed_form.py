@@ -31,10 +31,10 @@ SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 
 
 
 class Cost(NamedTuple):
-    """Figures of a core for a data type, for kernels: halves of L0 in blocks, `Fractal`, cycles, and bytes per cycle, 0 without a path.
+    """Parameters of a core for a data type, for kernels: halves of L0 in blocks, `Fractal`, cycles, and bytes per cycle, 0 without a path.
 
-    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  a, b: to L0A and L0B.  out: of results out of L0C, to L1 if `direct`, else
-    to UB.  in: from L1 to UB.  back: from UB to L1.
+    axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  Prefixes of paths: a, b: to L0A and L0B.  out: from L0C, to L1 if `direct`,
+    else to UB.  in: from L1 to UB.  back: from UB to L1.
     """
 
     half_a: int
@@ -111,19 +111,19 @@ def cube_cycles(cost: Cost, products: int, steps: int) -> int:
 
 @njit(cache=True)
 def a_cycles(cost: Cost, moved: int) -> float:
-    """Cycles of rows x blocks of k on their way to L0A."""
+    """Cycles of moves to L0A.  moved: rows x blocks of k."""
     return _per(moved * BLOCK_BYTES, cost.a_rate)
 
 
 @njit(cache=True)
 def b_cycles(cost: Cost, moved: int) -> float:
-    """Cycles of n1 x blocks of k on their way to L0B."""
+    """Cycles of moves to L0B.  moved: n1 x blocks of k."""
     return _per(moved * (cost.weight_blocks * BLOCK_BYTES), cost.b_rate)
 
 
 @njit(cache=True)
 def out_cycles(cost: Cost, results: int) -> float:
-    """Cycles of pixels x n1 on their way out of L0C."""
+    """Cycles of moves out of L0C.  results: pixels x n1."""
     return _per(results * (cost.sum_blocks * BLOCK_BYTES), cost.out_rate)
 
 

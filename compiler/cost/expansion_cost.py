@@ -21,7 +21,7 @@ from simulator.npu.isa import ENGINE, WORDS
 from simulator.npu.parts import Engine
 from simulator.npu.program import Code
 
-_FIRST = 256  # records for which there is room at first
+_FIRST = 256  # initial length of the array of records
 
 
 class ExpansionCost(NamedTuple):
@@ -67,7 +67,7 @@ def _expanding(kind: CostClass, resident: bool, chunk_n1: int, chunk_k1: int, ti
 def _records(
     out: Code, job: ExpansionJob, runs: Ints, needed: Ints, resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
 ) -> int:  # fmt: skip
-    """Emit all records, at meaningless addresses; returns their count, -1 if `out` is too short."""
+    """Write all records, with meaningless addresses; returns their count, -1 if `out` is too short."""
     parity, row, nowhere = np.zeros(PARITIES, np.int64), 0, np.empty((0, 0), np.int64)
     if resident:
         return expand_all(out, row, job, runs, needed, 0, parity, 0, groups, k1, n1, 0)

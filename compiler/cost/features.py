@@ -172,9 +172,9 @@ class _OpContext(NamedTuple):
 
 
 class _SegmentBytes(NamedTuple):
-    """Tiling-independent traffic of a segment: its operators, blocks stored per image (DDR, shared memory), and blocks of each load.
+    """Traffic of a segment that does not depend on tilings: its operators, blocks stored per image (DDR, shared memory), and its loads.
 
-    A load also has whether it comes from the shared memory.
+    A load has a number of blocks, and whether it comes from the shared memory.
     """
 
     standings: tuple[_OpContext, ...]

@@ -54,10 +54,10 @@ CHUNK_POINTS = 4  # points of every chunk that a ranking always has
 
 @njit(cache=True)
 def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
-    """Best points of a shape, int64 [<= limit, 7] as `_ranked` has them; of equal estimates the earlier point.
+    """Best points of a shape, int64 [<= limit, 7] as in `_ranked`; the earlier of two points with equal estimates.
 
-    The last points come first: large tiles are mostly better, so later points are mostly not kept.  Most are even skipped: no k is better
-    than the fewest tiles and the fewest steps of any k.
+    The last points are tried first: large tiles are mostly better, so most later tries are dropped.  Many are skipped without an estimate:
+    no k is better than one with the fewest tiles and the fewest steps.
     """
     if shape.needed.size:
         points, _ = _of_panels(shape, cost)

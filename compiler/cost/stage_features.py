@@ -38,8 +38,8 @@ from simulator.npu.parts import Memory
 _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
 STAGE_SUMS = tuple(f"{stage}_{figure}" for stage in _STAGES for figure in ("compute_bits", "emit_num"))
 STAGE_MEANS = tuple(f"{stage}_{figure}" for stage in _STAGES for figure in ("store_bits", "emit_bits"))
-_MEANS = len(STAGE_SUMS)  # where they start
-_WEIGHTS = 2  # on their way to L1, among `segment.dataflow.cube_tiles`
+_MEANS = len(STAGE_SUMS)  # index of the first mean
+_WEIGHTS = 2  # index of weights that go to L1, in `segment.dataflow.cube_tiles`
 
 
 def stage_features(

@@ -12,10 +12,11 @@ from compiler.ir.operators.base import Shape, shape_text
 
 
 def graph_lines(graph: Graph, fingerprints: bool = True) -> list[str]:
-    """`operator result: shape [type] = kind(operands) attributes`, the operator's name where it is another than its result's.
+    """`operator result: shape [type] = kind(operands) attributes`; the operator's name is left out if it equals its result's.
 
-    Shapes are n x c x h x w; the type is that of integers.  fingerprints: six hex digits over each constant's values; off where these
-    differ between libraries' versions."""
+    Shapes are n x c x h x w; only integers have a type.  fingerprints: add six hex digits over the values of each constant; off if the
+    values differ between versions of libraries.
+    """
 
     def spell(values: NDArray[Any]) -> str:
         return _values(values, fingerprints)

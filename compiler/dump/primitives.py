@@ -77,7 +77,7 @@ def parse(text: str, where: str = "schedule") -> Tiling:
 
 
 def _declared(machine: Machine, nest: Nest) -> Iterator[_Line]:
-    """Memory in which each operand is kept, read and written."""
+    """Declarations: the memory of each operand, read or written."""
     for operand in (*nest.reads, nest.write):
         if operand.lies == Memory.L1:
             yield _Line("set_scope", (operand.tensor, "L1"))

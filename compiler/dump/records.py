@@ -9,6 +9,6 @@ from simulator.npu.program import Program
 
 
 def record_lines(program: Program) -> Iterator[str]:
-    """Core by core.  A record ends in @segment.operator.block, of which the operator is the unit's number and the block an iteration."""
+    """Records core by core.  A record ends in @segment.operator.block: index of the operator in the target graph, and the iteration."""
     for core, code in enumerate(program.streams):
         yield from print_core(code, core).splitlines()

@@ -25,9 +25,9 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 
 
 def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
-    """Rows of a block are half-open, `-` where it has none.  A segment that does not fit says why, behind its rows.
+    """Text of all segments.  Rows of a block are half-open, `-` without rows.  A segment that does not fit has the reason after its rows.
 
-    Raises `InfeasibleError` where the plan has other operators than the compiler's unit.
+    Raises `InfeasibleError` if the plan has other operators than the compiler's target graph.
     """
     target_graph = permute_to(compiler.target_graph, [name for segment in plan.segments for name in segment.operators])
     if isinstance(target_graph, Infeasible):
@@ -128,7 +128,7 @@ def _share(segment: Segment, part: ScheduledShare) -> str:
 
 
 def _places(segment: Segment, part: ScheduledShare, held: PersistentLayout | None) -> list[str]:
-    """Buffers and peaks, which cores that run the same rows share."""
+    """Buffers and peaks; cores with the same rows share one text."""
     share = segment.share(part.place)
     places = segment.memory(share, part.flip, held=held)
     assert not isinstance(places, Infeasible), "it was lowered"

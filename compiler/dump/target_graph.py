@@ -44,7 +44,7 @@ def kind(spec: TargetOp) -> str:
 
 
 def piece(target_graph: TargetGraph, where: TensorSlice) -> str:
-    """`storage` where it is all of one, else `storage[0:2]`, its planes."""
+    """Name of a slice: `storage` for the whole storage, `storage[0:2]` for planes of it."""
     storage = target_graph.storages[where.storage]
     return storage.name if where.planes == storage.planes else f"{storage.name}[{where.plane}:{where.plane + where.planes}]"
 

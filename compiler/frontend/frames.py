@@ -1,7 +1,7 @@
 """ONNX graph of several frames of a model.
 
-Inputs, outputs and the ports of subgraphs have the frames one after the other along their first axis.  The body of a subgraph splits its
-inputs, contains the nodes of one frame once per frame, and concatenates their outputs; so do host nodes.  So constants of the graph, such
+The frames are stacked along the first axis of inputs, outputs and the ports of subgraphs.  The body of a subgraph splits its
+inputs, contains the nodes of one frame once per frame, and concatenates their outputs; so do host nodes.  Constants of the graph, such
 as the shape of a Reshape, stay unchanged.  Nodes that depend on constants only are not copied.
 
 New nodes and tensors have the prefix `OWNER.frame0/`, `OWNER.split/` or `OWNER.join/`, the owner being a subgraph or `Host`, so that the
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HOST = "Host"
 _ADDED = re.compile(r"(?:Host|Partition\d+)\.(frame\d+|split|join)/(.*)", re.DOTALL)
-_COUNTED_SPLITS = 18  # the opset since which Split requires the number of parts
+_COUNTED_SPLITS = 18  # first opset in which Split requires the number of parts
 
 
 def check_frames(model: ModelProto, frames: int) -> None:

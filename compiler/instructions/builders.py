@@ -93,10 +93,10 @@ def copy(
 
 
 class TilePlace(NamedTuple):
-    """Place of rows of a tensor: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
+    """Address of rows of a tensor: memory (DDR, L1 or UB), block of (plane 0, first row), blocks per plane.
 
-    Blocks are counted over rows of `width`, between which `gap` others lie: 0 where rows are whole.  In a ring of rows, blocks from the
-    `wrap`-th on lie `back` blocks further in front; else back is 0.
+    Blocks are counted over rows of `width` blocks with `gap` other blocks between rows; 0 for whole rows.  In a ring of rows, blocks from
+    number `wrap` on are `back` blocks lower; else `back` is 0.
     """
 
     memory: int

@@ -21,7 +21,7 @@ def stride_blocks(
     out: Code, cursor: int, op: int, dtype: int, tag: int, target: int, source: int, blocks: int, dbs: int, dstep: int, sbs: int,
     sstep: int, imm: int,
 ) -> int:  # fmt: skip
-    """A VECTOR operation on `blocks` blocks that lie dstep and sstep apart; dbs, sbs: the same within a repeat."""
+    """Write a VECTOR operation on `blocks` blocks with distances dstep and sstep; dbs, sbs: distances within a repeat."""
     done = 0
     while done < blocks:
         remaining = blocks - done

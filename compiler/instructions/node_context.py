@@ -9,7 +9,7 @@ from compiler.instructions.builders import Ints, TilePlace, compile_once, inline
 
 # parities of the double buffers, passed from operator to operator: of products, of expanded weights, of tiles on VECTOR
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
-BY_ITSELF, MADE_BY_READER, FED = range(3)  # of `OperatorJobs.made`
+BY_ITSELF, MADE_BY_READER, FED = range(3)  # values of `OperatorJobs.pool_roles`
 
 
 class OperatorJobs(NamedTuple):
@@ -17,16 +17,16 @@ class OperatorJobs(NamedTuple):
 
     | array     | dtype, shape             | meaning                                                                                   |
     |-----------|--------------------------|-------------------------------------------------------------------------------------------|
-    | kind      | int64 [operators, 2]     | which emitter, and where in `records` its job begins                                        |
+    | kind      | int64 [operators, 2]     | number of the emitter, and offset of its job in `records`                                  |
     | pool_roles| int64 [operators]        | `BY_ITSELF`, or its role in a fused pool (`segment.pool_fusion`)                    |
-    | tags      | int64 [operators]        | index of the operator in the unit                                                           |
+    | tags      | int64 [operators]        | index of the operator in the target graph                                                 |
     | dtypes    | int64 [operators]        | `DataType` of the results                                                                 |
-    | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
+    | reads     | int64 [reads, 6]         | operands (see `places`), blocks of a row that are read (first, count), and 1 for operands |
     |           |                          | one pixel per channel; from read_start on                                                 |
-    | writes    | int64 [operators, 8]     | where results go, which blocks of a row they are, and which of them DDR gets; their planes |
-    | constants | int64 [fetches, 6]       | operator, memory, block of DDR, block there, blocks, blocks of a piece: once per segment    |
-    | lists     | int64 [operators, 3, 2]  | where a job's tables lie in `numbers`, and how many numbers they have                      |
-    | records   | int64 [fields]           | jobs of all kinds, one after the other: each is a record of its kind's fields                |
+    | writes    | int64 [operators, 8]     | address of results, blocks of a row, which of them DDR gets, and planes                   |
+    | constants | int64 [fetches, 6]       | operator, memory, DDR block, block there, blocks, blocks per piece: once per segment       |
+    | lists     | int64 [operators, 3, 2]  | offset of a job's tables in `numbers`, and their lengths                                  |
+    | records   | int64 [fields]           | jobs of all kinds in sequence; each is a record with the fields of its kind                |
     """
 
     kind: Ints

@@ -1,7 +1,7 @@
 """Counts of VECTOR repeats and instructions over a grid of blocks, and the cheapest assignment of its axes.
 
-An instruction takes eight blocks along one axis and repeats along one.  The choice of axes decides how many repeats have fewer than eight
-blocks, and the count of instructions.
+An instruction takes eight blocks along one axis and repeats along another.  The choice of these axes decides how many repeats have fewer
+than eight blocks, and the number of instructions.
 
 A window of whole rows of an image is pooled by repeats that add to one block, eight channels or eight pixels at a time: an instruction
 per pixel would fill one block in eight.
@@ -62,7 +62,7 @@ def repeats_along(length: int, outer: int) -> tuple[int, int]:
 
 @njit(cache=True)
 def cheapest_way(inner: int, middle: int, outer: int) -> Way:
-    """The fastest way over inner x middle x outer blocks, start of instructions included."""
+    """Fastest way over inner x middle x outer blocks, with the start-ups of instructions."""
     sizes = (inner, middle, outer)
     best = Way(0, 0, 0, 0)
     for blocks in range(3):

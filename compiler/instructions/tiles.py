@@ -1,7 +1,7 @@
 """Tiles of VECTOR operators on their way into UB and out of it.
 
-A tile is some planes by some rows of the block, [planes][rows * w] blocks in UB, in one of two slots; or, where not even one row fits, by
-some columns of one row: pixels that lie side by side in either case.
+A tile is some planes by some rows of the block, [planes][rows * w] blocks in UB, in one of two slots.  If not even one row fits, it is
+some columns of one row.  In both cases its pixels are adjacent.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def grid_of_three(
     out: Code, cursor: int, op: int, dtype: int, tag: int, shape: Axes, target: int, ds: Axes, s0: int, s0s: Axes, s1: int, s1s: Axes,
     s2: int, s2s: Axes, imm: int,
 ) -> int:  # fmt: skip
-    """The same of an operation with three sources, or of fewer: s1, s2 are -1 where there is none, and have the strides of another."""
+    """Write an operation with up to three sources over the grid.  A missing s1 or s2 is -1, with the strides of another source."""
     for i in (0, 0, 1):
         if _one(shape, ds, s0s, s1s, s2s, i, i + 1):
             first = shape[i] > 1
@@ -70,7 +70,7 @@ def grid_of_three(
             block = 0
             while block < shape[b]:
                 width = min(REPEAT_BLOCKS, shape[b] - block)
-                step = 1 if across else width  # of the repeats' axis from one to the next
+                step = 1 if across else width  # stride of the repeats' axis
                 times = shape[r] if across else (shape[b] - block) // width
                 repeat = 0
                 while repeat < times:

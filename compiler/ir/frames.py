@@ -1,7 +1,7 @@
 """Graph of several frames of a model: the graph of one frame with one image per frame in every tensor.
 
-Operators and constants are those of one frame; all images read the same constants.  No image depends on another, so any order of the
-work is right, and a program may load a weight once for all images.
+Operators and constants are those of one frame; all images read the same constants.  No image depends on another, so images may be computed
+in any order, and a program may load a weight once for all images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError
 
 
 def with_frames(graph: Graph, frames: int) -> Graph:
-    """Graph of `frames` frames.  graph: of one frame.  The host passes the frames one after the other along the first axis.
+    """Graph of `frames` frames.  graph: of one frame.  The host stacks the frames along the first axis.
 
     Raises `BadInputError` for a graph of several images: frames and images could not be told apart.
     """

@@ -49,7 +49,7 @@ def order_by_groups(graph: Graph, patterns: Patterns) -> None:
     for root, by_groups in labels_of_root.items():
         if root in patterns.pattern or root in host:
             continue
-        labels = list(by_groups.values())  # that of the writer comes first
+        labels = list(by_groups.values())  # the writer's labels come first
         natural = np.arange(len(labels[0].of))
         order = min([natural, *_orders(labels, patterns.block)], key=lambda order: _multiplied(labels, order, patterns.block))
         if order is not natural:

@@ -11,14 +11,12 @@ from typing import Literal
 
 from simulator.npu.fractal_sizes import COLUMNS
 
-CHANNEL_BLOCK = (
-    COLUMNS  # FIXPIPE writes so many channels at a time, two planes where C0 is half of it, so a tensor takes whole multiples of them
-)
+CHANNEL_BLOCK = COLUMNS  # FIXPIPE writes `COLUMNS` channels at a time, two planes if C0 is half of that, so a tensor has multiples of them
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Rule for a tensor's lanes from the lanes of its inputs.  heads: each of order[0] equal runs of channels begins on a whole plane.
+    """Rule for a tensor's lanes from the lanes of its inputs.  heads: each of the order[0] equal runs of channels begins on a whole plane.
     groups: `order` is the list of lanes (`ir.group_order`).
     """
 

@@ -30,7 +30,7 @@ def demanded(reach: Ints, bounds: Ints, start: int, stop: int) -> tuple[int, int
             first, last = min(first, bounds[i, 0]), max(last, bounds[i, 1])
         if first < last:
             return first, last
-        return 0, 1  # only fill values: still one row, so that the interval is not empty
+        return 0, 1  # only fill values: a row is kept, so that the interval is not empty
     if reach[0] == RATIO:
         divisor, factor, before = reach[2], reach[3], reach[4]
         first, last = max(0, start * factor - before) // divisor, -((before - stop * factor) // divisor)

@@ -21,8 +21,8 @@ from numba import njit
 
 from compiler.placement.port_model import Floats, Ints, Masks, _replay
 
-DRAWS = 8  # random numbers of a step
-HOT, COLD = 0.5, 0.005  # shares of a segment's mean time: an increase accepted once in e times, at the beginning and at the end
+DRAWS = 8  # random numbers per step
+HOT, COLD = 0.5, 0.005  # at the start and at the end: an increase by this share of a segment's mean time is accepted with probability 1 / e
 
 
 class Choices(NamedTuple):
@@ -88,7 +88,7 @@ def _anneal(
 
 @njit(cache=True)
 def _recut(cut: Ints, count: int, index: int, draw: Floats, new_cut: Ints) -> tuple[int, int]:
-    """Replace some segments from `index` on by others, with borders in `new_cut`; returns their counts, (0, 0) if that is impossible."""
+    """Replace some segments from `index` on by others, with borders in `new_cut`; returns (old count, new count), (0, 0) if impossible."""
     removed = added = 1
     if draw[1] < 0.2:
         removed = added = min(count - index, 3 + int(2 * draw[2]))

@@ -23,7 +23,7 @@ class Quotient:
 
 
 def linear_clusters(dag: Dag, delay: int = 0) -> tuple[tuple[int, ...], ...]:
-    """Paths that hold every node once, the longest (times, and `delay` per edge) first."""
+    """Paths that contain every node once, the longest (times, and `delay` per edge) first."""
     remaining, out = (1 << len(dag)) - 1, []
     while remaining:
         path = longest_path(dag, remaining, delay)
@@ -34,10 +34,10 @@ def linear_clusters(dag: Dag, delay: int = 0) -> tuple[tuple[int, ...], ...]:
 
 
 def contract(dag: Dag, paths: Sequence[Sequence[int]], longest: int | None = None) -> Quotient:
-    """Contract the edges along `paths`, in their order, as far as each may be.
+    """Contract the edges along `paths`, in order, wherever possible.
 
-    An edge may be contracted if no other path joins its ends, else the quotient would have a cycle.  longest: nor if the longest path of
-    the quotient would take more cycles than this: a cluster starts when all of it can, so every contraction takes parallelism away.
+    An edge can be contracted if no other path joins its ends; otherwise the quotient would have a cycle.  longest: limit of the longest
+    path of the quotient in cycles.  A cluster starts when all of it can, so every contraction reduces parallelism.
     """
     graph = _Contracting(dag)
     for path in paths:

@@ -51,7 +51,7 @@ class Dag:
 
     @classmethod
     def of(cls, times: Sequence[int], edges: Iterable[tuple[int, int]]) -> Dag:
-        """Graph of (before, after) pairs; a pair may come twice."""
+        """Graph from (before, after) pairs; a pair may occur twice."""
         after: list[set[int]] = [set() for _ in times]
         for a, b in edges:
             after[a].add(b)

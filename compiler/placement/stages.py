@@ -1,8 +1,8 @@
-"""Stages: a graph cut into steps that run one after the other, each of a few groups that run side by side.
+"""Stages: a graph cut into steps that run in sequence, each of a few groups that run in parallel.
 
 Dynamic programming over the remaining nodes (Ding et al., IOS: Inter-Operator Scheduler for CNN Acceleration, MLSys 2021):
-cost[S] = min over endings E of S of cost[S without E] + T(E).  An ending is a set that no other node of S waits for, and its groups are
-its connected components.  T is measured, because the groups of a stage share the DDR port, and no formula gives their common time.
+cost[S] = min over endings E of S of cost[S without E] + T(E).  An ending is a set of nodes that no other node of S waits for; its groups
+are its connected components.  T is measured, because the groups of a stage share the DDR port, and no formula gives their common time.
 
 Measurements are slow, so they are lazy: the best cut by a lower bound of T is found, its stages are measured, and so on until every stage
 of the best cut has been.  With a true lower bound no better cut is missed; without a bound all stages are measured.
@@ -56,7 +56,7 @@ class States:
 
 
 def endings(dag: Dag, remaining: Nodes, pruning: Pruning) -> Iterator[Nodes]:
-    """Sets that no other node in `remaining` waits for, as large as `pruning` allows, each once."""
+    """Sets of nodes that no other node in `remaining` waits for, as large as `pruning` allows, each once."""
     largest = pruning.group_nodes * pruning.groups
     last = sum(1 << node for node in members(remaining) if not dag.after[node] & remaining)
     todo: list[tuple[Nodes, Nodes, Nodes]] = [(0, last, 0)]  # ending, nodes that may join it, nodes that may not join any more
@@ -102,7 +102,7 @@ def partition(
 ) -> Generator[Sequence[Stage], Sequence[int], StagePartition]:
     """Find the cheapest cut into stages.  Yields stages to measure, and receives the cycles of each.
 
-    bound: never more than the measured cycles.  most_measured: after so many stages the best cut of measured stages is returned.
+    bound: at most the measured cycles.  most_measured: limit of measured stages; at the limit the best cut of measured stages is returned.
     """
     stages = [dag.components(ending) for ending in states.endings]
     measured_cycles: list[int | None] = [None] * len(stages)

@@ -16,10 +16,10 @@ from compiler.plan.plan import Plan, SegmentPlan
 
 @dataclass(frozen=True)
 class Change:
-    """A run of operators that is done differently.
+    """Run of operators with a difference.
 
-    a, b: (first, last) segment on either side.  changed: key -> (value in a, value in b) where both sides have the same segment,
-    tilings as `operator.key`; empty where the cuts differ.
+    a, b: (first, last) segment in each plan.  changed: key -> (value in a, value in b) if both have the same segment,
+    tilings as `operator.key`; {} if the cuts differ.
     """
 
     operators: tuple[str, ...]

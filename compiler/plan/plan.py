@@ -23,12 +23,12 @@ from simulator.npu.fractal_sizes import ROWS
 from simulator.npu.validation import validation_line
 
 PLAN_VERSION: Literal[1] = 1
-MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
+MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so there must be a limit
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
 MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution computes more halo than result
-MAX_PASSES = 1024  # runs of 16 channels of 16,384
-MAX_CORES = 64  # of any machine
-MAX_IMAGES = 1024  # of a block
+MAX_PASSES = 1024  # passes of 16 channels over 16,384 channels
+MAX_CORES = 64  # cores of a machine
+MAX_IMAGES = 1024  # images of a block
 MAX_AHEAD_KIB = 1 << 16
 MAX_LOOKAHEAD = 1 << 12  # records of an engine; the windows of all engines are kept sorted
 LOOKAHEAD = 128  # longer ones gain little
@@ -60,7 +60,7 @@ def _unless(default: Any) -> Any:
 
 @dataclass(frozen=True)
 class Text:
-    """Words for the value of a key in a segment's line (`dump.plan`); '' where it is not named there."""
+    """Words for the value of a key in a segment's line (`dump.plan`); '' if the line leaves it out."""
 
     of: Callable[[Any], str]
 
@@ -115,7 +115,7 @@ Tiling = ConvTiling | VectorTiling
 
 
 class VectorShare(_Gene):
-    """The first `planes` planes of a depthwise convolution, which VECTOR makes; its own tiling is that of the others on the matrix unit."""
+    """First `planes` planes of a depthwise convolution, computed on VECTOR, with their own tiling."""
 
     operator: str
     planes: TileSize
@@ -194,7 +194,7 @@ class SegmentPlan(_Gene):
         for where, names in (("shared", self.shared), ("staged", self.staged), ("held", self.held), ("on_vector", shares)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{where}: {list(names)} names one twice")
-        object.__setattr__(self, "held", tuple(sorted(self.held)))  # one spelling of equal plans
+        object.__setattr__(self, "held", tuple(sorted(self.held)))  # equal plans have equal texts
         both = [name for name in self.held if name in self.shared]
         if both:
             raise ValueError(f"held: {both[0]!r} is in shared memory; accepted: one of the two")
@@ -244,7 +244,7 @@ class SegmentPlan(_Gene):
 
 
 class SubgraphPlan(_Gene):
-    """A piece of a model of which the host runs a part: its name in the compiled file, and how many of the plan's segments are its."""
+    """Subgraph of a model with host nodes: its name in the compiled file, and its number of segments in the plan."""
 
     name: str
     segments: Annotated[int, Field(ge=1)]

@@ -21,9 +21,9 @@ from compiler.space.persistent import FREE, CutTensor, HeldLayout, Space, cut_te
 from compiler.space.structural_hash import Structures
 from compiler.target.target_graph import TargetGraph
 
-Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segments by their raw features
-Measure = Callable[[Genome], NDArray[np.int64] | None]  # cycles of each of a program's segments; None if it does not fit
-_COUNTS = 2  # of larger block counts that are tried
+Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # raw features of segments -> their cycles
+Measure = Callable[[Genome], NDArray[np.int64] | None]  # genome -> cycles of each segment of the program; None if it does not fit
+_COUNTS = 2  # number of larger block counts to try
 
 
 def choose_by_prediction(target_graph: TargetGraph, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:

@@ -144,7 +144,7 @@ def _guess(
     sizes: Ints, matrix: NDArray[np.bool_], escapes: NDArray[np.bool_], edges: Ints, edge_start: Ints, before: Ints, ways: Ints,
     cycles: Floats, images: int, l1_blocks: int, rates: Floats, port: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """Fill out.  ways: int64 [ways, 3], blocks, how often resident data is loaded, and images of a block.
+    """Fill out.  ways: int64 [ways, 3]: blocks, number of loads of resident data, images of a block.
 
     rates: float64 [ways, 2], blocks per cycle of reads and of writes.
     """
@@ -174,7 +174,7 @@ def _guess(
                 count = j - i
                 live[:count] = 0
                 loaded, stored, always = 0, 0, 0
-                for c in range(i, j):  # which storages are in L1 at all
+                for c in range(i, j):  # storages in L1
                     ends[c] = -1
                     for e in range(edge_start[c], edge_start[c + 1]):
                         p = edges[e, 0]

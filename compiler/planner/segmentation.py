@@ -57,7 +57,7 @@ _FILL = 4  # engines wait at a segment's borders for 1/4 of the time that loadin
 
 
 def estimate_predictor(target_graph: TargetGraph) -> Predict:
-    """Predictor by the closed-form estimate, plus the waits at a segment's borders, which the estimate does not have."""
+    """Predictor by the closed-form estimate, plus the waits at a segment's borders, which the estimate lacks."""
     machine, border = target_graph.machine, _border(target_graph)
     return lambda raw, levels: np.column_stack([expected_cycles(raw, machine.contention[level]) for level in levels]) + border
 
@@ -73,7 +73,7 @@ def ignore_progress(line: str) -> None:
 def cheapest_segmentations(
     target_graph: TargetGraph, levels: Sequence[str], predict: Predict, report: Progress = ignore_progress
 ) -> list[Genome]:
-    """Cheapest genome by prediction at each of the levels, which grant the same.
+    """Cheapest genome by prediction at each level; the levels have equal grants.
 
     Raises `InfeasibleError` if some operator fits in no way.
     """
@@ -158,7 +158,7 @@ class SegmentationSearch:
         return min(prices, key=lambda gene: float(prices[gene][level]))
 
     def _hopeful(self, level: int, start: int, stop: int) -> list[Gene]:
-        """Ways of a run with the best guesses, which are set to infinite."""
+        """Ways of a run with the best guesses; these guesses are then set to infinite."""
         way_guesses, columns, genes = self.guess[:, :, stop - 1, stop - start - 1], fewest_strips(self.within, start, stop), []
         for way in np.argsort(way_guesses[level], kind="stable")[:_FEW].tolist():
             if np.isfinite(way_guesses[level, way]):

@@ -41,7 +41,7 @@ _Value = TypeVar("_Value")
 
 
 def first_fitting(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
-    """Least of ascending values that fits, if all above it fit; None if none does."""
+    """Smallest of ascending values that fits, assuming that all larger ones fit too; None if none does."""
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2
@@ -56,7 +56,7 @@ def reloads_weights(target_graph: TargetGraph, plan: SegmentPlan, start: int) ->
 
 
 def resident_weight_blocks(target_graph: TargetGraph, start: int, stop: int) -> int:
-    """Blocks of L1 for the weights of a run of operators if none are loaded again for every block."""
+    """Blocks of L1 for the weights of a run of operators if all stay resident."""
     return sum([spec.weight_blocks for spec in target_graph.operators[start:stop] if not _kept(spec)])
 
 
@@ -64,15 +64,15 @@ def _kept(spec: TargetOp) -> bool:
     return isinstance(spec, ConvSpec) and spec.expansion is not None and spec.expansion.resident
 
 
-_MOST = 4  # blocks in passes over hidden channels: more gain little
+_MOST = 4  # most blocks with passes over hidden channels: more gain little
 _PART = 8  # input passes must save 1/8 of the bytes that a run in the fewest fitting blocks moves
-_MOST_ROWS = 16  # blocks, with passes over results
-_MOST_LOOKS = 12  # tries of these
+_MOST_ROWS = 16  # most blocks with passes over results
+_MOST_LOOKS = 12  # most tries of these
 _BESIDE = 2  # passes over results at a time
-_MOST_OPERATORS = 1024  # of all passes: more make runs too small to gain
-_MOST_BESIDE = 96  # the same with persistent tensors, which are many
-_MOST_STRIPS = 4  # with input passes
-_MOST_INPUTS = 32  # input passes: more make runs small compared with their sums
+_MOST_OPERATORS = 1024  # most operators over all passes: more make runs too small to gain
+_MOST_BESIDE = 96  # the same beside persistent tensors, where many candidates are tried
+_MOST_STRIPS = 4  # most strips with input passes
+_MOST_INPUTS = 32  # most input passes: more make runs small compared with their sums
 
 
 class _Division(NamedTuple):
@@ -277,7 +277,7 @@ def _live(target_graph: TargetGraph, gene: Gene) -> list[tuple[int, int]]:
 
 
 def _with_inputs(target_graph: TargetGraph, gene: Gene, blocks: int, counts: Sequence[int], window: int = 0) -> list[_Division]:
-    """Fewest of ascending numbers of passes that fit in input passes, with the fewest of these; empty if none fit."""
+    """Fewest passes, among ascending numbers, that fit with input passes, and the fewest input passes for them; empty if none fit."""
     every = input_counts(target_graph, gene.start, gene.stop) or (1,)
     input_options = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
     for prefetch in (gene.prefetch, 1):
@@ -339,13 +339,13 @@ def _over_inputs(target_graph: TargetGraph, gene: Gene) -> list[_Division]:
     return divisions
 
 
-_STRIP_PART = 8  # weights are at least 1/8 of L1: fewer gain less than strips cost
+_STRIP_PART = 8  # least size of weights, as a part of L1 (1/8), for strips: smaller weights gain less than strips cost
 
 
 def genes_in_strips(target_graph: TargetGraph, structures: Structures, template: Gene) -> list[Gene]:
-    """Genes of every short run of products in the fewest strips with which its weights stay, and of these the fewest blocks.
+    """Genes of every short run of products in the fewest strips with resident weights, and then the fewest blocks.
 
-    template: the gene's other fields, its cores as far as there are blocks for them.
+    template: the other fields of the genes; a gene has no more cores than blocks.
     """
     genes, cache = list[Gene](), dict[str, tuple[int, int, int] | None]()
     for start, stop in runs_of_products(target_graph):

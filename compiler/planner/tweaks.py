@@ -116,7 +116,7 @@ def _one_slot(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _twice_the_blocks(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Double the blocks if there are several: one block is far from two."""
+    """Double the number of blocks if there are several: from one to two is too large a change."""
     twice = 2 * gene.blocks
     return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(target_graph, gene.start, gene.stop)[-1] else gene
 
@@ -206,7 +206,7 @@ def _large_vector_tiles(target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _small_vector_tiles(target_graph: TargetGraph, gene: Gene) -> Gene:
-    """Give operators slots of their own in UB, so that none waits for another's last tile, and the first tile is there sooner."""
+    """Give operators separate slots in UB, so that none waits for another's last tile, and the first tile is finished earlier."""
     return _vector_tiles(_HALF, target_graph, gene)
 
 

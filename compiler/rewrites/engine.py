@@ -140,7 +140,7 @@ def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) ->
                 touched.add(operator.y)
             replacements[index] = match.new
             touched.update(operator.y for operator in match.new)
-            touched.update(match.alias.values())  # it has new readers, which rules cannot see in this sweep
+            touched.update(match.alias.values())  # it has new readers, which rules see in the next sweep
             removed |= {operator.y for operator in match.gone} - {operator.y for operator in match.new}
             for old, new in match.alias.items():
                 alias[old] = alias.get(new, new)

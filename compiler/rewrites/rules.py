@@ -172,7 +172,7 @@ def _plain_integer_conv(tensor: str, view: GraphView, quantisation: Quantisation
 
 
 def merge_chains(op: Operator, view: GraphView) -> Match | None:
-    """Two element-wise chains, the first read only by the second: one chain; a reused start value goes to a register."""
+    """Join two element-wise chains if only the second reads the first; a reused start value goes to a register."""
     if not isinstance(op, Vector):
         return None
     producer = view.producers.get(op.inputs[0])
@@ -302,7 +302,7 @@ def shuffle_into_conv(op: Operator, view: GraphView) -> Match | None:
 
 
 def split_conv(op: Operator, view: GraphView) -> Match | None:
-    """Selection of channels of an ungrouped Conv with other readers: a second Conv that computes only these channels."""
+    """Selection of channels of an ungrouped Conv with other readers becomes a second Conv that computes only these channels."""
     conv = view.producers.get(op.x) if isinstance(op, Shuffle) else None
     if not isinstance(op, Shuffle) or not isinstance(conv, Conv) or len(op.order) == view.shapes[op.x][1] or conv.y in view.outputs:
         return None
@@ -318,7 +318,7 @@ def select_by_conv(op: Operator, view: GraphView) -> Match | None:
         return None
     readers = [reader for reader in view.by_kind_and_inputs[Shuffle, (op.x,)] if isinstance(reader, Shuffle)]
     if op.y in find_runs(readers, view.shapes[op.x][1]):
-        return None  # the layout gives it planes of its own
+        return None  # the layout gives the channels planes of their own
     if op.x in view.types:
         return Match((op,), (quantised_identity_conv(op.name, op.x, op.y, view.types[op.x], op.order, view.shapes[op.x][1]),))
     weights = np.eye(view.shapes[op.x][1], dtype=np.float32)[list(op.order)][:, :, None, None]
@@ -340,7 +340,7 @@ def fold_affine_into_norm(op: Operator, view: GraphView) -> Match | None:
 
 
 def norm_into_products(op: Operator, view: GraphView) -> Match | None:
-    """Scale and shift of a LayerNorm that only convolutions read: into their weights.  Not with padding, which lacks the shift."""
+    """Move scale and shift of a LayerNorm that only convolutions read into their weights; not with padding, which lacks the shift."""
     if not isinstance(op, LayerNorm) or op.y in view.outputs or ((op.scale == 1).all() and not op.shift.any()):
         return None
     readers = [reader for reader in view.by_kind_and_inputs.get((Conv, (op.y,)), ()) if isinstance(reader, Conv) and reader.groups == 1]

@@ -1,8 +1,8 @@
 """Access history of a core's memories: last readers and writers, carried from part to part of a program.
 
-Parts name memory by *cells* of their own (`schedule.segment_accesses`).  The history of DDR is a table of its granules, rows of tensors: a
-part touches few of them, and all other rows stay as they are.  The history of the memories on chip is a list of *pieces*, runs of granules
-with one history each; a part touches most of these memories, and the list is as long as the number of different histories.
+Parts name memory by *cells* of their own (`schedule.segment_accesses`).  The history of DDR is a table of its granules (rows of tensors): a
+part touches few of them, and all other rows are unchanged.  The history of on-chip memories is a list of *pieces*, runs of granules
+with equal history; a part touches most of these memories, and the list is as long as the number of different histories.
 
 | array | dtype, shape              | meaning                                                                                       |
 |-------|---------------------------|-----------------------------------------------------------------------------------------------|

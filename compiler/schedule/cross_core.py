@@ -41,13 +41,13 @@ class CrossCore(NamedTuple):
 
     written: Ints32  # [granules, cores, or queues]: last write of every queue
     before: Ints32  # [granules, queues]: last transfer of every queue that touched the earlier residents of these blocks
-    seen: Ints  # [queues, queues]: the last transfer of the second that the first has waited for
-    waited: Ints  # [queues, queues]: the last transfer of the first that waited for the second
-    standing: Ints  # [queues, queues]: SETs of the first towards the second since its last turn, maybe not taken yet
-    turn: Ints  # [queues, queues]: the transfer of the first at that turn
-    early: Ints  # [queues, queues]: SETs of the first towards the second before that turn, maybe not taken at the turn before it
-    full: Ints  # [queues] how many of these are at the limit
-    last: Ints  # [queues] last transfer
+    seen: Ints  # [queues, queues]: last transfer of the second queue that the first has waited for
+    waited: Ints  # [queues, queues]: last transfer of the first queue that waited for the second
+    standing: Ints  # [queues, queues]: SETs of the first queue towards the second since its last turn, maybe not taken yet
+    turn: Ints  # [queues, queues]: transfer of the first queue at that turn
+    early: Ints  # [queues, queues]: SETs of the first queue before that turn, maybe not taken at the turn before
+    full: Ints  # [queues]: number of these counts at the limit
+    last: Ints  # [queues]: last transfer
 
 
 def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
@@ -77,7 +77,8 @@ def reset_cross_core(cross: CrossCore) -> None:
 
 @njit(cache=True)
 def _wait(cross: CrossCore, queue: int, source: int, move: int, instruction: int, limit: int) -> int:
-    """Let instruction `instruction` of `queue` wait for transfer `move` of queue `source` or a later one; returns the one waited for."""
+    """Let instruction `instruction` of `queue` wait for transfer `move` of queue `source` or a later one; returns the transfer waited
+    for."""
     # the last SET of a full count comes from the source's last transfer, so that it covers all later waits
     if cross.standing[source, queue] == limit - 1:
         move = cross.last[source]
@@ -90,7 +91,7 @@ def _wait(cross: CrossCore, queue: int, source: int, move: int, instruction: int
     cross.standing[source, queue] += 1
     cross.seen[queue, source] = move
     cross.waited[queue, source] = instruction
-    if move >= cross.waited[source, queue] and cross.standing[queue, source] > 0:  # a turn: the source has waited for all my SETs
+    if move >= cross.waited[source, queue] and cross.standing[queue, source] > 0:  # a turn: the source waited for all SETs of `queue`
         if cross.standing[queue, source] == limit:
             cross.full[queue] -= 1
         past_turn = cross.seen[source, queue] >= cross.turn[queue, source]  # no SET comes before the last turn any more

@@ -53,17 +53,17 @@ class Queues(NamedTuple):
     All but the ring and scratch are views of `numbers`.
     """
 
-    clock: Ints  # [6, 6]
+    clock: Ints  # [6, 6] clock of each queue: last instruction of the other queue that it has waited for
     latest: Ints  # [6] last instruction of every queue
     ring: Ints32  # [6, 6, limit] the last waits from a queue in another
-    ring_at: Ints  # [6, 6]
-    oldest: Ints  # [6, 6] ring at ring_at
+    ring_at: Ints  # [6, 6] position in ring
+    oldest: Ints  # [6, 6] value of ring at ring_at
     free: Ints  # [6] cycle in which the queue is free
     key: Ints  # [6] largest key so far
     first: Ints  # [6] first instruction of every queue, or -1
     ports: Ints  # [6] DMA ports; 1 of other engines
     full: Ints  # [6] 1: SETs of a queue may have reached the limit, so it must wait for one to be taken
-    need: Ints  # [6] scratch, as the next
+    need: Ints  # [6] scratch, as `todo`
     todo: Ints  # [6]
     numbers: Ints
 
@@ -131,7 +131,7 @@ def reset_states(states: CoreStates) -> None:
         queues.full[:] = 0
 
 
-FLAGS, KEYS, KEYS_SINCE, TAKEN = range(4)  # of `EngineDrift.all`
+FLAGS, KEYS, KEYS_SINCE, TAKEN = range(4)  # columns of `EngineDrift.all`
 _NONE = np.iinfo(np.int64).max
 
 
@@ -163,7 +163,7 @@ def reset_drift(drift: EngineDrift) -> None:
 
 
 class Remote(NamedTuple):
-    """Edges from other cores to instructions of the part, in the order of these (see `cross_core`)."""
+    """Edges from other cores to instructions of the part, in the order of those instructions (see `cross_core`)."""
 
     source: Ints32
     target: Ints32
@@ -217,7 +217,7 @@ def scan_part(
         queue: Any = np.int64(part_engines[j])
         clock_row = queue * ENGINES
         engine[i] = part_engines[j]
-        overlaps = moves[j] and ports[queue] > 1  # with others of its queue
+        overlaps = moves[j] and ports[queue] > 1  # overlaps with transfers of its own queue
         count, begin, stop = 0, starts[j], starts[j + 1]
         if full[queue]:  # `limit` SETs may still wait to be taken: no more until one consumer has been waited for
             full[queue] = 0
@@ -253,7 +253,7 @@ def scan_part(
                 count += 1
         ready = np.int64(0)
         set_head[i] = -1
-        for k in range(count):  # the latest first: it may imply the others
+        for k in range(count):  # the latest first: it may imply earlier ones
             best = todo[k]
             source_queue: Any = np.int64(engine[best])
             if best <= clock[clock_row + source_queue]:
@@ -326,7 +326,7 @@ def advance_part(
     part: Part, latency: int, core: int, first: int, queues: Queues, ddr: Ints32, past: Intervals, pieces: int, out: Intervals,
     piece: Ints32, remote: Remote, rows: RecordRows, drift: EngineDrift, compare: bool,
 ) -> int:  # fmt: skip
-    """Run `scan_part` for one part and update the history: `ddr` in place, pieces into `out`; returns how many pieces there are."""
+    """Run `scan_part` for one part and update the history: `ddr` in place, pieces into `out`; returns the number of pieces."""
     locate_pieces(part.bound, part.touched, ddr.shape[0], past, pieces, piece)
     rows.core[first : first + part.engine.shape[0]] = core
     history = part.bound, ddr, past, pieces, piece

@@ -1,4 +1,4 @@
-"""Checkpoints of incremental scheduling: the state from which a pass resumes behind the parts that two programs begin with.
+"""Checkpoints of incremental scheduling: states from which a pass resumes behind the common first parts of two programs.
 
 A *border* is the state of the pass in front of a part (terms: `incremental_converge`).  Results of earlier instructions stay in place;
 only edges from them to later instructions are removed.  A border has no history of DDR: parts touch few of its rows, and their accesses

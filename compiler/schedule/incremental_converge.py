@@ -76,7 +76,7 @@ def _same_memories(
         granule = np.int64(bound[0])
     if pieces_then:
         granule = min(granule, np.int64(bound_then[0]))
-    # walk over the pieces of both passes at once, granule by granule where one of them begins or ends
+    # walk over the pieces of both passes together, granule by granule between two borders
     while p < pieces or o < pieces_then:
         inside_now, inside_then = p < pieces and bound[p] <= granule, o < pieces_then and bound_then[o] <= granule
         for e in range(ENGINES + 1):
@@ -126,8 +126,8 @@ def find_shift(
 ) -> int:  # fmt: skip
     """Shift of the new pass if it converges with the previous one at border `border`, else `NEVER`.
 
-    active: engines of the next parts, a bit for each; moving: engines with transfers in both programs.  changed_from .. tail: instructions
-    that differ.
+    active: engines of the next parts, as bits.  moving: engines with transfers in both programs, as bits.  changed_from .. tail: differing
+    instructions.
     """
     queues, prev = queues_of(states, 0), _of_border(borders, border, states)
     shift: Any = np.int64(NEVER)

@@ -1,6 +1,6 @@
-"""Pass over a program's parts: back to a checkpoint of the previous program, on to where both converge, and to the end.
+"""Pass over a program's parts: back to a checkpoint of the previous program, forward to convergence, and to the end.
 
-The kernels take all parts at once: a program has some tens of them, and one takes a few microseconds (see `segment_table`).
+Kernels take all parts in one call: a program has some tens of them, and a part takes a few microseconds (see `segment_table`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def rewind_pass(
         least = min(least, reset_ddr_rows(part.bound, part.touched, states.ddr[core], states.wiped[core]))
     if cross.last.shape[0]:
         reset_cross_core(cross)
-    # apply the earlier parts' accesses again: the border has none of DDR, and none between cores
+    # apply the accesses of earlier parts again: a border has neither the history of DDR nor that between cores
     for p in range(border_part):
         part, core, first = part_of(parts[p]), cores[p], number[p, 0]
         restore_ddr(part.bound, part.touched, part.inside.last, first, states.ddr[core], states.wiped[core], least)
@@ -88,9 +88,9 @@ def schedule_parts(
 ) -> bool:  # fmt: skip
     """Schedule parts `part_from` .. `stop`; returns whether there were numbers for all edges.
 
-    every: BORDERS borders are saved for so many numbers; 0: none.  remote: room for the edges of a part.
-    tail: the first of the last parts that the previous program has as well, with the same numbers; later: its borders there.
-    changed_from: the first instruction that differs; moving: engines with transfers, a bit for each, of both programs.
+    every: save BORDERS borders, one per that many numbers; 0: none.  remote: room for the edges of a part.
+    tail: first part of the common suffix with the same numbers in both programs.  later: borders of the previous program there.
+    changed_from: first differing instruction.  moving: engines with transfers in either program, as bits.
     """
     states, cross, rows, borders = by_reference(states), by_reference(cross), by_reference(rows), by_reference(borders)
     later, drift = by_reference(later), by_reference(drift)
@@ -114,7 +114,7 @@ def schedule_parts(
             edge_count = find_cross_core_waits(
                 part.engine, part.span, part.start, part.bound, core, first, limit, cross, remote.source, remote.target
             )
-        # the new history goes to the free slot, then both change places
+        # the new history goes to the free slot, which is then swapped with the core's
         slot, free_slot = states.slots[core], states.slots[states.slots.shape[0] - 1]
         past, out = Intervals(states.bound[slot], states.last[slot]), Intervals(states.bound[free_slot], states.last[free_slot])
         cross_edges = Remote(remote.source, remote.target, edge_count, remote.latency)
@@ -136,7 +136,7 @@ def schedule_parts(
 
 @njit(cache=True)
 def _stretch(parts: Ints, first_part: int, stop: int, border: int, later: Borders) -> tuple[int, int]:
-    """Engines active in the parts from `first_part`, at border `border`, up to the next border; and the part there."""
+    """Engines active in the parts from `first_part` (at border `border`) to the next border, and the part at the next border."""
     end = later.positions[border + 1, PART] if border + 1 < later.used[COUNT] else stop
     active = 0
     for part in range(first_part, end):
@@ -149,7 +149,7 @@ def _adopt_parts(
     parts: Ints, number: Ints, first_part: int, stop: int, states: CoreStates, rows: RecordRows, borders: Borders, border: int,
     later: Borders, changed_from: int, tail: int, moving: int, latency: int, drift: EngineDrift,
 ) -> int:  # fmt: skip
-    """Adopt parts from `first_part` on, in front of which `border` is; returns the first part not adopted.
+    """Adopt parts from `first_part` on, which is at border `border`; returns the first part that was not adopted.
 
     Their borders are saved.  tail: the first instruction of the tail.
     """

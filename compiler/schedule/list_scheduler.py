@@ -43,7 +43,7 @@ _NEVER = np.iinfo(np.int64).max
 _PLACE_BITS = (
     20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`codegen.lower_segment.CAPACITY`)
 )
-_STEP_BITS = 8  # of chains' lengths, below which records come as they were emitted: tiles of an operator that begin one after the other
+_STEP_BITS = 8  # log2 cycles, unit of chain lengths; equal chains, as of an operator's tiles, keep the emitted order
 _MOST_STEPS = (1 << 62 - _PLACE_BITS) - 1
 
 
@@ -71,7 +71,7 @@ def order_records(
 
 @njit(cache=True, inline="always")
 def _add(edge: Pointer, edge_count: int, first: Pointer, stamp: Pointer, before: int, record: int) -> int:
-    """Add an edge from a record to record `record`, unless there is one; returns how many there are."""
+    """Add an edge from record `before` to record `record`, unless it exists; returns the number of edges."""
     if before == record or stamp[before] == record:
         return edge_count
     stamp[before] = record

@@ -95,7 +95,7 @@ def _look(
                         queue_last = max(queue_last, cells[cell_row + queue])
         for s in range(starts[j], starts[j + 1]):
             write, stop = spans[2 * s] & 1, spans[2 * s + 1]
-            begin = -1  # of a run of cells in which the past is met
+            begin = -1  # start of a run of cells with accesses before the segment
             for c in range(spans[2 * s] >> 1, stop):
                 cell_row = 8 * c
                 writer = cells[cell_row + WRITER]

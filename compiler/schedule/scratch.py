@@ -1,4 +1,4 @@
-"""Scratch arrays that are reused: a large new array gets pages from the system, which it clears one by one."""
+"""Scratch arrays for reuse: the system clears every page of a large new array, which takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory accesses, costs and dependences of a segment's records: made once per segment, read by every program that contains it.
+"""Memory accesses, costs and dependences of a segment's records: computed once per segment, used by every program that contains it.
 
 Records touch memories in granules: rows of tensors in DDR, single blocks in L1, some hundred bytes to 2 KiB elsewhere.  Neighbouring
 granules with the same accesses in the segment are one *cell*.  Data in the shared memory is named by its address in DDR
@@ -38,9 +38,9 @@ Ints = NDArray[np.int64]
 ENGINE, SRC, DST = isa.ENGINE, isa.SRC, isa.DST
 _DDR, _SHARED = int(Memory.DDR), int(Memory.SHARED)
 _WEIGHTS_SHIFT = 8  # log2 of a granule of weights in the shared memory: 8 KiB
-# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
-# are written and rows that are still read lie side by side; coarse where a slot is the unit: L0A and L0B.  Of DDR see
-# `row_granules`.
+# log2 of the blocks per granule, by memory.  Fine if tiles of one tensor should overlap; single blocks in L1, where written and read rows
+# of
+# a ring are adjacent; coarse if a slot is the unit (L0A, L0B).  DDR: see `row_granules`.
 _SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARED: 0}
 
 
@@ -141,7 +141,7 @@ class _Granules(NamedTuple):
 
 @njit(cache=True)
 def _spans(code: Code, granules: _Granules, start: Ints32, span: Ints32) -> int:
-    """Fill span and start; returns how many spans, or -1 if there is no room."""
+    """Fill span and start; returns the number of spans, or -1 if there is no room."""
     constant_blocks, weights = granules.constant_blocks, granules.weights
     words, bases, shifts, granule = pointer(granules.ranges), pointer(granules.offsets), pointer(granules.shifts), pointer(granules.row_of)
     spans = pointer(span)
@@ -234,7 +234,7 @@ def _tell(
         engine[i] = e
         moves = bus[i] > 0
         overlaps[i] = moves and several[e]
-        transfer[i] = code[i, SRC] + code[i, DST] if moves else 0  # the other one is DDR, which is 0
+        transfer[i] = code[i, SRC] + code[i, DST] if moves else 0  # the other memory is DDR, which is 0
         busy_or_bus[i] = bus[i] if moves else busy[i]
         late[i] = ddr_late if moves else late_of[e]
         totals[0, e] += 0 if moves else busy[i]

@@ -1,6 +1,6 @@
 """Table of a program's parts for kernels: addresses and lengths of their arrays.
 
-A program has some tens of parts.  To unwrap the arrays of one part at a call takes longer than the work on a small part.  So a kernel gets
+A program has some tens of parts.  Unpacking the arrays of a part at a call takes longer than the work on a small part.  So a kernel gets
 one table for all parts, int64 [parts, COLUMNS]: lengths, then addresses, in the order of `Part`, then counts.  The footprints must live as
 long as the table.
 """
@@ -23,7 +23,7 @@ Bytes8 = NDArray[np.uint8]
 
 RECORDS, CELLS, _SPANS, _NEEDS, _OUTERS = range(5)  # columns of the table: lengths, and behind them addresses
 _ENGINE, _SPAN, _START, _BOUND, _TOUCHED, _TRANSFER, _CYCLES, _COST, _BEGIN, _NEED, _OUTER, _LAST = range(5, 17)
-TRANSFERS, USED, MOVING, COLUMNS = range(17, 21)  # from and to DDR; a bit for each engine, and for each that has some of these
+TRANSFERS, USED, MOVING, COLUMNS = range(17, 21)  # transfers from and to DDR; used engines, as bits; engines with such transfers, as bits
 
 
 class Part(NamedTuple):

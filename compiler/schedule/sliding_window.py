@@ -182,7 +182,7 @@ def _list(
             start, bus = max(ready, free[lane_of[k]]), max(loader, slots)
             if window and t >= window:
                 start = max(start, retired[t - window])
-            # loads come in pieces while a node works: it ends after them, but need not begin after them
+            # a node's loads come in pieces while it works: it ends after them, but may begin before their end
             arrived: Any = np.int64(0)
             for i in range(load.shape[0]):
                 if reads[i, k] and loaded[i, t] >= 0:

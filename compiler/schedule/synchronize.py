@@ -1,7 +1,7 @@
-"""Flags and issue order: sequential records become streams that overlap and still mean the same.
+"""Flags and issue order: sequential records become overlapping streams with the same meaning.
 
-Emission writes parts of a program whose *sequential* execution, one after the other, is right.  `schedule` keeps that meaning while the
-engines of every core, and cores, run side by side:
+Emission writes parts whose *sequential* execution is correct.  `schedule` keeps that meaning while the
+engines of every core, and the cores, run in parallel:
 
 1. Flags inside a core (`hazards`) and between the transfers of cores (`cross_core`).  All point forward in the sequential order.
 2. Times (`hazards`): the longest path through queues and flags at full bandwidth, over all cores; when each instruction could start.
@@ -10,8 +10,8 @@ engines of every core, and cores, run side by side:
 
 No deadlock, whatever the queues' depth.  Times never fall along a queue or from a SET to its WAIT, so (time, sequential number) is one
 order of all instructions of all cores in which queues keep theirs and every SET precedes its WAIT, and each stream is a part of it.  Take
-the first instruction in that order that is not done.  All before it in its stream are done, so it has been issued and stands at the head
-of its queue; its WAITs are for earlier instructions, which are done.  So it has nothing left to wait for.
+the first instruction in that order that is not done.  All earlier ones in its stream are done, so it has been issued and is at the head
+of its queue.  Its WAITs are for earlier instructions, which are done.  So it can run.
 
 Results that depend on a segment alone are in its `Footprint`, made once; a program's pass reads a few bytes per record and moves none.
 `write` copies each record once; timing only reads the `Schedule`.
@@ -48,8 +48,8 @@ _ALONE = new_cross_core(0, 0, False)  # state for a program on one core
 class Synchroniser:
     """Scheduler of one target graph with its tables and scratch, for any number of programs one after the other.
 
-    Parts that a program begins with as the previous one did are not scheduled again (`incremental_checkpoint`), unless residents lie in the
-    shared memory.  A program on one core that converges with the previous one adopts the rest (`incremental_converge`).
+    The common first parts of two programs are not scheduled again (`incremental_checkpoint`), except with residents in the
+    shared memory.  A program on one core that converges with the previous one adopts its end (`incremental_converge`).
     """
 
     def __init__(self, target_graph: TargetGraph, footprints: Footprints | None = None) -> None:
@@ -138,7 +138,7 @@ class Synchroniser:
         )  # fmt: skip
 
     def _with_more_edges(self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int], shared: SharedPlaces) -> Schedule:
-        """Schedule from the first instruction, with numbers for the most edges that there can be."""
+        """Schedule from the first instruction, with numbers for the largest possible count of edges."""
         self._edges = self._most_edges(len(self._states.numbers))
         self._states.ddr[:] = -1
         self._taken_over.clear()

@@ -103,7 +103,7 @@ def _live_n1(product: ConvSpec, tiling: ConvTiling) -> int:
 
 
 def _streamed(asking: _Asking) -> bool:
-    """The largest constants of a tiling that keeps them from now on in pieces; False where there are none."""
+    """Largest constants that can still be split, with a tiling that splits them; False if there are none."""
     constants = [(request.size, request.buffer.of) for request in asking.requests if request.buffer.kind == "constants"]
     resident = [(size, -k) for size, k in constants if asking.tilings[k].constants == "resident"]
     if not resident:
@@ -131,12 +131,12 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
 
 
 def _smaller(target_graph: TargetGraph, layout: Blocks, index: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
-    """A tiling, legal of the leader, with which the tile of operator `index` takes at most `room` blocks of UB, or None."""
+    """Tiling that is legal for the leader, with a tile of at most `room` blocks of UB for operator `index`; None if there is none."""
     spec, rows = target_graph.operators[layout.start + index], layout.rows(index)
     product, first = product_of(spec), product_of(target_graph.operators[layout.start + leader])
     if product is not None and first is not None and isinstance(tiling, ConvTiling):
         lanes = min(product.residual_lanes, product.result_lanes)
-        if lanes < first.result_lanes:  # a tile of a residual, or of sums, is larger than one of the leader's results
+        if lanes < first.result_lanes:  # a tile of a residual, or of sums, is larger than a result tile of the leader
             room = room * lanes // first.result_lanes // _ALIGN * _ALIGN
         return narrow_tiling(target_graph, first, rows, layout.inside[index], tiling, room) if room else None
     vector_op = as_vector_op(spec)

@@ -40,12 +40,12 @@ _CONV, _STREAMED, _N_OUTER, _CONSTANTS, _FED = (1 << bit for bit in range(5))
 
 
 def pins_of(tilings: Sequence[Tiling]) -> tuple[int, ...]:
-    """The pins that name these tilings."""
+    """Pins of tilings."""
     return tuple(chain.from_iterable(map(_row, tilings)))
 
 
 def pinned_tilings(pins: Sequence[int]) -> tuple[Tiling, ...]:
-    """The tilings that `pins_of` made pins of."""
+    """Tilings of pins; inverse of `pins_of`."""
     return tuple(_tiling(*pins[offset : offset + PINS]) for offset in range(0, len(pins), PINS))
 
 
@@ -82,7 +82,7 @@ _FED_PART = 5  # of two parts of UB in so many is the most that one of its two s
 
 
 def ahead_sizes(target_graph: TargetGraph) -> tuple[int, ...]:
-    """KiB of weights that a gene may have come before its first tensor: none, or 16 and its doubles up to half of L1."""
+    """Values of `ahead_kib`: 0, or 16 KiB and its doubles up to half of L1."""
     half_kib = room_blocks(target_graph.machine, Memory.L1) * BLOCK_BYTES // 2048
     return 0, *(16 << i for i in range((half_kib // 16).bit_length()))
 
@@ -265,7 +265,7 @@ def gene_json(gene: Sequence[Any]) -> list[Any]:
 
 
 def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
-    """The values that `gene_json` made a row of."""
+    """Values of a gene from a row of `gene_json`."""
     return tuple(tuple(value) if isinstance(value, list) else value for value in row)
 
 
@@ -307,7 +307,7 @@ def has_halos(target_graph: TargetGraph, start: int, stop: int) -> bool:
 
 
 def bits(gene: Gene) -> int:
-    """`cached` without the bits of operators that the segment does not have."""
+    """`cached` without the bits of operators outside the segment."""
     return gene.cached & ((1 << (gene.stop - gene.start)) - 1)
 
 

@@ -63,7 +63,7 @@ class Knob:
     default: Any = None
 
     def others(self, target_graph: TargetGraph, gene: Any) -> list[Any]:
-        """Values worth trying that the gene does not have; of a type that has few all of them."""
+        """Values worth trying, except the gene's own; for a type with few values all of them."""
         few = (False, True) if self.kind is bool else get_args(self.kind) if get_origin(self.kind) is Literal else ()
         values = self.values(target_graph, gene.start, gene.stop) if self.values else few
         return [setting for setting in dict.fromkeys((self.default, *values)) if setting != getattr(gene, self.name)]

@@ -15,7 +15,7 @@ from compiler.target.target_graph import TargetGraph
 
 @lru_cache(maxsize=1 << 14)
 def l1_of(target_graph: TargetGraph, gene: Gene) -> int | None:
-    """The least of `l1_grants` in which the gene's segment fits; None where it fits nowhere."""
+    """Smallest of `l1_grants` in which the gene's segment fits; None if it fits in none."""
     plan = decode(target_graph, gene)
     return None if plan is None else least_l1(target_graph, plan, gene.start)
 

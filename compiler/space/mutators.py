@@ -164,8 +164,8 @@ def cut_on_chip(target_graph: TargetGraph, genome: Genome, rng: np.random.Genera
 
 
 def change_blocks(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Another block count: a neighbour mostly, any sometimes; of a segment in strips, or another number of these; or blocks of more images,
-    or of fewer."""
+    """Change the number of blocks, mostly to a neighbouring count; for a segment in strips possibly the number of strips; or change the
+    images of a block."""
     i = _pick(genome, rng)
     gene = genome[i]
     if target_graph.images > 1 and rng.random() < 0.4:
@@ -268,7 +268,7 @@ def change_end(target_graph: TargetGraph, genome: Genome, rng: np.random.Generat
 
 
 def change_weights(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Larger or smaller chunks of streamed weights, or weights that stay instead of being streamed, or the other way round."""
+    """Change the size of the chunks of streamed weights, or switch between streamed and resident weights."""
     i = _pick(genome, rng)
     gene = genome[i]
     if rng.random() < 0.3:
@@ -328,8 +328,8 @@ def change_passes(target_graph: TargetGraph, genome: Genome, rng: np.random.Gene
 
 
 def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """More cores, fewer, or others.  Where they share rows, blocks follow if there are too few to go around; where there are too few rows,
-    they share channels."""
+    """Change the number of cores, or the cores.  With a split by rows, blocks follow if there are too few for the cores; with too few rows,
+    the split becomes `channels`."""
     count = target_graph.machine.cores
     if count == 1:
         return None
@@ -354,7 +354,7 @@ def change_cores(target_graph: TargetGraph, genome: Genome, rng: np.random.Gener
 
 
 def change_split(target_graph: TargetGraph, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Channels instead of rows for each core of a segment, or the other way round; a segment on one core goes to several for it."""
+    """Switch between the splits by rows and by channels; a segment on one core gets several cores for it."""
     if target_graph.machine.cores == 1:
         return None
     i = _pick(genome, rng)
@@ -391,7 +391,7 @@ SWITCHES = {  # keys of `use` in the configuration
 } | {name: knob.switch for name, knob in _DRAWN.items() if knob.switch}  # fmt: skip
 OF_PROGRAMS = {"split_segment", "merge_segments", "shift_border", "toggle_held", "cut_on_chip", "change_end"}
 OF_PROGRAMS |= {name for name, knob in _DRAWN.items() if knob.outside}
-"""Moves of borders, and of knobs that are outside (`knobs.Knob`); all others change a segment by itself."""
+"""Moves of borders, and of knobs with `outside` (`knobs.Knob`); all other moves change a segment by itself."""
 
 
 def crossover(one: Genome, second: Genome, rng: np.random.Generator) -> Genome | None:

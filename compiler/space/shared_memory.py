@@ -108,7 +108,7 @@ def _weights(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan, in
             product = product_of(target_graph.operators[start + k])
             if product is None or not product.stored_weight_blocks or not isinstance(tiling, ConvTiling):
                 continue
-            # every core reads them once, or once for each of its iterations; of channels each its own part
+            # every core reads the weights once, or once per iteration; with a split by channels each core reads its part
             reads = repeats if tiling.weights == "streamed" else 1
             reads = max(reads, plan.dealt) if plan.dealt > 1 else reads
             saved = product.stored_weight_blocks * (reads - 1)

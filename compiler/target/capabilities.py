@@ -19,7 +19,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, BYTES, L1_ALIGN_BLOCKS, DataType, Memory
 
 Paths = dict[tuple[str, str], tuple[str, ...]]
-# (source, destination) -> engines for which records are written; L0C straight to L1 is used where the machine lists it
+# (source, destination) -> engines for which records are written; L0C directly to L1 is used if the machine has that path
 _LOADS: Paths = {("DDR", "L1"): ("MTE2",), ("L1", "DDR"): ("MTE3",)}
 _L0: Paths = {("L1", "L0A"): ("MTE1",), ("L1", "L0B"): ("MTE1",)}
 _NO_L0: Paths = {("L1", "L0C"): ("CUBE",)}
@@ -35,12 +35,12 @@ _NO_UB: Paths = {("L0C", "L1"): ("FIXPIPE", "VECTOR"), ("L1", "L1"): ("MTE1", "M
 _SHARED: Paths = {("DDR", "SHARED"): ("MTE2",), ("SHARED", "L1"): ("MTE2",), ("L1", "SHARED"): ("MTE3",)}
 _SHARED_UB: Paths = {("SHARED", "UB"): ("MTE2",), ("UB", "SHARED"): ("MTE3",)}
 
-_REGION = 4  # of L1 is the part that plays the role of UB
+_REGION = 4  # 1 / part of L1 that replaces a missing UB
 _NO_LIMIT = 1 << 17  # blocks: more than an instruction's operand has where the accumulators hold its sums
 
 
 def paths_of(machine: Machine) -> Paths:
-    """Paths that the compiler needs of a machine with these memories."""
+    """Paths that the compiler needs on a machine with these memories."""
     ub, l0 = machine.has(Memory.UB), machine.has(Memory.L0A)
     paths = _LOADS | (_L0 if l0 else _NO_L0) | (_UB if ub else _NO_UB)
     if machine.shared is not None:

@@ -23,8 +23,8 @@ from simulator.npu.program import MemoryMap
 class TargetGraph:
     """A model on a machine in a data type, without the values of its weights: the input of planning, emission and timing.
 
-    It is small, since every worker is sent one and caches hold many.  `ops.lower_graph.Packed` has the values of the weights.
-    dtype: the requested one; `type_of` has that of a tensor.  strips: count of strips (`segment.strips`) of which this is one.
+    It is small, because every worker gets one and caches hold many.  `ops.lower_graph.Packed` has the values of the weights.
+    dtype: requested type; `type_of` has that of a tensor.  strips: total number of strips (`segment.strips`) if this is one of them.
     together: images of a batch tile (`segment.batch_tiles`), which counts as one image.
     """
 

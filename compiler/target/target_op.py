@@ -24,8 +24,8 @@ from simulator.npu.parts import DataType, Memory
 
 
 class Strip(NamedTuple):
-    """Position of a strip's operator in the whole tensors, in blocks of a row: the first block read of its main input, the first block
-    made of its result, and blocks [first_owned, first_owned + owned) of the result that go to DDR."""
+    """Position of a strip's operator in the whole tensors, in blocks of a row: first block read of its main input, first block
+    computed of its result, and blocks [first_owned, first_owned + owned) of the result that are stored to DDR."""
 
     read: int
     first_made: int
@@ -66,7 +66,7 @@ class EmitInputs(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """Constants that an operator needs from its first block on: `blocks` blocks of DDR go to a memory, in pieces of so many."""
+    """Constants that an operator needs from its first block on: `blocks` blocks go from DDR to a memory, in pieces."""
 
     memory: Memory
     source: int
@@ -83,7 +83,7 @@ class TargetOp(ABC):
     strip: None for whole rows; else in_w and out_w are the widths of the strip.
     """
 
-    word: ClassVar[str]  # of its kind in signatures, which stay when classes are renamed
+    word: ClassVar[str]  # name of its kind in signatures, independent of the name of the class
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]]
 
     index: int
@@ -127,7 +127,7 @@ class TargetOp(ABC):
         return (self,)
 
     def placed(self, address: Callable[[str], int]) -> Self:
-        """Itself, once tensors have their DDR blocks."""
+        """The operator with addresses filled in, once tensors have DDR blocks."""
         del address
         return self
 
@@ -135,7 +135,7 @@ class TargetOp(ABC):
 
     @property
     def pixels_only(self) -> tuple[bool, ...]:
-        """Which operands are one pixel of every channel."""
+        """Per operand, whether it is one pixel per channel."""
         return (False,) * len(self.reads)
 
     @property
@@ -176,7 +176,7 @@ class TargetOp(ABC):
 
     @abstractmethod
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
-        """The operator that makes planes [first, last) of the result; None where they are neither whole groups nor within one."""
+        """Operator for planes [first, last) of the result; None if these are neither whole groups nor within one group."""
 
     @property
     def strip_refusal(self) -> str:
@@ -184,7 +184,7 @@ class TargetOp(ABC):
         return ""
 
     def narrowed(self, strip: Strip, in_columns: Rows, out_columns: Rows) -> Self | Infeasible:
-        """The operator that makes columns `out_columns` of the result from columns `in_columns` of its input."""
+        """Operator that computes columns `out_columns` of the result from columns `in_columns` of its input."""
         return replace(self, strip=strip, in_w=in_columns.size, out_w=out_columns.size)
 
     # buffers in memories
@@ -201,7 +201,7 @@ class TargetOp(ABC):
     def nest(
         self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, l1_reads: frozenset[int] = frozenset(), inside: bool = False
     ) -> Nest:
-        """The computation of `rows` rows of the result; l1_reads: reads that the segment has in L1; inside: the result stays there."""
+        """Loop nest of `rows` rows of the result.  l1_reads: indices of the operands in L1.  inside: whether the result stays on chip."""
 
     # its records
 
@@ -215,7 +215,7 @@ class TargetOp(ABC):
         return type(job), np.array(job, np.int64)
 
     def tables(self) -> list[NDArray[np.int64]]:
-        """Arrays that its emitter reads beside its job, at most three."""
+        """Arrays that its emitter reads besides its job, at most three."""
         return []
 
     def fetches(self, inputs: EmitInputs) -> list[Fetch]:

@@ -26,7 +26,7 @@ from compiler.target.constants import Bytes
 from compiler.target.weights import in_type
 from simulator.npu.parts import BLOCK_BYTES, DataType, Fractal
 
-LEAST_SAVED = 2  # weights lie so in DDR where that is so many times fewer blocks, or more
+LEAST_SAVED = 2  # least ratio of blocks saved by the compressed layout
 _NOBODY = -1
 
 
@@ -66,7 +66,7 @@ class Expansion(NamedTuple):
         return self.planes * self.masks
 
     def part(self, first: int, columns: int) -> Expansion:
-        """The expansion of some of a group's columns, which need all overlaid blocks."""
+        """Expansion for some columns of a group; they need all overlaid blocks."""
         runs = []
         for run in self.runs:
             start, stop = max(run.first, first), min(run.first + run.columns, first + columns)
@@ -88,8 +88,7 @@ class _Columns(NamedTuple):
 
 
 class Overlay(NamedTuple):
-    """An expansion, before its masks have a place.  block: which overlaid one every channel has.  masks: bool [planes, masks, lanes of a
-    plane]."""
+    """Expansion without addresses of masks.  block: overlaid block of every channel.  masks: bool [planes, masks, lanes of a plane]."""
 
     expansion: Expansion
     block: NDArray[np.int64]

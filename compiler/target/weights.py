@@ -60,10 +60,10 @@ def in_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
 
 
 def effective_groups(conv: Convolution, x_place: Placement, y_place: Placement, result: DataType, fractal: Fractal) -> int:
-    """The largest count of equal groups of whole planes (input) and whole fractals and planes (output) that holds every weight.
+    """Largest number of equal groups, of whole planes (input) and of whole fractals and planes (output), that contains every weight.
 
-    Depthwise convolutions come out as block-diagonal products of a fractal's channels, grouped ones whose groups do not fill
-    planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
+    Depthwise convolutions become block-diagonal products of a fractal's channels.  Groups that do not fill planes are merged.  A shuffle
+    between two convolutions makes them dense.  So the structure of the lanes decides, not the attribute `group`.
     """
     block_lanes, planes = max(fractal.columns, result.lanes), x_place.planes
     blocks = y_place.planes * result.lanes // block_lanes
@@ -90,9 +90,9 @@ def effective_groups(conv: Convolution, x_place: Placement, y_place: Placement, 
 def needed_blocks(
     conv: Convolution, x_place: Placement, y_place: Placement, lane_count: int, groups: int, fractal: Fractal
 ) -> NDArray[np.int64]:
-    """int64 [n1, k1] of a group: 1 where a block of weights holds any, in one group of planes or another.  lane_count: of the result.
+    """int64 [n1, k1] for all groups of planes together: 1 if the block has a weight in any group.  lane_count: lanes of the result.
 
-    An n1 of nothing but padding needs its first block, which sets its sums.
+    A row n1 of padding only has its first block marked, because that block sets its sums.
     """
     columns, planes = lane_count // fractal.columns // groups, x_place.planes // groups
     needed = np.zeros((columns, planes), np.int64)

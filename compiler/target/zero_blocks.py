@@ -132,7 +132,7 @@ def count_panels(
     """Count the panels of a tiling.  axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
     n1, k1 = needed.shape
     count = all_steps = blocks = tiles = of_tiles = changes = of_changes = distinct = of_distinct = single = of_single = only = of_only = 0
-    # chunks of n1 and k, rows of tiles along n, tiles of k; counts before a row or chunk tell whether it has a single tile
+    # chunks of n1 and k, rows of tiles along n, tiles of k; counts before each row or chunk show whether it has a single tile
     for chunk_n in range(0, n1, chunk_n1):
         end_n = min(chunk_n + chunk_n1, n1)
         for chunk_k in range(0, k1, chunk_k1):

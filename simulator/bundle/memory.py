@@ -36,9 +36,9 @@ class BundleStream(_Entry):
 
 
 class BundleVariant(_Entry):
-    """The program of a level.  cycles: at every level, null where that grants less than it needs.
+    """Program of a level.  cycles: level -> cycles; null if the level grants less than the program needs.
 
-    plan: its digest; stream: number in the piece's list.
+    plan: digest of its plan.  stream: index in the piece's list.
     """
 
     level: str
@@ -114,7 +114,7 @@ def _piece(piece: CompiledPiece, folder: str, parts: dict[str, bytes]) -> Bundle
 
 
 def build_container(memory: BundleMemory, piece: BundlePiece, parts: Parts, controller: ControllerTable, refuse: Refuse) -> Container:
-    """A piece as a container, its values not checked yet.  Raises `refuse(...)` for a part that does not fit."""
+    """Container of a piece; its values are not checked yet.  Raises `refuse(...)` for a part that does not match."""
     layout = MemoryMap(DataType[memory.dtype], piece.buffers, piece.size_blocks)
     for file in (piece.weights, *(stream.file for stream in piece.streams)):
         if file not in parts:

@@ -28,7 +28,7 @@ def read_model(path: str | os.PathLike[str]) -> Compiled:
 def read_bundle(folder: Path) -> Compiled:
     """The compiled model in a bundle, equal to `read_compiled` of its file.
 
-    Raises `BadInputError`, one line that names the part: missing, damaged, malformed, or of another bundle than the others.
+    Raises `BadInputError`, one line that names the part: missing, damaged, malformed, or from another bundle.
     """
     parts = read_parts(folder)
 

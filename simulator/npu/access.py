@@ -146,7 +146,7 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
             ring = code[i, I_RING]
             if ring:
                 y0 = (code[i, I_FIRST] + y0) % ring
-                front_rows = min(rows, ring - y0)  # rows in front of the ring's end; the others start at its beginning
+                front_rows = min(rows, ring - y0)  # rows before the end of the ring; later rows start at its beginning
                 n = _put(out, n, _L1, 0, plane + y0 * pitch, (front_rows - 1) * pitch + width, c_count, code[i, I_PLANE], 1, 0)
                 y0, rows = 0, rows - front_rows
             if rows:

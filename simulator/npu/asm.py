@@ -7,13 +7,12 @@
     CUBE    MMAD_IM2COL L0C[0] L1[0] L1[640]  h=16 w=16 pitch=16 plane=256 kernel=1.1 stride=1.1 dilation=1.1 n1=2 rstride=64 ow=16 ...
     FIXPIPE SET         core=0 engine=MTE3 id=2
 
-Engine, opcode, operands (destination first; `-` where an optional one is absent), parameters by the names of `isa.OPS` (zero
-where left out), data type (f16, f32, i8, u8, i32), and @segment.operator.block where they are not all zero (a block of zero is left out).
-Words that hold a data type (`right`, `sums`, `imm` of VCONVERT) print it so, a memory (`side`) too, those of two fields as `y.x`, and `pad`
-of IM2COL, MMAD_IM2COL and FRACTAL is left out where it is -1.
-An immediate is printed as a number where that gives its bits back, else as hex bits.  Anything a record holds beyond that is printed as
-word<index>=value, so that every record with a known opcode makes the round trip.  `#` starts a comment; numbers in front of `:` are
-labels for the reader.
+Engine, opcode, operands (destination first; `-` where an optional one is absent), parameters by the names of `isa.OPS` (zero where left
+out), data type (f16, f32, i8, u8, i32), and @segment.operator.block where they are not all zero (a block of zero is left out).  Words that
+hold a data type (`right`, `sums`, `imm` of VCONVERT) or a memory (`side`) are printed by name, words with two fields as `y.x`.  `pad` of
+IM2COL, MMAD_IM2COL and FRACTAL is left out if it is -1.  An immediate is printed as a number if that gives its bits back, else as hex bits.
+All other content of a record is printed as word<index>=value, so that every record with a known opcode makes the round trip.  `#` starts a
+comment; numbers in front of `:` are labels for the reader.
 """
 
 from __future__ import annotations

@@ -50,13 +50,12 @@ class Variant:
     """The best program for one contention level.
 
     streams: int32 [n, 32] per core.  cycles: expected cycles of this variant at every level of the container, by level name; None where the
-    level grants less than the variant needs (`Program.needs`).
-    segments: all operators of the container in order, grouped; () where they are not known.
+    level grants less than the variant needs (`Program.needs`).  segments: all operators of the container, grouped, in order; () if unknown.
     """
 
     level: str
     streams: tuple[Code, ...]
-    plan_digest: str  # 32 hex digits, or "" where there was no plan
+    plan_digest: str  # 32 hex digits, or "" without a plan
     cycles: Mapping[str, int | None]
     segments: tuple[SegmentEntry, ...] = ()
 
@@ -96,7 +95,7 @@ class Container:
         raise BadInputError(f"level {level!r}: not in the compiled model; levels: {', '.join(self.levels)}")
 
     def same_as(self, level: str) -> str | None:
-        """The earlier level whose variant has the same streams, or None."""
+        """Earlier level whose variant has the same streams, or None."""
         digest = program(self, level).digest
         for earlier_level in self.levels[: self.levels.index(level)]:
             if program(self, earlier_level).digest == digest:

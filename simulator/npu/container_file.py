@@ -150,7 +150,7 @@ def encode_chunks(source: Container) -> list[bytes | memoryview]:
     table = []
     for variant in container.variants:
         streams = tuple(np.ascontiguousarray(code, "<i4") for code in variant.streams)
-        # equal bytes split differently over the cores are not equal programs: `Program.digest` counts the lengths too
+        # a digest of the bytes would not see how they are divided over the cores: `Program.digest` includes the lengths
         digest = program(source, variant.level).digest
         if digest not in digests:
             digests[digest] = len(digests)

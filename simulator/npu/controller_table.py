@@ -43,7 +43,7 @@ class _Row(BaseModel):
 
 
 class LevelRow(_Row):
-    """A contention level of the machine, and its variant; None where none was made, then the level is never chosen."""
+    """Contention level of the machine, and its variant; None: the level has none, and is never chosen."""
 
     name: LevelText
     share_units: _Share  # DDR share in 1/65536
@@ -69,7 +69,7 @@ class VariantRow(_Row):
 
 
 class GrantedRow(_Row):
-    """A threshold rule for a grant that does not fit all variants: its ladder has every variant that fits these sizes."""
+    """Threshold rule for a grant that some variants exceed: its ladder has every variant that fits."""
 
     l1_bytes: _Count
     shared_bytes: _Count

@@ -137,7 +137,7 @@ def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], ND
 
 
 def _fill_cycles(unit: SystolicUnit) -> int:
-    """Cycles of a tile during which cells wait for their first operands or have had their last."""
+    """Cycles of a tile in which cells wait for their first operands, or have finished."""
     return unit.columns + unit.rows - 2 + (unit.rows if unit.dataflow == "weight-stationary" else 0)
 
 
@@ -196,7 +196,7 @@ def steps(length: int, axis: NDArray[np.int64]) -> int:
 @njit(cache=True, forceinline=True)
 def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, dram: NDArray[np.int64]) -> int:
     """Bus units (1/65536 byte) of a set of runs (see the top of this file); lengths in bytes, counts in runs."""
-    # runs that touch are one; a single inner run makes the outer count the inner one
+    # adjacent runs are one; with a single inner run the outer count is used as the inner one
     if stride == run:
         run, count = run * count, 1
     if count == 1:
@@ -259,7 +259,7 @@ def price_rows(
             m, k, n = tables.matrix[dtype, 0], tables.matrix[dtype, 1], tables.matrix[dtype, 2]
             product = steps(code[i, I_MPAD], m) * steps(code[i, I_K] * _LANES[dtype], k) * steps(code[i, W_N1] * _COLUMNS[dtype], n)
             r = tables.rate[_L1, _L0C]
-            # the longer of the product and of its reads from L1, the image once and the weights
+            # the longer of two times: the product, and its reads from L1 (image blocks once, and the weights)
             read = (image_blocks(code, i) + np.int64(code[i, W_N1]) * code[i, I_K] * _WEIGHTS[dtype]) * BLOCK_BYTES
             busy[i] = tables.scalars[0] + max(product * tables.step_cycles[dtype], tables.startup[_L1, _L0C] + (read + r - 1) // r)
         elif op == _FIXPIPE:

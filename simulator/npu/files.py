@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from simulator.npu.errors import BadInputError
 
-_AT_ONCE = 1 << 18  # bytes; for more the kernel looks for large pages, which takes up to six times the copy where memory is in pieces
+_AT_ONCE = 1 << 18  # bytes per write; for more the kernel looks for large pages, which takes long in fragmented memory
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 
 
@@ -113,7 +113,7 @@ def put_atomically(place: _Durable, chunks: Iterable[bytes | memoryview]) -> Non
     """
     target = place.resolve()
     staged = target.beside()
-    if staged is target:  # a file appears there when it is complete
+    if staged is target:  # a new file appears when it is complete
         target.put(chunks)
         return
     try:

@@ -19,7 +19,7 @@ class Grant(NamedTuple):
     cores: int
 
     def fits(self, granted: Grant) -> bool:
-        """Whether a program with these needs runs within `granted`."""
+        """Whether a program with these needs fits in `granted`."""
         return all(need <= have for need, have in zip(self, granted, strict=True))
 
     def shortage(self, granted: Grant) -> str:

@@ -166,7 +166,7 @@ class Machine(Spec):
         return Grant(*(have if (value := getattr(spec, key)) is None else value for key, have in self.full_grant._asdict().items()))
 
     def path(self, source: Memory, destination: Memory) -> DataPath | None:
-        """The path between two memories, or None where there is no wire."""
+        """Path between two memories; None if there is none."""
         for path in self.paths:
             if path.source == source.name and path.destination == destination.name:
                 return path
@@ -197,7 +197,7 @@ class Machine(Spec):
         return max(rates, default=self.ddr.deliverable)
 
     def dma_ports(self, engine: Engine) -> int:
-        """DMA ports of a core's MTE2 or MTE3: transfers that move DDR data at once."""
+        """DMA ports of a core's MTE2 or MTE3: number of transfers that can move DDR data at once."""
         return self.dma.load_ports if engine == Engine.MTE2 else self.dma.store_ports
 
     def dma_bytes_per_cycle(self, engine: Engine) -> Fraction:
@@ -243,7 +243,7 @@ class Machine(Spec):
         return self.matrix.macs_per_cycle
 
     def peak(self, dtype: DataType) -> Fraction:
-        """Peak MACs per cycle of a data type; the highest of any type where the unit does not multiply it."""
+        """Peak MACs per cycle of a data type; the highest of any type if the unit does not multiply this one."""
         return self.macs_per_cycle.get(dtype.name) or max(self.macs_per_cycle.values())
 
     @cached_property

@@ -86,7 +86,7 @@ def machine_of(raw: Any, path: object) -> Machine:
 def load_machine(name_or_path: str) -> Machine:
     """A preset by name, or a YAML file by path, with overrides after a colon: `edge:cores=4,ddr.bytes_per_cycle=128`.
 
-    A level that is not there is a new one: `edge:contention.half=0.5`.  `shared=null` takes the shared memory away, and its paths.
+    An unknown level is added: `edge:contention.half=0.5`.  `shared=null` removes the shared memory and its paths.
     Raises `BadInputError` naming the file, the dotted key and the presets that exist.
     """
     name, colon, changes = name_or_path.partition(":")
@@ -128,7 +128,7 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
     except ValidationError as error:
         raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
     peak = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
-    # a wider port may be for wider DMAs, for more of their ports or for more cores: which of them is not ours to guess
+    # a wider port may serve wider DMAs, more of their ports, or more cores; the file has to say which
     if "ddr.bytes_per_cycle" in keys and not any(key.startswith("paths.") for key in keys) and peak < changed.ddr.bytes_per_cycle:
         raise BadInputError(
             f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
@@ -160,7 +160,7 @@ def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
     ):  # a level's name may have dots, but is no misspelt key of a level, nor one of a level that is missing
         if middle not in raw[first]:
             return [] if middle and last in Level.model_fields else [(raw[first], tail)]
-        if not isinstance(raw[first][middle], dict):  # a share that was given before
+        if not isinstance(raw[first][middle], dict):  # the level was given as a share only
             raw[first][middle] = {"share": raw[first][middle]}
         return [(raw[first][middle], last)] if last in Level.model_fields else []
     if first == "paths":

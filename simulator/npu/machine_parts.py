@@ -41,7 +41,7 @@ def exact_decimal(rate: float) -> Fraction:
     return Fraction(str(rate))
 
 
-OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
+OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # the simulator allocates these arrays, once per core
 
 
 class Spec(BaseModel):

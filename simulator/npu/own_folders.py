@@ -1,4 +1,4 @@
-"""The user's private folders: the cache, or a folder among temporary files where there is no cache."""
+"""Private folders of the user: the cache, or a temporary folder if there is no cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def user_cache() -> Path | None:
 
 
 def write_error(folder: Path) -> str:
-    """Make the folder; the reason why no file can be written there, or ""."""
+    """Create the folder; returns the reason why no file can be written there, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -82,7 +82,7 @@ class DataType(IntEnum):
 
     @property
     def product(self) -> DataType:
-        """The type under which a matrix unit lists it: 8-bit integers are one type, signed or not (`ProductName`)."""
+        """Type under which a matrix unit lists it: 8-bit integers are one type, signed or not (`ProductName`)."""
         return DataType.int8 if self in BYTES else self
 
     @property

@@ -179,7 +179,7 @@ def _first_out_of_bounds(code: Code, limits: NDArray[np.int64]) -> tuple[int, in
 
 
 def on_chip_ends(code: Code) -> tuple[int, int]:
-    """Bytes of L1 and of the shared memory up to the last one that these records touch."""
+    """End of the used ranges of L1 and of the shared memory in bytes, over these records."""
     ends = _ends(np.ascontiguousarray(code), len(Memory))
     return int(ends[Memory.L1]) * BLOCK_BYTES, int(ends[Memory.SHARED]) * BLOCK_BYTES
 

@@ -13,7 +13,7 @@ _MOST = 8  # complaints
 
 
 def validation_line(error: ValidationError, hint: Callable[[str], str] = lambda path: "") -> str:
-    """pydantic's complaints in one line, each with its dotted path; the first `_MOST`, then a count of the others.
+    """Errors of pydantic in one line, each with its dotted path; the first `_MOST`, then a count of the others.
 
     Missing keys are one complaint, with all their names.  hint: text to add to the path of an unknown key.
     """
@@ -40,5 +40,5 @@ def validation_line(error: ValidationError, hint: Callable[[str], str] = lambda 
 
 
 def _where(place: tuple[int | str, ...]) -> str:
-    # the kind of a matrix unit is how pydantic found its schema, not a key of the file
+    # pydantic puts the kind of a matrix unit into the path; the file has no such key
     return ".".join(str(part) for part in place if part not in ("cube", "systolic"))

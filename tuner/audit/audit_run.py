@@ -47,7 +47,7 @@ class AuditRequest:
 
 
 def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
-    """Audit a finished run.  say: takes a progress line.  Raises `BadInputError` for an unfinished run, or a missing model or settings."""
+    """Audit a finished run.  say: prints a progress line.  Raises `BadInputError` for an unfinished run, or a missing model or settings."""
     run = request.run
     entry = open_run(run)
     summary = entry.summary
@@ -66,7 +66,7 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     faults, notes = list(files.faults), list[str]()
     subgraphs = searches(opened, str(entry.identity["run"]))
     used = sum(summary["measurements"][name] for name in ("search", "canary", "finals"))
-    # readings are shared out: half to races if seeds are wanted too, the remainder to the seeds
+    # with other seeds, races get half of the readings, and the seeds the remainder
     budget, taken = used // SHARE, 0
     raced: Mapping[str, RaceFigures] = {}
     if clock != BUILT_IN:

@@ -1,7 +1,7 @@
 """Rate of flipped winners: each level's champion races again against the log's next best programs, on the runner that measured them.
 
 Rounds are those of the finals (`tuner.selection.race`): every program once, forwards and backwards in turn, so drift affects all alike.
-Rounds are dealt into races, each won by the smallest median.  Faults are decided over all rounds, by the test of the finals.
+Rounds are divided into races, each won by the smallest median.  Faults are decided over all rounds, by the test of the finals.
 """
 
 from __future__ import annotations

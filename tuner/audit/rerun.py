@@ -123,7 +123,7 @@ def search_other_seeds(
         for index, seed in enumerate(seeds, 1):
             say(f"seed {seed}, {index} of {count}: {readings:,} readings" + (f", of which the log has {free:,}" if free else ""))
             request = rerun.request(Path(folder) / str(seed), readings, seed, prior=prior if searches and prior.is_file() else None)
-            if simulated:  # shorter than the start of actors
+            if simulated:  # faster than the start of actors
                 request = replace(request, backend="serial", store=str(store), champions=False)
             with searched(request):
                 pass

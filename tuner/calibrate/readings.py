@@ -42,7 +42,7 @@ class _ProgramReadings:
 class ProbedBoard:
     """Board behind a runner; keeps all its readings.
 
-    machine: its description, which programs are written for.  heard: takes a line about every round.
+    machine: its description, for which programs are written.  heard: prints a line about every round.
     """
 
     def __init__(self, name: str, bench: Bench, machine: Machine, heard: Callable[[str], None] = lambda _: None) -> None:
@@ -50,7 +50,7 @@ class ProbedBoard:
         self._bench, self._heard = bench, heard
         self._kept: dict[tuple[int, str], _ProgramReadings] = {}
         self._programs: list[Program] = []  # kept alive, so that no id is reused
-        self.held_out = 0  # readings of other programs than probes
+        self.held_out = 0  # readings of programs that are no probes
 
     @property
     def readings(self) -> int:

@@ -25,4 +25,4 @@ def resumable(out: Path) -> Iterator[None]:
 
 
 def drop_line(line: str) -> None:
-    """Drop a progress line; takes the place of `say`."""
+    """Drop a progress line; used in place of `say`."""

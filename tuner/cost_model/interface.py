@@ -84,7 +84,7 @@ class CostModel(Protocol):
         ...
 
     def save(self) -> bytes:
-        """Return all bytes that `load` needs.  No pickle: the bytes come back from files."""
+        """Return all bytes that `load` needs.  No pickle: the bytes are read from files."""
         ...
 
     @classmethod

@@ -1,6 +1,6 @@
 """Log columns that a model reads: columns of `log/` and of `tasks/`, and its inputs among these.
 
-Only these decide whether a model fits the logs of a program.  Other new columns of the log have no effect.
+Only these columns decide whether a model fits the logs of a version.  Other new columns of the log have no effect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tuner.log import record
 WIDTH = len(FEATURES) + len(CONDITIONS)
 LOG = ("task", "kind", "level_index", "level", "status", "cycles", "simulator", "model", "workload", "run", "seq")
 TASKS = ("task", "kind", "feature_set")
-INPUTS = tuple(record.FEATURE_PREFIX + name for name in FEATURES)  # of `tasks/`, too; their feature set defines them
+INPUTS = tuple(record.FEATURE_PREFIX + name for name in FEATURES)  # columns of `tasks/`; their feature set defines them
 
 
 def columns_read() -> list[list[str]]:

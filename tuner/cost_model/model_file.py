@@ -146,7 +146,7 @@ class CheckedModel:
     width: int
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Predict as `CostModel.predict`, for n = 0 too.  Raises `TilefarmError` for a model that breaks its promise."""
+        """Predict as `CostModel.predict` does, also for n = 0.  Raises `TilefarmError` for invalid predictions of a plug-in."""
         if features.ndim != 2 or features.shape[1] != self.width:
             raise ValueError(f"features of shape {features.shape}; this model takes [n, {self.width}]")
         if not len(features):

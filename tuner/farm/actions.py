@@ -85,7 +85,7 @@ class Deliver(NamedTuple):
 
 
 class Blame(NamedTuple):
-    """An item that takes its actor along; its work is done again and must not try it.  attempt: deaths before the last one."""
+    """Blame an item that crashes its actor; its work item is repeated without it.  attempt: earlier crashes."""
 
     item: bytes
     status: Literal["crash", "timeout"]
@@ -94,14 +94,14 @@ class Blame(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Errand that is one item, and has taken along as many actors as it may."""
+    """Fail a work item that is itself an item, after it crashed the allowed number of actors."""
 
     work: int
     error: str
 
 
 class GiveUp(NamedTuple):
-    """The run cannot go on."""
+    """End the run: it cannot continue."""
 
     error: Exception
 

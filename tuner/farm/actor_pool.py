@@ -85,7 +85,7 @@ class _Begun(NamedTuple):
 
 
 class ActorPool:
-    """`Jobs` on actors that were made with `JobWorker`.  say: takes a line for a person.
+    """`Jobs` on actors that were made with `JobWorker`.  say: prints a line.
 
     item_timeout_s: an item that takes longer is a `timeout`; None: neither items nor jobs hang.
     """

@@ -29,7 +29,7 @@ class BoardWatch:
         self._seen |= self._earlier
 
     def check_rows(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
-        """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that the run did not begin with."""
+        """Note that these tasks of a batch get rows.  Raises `BadInputError` for a board that the run did not begin with."""
         rows, levels = LOG_ROWS.from_bytes(opened.batch.rows), opened.batch.levels
         boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))
         for index in tasks.tolist():

@@ -48,7 +48,7 @@ class FinalsSpec:
 
 @dataclass(frozen=True)
 class FinalsWorker:
-    """Cycles of a turn's programs, in its order, FAILED where there was no reading."""
+    """Cycles of a turn's programs, in its order, FAILED without a reading."""
 
     bench: Bench
     programs: tuple[Encoded, ...]
@@ -58,7 +58,7 @@ class FinalsWorker:
 
 
 def read(farm: Finals, turns: Sequence[Turn]) -> Iterator[list[int]]:
-    """One after the other, as they come.  Raises `TilefarmError` where a turn took its worker along."""
+    """Read turns in sequence; yields their cycles.  Raises `TilefarmError` if a turn crashed its worker."""
     for turn, (cycles, error) in zip(turns, farm(turns), strict=True):
         if cycles is None:
             raise TilefarmError(f"level {turn.level}: finalists could not be measured again: {error}; --resume tries it again")
@@ -109,7 +109,7 @@ def verdicts(
 
 
 class _Race(NamedTuple):
-    """Levels that grant the same, and who fits them."""
+    """Levels with equal grants, and the programs that fit them."""
 
     levels: tuple[str, ...]
     entered: Sequence[Contender]

@@ -41,7 +41,7 @@ class KnownChampions(NamedTuple):
 def read_known(
     root: AnyPath, opened: LoweredModel, config: TuneConfig, conditions: Conditions, out: AnyPath, resume: bool
 ) -> KnownChampions:
-    """Champions for every search of a model, or none.  Raises `BadInputError` where a run that is resumed began with others."""
+    """Champions for every search of a model, or none.  Raises `BadInputError` if a resumed run began with other champions."""
     began = initial_lines(out, "champions") if resume and (out / IDENTITY).is_file() else None
     if began == ():
         return KnownChampions()

@@ -126,7 +126,7 @@ class Ledger:
         return Tally(champions, self.failures + self.ahead.failures, tasks, self.readings + self.ahead.readings)
 
     def commit(self, result: EpochResult, epoch: int) -> Order:
-        """The next result in the order, of this epoch.  Where it is not placed, it has to come again."""
+        """Commit the next result in order, of epoch `epoch`.  A result without a place has to be delivered again."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
         otherwise = self.logged is not None and self.logged.differ(opened)
@@ -190,10 +190,7 @@ class Ledger:
         return readings_of_each(opened.column("status"), opened.values(), self.repeats)
 
     def _note(self, champions: Champions, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
-        """Champions among these programs; genomes are only unpacked to be kept.
-
-        One by one: a job has a handful of programs.
-        """
+        """Note champions among these programs; only genomes of new champions are unpacked.  One by one: a job has a handful of programs."""
         cycles_of = with_never(opened.values()[:, :, CYCLES])
         singles, programs = opened.epoch["singles"], np.cumsum(opened.epoch["kind"] == PROGRAM) - 1
         for index in fits:

@@ -61,7 +61,7 @@ class Jobs(Protocol):
     def start(self, key: Key, job: Job | Training) -> None: ...
 
     def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
-        """Jobs that are done; waits so long for one."""
+        """Finished jobs; waits up to `patience_s` for one."""
         ...
 
 
@@ -196,7 +196,7 @@ class Coordinator:
 
     @property
     def stopped(self) -> Stopped | None:
-        """Why the search has ended; None while it goes on."""
+        """Reason why the search has ended; None while it runs."""
         return "budget" if self.ledger.spent else self._found_all
 
     @property

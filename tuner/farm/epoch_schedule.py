@@ -90,7 +90,7 @@ class EpochSchedule:
                 self._ahead[island],
                 tuple(self._own[island][version - epoch :]) if epoch > version else (),
                 None if programs is None or not limited else max(0, programs - self.programs[version]),
-                None if epoch == FIRST else seconds,  # a run always has one program
+                None if epoch == FIRST else seconds,  # a run always measures one program
                 readings=None if readings is None or not limited else max(0, readings - self.readings[version]),
             ),
         )
@@ -114,7 +114,7 @@ class EpochSchedule:
         self.trainings[FIRST], self.trained = 1, 1
 
     def next_training(self) -> Training | None:
-        """The training that may run now, if there is one: they run one after the other."""
+        """Training that may run now; trainings run in sequence.  None without one."""
         for epochs, number in self.trainings.items():
             if number == self.trained + 1:
                 return Training(number, BEGAN + epochs, self.trained)
@@ -135,7 +135,7 @@ class EpochSchedule:
         return True
 
     def to_commit(self) -> EpochResult | None:
-        """The result that is next in order, once it is there."""
+        """Result that is next in order, if it was received."""
         return self.waiting.get(self.frontier)
 
     def again(self) -> None:

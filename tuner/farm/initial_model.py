@@ -70,9 +70,9 @@ def read_prior(path: Path | None, config: TuneConfig, out: AnyPath | Path, resum
 
 
 def packaged_prior(config: TuneConfig, say: Callable[[str], None]) -> Prior | None:
-    """The model that comes along, where a configuration begins with it.
+    """Packaged model, if the configuration begins with it.
 
-    None, and a line, where it was made for something else; None where another class of models is trained.
+    None, with a line, if it was made for another version; None if another class of models is trained.
     """
     if not (config.use.cost_model and config.use.packaged_model):
         return None
@@ -95,7 +95,7 @@ def proposer_line(config: TuneConfig, prior: Prior | None) -> str:
 
 
 def _of_resumed(out: AnyPath | Path, began: str) -> Prior:
-    """The copy; the one that comes along where the run was stopped before there was one."""
+    """Copy of a resumed run's model; the packaged model if the run was stopped before the copy was written."""
     where = out / "models" / PRIOR
     if not where.is_file():
         data, model = packaged_model()

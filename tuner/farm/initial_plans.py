@@ -41,7 +41,7 @@ class Start(NamedTuple):
     genomes: Mapping[str, tuple[Genome, ...]] = MappingProxyType({})
 
     def of(self, piece: int) -> list[Genome] | None:
-        """Genomes that the search of a piece begins with; None where the plans were not named again that the run began with."""
+        """Initial genomes of the search of a piece; None if a resumed run does not name its plans again."""
         return None if len(self.genomes) < len(self.said) else [genomes[piece] for genomes in self.genomes.values()]
 
     def lines(self) -> Iterator[str]:

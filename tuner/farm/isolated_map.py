@@ -75,7 +75,7 @@ class EachWorker(Generic[T, R]):
 
 @dataclass(frozen=True)
 class EachSpec(Generic[T, R]):
-    """Makes an EachWorker where it is called."""
+    """Specification that makes an EachWorker in the process that calls it."""
 
     make: Make[T, R]
 
@@ -84,8 +84,7 @@ class EachSpec(Generic[T, R]):
 
 
 class EachOn(Generic[T, R]):
-    """`IsolatedMap` on actors that were made with `EachSpec`: one item at a time each, as long as it takes.  say: takes a line for a
-    person."""
+    """`IsolatedMap` on actors made with `EachSpec`; an actor has one item at a time, without a time limit.  say: prints a line."""
 
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None]) -> None:
         self._crew = SupervisorLoop(actors, clock, self, say, None)

@@ -50,7 +50,7 @@ from tuner.search.placement import Placer
 from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
 
 PROGRAMS = schema_of(genome=INTS)
-"""Genomes of the programs that a job measured: only who has a champion among them opens them."""
+"""Genomes of the programs that a job measured; the driver unpacks only those of champions."""
 
 
 class FailingItem(NamedTuple):
@@ -174,7 +174,7 @@ def build_job_runner(spec: SearchSpec) -> JobRunner:
 
 
 class JobRunner:
-    """Runs jobs.  done: items finished so far, which tells somebody else that it is alive."""
+    """Runs jobs.  done: number of finished items so far, which shows that it is alive."""
 
     def __init__(self, spec: SearchSpec, evaluator: Evaluator) -> None:
         self.spec, self.evaluator = spec, evaluator
@@ -205,7 +205,7 @@ class JobRunner:
 
     @cached_property
     def strategy(self) -> type[SearchStrategy]:
-        """Strategy that asks for measurements."""
+        """Strategy that proposes requests."""
         return self.spec.strategy or find_strategy(self.spec.config.search.strategy)
 
     @cached_property
@@ -229,7 +229,7 @@ class JobRunner:
         if update.answers is not None:
             self._told = unpack_measurements(update.answers, len(self.rules.levels))
             self.evaluator.answer_by(self._told)
-        if update.stored is not None:  # after `warm`: results of others compile no kernel
+        if update.stored is not None:  # after `warm`: stored results would leave kernels uncompiled
             self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.differs)
         if update.models is not None:
             self.models = update.models
@@ -237,7 +237,7 @@ class JobRunner:
             self.predictors = [None if loaded[0] is None else AtLevel(loaded[0], condition) for condition in self.conditions.values()]
 
     def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | TrainingOutcome:
-        """measurer: who measures instead of the evaluator here."""
+        """Run a job.  measurer: replaces the evaluator of this process."""
         self.hear(update)
         if isinstance(job, Training):
             return self._train(job)
@@ -342,7 +342,7 @@ class JobRunner:
 
 
 def _of_every_kind(target_graph: TargetGraph, singles: Genome) -> Iterator[Genome]:
-    """Programs with a segment of two operators, the first that fits, in each of the ways that have kernels of their own."""
+    """Programs with a segment of two operators, the first that fits, in each of the ways with kernels of their own."""
     pairs = (Gene(k, k + 2, blocks) for k in range(len(singles) - 1) for blocks in block_counts(target_graph, k, k + 2) if blocks > 1)
     pair = next((gene for gene in pairs if decode(target_graph, gene) is not None), None)
     if pair is None:

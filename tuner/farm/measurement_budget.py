@@ -37,7 +37,7 @@ class Spending:
 
     @classmethod
     def of(cls, config: TuneConfig, levels: int, searches: int) -> Spending:
-        """Raises `BadInputError` where a budget of measurements is too small for the finals."""
+        """Division of the budget.  Raises `BadInputError` if a budget of measurements is too small for the finals."""
         runner, total = config.runner, config.budget.measurements
         task = levels * repeats_of(config)
         if runner.name == BUILT_IN:

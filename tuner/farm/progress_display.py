@@ -1,4 +1,4 @@
-"""Progress of a run for a person: a table that is kept up to date on a terminal, plain lines elsewhere."""
+"""Progress display of a run: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

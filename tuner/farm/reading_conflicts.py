@@ -50,12 +50,12 @@ class LoggedReadings:
         self._epochs: dict[int, list[str]] = {}  # tasks placed in each of the last epochs
 
     def note(self, opened: OpenedBatch, tasks: Collection[int]) -> None:
-        """These tasks of a batch have rows now; one that had keeps its reading."""
+        """Note that these tasks of a batch have rows; a task with a reading keeps it."""
         for reading in _readings(opened.epoch, opened.places[list(tasks)], self._levels):
             self._of.setdefault(reading.task, reading)
 
     def placed(self, epoch: int, names: Iterable[str]) -> None:
-        """These tasks have their place in the order, in a job of this epoch."""
+        """Note that these tasks have their place in the order, in a job of this epoch."""
         self._epochs.setdefault(epoch, []).extend(names)
 
     def differ(self, opened: OpenedBatch) -> bool:
@@ -68,7 +68,7 @@ class LoggedReadings:
         """Readings for a job that depends on all epochs before `epoch`: of tasks placed later, and of tasks that are ahead."""
         for old in [
             placed_epoch for placed_epoch in self._epochs if placed_epoch < epoch - LAG - 1
-        ]:  # one that is done again builds on fewer
+        ]:  # a repeated job depends on fewer epochs
             del self._epochs[old]
         since = [name for placed_epoch, some in self._epochs.items() if placed_epoch >= epoch for name in some]
         return self._packed(since), self._packed(ahead)
@@ -79,9 +79,9 @@ class LoggedReadings:
 
 
 def _readings(epoch: Columns, places: Collection[int] | NDArray[np.intp], levels: int) -> list[Measurement]:
-    """Measurements at these places."""
+    """Measurements at these indices."""
     values, status, names = epoch["values"].reshape(-1, levels, len(RESULTS)), epoch["status"].tolist(), epoch.texts("task")
-    return [measurement_of(status[index], values[index].copy(), task=names[index]) for index in places]  # not the whole message
+    return [measurement_of(status[index], values[index].copy(), task=names[index]) for index in places]  # copied, to free the message
 
 
 def _same(first: Measurement, second: Measurement) -> bool:

@@ -227,7 +227,7 @@ class SearchRun:
         raise BadInputError(f"{named_by(runner)}: the first program could not be measured: {why}; when it can be, give another --out")
 
     def _committed(self, findings: bytes) -> None:
-        """After a result, not more often than the configuration says; after the first one at once."""
+        """Write a checkpoint after a result, at most as often as configured, and at once after the first one."""
         self._first_answer()
         self._unsaved.append(findings)
         now = self.clock.monotonic_s()

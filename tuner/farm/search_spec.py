@@ -16,9 +16,10 @@ from tuner.search.strategy import SearchStrategy
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """Frozen inputs of a search.  origin: the same in all rows of the log; its seed is that of the search.  board: None for the simulator.
+    """Frozen inputs of a search.  origin: values that are the same in all rows of the log; its seed is that of the search.  board: None:
+    simulator.
 
-    rules: limits of proposals.  strategy: None for that of the configuration.  evaluator: makes another one than `build_evaluator`.
+    rules: limits of proposals.  strategy: None: that of the configuration.  evaluator: maker that replaces `build_evaluator`.
     """
 
     origin: Origin

@@ -29,15 +29,16 @@ from tuner.store.champions import Champion, StoredChampions, put_champions
 from tuner.store.pack_store import PACK_BYTES, PackStore
 from tuner.store.packs import Conditions, Measured, keys, words
 
-_FIRST_TRY = 4096  # tasks, before anybody knows how many are a pack
+_FIRST_TRY = 4096  # tasks of the first pack, whose size is not known yet
 _STRUCTURE = re.compile(r',"structure":"([0-9a-f]{16})"}\Z')  # the last key of a payload, canonical JSON
 _LOG = ("run", "task", "seq", "level_index", "status", "worker", "drifted", *BOARD, *RESULTS)
 
 
 class Scopes:
-    """Scopes in which a task can be met: segments in every network that has their structure, stages and programs in the same computation.
+    """Scopes in which a task can occur.  Segments: every network with their structure; stages and programs: the same computation.
 
-    A segment's task names how its operators are wired, a program's does not: two networks may have operators of the same names and sizes.
+    A segment's task includes how its operators are connected, a program's does not: two networks may have operators of equal names and
+    sizes.
     """
 
     def __init__(self, target_graph: TargetGraph) -> None:

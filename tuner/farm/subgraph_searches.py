@@ -70,7 +70,7 @@ def share_budget(count: int, weights: Sequence[int], least: int = 1) -> list[int
 
 
 def write_searches(folder: AnyPath, opened: LoweredModel, found: Sequence[SearchedSubgraph]) -> None:
-    """RUN/pieces.json, where there are several pieces: which search of the log serves which of them."""
+    """Write RUN/pieces.json, if there are several subgraphs: search in the log -> subgraphs that use its result."""
     if len(opened.names) > 1:
         rows = [{"run": search.run, "pieces": [opened.names[k] for k in search.pieces]} for search in found]
         write_json(folder / FILE, {"version": 1, "searches": rows})

@@ -31,7 +31,7 @@ import numpy as np
 from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Failed, GiveUp, Kill, SayLine, Send, StartActor, WorkItem
 from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
 
-DEPTH = 2  # pieces of work that lie with an actor
+DEPTH = 2  # work items in an actor's queue
 BUILD_TRIES = 3
 PATIENCE_S = 20.0  # an actor starts within seconds if there is room
 LATE_TIMES, LATE_S = 4.0, 1.0  # multiple of the usual time, and least time, after which work is late
@@ -109,7 +109,7 @@ class _Slot:
         return not self.queue if self.built else self.actor is None
 
     def ends_s(self, pieces: int) -> float:
-        """When so many pieces of its work will be done, or were to be."""
+        """Expected time at which so many of its work items are done."""
         return self.begun_s + (self.pace_s or 0.0) * pieces
 
     @property
@@ -140,7 +140,7 @@ class Supervision:
 
     @property
     def replaced(self) -> int:
-        """Actors that were started in place of others."""
+        """Actors that replaced others."""
         return max(0, self._born - len(self._slots))
 
     @property
@@ -373,7 +373,7 @@ class Supervision:
             self._help(now_s)
 
     def _elsewhere(self, job: _Tracked) -> _Slot | None:
-        """An actor for a suspect, which has it to itself: another one than where it was, as long as there is one."""
+        """Actor for a suspect, which has it to itself: in another slot than the last one, if possible."""
         candidates = [slot for slot in self._built if slot.index != job.shunned]
         idle = [slot for slot in candidates or self._built if not slot.queue]
         return min(idle, key=lambda slot: slot.index != job.work.home, default=None)
@@ -389,7 +389,7 @@ class Supervision:
         paced = [slot for slot in self._built if slot.pace_s is not None]
         paces_s = np.array([slot.pace_s for slot in paced])
         frees_s = np.array([slot.ends_s(len(slot.queue)) if slot.queue else now_s for slot in paced])
-        sound = frees_s > now_s - paces_s  # who is later than that may hang
+        sound = frees_s > now_s - paces_s  # a later actor may hang
         frees_s = np.maximum(frees_s, now_s)
 
         def jobs_taken(slot: _Slot) -> int:
@@ -463,7 +463,7 @@ class Supervision:
 
     @staticmethod
     def _much_later(slot: _Slot, at_work: Iterable[_Slot], now_s: float) -> Iterator[_Tracked]:
-        """Jobs of slower actors, which this one would have done long before."""
+        """Jobs of slower actors that this one would finish much earlier."""
         assert slot.pace_s is not None
         for slower in at_work:
             if slower.pace_s is not None and slot.pace_s < FASTER * slower.pace_s:

@@ -208,7 +208,7 @@ class _Reader:
         self._best(programs)
 
     def _content(self, kind: str, content: Mapping[str, Any]) -> Gene | Plan | str:
-        """Gene or plan of a task here, or the reason why there is none."""
+        """Gene or plan of a task, or the reason why it is not usable."""
         try:
             if kind == "program":
                 return Plan.model_validate(content["plan"]) if content["unit"] == self._unit_digest else "elsewhere"

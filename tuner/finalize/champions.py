@@ -86,7 +86,7 @@ def write_plans(folder: LocalPath, plans: Mapping[str, Plan]) -> None:
 
 
 def store_champions(runs: Sequence[SearchRun], opened: LoweredModel, chosen: ChosenPlans) -> None:
-    """Champions of each search in the store, where there is one."""
+    """Write the champions of each search to the store, if there is one."""
     for index, run in enumerate(runs):
         if run.storing is None:
             continue
@@ -102,7 +102,7 @@ def store_champions(runs: Sequence[SearchRun], opened: LoweredModel, chosen: Cho
 
 
 def _joined(opened: LoweredModel, searches: Sequence[SearchedSubgraph], chosen: Sequence[Plan]) -> Plan:
-    """Plan of a model: each subgraph has the plan of its search, which is that of the first subgraph it serves."""
+    """Plan of a model: each subgraph has the plan of its search, in the names of the search's first subgraph."""
     plans: dict[int, Plan] = {}
     for search, plan in zip(searches, chosen, strict=True):
         plans |= {

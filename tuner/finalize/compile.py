@@ -71,14 +71,14 @@ def compile_plans(
     same_as = same_programs(shipped.variants)
     try:
         values = _compare_values(opened, folder, same_as, request.style)
-    except (TilefarmError, OSError) as error:  # a search is not thrown away for want of a comparison
+    except (TilefarmError, OSError) as error:  # a finished search is not lost because of a failed comparison
         return CompiledRun(shipped, baselines, read, same_as, {}, (f"not compared with onnxruntime: {error_line(error)}",))
     faults = tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
     return CompiledRun(shipped, baselines, read, same_as, values, faults)
 
 
 def _check_cycles(searches: Sequence[SearchedSubgraph], chosen: ChosenPlans, champions: Mapping[str, MeasuredModel]) -> None:
-    """Raise `RuntimeError` where a compiled champion does not take the cycles that the search measured."""
+    """Raise `RuntimeError` if a compiled champion differs from the measured cycles."""
     for i, level in enumerate(chosen.champions):
         for search, end in zip(searches, chosen.ends, strict=True):
             cycles, expected = champions[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])

@@ -1,4 +1,4 @@
-"""Summary of a run, every number of which is taken from its plans, programs, values and log."""
+"""Summary of a run; every number comes from its plans, programs, values and log."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _target(
 
 
 def _stored(folder: RunFolder[LocalPath]) -> tuple[int, int]:
-    """Tasks and readings that were taken from the store, from the log: earlier sessions of the run count, too."""
+    """Tasks and readings taken from the store, from the log, over all sessions of the run."""
     rows = read_log(folder.path, ("worker", "level_index", "readings"))
     rows = rows[rows["worker"].astype("str").str.startswith(WORKER)]
     return int((rows["level_index"] == 0).sum()), int(rows["readings"].sum())

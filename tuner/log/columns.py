@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 
-INTS = pa.list_(pa.int32())  # a list in each place of a column
+INTS = pa.list_(pa.int32())  # each element of a column is a list
 _HEAD = 8  # bytes of the length
-_DENSEST = 255  # bytes that one byte of lz4 may stand for
+_DENSEST = 255  # limit of bytes that one byte of lz4 may expand to
 
 
 def compressed(data: bytes | pa.Buffer) -> bytes:
@@ -45,7 +45,7 @@ class Columns:
         self._row = row
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Numbers of a column, which keep the whole message and cannot be written."""
+        """Numbers of a column, read-only; they keep the whole message in memory."""
         return np.asarray(self.arrow(name).to_numpy(zero_copy_only=False))
 
     def arrow(self, name: str) -> Any:
@@ -57,7 +57,7 @@ class Columns:
 
 
 def to_bytes(columns: Mapping[str, Any], schema: pa.Schema) -> bytes:
-    """The same columns give the same bytes.  Numbers of any shape are laid flat; a column that is not given is empty."""
+    """Message of columns; equal columns give equal bytes.  Numbers of any shape are flattened; a missing column is empty."""
     arrays = []
     for field in schema:
         values = columns.get(field.name, ())

@@ -56,12 +56,12 @@ class Dataset:
 
     @property
     def lost(self) -> int:
-        """Rows that were there and are not: `repair` puts an empty part where one was."""
+        """Number of lost rows: rows of parts that `repair` replaced by empty ones."""
         return max(0, self.count.rows - self.rows)
 
     @property
     def end(self) -> int:
-        """One past the last part that there is, or was."""
+        """One past the last part that exists or existed."""
         return max([self.count.parts, *(part.mark.number + 1 for part in self.parts)])
 
     @property
@@ -70,7 +70,7 @@ class Dataset:
 
 
 def part_numbers(folder: AnyPath) -> list[int]:
-    """Numbers of the published parts, ascending; none where there is no folder."""
+    """Numbers of the published parts, ascending; () without a folder."""
     return sorted(number for path in _files(folder) if (number := part_number(path.name)) is not None)
 
 
@@ -118,7 +118,7 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
 
 
 def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> list[int]:
-    """Numbers of which there is no file at all, up to the last part that there is or was."""
+    """Numbers without a file, up to the last part that exists or existed."""
     present = {part.mark.number for part in parts}
     taken = present | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
     return [number for number in range(max(count.parts, max(present, default=-1) + 1)) if number not in taken]
@@ -222,7 +222,7 @@ class DatasetWriter:
                 differ = sorted(set(map(str, existing.schema)) ^ set(map(str, schema))) or ["metadata"]
                 raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
             self.earlier, self._next, self._rows, self._most = existing.table, existing.end, existing.rows, existing.count.rows
-            begin = folder.fsync  # a part that a killed writer renamed is counted from now on, and may not be on the disk yet
+            begin = folder.fsync  # a part renamed by a killed writer is counted from now on, and may not be on disk yet
         else:
             self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
             begin = self._begin
@@ -232,7 +232,7 @@ class DatasetWriter:
             raise BadInputError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
     def _begin(self) -> None:
-        """The folder appears with its first part inside: an empty folder is not a dataset yet."""
+        """Create the folder together with its first part: an empty folder is not a dataset."""
         staged = self.tmp / f"{self.folder.name}-new"
         staged.mkdir()
         first = staged / part_name(0)
@@ -244,7 +244,7 @@ class DatasetWriter:
 
     @property
     def lost(self) -> int:
-        """Rows that were there once and are not now: a search that begins again measures them again, before any other."""
+        """Number of lost rows; a resumed search measures them again first."""
         return max(0, self._most - self._rows)
 
     @property
@@ -253,7 +253,7 @@ class DatasetWriter:
         return Count(self._next, max(self._most, self._rows))
 
     def publish_table(self, table: pa.Table) -> None:
-        """One new part of these rows."""
+        """Publish the rows as one new part."""
         table.validate()
         for field in self.schema:
             if not field.nullable and table[field.name].null_count:
@@ -267,7 +267,7 @@ class DatasetWriter:
 
 
 def write_empty_part(folder: AnyPath, number: int, schema: pa.Schema, tmp: AnyPath) -> None:
-    """A part without rows, where there is none."""
+    """Write a part without rows, in place of a missing one."""
     tmp.mkdir(parents=True, exist_ok=True)
     _publish(folder, number, schema.empty_table(), tmp)
 

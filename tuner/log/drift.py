@@ -47,7 +47,7 @@ def drifted(drift: float | None) -> bool:
 
 
 def boards_of(table: pa.Table) -> tuple[str, ...]:
-    """Which boards measured, and their firmware: `B (firmware F)`.  table: rows of a log."""
+    """Boards that measured, with their firmware: `B (firmware F)`.  table: rows of a log."""
     boards = set[tuple[str | None, str | None]]()
     for part in table.select(["board", "firmware"]).to_batches():
         board, firmware = part.columns

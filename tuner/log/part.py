@@ -1,8 +1,8 @@
-"""One part of a dataset as a file: Parquet that says in its footer which part of which dataset it is, with a digest over all of its bytes.
+"""Part of a dataset as a file: Parquet with a mark in its footer: dataset, number of the part, and a digest over all bytes.
 
-Parquet's own checksums are of pages.  The footer has none, and says where columns lie and how many rows there are; nor does a file know its
-name.  So a file that was damaged, renamed or copied could be read, and say something else.  To other readers the mark is one more pair of
-the footer's metadata.
+Parquet's own checksums cover pages only.  The footer has none, though it has the positions of columns and the number of rows; and a file
+does not know its own name.  So a damaged, renamed or copied file could be read with wrong content.  For other readers the mark is ordinary
+metadata of the footer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SUFFIX = ".parquet"
 _KEY = "tilefarm_part"
 _MARK = re.compile(rb"tilefarm part ([a-z]{1,20}) (\d{8,12}) (\d{16}) ([0-9a-f]{64})")
 _DIGEST = 64  # hex digits of a SHA-256, zeros while it is taken
-_TAIL = 8  # bytes of the footer's length and Parquet's magic number
+_TAIL = 8  # bytes at the end: length of the footer, and Parquet's magic number
 _MAGIC = b"PAR1"
 
 
 class PartMark(NamedTuple):
-    """Which part of which dataset a file is."""
+    """Mark of a part.  dataset, number: its place."""
 
     dataset: str
     number: int
@@ -74,8 +74,8 @@ def encoded(table: pa.Table, mark: PartMark) -> bytes:
 
 
 def _parquet(table: pa.Table, mark: bytes) -> bytearray:
-    """The same with a mark in its footer that names neither bytes nor a digest."""
-    # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
+    """Parquet bytes of a table, with a mark in the footer that has neither length nor digest yet."""
+    # only columns that are dictionary-coded already: trying it on digests, texts or features takes time and is given up
     names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
     # a part has a hundred short columns of numbers, and setting up zstd for each takes longer than writing it
     codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}

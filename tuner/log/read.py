@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # Arrow is imported when a frame is read
 
 
 class LogRows(NamedTuple):
-    """lost: rows that were there and are not any more, since a damaged part was repaired."""
+    """Rows of a log.  lost: number of rows lost in a damaged part that was repaired."""
 
     frame: pd.DataFrame
     lost: int
@@ -58,15 +58,16 @@ def read_table(where: AnyPath | Path | str, name: str, columns: Sequence[str] | 
 
 
 def each_part(where: AnyPath | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
-    """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
+    """Parts of a dataset, one at a time in memory.  skipped: number of first parts to skip.  Raises as `read_log` does, before the first
+    part."""
     dataset = read_dataset(_dataset(where, name), name, ())
     for table in part_tables(replace(dataset, parts=dataset.parts[skipped:]), columns):
         yield completed(table, name, columns)
 
 
 def read_task_rows(where: AnyPath, run: str, tasks: Collection[str], columns: Sequence[str], levels: int) -> TaskRows:
-    """These tasks of a run, by their numbers.  Raises as `read_log`."""
-    import pyarrow.compute as pc  # slow to import; status and compare read a log without it
+    """Rows of these tasks of a run, by task numbers.  Raises as `read_log` does."""
+    import pyarrow.compute as pc  # slow import; status and compare read a log without it
 
     wanted, columns = pa.array(tasks, pa.string()), list(dict.fromkeys(("run", "task", "seq", "level_index", *columns)))
     parts = [log_schema().empty_table().select(columns)]

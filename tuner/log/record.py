@@ -184,7 +184,7 @@ EPOCH = schema_of(
 
 
 class TaskRows:
-    """Measured tasks out of rows of `log/`, which has all levels of a task; in their order unless sorted by `by`."""
+    """Measured tasks from rows of `log/`, which has all levels of a task; in order of the rows, or sorted by `by`."""
 
     def __init__(self, rows: pa.Table, levels: int, by: str | None = None) -> None:
         self.rows = rows if by is None else rows.sort_by([(by, "ascending"), ("level_index", "ascending")])
@@ -212,7 +212,7 @@ class TaskRows:
         return np.stack([self.numbers(name) for name in RESULTS], 2)
 
     def status(self) -> NDArray[np.int8]:
-        """Places in `STATUSES` [tasks]: a task that does not fit a level is ok at others, and 0 is ok."""
+        """Index in `STATUSES` per task; 0 (ok) if it is ok at any level: a task may not fit some levels."""
         codes = [STATUSES.index(text) for text in self.rows["status"].cast(pa.string()).to_pylist()]
         statuses: NDArray[np.int8] = np.array(codes, np.int8).reshape(len(self), self.levels).min(1)
         return statuses

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Ranges = list[list[int]]
-"""Numbers as [first, past the last], in the order in which they were given; JSON."""
+"""Ranges of numbers [first, past the last], in the order of assignment; JSON."""
 
 
 def add(ranges: Ranges, numbers: NDArray[np.int64]) -> None:
@@ -28,7 +28,7 @@ def add(ranges: Ranges, numbers: NDArray[np.int64]) -> None:
 
 
 def first(ranges: Ranges, wanted: int) -> NDArray[np.int64]:
-    """The first of them that were given, ascending."""
+    """First `wanted` numbers of the ranges, ascending."""
     numbers = [np.arange(start, stop) for start, stop in ranges]
     return np.sort(np.concatenate(numbers)[:wanted]) if numbers else np.zeros(0, np.int64)
 

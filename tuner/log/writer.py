@@ -1,4 +1,4 @@
-"""A run's log and tasks while it grows: batches in, whole parts out, by a thread of its own."""
+"""Writer of a run's log and tasks: batches in, whole parts out, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
     levels: int
 
     def opened(self) -> OpenedBatch:
-        """Raises `BadInputError` where the columns are others."""
+        """Opened columns.  Raises `BadInputError` for other columns."""
         epoch = from_bytes(self.epoch, EPOCH)
         names = epoch.texts("task")
         places = [index for index, name in enumerate(names) if name]
@@ -138,7 +138,7 @@ class RunLog:
 
     @property
     def lost(self) -> dict[str, int]:
-        """Rows by dataset that were there once and are not: a damaged part was repaired."""
+        """Lost rows by dataset, from damaged parts that were repaired."""
         with self._publishing:
             return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
 
@@ -175,12 +175,12 @@ class RunLog:
         self.flush()
 
     def _publish_aside(self) -> None:
-        """Ctrl-C interrupts the main thread wherever it is: there, between a part and the note that its rows wait no longer, the part
-        would be written again."""
+        """Publish in a separate thread.  Ctrl-C interrupts the main thread anywhere: between writing a part and marking its rows as
+        written, it would cause the part to be written twice."""
         self._threads.apart(self._publish)
 
     def _publish(self) -> None:
-        """Publish all that waits now; rows that cannot be written go on waiting."""
+        """Publish all waiting rows; rows that cannot be written stay waiting."""
         with self._publishing:
             with self._lock:
                 tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), self._clock.monotonic_s()
@@ -246,7 +246,7 @@ def _drifts(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array
 
 
 def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:
-    """Identities of rows (32 hex digits): the same measurement made again after a resume has the same one."""
+    """Ids of rows (32 hex digits): a measurement repeated after a resume has the same id."""
     head = json.dumps(run, ensure_ascii=False)
     quoted = {level: json.dumps(level, ensure_ascii=False) for level in set(levels)}
     texts = (f"[{head},{seq},{quoted[level]},{attempt}]" for seq, level, attempt in zip(seqs, levels, attempts, strict=True))

@@ -1,1 +1,1 @@
-"""A request in, a measurement out: on the simulator, on a board by way of a runner, or found where another search left it."""
+"""Measurement of requests: on the simulator, on a board through a runner, or taken from the store of another search."""

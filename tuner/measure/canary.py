@@ -21,11 +21,11 @@ class Canary:
     level: str
     readings: int = 5
     said: BoardSaid = NOTHING_SAID
-    _read: int = field(default=0, init=False)  # of other programs
+    _read: int = field(default=0, init=False)  # readings of other programs since the last look
     _looks: int = field(default=0, init=False)
 
     def look(self, readings: int) -> None:
-        """Before so many readings of something else.  Raises `BadInputError` where the runner does not say properly which board it has."""
+        """Read the canary if it is due before `readings` further readings.  Raises `BadInputError` for an invalid name of the board."""
         if self._read >= self._looks * EVERY:
             self._looks = 1 + self._read // EVERY
             cycles = [] if self.program is None else [self.bench.once(self.program, self.level).cycles for _ in range(self.readings)]

@@ -100,7 +100,7 @@ def run(words: Sequence[str], timeout_s: float) -> Ended:
         too_much = any(len(text) > MOST_BYTES for text in texts.values())
         if not too_much and (left_s := end_s - time.monotonic()) > 0:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(left_s)  # it closed its output, and may go on
+                process.wait(left_s)  # it closed its output, but may still run
         code = process.poll()
     finally:
         _kill_group(process)

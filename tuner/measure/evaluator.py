@@ -51,7 +51,7 @@ class Known:
 
     @cached_property
     def text(self) -> str:
-        """The plan as canonical JSON: a program that differs in one segment from another is written with the others' texts."""
+        """Plan as canonical JSON; texts of unchanged segments are reused."""
         return canonical_json(self.plan.model_dump(mode="json"))
 
 
@@ -62,7 +62,7 @@ _Looked = TypeVar("_Looked", Known, None)
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """A runner that measures, and the values of the weights (see `Packed`): it is given whole programs."""
+    """Runner that measures, and the values of the weights (see `Packed`), which whole programs need."""
 
     runner: RunnerSpec
     constants: NDArray[np.uint8]

@@ -21,14 +21,14 @@ def same_grants(machine: Machine, levels: Sequence[str]) -> tuple[tuple[int, ...
 
 
 def check_grants(machine: Machine, levels: Sequence[str], candidates: int | None) -> None:
-    """Raise `BadInputError` for fewer programs than one for each grant."""
+    """Raise `BadInputError` if there are fewer programs than grants."""
     groups = len(same_grants(machine, levels))
     if candidates is not None and candidates < groups and groups > 1:
         raise BadInputError(f"{candidates} candidates: levels grant {groups} different things; accepted: {groups} or more, one for each")
 
 
 def refusal(machine: Machine, level: str) -> str:
-    """Why a program does not run at a level that grants less than it needs."""
+    """Reason why a program does not run at a level whose grant is too small."""
     return f"needs more than level {level} grants: {granted_text(machine, level)}"
 
 

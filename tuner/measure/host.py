@@ -12,7 +12,7 @@ from simulator.npu.errors import InfeasibleError
 from tuner.measure.host_lines import host_lines
 from tuner.summary import HostNodeSummary
 
-HALF = 0.5  # below this share there is a warning
+HALF = 0.5  # share of the NPU below which there is a warning
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def _fill_parts(
         if p == alike:
             moved = slots - slot[first]
         if begun < number[p, 0] + parts[p, RECORDS] and (p < alike or moved != 0):
-            slot[first] = slots  # of a part without edges too
+            slot[first] = slots  # also for a part without edges
             for edge in range(first, stop):
                 slot[edge] = slots + edge - first
                 source[slots + edge - first] = edge_from[edge]
@@ -205,7 +205,7 @@ def _lengths(parts: Ints, number: Ints, core: Bytes8, engine: Bytes8, edge_start
 
 
 class Preparer:
-    """Holds the entries of the last schedule; schedules of one synchroniser come to it one after the other, all of them."""
+    """Holds the entries of the previous schedule; it must get every schedule of one synchroniser, in order."""
 
     def __init__(self) -> None:
         self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
@@ -268,7 +268,7 @@ class Preparer:
         """Room for the entries of a schedule, and some more."""
         length = np.zeros(cores * ENGINES, np.int64)
         _lengths(schedule.parts, schedule.number, schedule.core, schedule.engine, schedule.edge_start, schedule.edge_from, length)
-        room = 2 * length + EVERY  # next to none of it is ever touched
+        room = 2 * length + EVERY  # most of it is never touched, so it takes no memory
         self._limit = np.cumsum(room)
         begin = self._limit - room
         self._queues = np.column_stack((begin, begin))

@@ -50,7 +50,7 @@ class Timer:
         self.instructions = 0  # of the last program
 
     def alike(self, parts: Sequence[ScheduledShare]) -> int:
-        """Instructions with which a program begins and ends as the last one does."""
+        """Number of instructions in the common beginning and end of a program and the last one."""
         begin, same = _begin_alike(parts, self._parts)
         _, same_end = _begin_alike(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
         return same + same_end

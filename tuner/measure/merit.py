@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def speedup(times: float | None, digits: int = 2) -> str:
-    """`1.98x`; empty where there is no baseline yet."""
+    """Speed-up as text, `1.98x`; '' without a baseline."""
     return "" if times is None else f"{times:.{digits}f}x"

@@ -65,7 +65,7 @@ class Npu:
         return self._timed("program", plan.segments, self.compiler.parts(plan))
 
     def bring(self, bench: Bench, constants: NDArray[np.uint8], canary: Plan | None, readings: int) -> None:
-        """A runner from now on, and a plan of which it reads a program now and then, at the first level that it fits."""
+        """Use a runner from now on.  canary: plan of the program that it reads regularly, at the first level that it fits."""
         self.bench, self.constants = bench, constants
         parts = Infeasible("program", "none") if canary is None else self.compiler.parts(canary)
         if canary is None or isinstance(parts, Infeasible):

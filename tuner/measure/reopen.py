@@ -1,4 +1,4 @@
-"""Tuned run, opened again: its model on its machine, and its plans."""
+"""Reopening of a tuned run: its model on its machine, and its plans."""
 
 from __future__ import annotations
 

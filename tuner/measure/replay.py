@@ -27,7 +27,7 @@ def read_published(folder: AnyPath, run: str, names: Collection[str], levels: in
 
 
 def pack_measurements(measurements: Collection[Measurement], levels: int) -> bytes:
-    """Columns of `KNOWN`."""
+    """Measurements as columns of `KNOWN`."""
     columns = {name: [getattr(measurement, name) for measurement in measurements] for name in KNOWN.names}
     columns["status"] = [STATUSES.index(status) for status in columns["status"]]
     blank = np.zeros((levels, len(RESULTS)), np.int64)
@@ -35,7 +35,7 @@ def pack_measurements(measurements: Collection[Measurement], levels: int) -> byt
 
 
 def unpack_measurements(packed: bytes, levels: int) -> dict[str, Measurement]:
-    """Task -> its measurement, out of columns of `KNOWN`."""
+    """Task -> measurement, from columns of `KNOWN`."""
     message = from_bytes(packed, KNOWN)
     columns = {name: message.arrow(name).to_pylist() for name in KNOWN.names if name != "values"}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

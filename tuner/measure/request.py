@@ -66,11 +66,11 @@ class Request:
         return Request(self.kind, self.genome, self.measure)
 
     def task(self, payload: str) -> str:
-        """Digest of the task that a payload says."""
+        """Digest of a task.  payload: its canonical JSON."""
         return task_digest(self.task_kind, payload)
 
     def without_plan(self, target_graph: str) -> str:
-        """The payload where no plan was made of the genome.  unit: its digest."""
+        """Payload of a genome without a plan."""
         return canonical_json({"unit": target_graph, "genome": [_written(gene) for gene in self.genome]})
 
 
@@ -117,7 +117,7 @@ class Measurement:
 
 
 def measurement_of(status: int, values: NDArray[np.int64], error: str | None = None, **fields: Any) -> Measurement:
-    """A measurement out of columns.  status: place in `STATUSES`.  error: also there where the task fits some levels only."""
+    """Measurement from columns.  status: index in `STATUSES`.  error: also set if the task fits only some levels."""
     return Measurement(STATUSES[status], error if status else None, values=None if status else values, **fields)
 
 

@@ -12,7 +12,7 @@ def robust_columns(robust: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def robust_rows(summary: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """A row per level: cycles of the lightest level's champion, of the robust program and of the level's own, and what ships."""
+    """Row per level: cycles of the lightest level's champion, of the robust program and of the level's own champion, and what ships."""
     robust, rows = summary["robust"], list[tuple[object, ...]]()
     for level, own_cycles in robust["own_cycles"].items():
         one, all_levels = robust["one_level_cycles"][level], robust["cycles"][level]

@@ -96,7 +96,7 @@ class Bench:
         return said
 
     def once(self, program: Encoded, level: str) -> Reading:
-        """One reading: the first that does not fail, or the last that does."""
+        """One reading: the first try that does not fail, or the last one."""
         for _ in range(self.tries - 1):
             reading = self._tried(program, level)
             if reading.cycles is not None:

@@ -49,7 +49,7 @@ def runner_spec(config: TuneConfig) -> RunnerSpec | None:
 
 
 def runner_name(config: TuneConfig) -> str:
-    """Text of the log's column `runner`: who took the time."""
+    """Text of the log's column `runner`: source of the times."""
     runner = config.runner
     if config.target.name != NPU:
         return f"{_TARGET}{config.target.name}"
@@ -75,7 +75,7 @@ def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:
 
 
 def check_runner(machine: Machine, levels: Sequence[str], name: str) -> None:
-    """Raise `BadInputError` for a level that grants less than all, where the runner does not say that it sees to that."""
+    """Raise `BadInputError` for a level that grants less than all, if the runner does not support grants."""
     less = [level for level in levels if machine.granted(level) != machine.full_grant]
     if not less or name == BUILT_IN or name.startswith(GRANTING):
         return

@@ -24,7 +24,7 @@ from tuner.measure.runner_api import Encoded, Reading
 
 @lru_cache(maxsize=4)  # the same program is read again, and at other levels
 def _decoded(data: bytes) -> Container:
-    """Refuses a program that needs more than its level grants."""
+    """Decoded container.  Refuses a program that needs more than its level grants."""
     return decode(data)
 
 

@@ -24,10 +24,10 @@ from tuner.measure.grants import NEVER
 from tuner.measure.request import CYCLES, Request, with_never
 from tuner.store.pack_store import STORED
 
-AGAIN = 100  # one hit of so many is measured again
-NOISE = 0.1  # to either side, of two readings of a runner
-WORKER = "store/"  # who measured, in the log; behind it the beginning of the pack's name
-NAMED = 12  # hex digits of it
+AGAIN = 100  # one of so many results is measured again
+NOISE = 0.1  # relative difference allowed between two readings of a runner
+WORKER = "store/"  # prefix of the log's column `worker`, before the beginning of the pack's name
+NAMED = 12  # hex digits of that name
 
 
 def checked(task: str) -> bool:

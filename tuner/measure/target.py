@@ -40,7 +40,7 @@ class Target(Protocol):
         overlap."""
 
     def program(self, plan: Plan) -> Timed:
-        """A plan of the whole unit.  Its operators come in any topological order."""
+        """Time a plan of the whole target graph.  Its operators may be in any topological order."""
 
 
 class MakesTarget(Protocol):

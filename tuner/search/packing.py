@@ -19,7 +19,7 @@ from tuner.log.columns import Columns
 from tuner.search.population import Individual
 
 _WORDS: dict[str, tuple[Any, ...]] = {name: get_args(knob.kind) for name, knob in KNOBS.items() if get_origin(knob.kind) is Literal}
-_MASKS, _BITS = [name for name, knob in KNOBS.items() if knob.bits], 30  # of a number, which is an int32
+_MASKS, _BITS = [name for name, knob in KNOBS.items() if knob.bits], 30  # an operator mask needs more bits than a column's int32
 _TUPLES = [name for name, knob in KNOBS.items() if isinstance(knob.default, tuple) or knob.bits]
 _NUMBERS = [name for name in KNOBS if name not in (*_TUPLES, *_WORDS)]
 _SWITCHES = [place for place, name in enumerate(_NUMBERS) if KNOBS[name].kind is bool]

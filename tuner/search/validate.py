@@ -11,7 +11,7 @@ from tuner.measure.request import Request
 
 
 def check_requests(target_graph: TargetGraph, requests: Sequence[Request]) -> None:
-    """Raises `TilefarmError`: a strategy that asks for something else is wrong, and no measurement."""
+    """Raise `TilefarmError` for malformed requests: an error of the strategy, not a failed measurement."""
     for request in requests:
         why = fault(target_graph, request)
         if why is not None:

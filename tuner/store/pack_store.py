@@ -62,14 +62,14 @@ def whose_line(whose: Mapping[str, str]) -> str:
 
 
 class PackStore:
-    """The packs of some conditions.  Raises `BadInputError` where it cannot be used, and makes its folder."""
+    """Packs of some conditions; creates their folder.  Raises `BadInputError` if it is not usable."""
 
     def __init__(self, root: AnyPath, conditions: Conditions) -> None:
         self.root, self.conditions, self.folder = root, conditions, root / conditions.folder
         self.whose: dict[str, str] = {}  # name of a pack -> line about its owner
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._names = {path.name for path in self.folder.glob("*")}  # where there are no folders, it is there when a pack is
+            self._names = {path.name for path in self.folder.glob("*")}  # object stores have no folders: it exists once it has a pack
         except OSError as error:
             raise BadInputError(f"--store {root}: cannot be used: {_line(error)}") from None
         except BadInputError as error:
@@ -120,7 +120,7 @@ class PackStore:
         return encoded_pack(self.conditions, whose, measured)
 
     def put(self, data: bytes) -> None:
-        """One more pack.  Raises OSError, also where it may be there."""
+        """Write a pack.  Raises OSError, even if the pack may have been written."""
         put_atomically(self.folder / f"{pack_name(data)}{SUFFIX}", [data])
 
     def drop(self, name: str, why: str) -> None:
@@ -200,7 +200,7 @@ _DAY_NS = 24 * 3600 * 10**9
 
 
 def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> int:
-    """Small packs of one run each become one of many, which is there before they go; of equal tasks the first stays."""
+    """Join small packs of single runs into one, before they are deleted; of equal tasks the first is kept."""
     if len(small) < 2:
         return 0
     packs = [entry.pack for entry in small if entry.pack is not None]
@@ -219,7 +219,7 @@ def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> in
 
 
 def _agreed(measured: Measured) -> NDArray[np.bool_]:
-    """Which of many are found, equal tasks lying together: the first of them, unless they have no board and differ."""
+    """Mask of usable results, with equal tasks adjacent: the first of equal tasks, unless results differ without a board."""
     if not len(measured.tasks):
         return np.zeros(0, np.bool_)
     same = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])

@@ -81,7 +81,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Measured]) -> Measured:
-        """One after the other, of which there is at least one."""
+        """Join at least one pack."""
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 

@@ -34,7 +34,7 @@ from tuner.zoo.names import file_digest
 
 
 def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run or resume a study in `request.out`; returns the content of its summary.json.  say: takes a line after every batch.
+    """Run or resume a study in `request.out`; returns the content of its summary.json.  say: prints a line after every batch.
 
     Raises `BadInputError`.
     """

@@ -157,7 +157,7 @@ def cells_of(request: SweepRequest) -> tuple[SweepCell, ...]:
 
 
 def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
-    """Run or resume a sweep; returns the index.  say: takes a line whenever a cell ends.  Raises `BadInputError`."""
+    """Run or resume a sweep; returns the index.  say: prints a line whenever a cell ends.  Raises `BadInputError`."""
     cells = cells_of(request)
     config = cells_config(request, request.candidates, request.measurements)
     out = LocalPath(request.out).resolve()

@@ -45,7 +45,7 @@ def sample_unit(machine: str) -> Packed:
 
 
 def sample_programs(machine: str) -> list[Encoded]:
-    """A segment, a stage and a program, as a runner is given them."""
+    """A segment, a stage and a program, in the form that a runner gets."""
     target_graph, constants = sample_unit(machine)
     programs: list[Encoded] = []
 

@@ -69,7 +69,7 @@ class StrategyContract:
         return tuple(self.target_graph.machine.contention)
 
     def epochs(self) -> list[Asked]:
-        """Some epochs of all islands, each made anew from its state, one after the other."""
+        """Some epochs of all islands in sequence; each strategy is created again from its state."""
         rules, evaluator = SearchLimits(self.target_graph, self.levels, self.config, {}), Evaluator(self.target_graph, self.levels)
         knowledge, states = Knowledge(Structures(self.target_graph), len(self.levels)), [b""] * self.config.islands
         out: list[Asked] = []

@@ -95,7 +95,7 @@ class TargetContract:
             np.testing.assert_array_equal(segment, stage)
 
     def test_what_does_not_fit_is_a_value(self) -> None:
-        """A segment on a core that the machine does not have."""
+        """A segment on a core that the machine does not have gives a value, not an exception."""
         plan, start = self.segments[0]
         target, far = self.target(self.target_graph, self.levels), plan.model_copy(update={"cores": (self.target_graph.machine.cores,)})
         answer = target.stage([(far, start)])

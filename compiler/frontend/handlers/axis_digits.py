@@ -61,7 +61,7 @@ def resample_axes(state: Translator, node: NodeProto, view: View, axis_taps: Map
 
 
 def _over_digit(digit_taps: Taps, digit: int, stride: int, size: int) -> Taps:
-    """Taps of all `size` places of an axis of which one digit is resampled."""
+    """Taps of all `size` places of an axis, one digit of which is resampled."""
     taps = []
     for before in range(0, size, digit * stride):
         for place_taps in digit_taps.taps:

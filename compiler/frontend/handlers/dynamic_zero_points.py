@@ -57,7 +57,7 @@ class _Links:
         return readers[0] if not _domain(self.nodes[readers[0]]) else None
 
     def scaled(self, sums: str) -> tuple[int, int, str] | None:
-        """(Cast, Mul, scales) after sums, with computed scales; None for others."""
+        """(Cast, Mul, scales) of the nodes behind sums, if scales are computed; None otherwise."""
         cast = self.after(sums, "Cast")
         if cast is None or attributes(self.nodes[cast]).get("to") != TensorProto.FLOAT:
             return None
@@ -211,7 +211,7 @@ class _Steps:
         return -sums.reshape(1, -1, *trailing_axes[1:]).astype(np.int32)
 
     def _spread(self, scale: str, shape: tuple[int, ...], of: str) -> str:
-        """Scales per column, expanded where there is a single scale."""
+        """Scales per column; a single scale is expanded."""
         if math.prod(self.shapes.get(scale, (2,))) != 1:
             return scale
         sizes = self._constant(f"{of}.shape", np.array(shape, np.int64))

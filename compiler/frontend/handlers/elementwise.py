@@ -42,7 +42,7 @@ def activation(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def prelu(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """max(x, 0) + slope * min(x, 0) with a slope per channel; a leaky ReLU where there is one."""
+    """max(x, 0) + slope * min(x, 0) with a slope per channel; a leaky ReLU for a single slope."""
     view = state.view(node)
     slope = _per_channel(state, node, view, state.constant(node, 1, "the slope"))
     if isinstance(slope, float):

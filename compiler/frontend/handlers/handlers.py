@@ -60,7 +60,7 @@ def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: F
     x = state.view(node).tensor
     _, stride, rows, _ = state.shapes[x]
     c_out, taps = len(weights), weights.shape[2]
-    late = -pads[0] % stride  # zeros before the first weight, so that whole rows are padded
+    late = -pads[0] % stride  # zeros before the first weight, so that padding is whole rows
     top = (pads[0] + late) // stride
     spread = np.zeros((c_out, -(-(late + taps) // stride) * stride), np.float32)
     spread[:, late : late + taps] = weights[:, 0, :, 0]

@@ -69,7 +69,7 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mode: Mode) -> str:
-    """Tensor reduced over a digit of the pixels, by a window over rows or columns, or over the whole image."""
+    """Tensor reduced over a digit of the pixels: by a window over rows, columns or the whole image."""
     _, _, h, w = state.shapes[tensor]
     name = state.name(node, ".pixels")
     if atom.size == h * w:

@@ -59,7 +59,7 @@ def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteB
     constants: known tensors.  Unrolled loops count against the budget.  Raises as `onnx_sandbox.check` does.
     """
     if any(function.domain == COMPILED for function in model.functions):
-        return None  # a compiled file, which is refused later
+        return None  # a compiled file is refused later
     calls, operators = _Calls(model, constants, budget), _written_out(model)
     nodes = [new for node in model.graph.node for new in calls.of(node)]
     if not calls.functions and not operators and not model.functions:
@@ -73,7 +73,7 @@ def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteB
     try:
         inlined = onnx_sandbox.inline(copy, model_bytes, where, operators)
     except onnx_sandbox.LibraryError:
-        return None  # the calls themselves are correct too
+        return None  # even without inlining, the calls are correct
     refill(inlined.graph.value_info, (info for info in inlined.graph.value_info if info.name not in constant))
     refill(inlined.opset_import, (info for info in inlined.opset_import if info.domain != DOMAIN))
     before, after = ([node.op_type for node in graph_model.graph.node] for graph_model in (model, inlined))

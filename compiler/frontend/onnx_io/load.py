@@ -68,7 +68,7 @@ def add_zero_points(model: ModelProto) -> None:
 
 
 OPSET = 17  # minimum opset of the translation; newer models are not converted
-RESIZE_WITH_MODES = 11  # the opset since which Resize has coordinate modes
+RESIZE_WITH_MODES = 11  # first opset in which Resize has coordinate modes
 MAX_PROTO_BYTES = 2**31 - 1  # of one message
 MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 _WIDENED = (TensorProto.BFLOAT16,)

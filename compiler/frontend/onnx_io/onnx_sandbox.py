@@ -93,7 +93,7 @@ class _Process:
         atexit.register(self.stop)
 
     def _forget(self) -> None:
-        """Drop the parent's child and lock after a fork: the lock may be held, and answers belong to the parent."""
+        """Drop the parent's child process and lock after a fork: the lock may be held, and answers belong to the parent."""
         self._lock, self._child = threading.Lock(), None
 
     def start(self) -> subprocess.Popen[bytes]:

@@ -118,7 +118,7 @@ def _nothing(node: NodeProto, shapes: Shapes) -> int:
     return 0
 
 
-_LOOKED_THROUGH = 28  # the last opset whose new operators are all no products, except those of the tables below
+_LOOKED_THROUGH = 28  # last opset that was checked: its new operators are no products, except those of the tables below
 _UNCOUNTED = frozenset({"DFT", "Det", "Inverse", "LinearAttention", "STFT", "SwiGLU", *_REPEATED})
 _PRODUCTS: dict[str, Rule] = {
     "AffineGrid": lambda node, shapes: math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1],

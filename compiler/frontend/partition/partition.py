@@ -252,7 +252,7 @@ class _Parts:
         owner = {i: min(members) for i, members in self.groups.items()} | {i: min(piece) for piece in taken for i in piece}
         if not owner:
             return [[i] for i in self.working]
-        before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}  # a group works as a whole
+        before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}  # the nodes of a group stay together
         members: dict[int, list[int]] = {key: [] for key in before}
         for i in self.working:
             owner_key = owner.get(i, i)

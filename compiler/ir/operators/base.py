@@ -15,7 +15,7 @@ from compiler.ir.reach import NO_BOUNDS, WINDOW
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
-Values = frozenset[float]  # a range is given by its least and greatest value, or more
+Values = frozenset[float]  # a range is given by at least its smallest and largest value
 ZERO: Values = frozenset({0.0})
 Spell = Callable[[NDArray[Any]], str]  # text of a constant in a dump of the graph
 ROWS, COLUMNS = 0, 1  # axes of an image
@@ -46,7 +46,7 @@ class Operator(ABC):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Inputs of which rows of the result need rows."""
+        """Inputs that are read row by row: rows of the result need rows of them."""
         columns = self.of_columns
         return tuple(name for name in self.inputs if name not in columns) if columns else self.inputs
 

@@ -118,7 +118,7 @@ class Conv(Convolution):
         return out + ([self.activation] if self.activation != "none" else [])
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        residual = inputs[1] if self.residual is not None else frozenset({0.0})  # the product is 0 there
+        residual = inputs[1] if self.residual is not None else frozenset({0.0})  # the product is 0 in padding lanes
         if self.activation == "none":
             return residual
         return frozenset(min(max(0.0, v), self.limit) if self.activation == "clip" else max(0.0, v) for v in residual)

@@ -68,7 +68,7 @@ class HeadedProduct(Operator):
 
 @dataclass(frozen=True, eq=False)
 class MatMul(HeadedProduct):
-    """A product of floats, plus a bias for every channel of y where there is one."""
+    """Product of floats, plus an optional bias per channel of y."""
 
     name: str
     a: str

@@ -70,7 +70,7 @@ class Pool(Pooling):
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         if self.mode == "max":
-            dtype = np.dtype(x.dtype)  # of integers too
+            dtype = np.dtype(x.dtype)  # integers too
             least = -np.inf if dtype.kind == "f" else int(np.iinfo(dtype.str).min)
             return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, least).max(axis=(4, 5))
         total = windows_of(x, self.kernel, self.stride, (1, 1), self.pads, 0.0).sum(axis=(4, 5), dtype=np.float32)

@@ -47,7 +47,7 @@ def fit_gated_affine(x: Integers, gates: NDArray[Any], zero: int, targets: Integ
 
 
 def fit_affine(x: NDArray[Any], targets: Integers, slope: NDArray[Any]) -> Affine | None:
-    """Multiply-add that gives `targets` [channels, n], or [n], of x [n]; None where there is none near that slope.
+    """Multiply-add that gives `targets` [channels, n], or [n], of x [n]; None if there is none near that slope.
 
     Every target inside the range of the type limits the shift to an interval of length 1; the middle of the intersection is furthest
     from ties.

@@ -21,7 +21,8 @@ def max_pool(x: Integers, window: SlidingWindow) -> Integers:
 
 
 def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: SlidingWindow, count_include_pad: bool = False) -> Integers:
-    """QLinearAveragePool: real values added in float32 in the order of the window, over their number, over sy, plus zy, rounded, saturated.
+    """QLinearAveragePool: sum of real values in float32 in the order of the window, divided by their number and by sy, plus zy, rounded,
+    saturated.
 
     One window over the whole image without padding is `global_average_pool`, as in onnxruntime.
     """
