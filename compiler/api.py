@@ -33,11 +33,11 @@ class CompiledModel:
 
     def plan(self, level: str) -> Plan:
         """Plan of a level.  Raises `BadInputError` for an unknown level."""
-        return self._of(level).plan
+        return self._measured_model(level).plan
 
     def cycles(self, level: str) -> int:
         """Simulated cycles of a level's program at that level.  Raises as `plan`."""
-        return self._of(level).timings[level].cycles
+        return self._measured_model(level).timings[level].cycles
 
     def pace(self, level: str) -> Pace:
         """Latency and throughput at a level.  Raises as `plan`."""
@@ -49,7 +49,7 @@ class CompiledModel:
         check_out(out, [self.opened.source.model])
         package(self.opened, containers_of(self.opened, self.measured), out, style)
 
-    def _of(self, level: str) -> MeasuredModel:
+    def _measured_model(self, level: str) -> MeasuredModel:
         if level not in self.measured:
             raise BadInputError(f"level {level!r}: unknown; levels here: {', '.join(self.measured)}")
         return self.measured[level]
@@ -73,7 +73,7 @@ def load(
     `.target_graph` of the returned model, or to `.target_graphs` if the model has several subgraphs.  Raises `BadInputError`,
     `UnsupportedError`, `InfeasibleError`.
     """
-    source = ModelSpec.named(_called(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames))
+    source = ModelSpec.named(_shown_path(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames))
     return lower_model(source, model if isinstance(model, bytes | ModelProto) else None)
 
 
@@ -99,7 +99,7 @@ def compile(
     if isinstance(model, LoweredModel):
         opened = model
     elif machine is None:
-        raise BadInputError(f"{_called(model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
+        raise BadInputError(f"{_shown_path(model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
     else:
         opened = load(model, machine, dtype=dtype, shapes=shapes, random_weights=random_weights, objective=objective, frames=frames)
     if plan is None:
@@ -109,6 +109,6 @@ def compile(
     return CompiledModel(opened, measure(opened, plans))
 
 
-def _called(model: str | os.PathLike[str] | bytes | ModelProto) -> Path:
+def _shown_path(model: str | os.PathLike[str] | bytes | ModelProto) -> Path:
     """Path of the model for error messages; "model" where it was not read from a file."""
     return Path("model") if isinstance(model, bytes | ModelProto) else Path(model)

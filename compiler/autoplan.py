@@ -67,11 +67,13 @@ def quick_genomes(
     genomes = {}
     for levels in groups.values():
         for level, genome in zip(levels, cheapest_segmentations(target_graph, levels, predict, progress), strict=True):
-            genomes[level] = _corrected(compiler, target_graph, genome, level, progress)
+            genomes[level] = _correct_by_simulation(compiler, target_graph, genome, level, progress)
     return genomes
 
 
-def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, level: str, progress: Progress) -> tuple[Genome, ...]:
+def _correct_by_simulation(
+    compiler: Compiler, target_graph: TargetGraph, genome: Genome, level: str, progress: Progress
+) -> tuple[Genome, ...]:
     """Genome in which segments are changed, neighbours are joined, and tensors are held, wherever that makes the program faster.
 
     A joined segment first has the tilings of its parts.  Then it is tried with free tilings, and all changes are tried on it once more;
@@ -102,15 +104,15 @@ def _corrected(compiler: Compiler, target_graph: TargetGraph, genome: Genome, le
 
     parts = _changed(target_graph, _Timed(genome, took), alike, measured)
     variants = list[tuple[int, tuple[Genome, ...]]]()
-    for begin in dict.fromkeys((parts.genome, _shared(target_graph, parts, measured).genome)):
-        merged = _joined(target_graph, _replaced(parts, dict(enumerate(begin)), measured), measured)
+    for begin in dict.fromkeys((parts.genome, _share_with_vector(target_graph, parts, measured).genome)):
+        merged = _join_neighbours(target_graph, _replace_genes(parts, dict(enumerate(begin)), measured), measured)
         loose = {index: gene._replace(pinned=()) for index, gene in enumerate(merged.genome) if gene not in begin}
-        changed = _changed(target_graph, _replaced(merged, loose, measured), alike, measured).genome
+        changed = _changed(target_graph, _replace_genes(merged, loose, measured), alike, measured).genome
         new_genes = {index: new for index, (new, old) in enumerate(zip(changed, merged.genome, strict=True)) if new != old}
         merged = _with(merged, new_genes, measured)
-        tried = _held(target_graph, _begun_in_blocks(target_graph, merged, measured), level, measured)
+        tried = _hold_tensors(target_graph, _begun_in_blocks(target_graph, merged, measured), level, measured)
         held = [_Timed(tried_genome, cycles) for tried_genome in tried if (cycles := measured(tried_genome)) is not None]
-        ends = [_turned(_shared(target_graph, program, measured), measured) for program in held]
+        ends = [_turned(_share_with_vector(target_graph, program, measured), measured) for program in held]
         variants.append((min(int(program.took.sum()) for program in ends), tuple([program.genome for program in ends])))
     return min(variants, key=lambda variant: variant[0])[1]
 
@@ -149,21 +151,21 @@ def _with(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed
 
     The cycles of a segment count together with those of the next segment, whose loads start early.  Whole programs are compared, because
     segments that are faster one by one may be slower together."""
-    tried = _replaced(program, new, measured)
+    tried = _replace_genes(program, new, measured)
     less = program.took - tried.took
     faster = {index: gene for index, gene in new.items() if less[index : index + 2].sum() > 0}
-    mixed = tried if len(faster) == len(new) else _replaced(program, faster, measured)
+    mixed = tried if len(faster) == len(new) else _replace_genes(program, faster, measured)
     return min(program, mixed, tried, key=lambda candidate: int(candidate.took.sum()))
 
 
-def _replaced(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
+def _replace_genes(program: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
     """Program with new genes at the given positions; the unchanged program where they do not fit."""
     genome = tuple([new.get(index, gene) for index, gene in enumerate(program.genome)])
     took = measured(genome) if new else None
     return program if took is None else _Timed(genome, took)
 
 
-def _joined(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
+def _join_neighbours(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
     """Program with pairs of neighbours joined where the joined segment is faster: loads of one part then overlap work of the other.
 
     Only this step creates segments longer than `gene.EVERY_LENGTH`.  One program tries all pairs that begin at even positions, the next one
@@ -176,7 +178,7 @@ def _joined(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _T
             for index in range(failed, len(genes) - 1, 2)
             if (pair := _join(target_graph, genes[index], genes[index + 1])) is not None
         }
-        tried = _paired(genes, both)
+        tried = _join_pairs(genes, both)
         now = measured(tried) if both else None
         faster = dict[int, Gene]()
         if now is not None:
@@ -184,7 +186,7 @@ def _joined(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _T
             cycles = dict(zip(begins, now.tolist(), strict=True))
             faster = {index: pair for index, pair in both.items() if cycles[index] < took[index : index + 2].sum()}
         if len(faster) < len(both):
-            tried = _paired(genes, faster)
+            tried = _join_pairs(genes, faster)
             now = measured(tried) if faster else None
         if now is None or now.sum() >= took.sum():
             failed += 1
@@ -193,7 +195,7 @@ def _joined(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _T
     return program
 
 
-def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
+def _join_pairs(genes: Genome, both: Mapping[int, Gene]) -> Genome:
     """Genome in which some pairs of neighbours are one gene.  both: position of the first gene of a pair -> joined gene."""
     return tuple([both.get(index, gene) for index, gene in enumerate(genes) if index - 1 not in both])
 
@@ -234,7 +236,7 @@ def _join(target_graph: TargetGraph, one: Gene, following: Gene) -> Gene | None:
     return both if decode(target_graph, both) is not None else None
 
 
-def _held(target_graph: TargetGraph, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
+def _hold_tensors(target_graph: TargetGraph, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
     """Genomes with tensors held across segment borders, where that is faster; in front of them the one with segments in passes, if that is
     faster still."""
 
@@ -250,7 +252,7 @@ def _held(target_graph: TargetGraph, genome: Genome, level: str, measured: Measu
     return (passing, persistent) if faster else (persistent,)
 
 
-def _shared(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
+def _share_with_vector(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _Timed:
     """Program with the fastest share of each depthwise convolution on VECTOR.  One convolution of every segment is changed at a time, by
     eighths.
 
@@ -268,7 +270,7 @@ def _shared(target_graph: TargetGraph, program: _Timed, measured: Measure) -> _T
                 faster = now < took
                 genes = tuple([new if better else old for new, old, better in zip(changed, genes, faster.tolist(), strict=True)])
                 took = np.minimum(now, took)
-    return min(program, _replaced(program, dict(enumerate(genes)), measured), key=lambda candidate: int(candidate.took.sum()))
+    return min(program, _replace_genes(program, dict(enumerate(genes)), measured), key=lambda candidate: int(candidate.took.sum()))
 
 
 def _turned(program: _Timed, measured: Measure) -> _Timed:

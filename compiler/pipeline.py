@@ -152,9 +152,9 @@ class Compiler:
             written.append((share, records))
             used += 0 if isinstance(records, Infeasible) else len(records.code)
             if used >= _TOGETHER:
-                lowered |= self._keep(written)
+                lowered |= self._store_in_cache(written)
                 written, used = [], 0
-        return lowered | self._keep(written)
+        return lowered | self._store_in_cache(written)
 
     def _draft(self, share: _Share) -> DraftShare | Infeasible:
         key = share.key[:2] + share.key[3:]
@@ -168,7 +168,7 @@ class Compiler:
                 self._drafts.popitem(last=False)
         return new_draft
 
-    def _keep(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, LoweredShare | Infeasible]:
+    def _store_in_cache(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, LoweredShare | Infeasible]:
         """Store lowered shares in the cache; the oldest ones are dropped if it is full."""
         lowered_shares = {share.key: self._kept(records, share.plan) for share, records in written}
         for key, lowered in lowered_shares.items():
@@ -217,11 +217,11 @@ class Compiler:
             return target_graph
         segments = with_starts(plan)
         conflict = find_disagreement(target_graph, segments)
-        return conflict if conflict is not None else self._fitting(_joined(self.by_segment(target_graph, segments)))
+        return conflict if conflict is not None else self._fitting(_join_parts(self.by_segment(target_graph, segments)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[ScheduledShare] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
-        return self._fitting(_joined(self.by_segment(self.target_graph, segments)))
+        return self._fitting(_join_parts(self.by_segment(self.target_graph, segments)))
 
     def by_segment(
         self, target_graph: TargetGraph, segments: Iterable[tuple[SegmentPlan, int]]
@@ -236,7 +236,7 @@ class Compiler:
         if isinstance(holding, Infeasible):
             yield from [holding] * len(segments)
             return
-        shares, lowered = self._foreseen(target_graph, [(plan, start, plan.cores) for plan, start in segments], holding)
+        shares, lowered = self._plan_shares(target_graph, [(plan, start, plan.cores) for plan, start in segments], holding)
         ends = self._ends()
         for index, segment_shares in enumerate(shares):
             parts = self._parts(index, segment_shares, lowered, ends)
@@ -269,7 +269,7 @@ class Compiler:
         if plan.same_end:
             plan = plan.model_copy(update={"same_end": False})
         target_graph = within_l1(self.target_graph, self._least_l1(self.target_graph, plan, start))
-        (shares,), lowered = self._foreseen(target_graph, [(plan, start, range(len(plan.cores)))], [None])
+        (shares,), lowered = self._plan_shares(target_graph, [(plan, start, range(len(plan.cores)))], [None])
         return self._fitting(self._parts(0, shares, lowered, self._ends()))
 
     def _least_l1(self, target_graph: TargetGraph, plan: SegmentPlan, start: int) -> int:
@@ -290,7 +290,7 @@ class Compiler:
             return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {have * BLOCK_BYTES:,}")
         return parts
 
-    def _foreseen(
+    def _plan_shares(
         self,
         target_graph: TargetGraph,
         segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]],
@@ -364,7 +364,7 @@ def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:
     return list(zip(plan.segments, accumulate((len(segment.operators) for segment in plan.segments), initial=0), strict=False))
 
 
-def _joined(segments: Iterable[list[ScheduledShare] | Infeasible]) -> list[ScheduledShare] | Infeasible:
+def _join_parts(segments: Iterable[list[ScheduledShare] | Infeasible]) -> list[ScheduledShare] | Infeasible:
     """All parts; the reason of the first segment that does not fit, if there is one."""
     parts = list[ScheduledShare]()
     for segment_parts in segments:

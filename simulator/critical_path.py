@@ -73,7 +73,7 @@ def critical_chain(timeline: Timeline) -> Chain:
     return Chain(*np.ascontiguousarray(np.concatenate(columns).T))
 
 
-class _Before(NamedTuple):
+class _Predecessors(NamedTuple):
     """Predecessors of every row in its own queue, int64 [n] each.
 
     row: the earlier entry that ended or left last, the first one of equals; -1: none.  cycle: when it did.  work: last work before the row.
@@ -86,7 +86,7 @@ class _Before(NamedTuple):
     setter: Ints
 
 
-def _before(run: Timeline) -> _Before:
+def _predecessors(run: Timeline) -> _Predecessors:
     """Predecessors of all rows.  On a DMA with several ports: entries that had ended or left by then, and the last work on the same
     port."""
     row, cycle = np.full(len(run.code), -1, np.int64), np.zeros(len(run.code), np.int64)
@@ -102,12 +102,12 @@ def _before(run: Timeline) -> _Before:
             for core in range(run.cores):
                 rows = run.queues[core * ENGINES + engine]
                 _over_ports(rows, run.transfer[rows], run.work[rows], run.start[rows], ended[rows], ports, row, cycle, work)
-    return _Before(row, cycle, work, matching_sets(run))
+    return _Predecessors(row, cycle, work, matching_sets(run))
 
 
 @njit(cache=True)
 def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints) -> None:
-    """Fill `_Before` for a queue whose DMA has several ports.  rows: rows of the queue; the next four arrays are for its entries."""
+    """Fill `_Predecessors` for a queue whose DMA has several ports.  rows: rows of the queue; the next four arrays are for its entries."""
     on_port = np.full(ports, -1, np.int64)  # last transfer of each port
     port, found_on = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)
     turn, last_on_chip = 0, -1
@@ -139,7 +139,7 @@ def _links(run: Timeline) -> list[tuple[int, int, int, int, int]]:
     The walk follows one row at a time, from the cycle in which it ended, passed or left back to the cause: its own work, the SET
     of a WAIT and its predecessor, the previous entry, or its dispatch.
     """
-    before, between, lag = _before(run), run.machine.flags.between_cores_cycles, _lag(run)
+    before, between, lag = _predecessors(run), run.machine.flags.between_cores_cycles, _lag(run)
     work = np.flatnonzero(run.work)
     if not len(work):
         return [(-1, int(Engine.SCALAR), int(Cause.ISSUE), 0, run.cycles)] if run.cycles else []

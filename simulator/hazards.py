@@ -119,14 +119,14 @@ def _report(walk: Walk, kind: int, record: int, memory: int, block: int, other_r
 
 
 @njit(cache=True)
-def _before(walk: Walk, record: int, queue: int) -> bool:
+def _precedes(walk: Walk, record: int, queue: int) -> bool:
     """Whether a record has completed before the next entry of a queue in every possible timing."""
     p = walk.queue[record]
     return (p == queue and walk.in_order[queue]) or walk.clock[queue, p] >= walk.place[record]
 
 
 @njit(cache=True)
-def _overwritten(code: Int32s, writer: int, reader: int, memory: int) -> bool:
+def _is_overwritten(code: Int32s, writer: int, reader: int, memory: int) -> bool:
     """Whether record `reader` cannot expect the data that record `writer` left in a memory (see the top)."""
     if memory == _DDR:
         return False
@@ -153,7 +153,7 @@ def _read_constants(walk: Walk, record: int, queue: int, memory: int, shift: int
         return
     for block in range(first, stop):
         writer = walk.writer[shift + block]
-        if writer >= 0 and _before(walk, writer, queue):
+        if writer >= 0 and _precedes(walk, writer, queue):
             load = walk.code[writer]
             constants = walk.limits[_DDR, 1]
             if load[OP] != _COPY or load[SRC] != _DDR or (load[S0] >= constants and walk.writer[load[S0] - constants] != COLUMNS):
@@ -173,11 +173,11 @@ def _read(walk: Walk, record: int, queue: int, memory: int, shift: int, block: i
     writer = walk.writer[cell]
     if writer == UNWRITTEN:
         _report(walk, UNWRITTEN_READ, record, memory, block, _NO_OTHER)
-    elif writer >= 0 and not _before(walk, writer, queue):
+    elif writer >= 0 and not _precedes(walk, writer, queue):
         _report(walk, RACE, record, memory, block, writer)
-    elif writer >= 0 and _overwritten(walk.code, writer, record, memory):
+    elif writer >= 0 and _is_overwritten(walk.code, writer, record, memory):
         _report(walk, OVERWRITTEN_READ, record, memory, block, writer)
-    if last == NOBODY or (last >= 0 and _before(walk, last, queue)):
+    if last == NOBODY or (last >= 0 and _precedes(walk, last, queue)):
         walk.reader[cell] = record
         return
     if last >= 0:
@@ -185,7 +185,7 @@ def _read(walk: Walk, record: int, queue: int, memory: int, shift: int, block: i
         last = walk.reader[cell]
     node = -2 - last
     while node >= 0:  # take the place of a reader that is ordered before
-        if _before(walk, nodes[node, 0], queue):
+        if _precedes(walk, nodes[node, 0], queue):
             nodes[node, 0] = record
             return
         node = nodes[node, 1]
@@ -208,16 +208,16 @@ def _node(nodes: Int32s, used: Int64s, record: int, next_node: int) -> int:
 def _write(walk: Walk, record: int, queue: int, memory: int, shift: int, block: int, nodes: Int32s, used: Int64s) -> None:
     cell = shift + block
     writer = walk.writer[cell]
-    if writer >= 0 and not _before(walk, writer, queue):
+    if writer >= 0 and not _precedes(walk, writer, queue):
         _report(walk, RACE, record, memory, block, writer)
     last = walk.reader[cell]
     if last >= 0:
-        if not _before(walk, last, queue):
+        if not _precedes(walk, last, queue):
             _report(walk, RACE, record, memory, block, last)
     elif last <= -2:
         node = -2 - last
         while node >= 0:
-            if not _before(walk, nodes[node, 0], queue):
+            if not _precedes(walk, nodes[node, 0], queue):
                 _report(walk, RACE, record, memory, block, nodes[node, 0])
             next_node = nodes[node, 1]
             nodes[node, 1] = used[1]
@@ -228,7 +228,7 @@ def _write(walk: Walk, record: int, queue: int, memory: int, shift: int, block: 
 
 
 @njit(cache=True)
-def _grown(nodes: Int32s, used: Int64s, more: int) -> Int32s:
+def _with_room(nodes: Int32s, used: Int64s, more: int) -> Int32s:
     """`nodes` with room for `more` readers."""
     if used[0] + more <= nodes.shape[0]:
         return nodes
@@ -268,7 +268,7 @@ def _gather(walk: Walk, record: int, queue: int, shift: int, nodes: Int32s, used
                     cell = shift + block
                     # fast path; `_read` examines all other records
                     if _read_run(walk.code, record, ordered_queue, _L1, cell, cell + 1, writers, readers, queues, places, clock) == cell:
-                        nodes = _grown(nodes, used, 2)
+                        nodes = _with_room(nodes, used, 2)
                         _read(walk, record, queue, _L1, shift, block, nodes, used)
                 ox += 1
                 if ox == words[I_OW]:
@@ -295,7 +295,7 @@ def _read_run(
                 if (
                     last_writer < 0
                     or (queues[last_writer] != ordered_queue and clock[queues[last_writer]] < places[last_writer])
-                    or _overwritten(code, last_writer, record, memory)
+                    or _is_overwritten(code, last_writer, record, memory)
                 ):
                     return cell
                 ordered_record = last_writer
@@ -329,7 +329,7 @@ def _write_run(
 
 
 @njit(cache=True)
-def _touch(walk: Walk, record: int, queue: int, rows: Int64s, nodes: Int32s, used: Int64s) -> Int32s:
+def _access_blocks(walk: Walk, record: int, queue: int, rows: Int64s, nodes: Int32s, used: Int64s) -> Int32s:
     """Read and write all blocks of a record; returns `nodes`, which may have grown."""
     base = walk.base[walk.core_of_queue[queue]]
     writers, readers, queues, places, clock = walk.writer, walk.reader, walk.queue, walk.place, walk.clock[queue]
@@ -379,7 +379,7 @@ def _touch(walk: Walk, record: int, queue: int, rows: Int64s, nodes: Int32s, use
                             walk.code, record, ordered_queue, memory, shift + start, shift + stop, writers, readers, queues, places, clock,
                         ) - shift  # fmt: skip
                         if start < stop:
-                            nodes = _grown(nodes, used, 2)
+                            nodes = _with_room(nodes, used, 2)
                             _read(walk, record, queue, memory, shift, start, nodes, used)
                             start += 1
     return nodes
@@ -400,7 +400,7 @@ def _set(walk: Walk, record: int, queue: int) -> None:
         ordered = False
         if back <= count:
             wait = walk.waits[first + back - 1]
-            ordered = walk.place[wait] < walk.place[record] if walk.queue[wait] == queue else _before(walk, wait, queue)
+            ordered = walk.place[wait] < walk.place[record] if walk.queue[wait] == queue else _precedes(walk, wait, queue)
         if not ordered:
             _report(walk, FLAG_COUNT, record, _DDR, np.int64(f), _NO_OTHER)
 
@@ -450,6 +450,6 @@ def walk_program(walk: Walk) -> None:
                     on_chip = op == _COPY and walk.code[record, SRC] != _DDR and walk.code[record, DST] != _DDR
                     if on_chip:  # has all ports of its DMA
                         walk.clock[queue, queue] = walk.place[record]
-                    nodes = _touch(walk, record, queue, rows, nodes, used)
+                    nodes = _access_blocks(walk, record, queue, rows, nodes, used)
                 walk.head[queue] += 1
                 progress = True

@@ -140,7 +140,7 @@ class IncrementalRuns:
             self._count = len(thinned_snapshots)
         if suffix is None and not self._count:
             return self._none, self._nothing
-        row = self._settled(program) if self._count else 0
+        row = self._settled_row(program) if self._count else 0
         first, low, begin = row * program.every, int(program.slots_from[row]), program.marks[row]
         if len(state.flag) > len(self._flags):
             self._flags = np.empty(len(state.flag), np.int64)
@@ -149,7 +149,7 @@ class IncrementalRuns:
             return self._none, self._nothing._replace(flag=self._flags, source=program.source, first=first, low=low, begin=begin)
         return suffix, PreviousRun(self._flags, program.source, first, low, begin, state.unit.copy(), later_snapshots, self._cycles)
 
-    def _settled(self, program: Entries) -> int:
+    def _settled_row(self, program: Entries) -> int:
         """The last row of marks whose earlier entries have all taken effect at the last snapshot."""
         unit = self._snapshots[self._count - 1, UNIT : UNIT + len(self._state.unit)].reshape(self._cores, columns.UNITS, columns.COLUMNS)
         settled = unit[:, :ENGINES, columns.HEAD].copy()

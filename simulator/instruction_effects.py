@@ -223,7 +223,7 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
     if of_sums:
         value = value + _residual(side, record)
     if record[F_SUMS]:
-        value = _scaled(side, record, value, fixed_point)
+        value = _scaled_sums(side, record, value, fixed_point)
     planes = -(-n1 * n0 // c0)
     if n1 * n0 < planes * c0:
         value = np.concatenate((value, np.full((planes * c0 // n0 - n1, m, n0), record[F_ZERO], value.dtype)))
@@ -269,7 +269,7 @@ def _added(side: Bytes, record: Words, sums: NDArray[Any], shape: tuple[int, int
     return np.asarray(np.rint(fma(outer, last, fma(inner, first, fixed))).clip(limits.min, limits.max))
 
 
-def _scaled(side: Bytes, record: Words, value: NDArray[Any], fixed_point: bool) -> NDArray[Any]:
+def _scaled_sums(side: Bytes, record: Words, value: NDArray[Any], fixed_point: bool) -> NDArray[Any]:
     """[N1][M][16]: int32 sums with their bias, scaled; for an 8-bit result clipped and rounded, still wide."""
     if record[DTYPE] == DataType.int32:
         return value

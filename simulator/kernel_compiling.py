@@ -130,7 +130,7 @@ def compile_as_wholes(numba: Any) -> None:
     def finalize_whole(self: Any) -> None:
         if self._finalized and not self.is_part:
             return
-        for library in _called(self):
+        for library in _called_libraries(self):
             self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self.is_part = False
@@ -180,7 +180,7 @@ def _tell(kernel: CompiledKernel | None) -> None:
         listener(kernel)
 
 
-def _called(library: Any) -> Iterator[Any]:
+def _called_libraries(library: Any) -> Iterator[Any]:
     """Libraries that a library calls, directly or not, callers first: the linker takes a definition only if it is needed already."""
     seen, order = set[int](), list[Any]()
 

@@ -168,14 +168,14 @@ def _of_contexts(contexts: list[_Context], where: str, folder: Path | None) -> l
         if context.main:
             if context.payload is None:
                 raise BadInputError(f"{where}: EPContext {context.name!r} has main_context = 1 and no {EP_ATTRIBUTE}")
-            data = context.payload if context.embedded else _outside(bytes(context.payload[:_MOST_TEXT]), where, folder)
+            data = context.payload if context.embedded else _external_file(bytes(context.payload[:_MOST_TEXT]), where, folder)
             parts += [bytes(data[start:stop]) for start, stop in container_lengths(data)]
     if len(parts) != len(contexts):
         raise BadInputError(f"{where}: {len(contexts)} EPContext nodes, their contexts hold {len(parts)} containers")
     return [(context.name, part) for context, part in zip(contexts, parts, strict=True)]
 
 
-def _outside(name: bytes, where: str, folder: Path | None) -> memoryview:
+def _external_file(name: bytes, where: str, folder: Path | None) -> memoryview:
     """External file of a node.  Raises `BadInputError` unless it is in the model's folder or below it."""
     text = name.decode(errors="replace")
     if not is_inside(text):

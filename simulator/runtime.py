@@ -157,7 +157,7 @@ class Runtime:
             # a grant is acknowledged before the inference; the rule then chooses among the variants that fit
             if isinstance(rule, GrantedRule):
                 state = rule.granted(state, granted)
-            variant = self._foreseen(trace, now, previous, self._fitting(granted)) if state is None else state.variant
+            variant = self._fastest_variant(trace, now, previous, self._fitting(granted)) if state is None else state.variant
             if self.needs is not None and (lacks := self.needs[variant].shortage(granted)):
                 raise BadInputError(f"variant {self.names[variant]} does not fit what is granted at cycle {now}: {lacks}")
             begin = now + self._cost(previous, variant)
@@ -184,7 +184,7 @@ class Runtime:
         every = range(len(self.names))
         return every if self.needs is None else [v for v in every if self.needs[v].fits(granted)]
 
-    def _foreseen(self, trace: ContentionTrace, now: int, previous: int | None, fitting: Sequence[int]) -> int:
+    def _fastest_variant(self, trace: ContentionTrace, now: int, previous: int | None, fitting: Sequence[int]) -> int:
         """The variant that finishes first; the present one in a tie, else the first of them."""
 
         def finish(variant: int) -> tuple[int, bool, int]:

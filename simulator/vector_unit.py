@@ -141,10 +141,10 @@ def _binary(ufunc: np.ufunc) -> Callable[[Values, list[Values], int], None]:
 
 
 def _fill(target: Values, _values: list[Values], imm_bits: int) -> None:
-    target[...] = _to(target.dtype, _imm(imm_bits).reshape(1))
+    target[...] = _converted(target.dtype, _imm(imm_bits).reshape(1))
 
 
-def _to(dtype: np.dtype[Any], values: Values) -> Values:
+def _converted(dtype: np.dtype[Any], values: Values) -> Values:
     """VCONVERT of values; floats are left to the assignment, which rounds to nearest even."""
     if dtype.kind == "f":
         return values
@@ -154,7 +154,7 @@ def _to(dtype: np.dtype[Any], values: Values) -> Values:
 
 
 def _convert(target: Values, values: list[Values], _imm_bits: int) -> None:
-    target[...] = _to(target.dtype, values[0])
+    target[...] = _converted(target.dtype, values[0])
 
 
 def _look_up(target: Values, values: list[Values], _imm_bits: int) -> None:

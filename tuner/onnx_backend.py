@@ -130,13 +130,13 @@ class NpuRep(BackendRep):  # type: ignore[misc]
         key = b"".join(f"{value.dtype}{value.shape}".encode() + value.tobytes() for value in values.values())
         session = self._sessions.get(key)
         if session is None:
-            session = self._sessions[key] = self._compiled(values)
+            session = self._sessions[key] = self._compile_with_constants(values)
             while len(self._sessions) > _KEPT:
                 self._sessions.popitem(last=False)
         self._sessions.move_to_end(key)
         return session
 
-    def _compiled(self, values: dict[str, NDArray[Any]]) -> InferenceSession:
+    def _compile_with_constants(self, values: dict[str, NDArray[Any]]) -> InferenceSession:
         """Model compiled with these inputs as constants, or only with those that are single values, such as scales.
 
         If the whole model is not supported, a part of it, preferably without such constants.

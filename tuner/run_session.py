@@ -97,7 +97,7 @@ def session(
     """
     world, machine, out = around.world, opened.machine, around.out
     start = read_start(request.start, opened, config.search.order, out, request.resume)
-    champions = _known(around, opened, config, request)
+    champions = _stored_champions(around, opened, config, request)
     identity = RunIdentity(
         opened.name,
         opened.digest,
@@ -115,7 +115,7 @@ def session(
         champions.said,
     )
     with ExitStack() as stack:
-        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(plugin_changes, request.out, plugins)}
+        explain = {"config_digest": partial(_changed_settings, config, request), "plugins": partial(plugin_changes, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
         # data that a resumed run, a report or an audit needs is written before the first measurement
         write_source(folder.path, opened.source, opened.digest, request.style)
@@ -150,7 +150,7 @@ def session(
         yield SessionEnd(folder, subgraphs, runs)
 
 
-def _known(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
+def _stored_champions(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, request: TuneRequest) -> KnownChampions:
     """Champions of a store, if they may replace a search."""
     if request.store is None or not request.champions:
         if request.resume and (around.out / IDENTITY).is_file() and initial_lines(around.out, "champions"):
@@ -162,7 +162,7 @@ def _known(around: Surroundings[P], opened: LoweredModel, config: TuneConfig, re
     return read_known(around.store(request.store), opened, config, conditions, around.out, request.resume)
 
 
-def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
+def _changed_settings(config: TuneConfig, request: TuneRequest) -> list[str]:
     """Settings whose values differ from those of the existing run."""
     path = request.out / SETTINGS
     if not path.is_file():

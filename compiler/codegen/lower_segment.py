@@ -75,7 +75,7 @@ def lower_draft(draft: DraftShare, flip: bool = False, scratch: Code | None = No
     begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
         iterations = range(number * strip_iterations + core_iterations.start, number * strip_iterations + core_iterations.stop)
-        code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
+        code = _strip_records(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
         if code is None:
             return Infeasible(segment_label(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
@@ -121,7 +121,7 @@ def _say_outlived(code: Code, first: int, stop: int) -> None:
             code[i, BLOCK] = ~code[i, BLOCK]
 
 
-def _written(
+def _strip_records(
     segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_], orders: list[Ints | None],
     number: int,
 ) -> Code | None:  # fmt: skip

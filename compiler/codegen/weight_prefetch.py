@@ -31,12 +31,12 @@ def prefetch_weights(code: Code, machine: Machine, constant_blocks: int, size_ki
     """
     taken = np.zeros(len(code), np.bool_)
     l1 = np.zeros(machine.buffer_blocks(Memory.L1), np.bool_)
-    _take(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, taken)
+    _mark_loads(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, taken)
     _bring(code, taken)
 
 
 @njit(cache=True)
-def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], taken: NDArray[np.bool_]) -> None:
+def _mark_loads(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], taken: NDArray[np.bool_]) -> None:
     """Mark loads until one does not fit `room` blocks.  l1: ranges of L1 touched so far."""
     ranges = np.empty((MAX_RANGES, 8), np.int64)
     for i in range(code.shape[0]):

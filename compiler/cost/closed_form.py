@@ -26,7 +26,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
 M, K, N = 0, 1, 2  # axes
-# operators one after the other, each as long as its busiest engine or its own loads, with DDR so many times slower
+# feature -> factor by which DDR is slower: operators run in sequence, each as long as its busiest engine or its own loads
 SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 4}
 
 

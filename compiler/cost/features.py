@@ -122,7 +122,7 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
     out[_AT["shared_write_bytes"]] = float(traffic.stored[True] * BLOCK_BYTES * images)
     for load, from_shared in traffic.loaded:
         out[_AT["shared_read_bytes" if from_shared else "load_bytes"]] += load * BLOCK_BYTES * images
-    out[_AT["l1_blocks_log2"]] = float(_kept(strip, plan.prefetch, plan.window))
+    out[_AT["l1_blocks_log2"]] = float(_tensor_blocks_in_l1(strip, plan.prefetch, plan.window))
     iterations = plan.blocks * groups
     out[_AT["iterations"]] = float(iterations)
     # the core with most iterations
@@ -140,7 +140,7 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
 
 
 @lru_cache(maxsize=4096)
-def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
+def _tensor_blocks_in_l1(strip: StripBlocks, prefetch: int, window: Window) -> int:
     """Blocks of L1 that hold tensors."""
     target_graph, blocks = strip
     l1_blocks = 0

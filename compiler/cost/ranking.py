@@ -61,7 +61,7 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
     """
     if shape.needed.size:
         points, _ = _of_panels(shape, cost)
-        return points[_least(points[:, 0], limit)]
+        return points[_smallest_indices(points[:, 0], limit)]
     ms, ns, ks = tile_axes(shape, cost)
     all_n, all_k = [n_side(shape, cost, n) for n in ns], [k_side(shape, cost, k) for k in ks]
     fewest_steps = np.empty(ks.shape[0], np.int64)  # per k: fewest steps of it and all smaller ones
@@ -119,7 +119,7 @@ def _best(shape: Shape, cost: Cost, limit: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True)
-def _least(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+def _smallest_indices(values: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
     """Indices of the smallest values, in order, the earlier one of equal values.  numba's own sorts take longer to compile than the other
     kernels."""
     order, used = np.empty(limit, np.int64), 0
@@ -241,15 +241,15 @@ def _chunk_choices(weight_blocks: int, sum_blocks: int, n1: int, k1: int, pixels
     """
     full_k = budget // (k1 * weight_blocks)
     of_n = {min(n, n1) for n in (full_k, (full_k + 1) // 2, 1) if 1 <= n <= full_k}
-    choices = {(_even(n1, n), k1) for n in of_n}
+    choices = {(_even_length(n1, n), k1) for n in of_n}
     room = l0c_blocks // partial_blocks(sum_blocks, pixels, 1, ROWS)
     for n in (min(n, room, n1, budget // weight_blocks) for n in (room, *_CHUNKS_N1)):
         if n >= 1:
-            choices.add((n, _even(k1, min(k1, budget // (weight_blocks * n)))))
+            choices.add((n, _even_length(k1, min(k1, budget // (weight_blocks * n)))))
     return np.array(sorted(choices), np.int64).reshape(-1, 2)
 
 
-def _even(length: int, limit: int) -> int:
+def _even_length(length: int, limit: int) -> int:
     """Length of equal parts of at most `limit`, as few as possible."""
     return -(-length // -(-length // limit))
 

@@ -46,10 +46,10 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
             yield f"  does not fit: {scheduled}"
         else:
             parts += scheduled
-    yield from _shared(target_graph, places_of(parts))
+    yield from _shared_lines(target_graph, places_of(parts))
 
 
-def _shared(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
+def _shared_lines(target_graph: TargetGraph, places: SharedPlaces) -> Iterator[str]:
     """Residents of the memory that all cores share, by address, if there are any."""
     if not places.residents:
         return

@@ -80,9 +80,9 @@ def lower_partition(
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
         model = separate_groups(original := propagate_conversions(model, large) if quantised else model, large)
         split = partition_without_ends(ModelWithoutWeights(model, data).filled()) if quantised else None
-        if split is None and (graph := _able(model, None, data, able)) is not None:
+        if split is None and (graph := _lower_whole(model, None, data, able)) is not None:
             return (graph,), whole_model(model, data)
-        if split is not None and (graph := _able(split.pieces[0].npu, _digest(split), NO_DATA, able)) is not None:
+        if split is not None and (graph := _lower_whole(split.pieces[0].npu, _digest(split), NO_DATA, able)) is not None:
             return (graph,), split
         parted = split_products(model)
         split = partition(ModelWithoutWeights(parted, data).filled(), SUPPORTED, offload, able, no_floats)
@@ -107,7 +107,7 @@ def _digest(part: Partition) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _able(model: ModelProto, digest: str | None, data: ExternalData, able: MachineCheck | None) -> Graph | None:
+def _lower_whole(model: ModelProto, digest: str | None, data: ExternalData, able: MachineCheck | None) -> Graph | None:
     """Whole model as one graph; None where a part is unsupported.  After None the folded constants are released."""
     try:
         graph = lower(model, digest, data)

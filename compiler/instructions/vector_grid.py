@@ -15,7 +15,7 @@ Axes = tuple[int, int, int]
 
 
 @njit(cache=True)
-def _one(shape: Axes, ds: Axes, s0: Axes, s1: Axes, s2: Axes, i: int, j: int) -> bool:
+def _can_join(shape: Axes, ds: Axes, s0: Axes, s1: Axes, s2: Axes, i: int, j: int) -> bool:
     """Whether axes i and j can be joined: axis j continues where axis i ends, or one of them has length 1."""
     if shape[i] == 1 or shape[j] == 1:
         return True
@@ -23,7 +23,7 @@ def _one(shape: Axes, ds: Axes, s0: Axes, s1: Axes, s2: Axes, i: int, j: int) ->
 
 
 @njit(cache=True)
-def _joined(strides: Axes, i: int, first: bool) -> Axes:
+def _join(strides: Axes, i: int, first: bool) -> Axes:
     """Strides after axes i and i + 1 are joined.  first: keep the stride of axis i, not of i + 1."""
     stride = strides[i] if first else strides[i + 1]
     return (stride, strides[2], 0) if i == 0 else (strides[0], stride, 0)
@@ -52,10 +52,10 @@ def grid_of_three(
 ) -> int:  # fmt: skip
     """Write an operation with up to three sources over the grid.  A missing s1 or s2 is -1, with the strides of another source."""
     for i in (0, 0, 1):
-        if _one(shape, ds, s0s, s1s, s2s, i, i + 1):
+        if _can_join(shape, ds, s0s, s1s, s2s, i, i + 1):
             first = shape[i] > 1
             shape = (shape[0] * shape[1], shape[2], 1) if i == 0 else (shape[0], shape[1] * shape[2], 1)
-            ds, s0s, s1s, s2s = _joined(ds, i, first), _joined(s0s, i, first), _joined(s1s, i, first), _joined(s2s, i, first)
+            ds, s0s, s1s, s2s = _join(ds, i, first), _join(s0s, i, first), _join(s1s, i, first), _join(s2s, i, first)
     way = cheapest_way(shape[0], shape[1], shape[2])
     b, r = way.blocks, way.repeats
     across = b != r

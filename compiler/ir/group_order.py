@@ -51,7 +51,7 @@ def order_by_groups(graph: Graph, patterns: Patterns) -> None:
             continue
         labels = list(by_groups.values())  # the writer's labels come first
         natural = np.arange(len(labels[0].of))
-        order = min([natural, *_orders(labels, patterns.block)], key=lambda order: _multiplied(labels, order, patterns.block))
+        order = min([natural, *_orders(labels, patterns.block)], key=lambda order: _multiplication_count(labels, order, patterns.block))
         if order is not natural:
             lanes = np.empty_like(natural)
             lanes[order] = natural
@@ -82,7 +82,7 @@ def _orders(labels: list[Labels], block: int) -> Iterator[Ints]:
         yield np.concatenate([*full_blocks, *remainders])
 
 
-def _multiplied(labels: list[Labels], order: Ints, block: int) -> int:
+def _multiplication_count(labels: list[Labels], order: Ints, block: int) -> int:
     """Multiplications of all blocks in this order of channels."""
     of_block = np.arange(len(order)) // block
     return sum(label.weight * np.unique([label.of[order], of_block], axis=1).shape[1] for label in labels)

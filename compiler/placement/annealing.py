@@ -69,7 +69,7 @@ def _anneal(
         removed, added = _recut(cut, count, index, draw, new_cut)
         new_count = count + added - removed
         new_kind[:index], new_kind[index + added : new_count] = kind[:index], kind[index + removed : count]
-        if not added or not _chosen(longest, first, option, new_cut, index, added, draw, new_kind):
+        if not added or not _choose_options(longest, first, option, new_cut, index, added, draw, new_kind):
             continue
         rewired = removed != added or removed == 2
         if rewired:
@@ -107,7 +107,7 @@ def _recut(cut: Ints, count: int, index: int, draw: Floats, new_cut: Ints) -> tu
 
 
 @njit(cache=True)
-def _chosen(longest: int, first: Ints, option: Ints, cut: Ints, index: int, added: int, draw: Floats, kind: Ints) -> bool:
+def _choose_options(longest: int, first: Ints, option: Ints, cut: Ints, index: int, added: int, draw: Floats, kind: Ints) -> bool:
     """Choose options for `added` segments from `index` on into `kind`; False if one has none."""
     for k in range(added):
         length = cut[index + k + 1] - cut[index + k]

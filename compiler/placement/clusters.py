@@ -92,10 +92,10 @@ class _Contracting:
 
     def _longest_through(self, first: int, second: int) -> int:
         """Cycles of the longest path through the two groups if they were one."""
-        before, after = self._reach(self.before, (first, second)), self._reach(self.after, (first, second))
+        before, after = self._longest_path_from(self.before, (first, second)), self._longest_path_from(self.after, (first, second))
         return before + self.times[first] + self.times[second] + after
 
-    def _reach(self, onward: dict[int, set[int]], pair: tuple[int, int]) -> int:
+    def _longest_path_from(self, onward: dict[int, set[int]], pair: tuple[int, int]) -> int:
         """Longest path that starts next to the pair and leads away from it."""
         best: dict[int, int] = {}
         todo = [group for end in pair for group in onward[end] if group not in pair]

@@ -112,8 +112,8 @@ class SegmentationSearch:
         self.least = np.full((len(levels), *self.guess.shape[2:]), np.inf)
         self._known: dict[object, Floats | None] = {}
         self._add_stuck()
-        self._look(genes_in_passes(target_graph, self.structures, self.ways[0]))  # no guess covers these
-        self._look(genes_in_strips(target_graph, self.structures, self.ways[0]))
+        self._predict_genes(genes_in_passes(target_graph, self.structures, self.ways[0]))  # no guess covers these
+        self._predict_genes(genes_in_strips(target_graph, self.structures, self.ways[0]))
 
     def cheapest(self, level: int) -> tuple[Genome, float] | None:
         """Lazy shortest path and its length; None if no measured way of some operator fits.  level: an index."""
@@ -127,10 +127,10 @@ class SegmentationSearch:
             for i, j in runs:
                 cell = j - 1, j - i - 1
                 if guess[cell] < self.least[level][cell]:
-                    candidates += self._hopeful(level, i, j)
+                    candidates += self._best_guessed_ways(level, i, j)
             if not candidates:
                 return tuple(self._cheapest_of(run, level) for run in runs), float(total[-1])
-            self._look(candidates)
+            self._predict_genes(candidates)
 
     def cheapest_measured(self, level: int) -> tuple[Genome, float] | None:
         """Shortest path of measured segments and its length; None without one."""
@@ -157,7 +157,7 @@ class SegmentationSearch:
         prices = self.prices[run]
         return min(prices, key=lambda gene: float(prices[gene][level]))
 
-    def _hopeful(self, level: int, start: int, stop: int) -> list[Gene]:
+    def _best_guessed_ways(self, level: int, start: int, stop: int) -> list[Gene]:
         """Ways of a run with the best guesses; these guesses are then set to infinite."""
         way_guesses, columns, genes = self.guess[:, :, stop - 1, stop - start - 1], fewest_strips(self.within, start, stop), []
         for way in np.argsort(way_guesses[level], kind="stable")[:_FEW].tolist():
@@ -169,7 +169,7 @@ class SegmentationSearch:
                     genes.append(gene._replace(cached=0))
         return genes
 
-    def _look(self, genes: Sequence[Gene]) -> None:
+    def _predict_genes(self, genes: Sequence[Gene]) -> None:
         """Predict the genes that fit, each structure once."""
         keys = [self.structures.key(gene) for gene in genes]
         raws = {}
@@ -208,7 +208,7 @@ class SegmentationSearch:
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{self.target_graph.machine.name}: no plan fits level {self.levels[0]}: {genome}")
         first = self.ways[0]
-        self._look([everywhere(self.target_graph, genome[k]._replace(grant=first.grant), len(first.cores)) for k in stuck])
+        self._predict_genes([everywhere(self.target_graph, genome[k]._replace(grant=first.grant), len(first.cores)) for k in stuck])
 
 
 def _ways(target_graph: TargetGraph, level: str) -> list[Gene]:

@@ -67,7 +67,7 @@ def _sliding(target_graph: TargetGraph, gene: Gene) -> Gene:
     return gene._replace(sliding=True, window=FORMULA) if gene.stop - gene.start > 1 else gene
 
 
-def _alive(window: int, target_graph: TargetGraph, gene: Gene) -> Gene:
+def _window_alive(window: int, target_graph: TargetGraph, gene: Gene) -> Gene:
     """Keep `window` blocks alive, in the fewest blocks that fit so: engines wait less for each other, and L1 has room for smaller blocks.
 
     More blocks that are not lower need as much room and take longer.
@@ -83,11 +83,11 @@ def _alive(window: int, target_graph: TargetGraph, gene: Gene) -> Gene:
 
 
 def _two_alive(target_graph: TargetGraph, gene: Gene) -> Gene:
-    return _alive(2, target_graph, gene)
+    return _window_alive(2, target_graph, gene)
 
 
 def four_alive(target_graph: TargetGraph, gene: Gene) -> Gene:
-    return _alive(4, target_graph, gene)
+    return _window_alive(4, target_graph, gene)
 
 
 SLIDING: tuple[Change, ...] = (_two_alive, four_alive)

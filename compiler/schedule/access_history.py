@@ -101,7 +101,7 @@ def collect_accesses(
 
 
 @njit(cache=True, forceinline=True)
-def _touch(last: Pointer, row: int, stop: int, part_last: Pointer, cell: int, first: int) -> None:
+def _update_rows(last: Pointer, row: int, stop: int, part_last: Pointer, cell: int, first: int) -> None:
     """Update granules or pieces [row, stop) with a part's accesses to its cell `cell`; `first`: number of its first instruction."""
     offset = 8 * cell
     # without a write the earlier accesses stay; a write ends their history
@@ -126,7 +126,7 @@ def record_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: In
     c, cells, granules = 0, touched.shape[0], ddr.shape[0]
     while c < cells and begin[c] < granules:
         if any_touched[c]:
-            _touch(rows, begin[c], begin[c + 1], part_last, c, first)
+            _update_rows(rows, begin[c], begin[c + 1], part_last, c, first)
         c += 1
     return c
 
@@ -142,7 +142,7 @@ def restore_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: I
         if touched[c]:
             for k in range(bound[c], bound[c + 1]):
                 if wiped[k]:
-                    _touch(rows, k, k + 1, part_last, c, first)
+                    _update_rows(rows, k, k + 1, part_last, c, first)
 
 
 @njit(cache=True)
@@ -184,7 +184,7 @@ def record_part(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: I
             for k in range(8):
                 new[8 * n + k] = -1
         if in_cell:
-            _touch(new, n, n + count, part_last, c, first)
+            _update_rows(new, n, n + count, part_last, c, first)
         new_begin[n] = granule
         n += count
         new_begin[n] = end

@@ -135,7 +135,7 @@ def schedule_parts(
 
 
 @njit(cache=True)
-def _stretch(parts: Ints, first_part: int, stop: int, border: int, later: Borders) -> tuple[int, int]:
+def _next_border(parts: Ints, first_part: int, stop: int, border: int, later: Borders) -> tuple[int, int]:
     """Engines active in the parts from `first_part` (at border `border`) to the next border, and the part at the next border."""
     end = later.positions[border + 1, PART] if border + 1 < later.used[COUNT] else stop
     active = 0
@@ -153,7 +153,7 @@ def _adopt_parts(
 
     Their borders are saved.  tail: the first instruction of the tail.
     """
-    active, end = _stretch(parts, first_part, stop, border, later)
+    active, end = _next_border(parts, first_part, stop, border, later)
     shift = find_shift(states, later, border, active, moving, changed_from, tail, latency, rows, drift)
     if shift == NEVER:
         return first_part
@@ -179,7 +179,7 @@ def _adopt_parts(
         border += 1
         adopt_state(states, later, border, active, shift)
         save_border(borders, states, end, number[end, 0])
-        next_active, next_end = _stretch(parts, end, stop, border, later)
+        next_active, next_end = _next_border(parts, end, stop, border, later)
         if next_active & ~active:
             break
         first_part, end = end, next_end

@@ -115,7 +115,7 @@ def merge_queues(
             k += 1
             next_meeting = previous.marks[k, MERGED] + previous.further if k < previous.marks.shape[0] else _FAR
         # converged: copy the previous tail, and its marks with their offsets
-        if next_meeting == merged_count and _met(done, front, previous.marks[k], previous.since):
+        if next_meeting == merged_count and _is_pending_equal(done, front, previous.marks[k], previous.since):
             row_shift, tail_length = length - previous.marks[k, ROWS], rows_before - previous.marks[k, ROWS]
             if row_shift:
                 tail_rows = previous.stream[previous.marks[k, ROWS] - previous.begin :]
@@ -140,7 +140,7 @@ def merge_queues(
 
 
 @njit(cache=True)
-def _met(done: Ints, front: Ints, mark: Ints, since: int) -> bool:
+def _is_pending_equal(done: Ints, front: Ints, mark: Ints, since: int) -> bool:
     """Whether the same instructions are pending as at a mark of the previous merge.
 
     Their counts are equal, and all of this program's pending instructions are in the previous one, so it had no others there.

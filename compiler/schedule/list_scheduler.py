@@ -59,7 +59,7 @@ def order_records(
     n = len(engine)
     first, stamp, writer, reader = (scratch.array(*of) for of in (("first", n), ("seen", n), ("writer", cells), ("reader", cells)))
     edge, read = scratch.array("edge", 8 * n + 64, 2), scratch.array("read", 4 * len(span) + 16, 2)
-    while (used := _behind(span, start, edge, first, read, writer, reader, stamp)) < 0:
+    while (used := _find_edges(span, start, edge, first, read, writer, reader, stamp)) < 0:
         if used == _NO_EDGE:
             edge = scratch.array("edge", 2 * len(edge), 2)
         else:
@@ -81,7 +81,7 @@ def _add(edge: Pointer, edge_count: int, first: Pointer, stamp: Pointer, before:
 
 
 @njit(cache=True)
-def _behind(
+def _find_edges(
     span_array: Ints32, start_array: Ints32, edge_array: Ints32, first_array: Ints32, read_array: Ints32,
     writer_array: Ints32, reader_array: Ints32, stamp_array: Ints32,
 ) -> int:  # fmt: skip

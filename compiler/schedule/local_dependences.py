@@ -61,12 +61,12 @@ def find_dependences(
     need_start, need = np.empty(n + 1, np.int32), scratch.array("need", n * ENGINES)
     outer, last = scratch.array("outer", cells * (ENGINES + 1), 3), np.empty((cells, 8), np.int32)
     work_arrays = scratch.array("clock", ENGINES, ENGINES), scratch.array("wanted", ENGINES), scratch.array("known", n, ENGINES)
-    needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, *work_arrays, need_start, need, outer, touched)
+    needs, outers = _scan_records(engine, span, start, ddr_cells, overlaps, last, *work_arrays, need_start, need, outer, touched)
     return LocalDependences(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
 
 @njit(cache=True)
-def _look(
+def _scan_records(
     engine: Bytes8, span: Ints32, start: Ints32, ddr_cells: int, overlaps: Bytes8, last: Ints32, clock_array: Ints32,
     conflict_array: Ints32, clocks_array: Ints32, need_start: Ints32, need: Ints32, outer: Ints32, touched: Bytes8,
 ) -> tuple[int, int]:  # fmt: skip

@@ -217,7 +217,7 @@ def _compress(span: Ints32, cell_index: Ints32, ends: Bytes8, bound: Ints32) -> 
 
 
 @njit(cache=True)
-def _tell(
+def _fill_record_arrays(
     code: Code, cost: Price, of_machine: _OfMachine, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, late: Ints,
     totals: Ints,
 ) -> tuple[int, int]:  # fmt: skip
@@ -245,14 +245,14 @@ def _tell(
 
 
 @njit(cache=True)
-def _made(
+def _compute_arrays(
     code: Code, granules: _Granules, of_machine: _OfMachine, tables: CostTables, span: Ints32, cell_index: Ints32, ends: Bytes8,
     bound: Ints32, start: Ints32, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, cycles: Ints, late: Ints,
     totals: Ints, cost: Price,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Compute all arrays of the records: (spans, or -1 if there is no room for them, bounds, bytes read, bytes written).
 
-    cost: scratch.  The others: see `_spans`, `_compress` and `_tell`, and `cycles.record_cycles`.
+    cost: scratch.  The others: see `_spans`, `_compress` and `_fill_record_arrays`, and `cycles.record_cycles`.
     """
     span_count = _spans(code, granules, start, span)
     if span_count < 0:
@@ -260,7 +260,7 @@ def _made(
     bounds = _compress(span[:span_count], cell_index, ends, bound)
     price_rows(code, tables, cost.busy, cost.bus, cost.useful)
     cycle_rows(code, cost.busy, cost.bus, tables.rate, tables.startup, of_machine.port, cycles)
-    read, written = _tell(code, cost, of_machine, engine, overlaps, transfer, busy_or_bus, late, totals)
+    read, written = _fill_record_arrays(code, cost, of_machine, engine, overlaps, transfer, busy_or_bus, late, totals)
     return span_count, bounds, read, written
 
 
@@ -307,7 +307,7 @@ class Footprints:
         start, totals = np.empty(n + 1, np.int32), np.empty((2, len(Engine)), np.int64)
         outputs = start, engine, overlaps, transfer, busy_or_bus, cycles, late, totals, Price(*cost)
         target_tables = self._granules, self._of_machine, cost_tables(self.machine)
-        while (counts := _made(code, *target_tables, self._span, self._at, self._ends, self._bound, *outputs))[0] < 0:
+        while (counts := _compute_arrays(code, *target_tables, self._span, self._at, self._ends, self._bound, *outputs))[0] < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span_count, bounds, read, written = counts
         span, bound, cells = self._span[:span_count], self._bound[:bounds].copy(), max(0, bounds - 1)

@@ -69,11 +69,11 @@ def allocate_residents(parts: Sequence[tuple[int, Ints]]) -> SharedPlaces:
 def resolve_addresses(code: Code, places: SharedPlaces) -> None:
     """Replace DDR addresses by addresses in the shared memory."""
     if places.residents:
-        _settle(code, np.array([(r.first, r.block) for r in places.residents], np.int64))
+        _rewrite_addresses(code, np.array([(r.first, r.block) for r in places.residents], np.int64))
 
 
 @njit(cache=True)
-def _settle(code: Code, table: Ints) -> None:
+def _rewrite_addresses(code: Code, table: Ints) -> None:
     """Replace addresses.  table: int64 [residents, 2] of (first block in DDR, block in the shared memory), ascending."""
     for i in range(code.shape[0]):
         for memory, word in ((SRC, S0), (DST, D)):

@@ -137,7 +137,7 @@ def _weigh(length: Ints, edge: Ints, weight: Ints) -> None:
 
 
 @njit(cache=True)
-def _ready(edge: Ints, end: Ints, done: Ints, operator: int, iteration: int) -> tuple[Any, Any]:
+def _ready_cycles(edge: Ints, end: Ints, done: Ints, operator: int, iteration: int) -> tuple[Any, Any]:
     """Ready cycles of a node: (for its work, for its loads), or (-1, -1) while a node before it is not scheduled."""
     ready: Any = np.int64(0)
     loads: Any = np.int64(0)
@@ -176,7 +176,7 @@ def _list(
             t = done[k]
             if t == count or (window and t >= oldest + window):
                 continue
-            ready, slots = _ready(edge, end, done, k, t)
+            ready, slots = _ready_cycles(edge, end, done, k, t)
             if ready < 0:
                 continue
             start, bus = max(ready, free[lane_of[k]]), max(loader, slots)

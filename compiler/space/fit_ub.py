@@ -35,7 +35,7 @@ def fitted(
 
     Weights and their L1 space do not change.  Constants are split, the largest first, while they take more than half of UB.  Then the
     largest live tile of the worst step is reduced by the missing blocks, repeatedly."""
-    have, asking = room_blocks(target_graph.machine, Memory.UB), _Asking(target_graph, layout, tilings, leaders)
+    have, asking = room_blocks(target_graph.machine, Memory.UB), _TilingRequests(target_graph, layout, tilings, leaders)
     if asking.least > have:
         return None
     while sum(request.size for request in asking.requests if request.buffer.kind == "constants") > have // 2 and _streamed(asking):
@@ -54,14 +54,16 @@ def fitted(
         else:
             tiles = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
             room = (max(tiles) - max(_ALIGN, -(-(need - have) // len(tiles)))) // _ALIGN * _ALIGN
-            smaller = _smaller(target_graph, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(tiles) > _ALIGN else None
+            smaller = (
+                _smaller_tiling(target_graph, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(tiles) > _ALIGN else None
+            )
             if smaller is None:
                 stuck.add(k)
             else:
                 asking.take(k, smaller)
 
 
-class _Asking:
+class _TilingRequests:
     """Tilings under change, and their buffer requests; an operator's requests are computed again when its tiling changes."""
 
     def __init__(self, target_graph: TargetGraph, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
@@ -102,7 +104,7 @@ def _live_n1(product: ConvSpec, tiling: ConvTiling) -> int:
     return product.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, product.n1)
 
 
-def _streamed(asking: _Asking) -> bool:
+def _streamed(asking: _TilingRequests) -> bool:
     """Largest constants that can still be split, with a tiling that splits them; False if there are none."""
     constants = [(request.size, request.buffer.of) for request in asking.requests if request.buffer.kind == "constants"]
     resident = [(size, -k) for size, k in constants if asking.tilings[k].constants == "resident"]
@@ -130,7 +132,7 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
     return -max(tiles)[1] if tiles else None
 
 
-def _smaller(target_graph: TargetGraph, layout: Blocks, index: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
+def _smaller_tiling(target_graph: TargetGraph, layout: Blocks, index: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
     """Tiling that is legal for the leader, with a tile of at most `room` blocks of UB for operator `index`; None if there is none."""
     spec, rows = target_graph.operators[layout.start + index], layout.rows(index)
     product, first = product_of(spec), product_of(target_graph.operators[layout.start + leader])

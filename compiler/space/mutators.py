@@ -69,7 +69,7 @@ def _granted(target_graph: TargetGraph, gene: Gene) -> TargetGraph:
     return limited_to(target_graph, memory_grants(target_graph.machine)[gene.grant])
 
 
-def _over(gene: Gene, settings: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+def _settings_over(gene: Gene, settings: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
     """Setting per operator, for operators [start, stop) instead of the gene's; 0 for operators outside the gene."""
     by_operator = dict(zip(range(gene.start, gene.stop), settings, strict=True)) if settings else {}
     selected = tuple(by_operator.get(k, 0) for k in range(start, stop))
@@ -83,7 +83,7 @@ def resized(target_graph: TargetGraph, gene: Gene, start: int, stop: int) -> Gen
     split instead of channels if channels cannot be.  Strips are added if rows do not fit L1, and passes are dropped if the operators do not
     allow them.
     """
-    choices, on_vector = (_over(gene, settings, start, stop) for settings in (gene.choices, gene.on_vector))
+    choices, on_vector = (_settings_over(gene, settings, start, stop) for settings in (gene.choices, gene.on_vector))
     counts = block_counts(target_graph, start, stop)
     up, down = max(0, gene.start - start), max(0, start - gene.start)
     cached = -1 if gene.cached == -1 else gene.cached << up >> down

@@ -47,7 +47,7 @@ def with_shared(target_graph: TargetGraph, segments: Sequence[tuple[SegmentPlan,
     plans = [plan for plan, _ in segments]
     if target_graph.machine.shared is None:
         return plans
-    shared_candidates = _kept(
+    shared_candidates = _chosen_candidates(
         [*_tensors(target_graph, segments), *_weights(target_graph, segments)],
         len(plans),
         target_graph.machine.buffer_blocks(Memory.SHARED),
@@ -128,11 +128,11 @@ def _overhead(machine: Machine, blocks: int, reads: int) -> int:
     return pieces * reads * (path.startup_cycles + machine.shared.latency_cycles) + machine.flags.between_cores_cycles
 
 
-def _kept(candidates: list[_Candidate], segments: int, have: int) -> list[_Candidate]:
+def _chosen_candidates(candidates: list[_Candidate], segments: int, have: int) -> list[_Candidate]:
     """Candidates that fit together, chosen among those that fit alone."""
     ordered = sorted(candidates, key=lambda c: (-c.saved / (c.blocks * (c.death - c.birth + 1)), c.birth, c.weights, c.name))
     rows = np.array([(c.blocks, c.birth, c.death) for c in ordered], np.int64).reshape(-1, 3)
-    taken = _take(rows, np.zeros(segments, np.int64), have)
+    taken = _admit_candidates(rows, np.zeros(segments, np.int64), have)
     fitting = [candidate for candidate, fits in zip(ordered, taken.tolist(), strict=True) if fits]
     while fitting and _needed(fitting) > have:  # gaps between them: the least is left out
         fitting.pop()
@@ -145,7 +145,7 @@ def _needed(kept: Sequence[_Candidate]) -> int:
 
 
 @njit(cache=True)
-def _take(rows: np.ndarray, live: np.ndarray, have: int) -> np.ndarray:
+def _admit_candidates(rows: np.ndarray, live: np.ndarray, have: int) -> np.ndarray:
     """bool [n]: which of (blocks, birth, death) find room in every segment of their lives, taken in order.
 
     live: int64 [segments], blocks in use.

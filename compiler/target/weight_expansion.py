@@ -112,7 +112,7 @@ def overlay_columns(
     read = np.asarray(x_place.lanes).reshape(conv.groups, per_group)
     column_groups = [_columns(owner[g * columns : (g + 1) * columns], read, g * lanes, lanes) for g in range(groups)]
     template = max(column_groups, key=lambda group: int((group.owner >= 0).sum()))
-    if not all(_alike(group, template) for group in column_groups):
+    if not all(_has_template_groups(group, template) for group in column_groups):
         return None
     place, overlaid = _places(template.owner)
     masks = np.concatenate([template.lanes, np.zeros((1, lanes), np.bool_)]) if (template.owner < 0).any() else template.lanes
@@ -137,7 +137,7 @@ def _columns(owner: NDArray[np.int64], read: NDArray[np.int64], first: int, lane
     return _Columns(names[owner], reads)
 
 
-def _alike(columns: _Columns, template: _Columns) -> bool:
+def _has_template_groups(columns: _Columns, template: _Columns) -> bool:
     """Whether columns belong to the same groups as the template's columns and read only lanes that the template reads."""
     present = columns.owner >= 0
     same = columns.owner[present] == template.owner[present]

@@ -13,7 +13,7 @@ GRANTED = ("l1_bytes", "shared_bytes", "cores")
 MAX_LATENCY = 1 << 20  # cycles: a millisecond at 1 GHz, far beyond any queue of a memory controller
 
 
-def _told_apart(share: float) -> float:
+def _checked_share(share: float) -> float:
     if not 1 / SHARE_UNIT <= share <= 1:
         raise ValueError(f"accepted: {SHARES}")
     return share
@@ -21,7 +21,7 @@ def _told_apart(share: float) -> float:
 
 def in_units(share: float) -> int:
     """A share of the DDR bandwidth in 1/65536.  Raises ValueError that names the accepted range."""
-    return round(_told_apart(share) * SHARE_UNIT)
+    return round(_checked_share(share) * SHARE_UNIT)
 
 
 def _is_none(value: object) -> bool:
@@ -44,7 +44,7 @@ class Level(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    share: Annotated[float, AfterValidator(_told_apart)]
+    share: Annotated[float, AfterValidator(_checked_share)]
     latency_cycles: Annotated[int, Field(ge=0, le=MAX_LATENCY)] = 0
     l1_bytes: Granted = None
     shared_bytes: Granted = None

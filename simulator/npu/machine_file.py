@@ -92,7 +92,7 @@ def load_machine(name_or_path: str) -> Machine:
     name, colon, changes = name_or_path.partition(":")
     if not colon or Path(name_or_path).is_file():
         return _read(name_or_path)
-    return _changed(_read(name), changes, name_or_path)
+    return _with_overrides(_read(name), changes, name_or_path)
 
 
 def machine_file(name_or_path: str) -> Path:
@@ -112,7 +112,7 @@ def _read(name_or_path: str) -> Machine:
     return _load(path, path.stat().st_mtime_ns)
 
 
-def _changed(machine: Machine, changes: str, where: str) -> Machine:
+def _with_overrides(machine: Machine, changes: str, where: str) -> Machine:
     """The machine with KEY=VALUE[,KEY=VALUE], dotted keys of the file.  Unless `name` is one of them, the old name with the changes."""
     raw = machine.model_dump(mode="json")
     raw.setdefault("host", machine.host.model_dump(mode="json"))

@@ -40,7 +40,7 @@ def _floats(read: Words) -> Flags:
     return _FLOATS[read(isa.DTYPE)]
 
 
-def _any(read: Words, first: int, last: int) -> Flags:
+def _nonzero(read: Words, first: int, last: int) -> Flags:
     """Records in which one of the words [first, last] is not 0."""
     return np.logical_or.reduce([read(word) != 0 for word in range(first, last + 1)])
 
@@ -67,7 +67,7 @@ def _wrong_sums(read: Words) -> Flags:
     return np.where(_integers(read), read(isa.F_SUMS) != DataType.int32, ~_floats(read))
 
 
-def _beyond(read: Words) -> Flags:
+def _out_of_range(read: Words) -> Flags:
     """FIXPIPE records whose ZERO, LOW or HIGH is outside the range of an 8-bit result."""
     least = _LEAST[read(isa.DTYPE)]
     words = range(isa.F_ZERO, isa.F_HIGH + 1)
@@ -83,22 +83,24 @@ TYPE_RULES: dict[tuple[Op, ...], tuple[TypeRule, ...]] = {
     (Op.MMAD_IM2COL,): (TypeRule(partial(_wrong_right, word=isa.W_RIGHT), _RIGHT),),
     (Op.FIXPIPE,): (
         TypeRule(_wrong_sums, "sums must be int32, or 0 (float32) where the result is a float"),
-        TypeRule(lambda read: ~_integers(read) & _any(read, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),
+        TypeRule(lambda read: ~_integers(read) & _nonzero(read, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),
         TypeRule(
             _wrong_residual,
             "rtype must be float16 or float32 of float32 sums, int32 of int32 sums, int8 or uint8 of a result of 8 bits, 0 without one",
         ),
         TypeRule(
-            lambda read: (read(isa.F_RTYPE) != DataType.int8) & (read(isa.F_RTYPE) != DataType.uint8) & _any(read, isa.F_OWN, isa.F_LAST),
+            lambda read: (
+                (read(isa.F_RTYPE) != DataType.int8) & (read(isa.F_RTYPE) != DataType.uint8) & _nonzero(read, isa.F_OWN, isa.F_LAST)
+            ),
             "own, other, fixed and last are of a residual of 8 bits",
         ),
         TypeRule(lambda read: _bytes(read) & (read(isa.F_SCALE) < 0), "a result of 8 bits needs a scale"),
         TypeRule(
             lambda read: (read(isa.DTYPE) == DataType.int32) & (read(isa.F_SCALE) != -1), "a result of int32 has no scale, which is -1"
         ),
-        TypeRule(_beyond, "zero, low and high must be of the result's type"),
+        TypeRule(_out_of_range, "zero, low and high must be of the result's type"),
         TypeRule(lambda read: read(isa.F_LOW) > read(isa.F_HIGH), "low must not exceed high"),
-        TypeRule(lambda read: ~_bytes(read) & _any(read, isa.F_ZERO, isa.F_HIGH), "zero, low and high are of a result of 8 bits"),
+        TypeRule(lambda read: ~_bytes(read) & _nonzero(read, isa.F_ZERO, isa.F_HIGH), "zero, low and high are of a result of 8 bits"),
         TypeRule(lambda read: ~_floats(read) & (read(isa.F_ACT) != 0), "an activation is of a result that is a float"),
     ),
 }

@@ -117,7 +117,7 @@ def solve(problem: Problem, start: Values | None = None) -> Values:
     alternatives = [(i, choice) for i, key in enumerate(problem.keys) for choice in key.choices if choice != best[i]]
     best = _best(problem, best, [_moved(problem, best, {i: choice}) for i, choice in alternatives], free, _FAR)
     if problem.chi(best) / problem.freedom > _MISFIT:
-        best = _best(problem, best, _elsewhere(problem, best, free), free, np.inf)
+        best = _best(problem, best, _other_starts(problem, best, free), free, np.inf)
     return best
 
 
@@ -132,7 +132,7 @@ def _best(problem: Problem, best: Values, starts: Sequence[Values], free: Sequen
     return best
 
 
-def _elsewhere(problem: Problem, values: Values, free: Sequence[int]) -> list[Values]:
+def _other_starts(problem: Problem, values: Values, free: Sequence[int]) -> list[Values]:
     """Starts where a limit that hides a value may not bind."""
     return [_moved(problem, values, {i: values[i] * factor if values[i] else 8 * factor}) for i in free for factor in (4.0, 0.25)]
 
@@ -146,7 +146,7 @@ def _least(problem: Problem, start: Values, free: Sequence[int]) -> Values:
     for _ in range(6):
         step = _newton(problem, best, free)
         candidates = [
-            _moved(problem, best, {i: _towards(problem.keys[i], best[i], move * part) for i, move in step.items()})
+            _moved(problem, best, {i: _limited_step(problem.keys[i], best[i], move * part) for i, move in step.items()})
             for part in (1, 0.5, 0.2)
         ]
         candidate = min(candidates, key=problem.chi)
@@ -156,7 +156,7 @@ def _least(problem: Problem, start: Values, free: Sequence[int]) -> Values:
     return _neighbours(problem, best, free)
 
 
-def _towards(key: Key, value: Number, move: float) -> float:
+def _limited_step(key: Key, value: Number, move: float) -> float:
     """Value moved in the space with linear times, by a factor of four at most."""
     if not key.inverse:
         return value + move
@@ -204,7 +204,7 @@ def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values
 def estimate_accuracy(problem: Problem, values: Values) -> tuple[FittedValue, ...]:
     """Estimate the accuracy of each value, with the others of the class free."""
     least = problem.chi(values)
-    reach = [_reach(problem, values, i, least) for i in range(len(values))]
+    reach = [_unobservable_range(problem, values, i, least) for i in range(len(values))]
     sensitive = [i for i, key in enumerate(problem.keys) if not key.choices and _is_observable(problem, values, i)]
     half, single = np.zeros(len(values)), np.zeros(len(values))
     partner: dict[int, str] = {}
@@ -236,7 +236,7 @@ def _is_observable(problem: Problem, values: Values, index: int) -> bool:
     return float(np.linalg.norm(slopes(problem, values, index))) * (step / value**2 if key.inverse else step) > _SEEN
 
 
-def _reach(problem: Problem, values: Values, index: int, least: float) -> tuple[Number, Number]:
+def _unobservable_range(problem: Problem, values: Values, index: int, least: float) -> tuple[Number, Number]:
     """Range around a value without an effect on any probe."""
     key, value = problem.keys[index], values[index]
     if key.choices:

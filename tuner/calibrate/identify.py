@@ -94,13 +94,13 @@ def calibrate_board(board: ProbedBoard, most_readings: int = 256) -> Calibration
     cache: dict[Probes, tuple[Probe, ...]] = {}  # probes shared by several classes are read once
 
     def probes(row: Probes) -> tuple[Probe, ...]:
-        key = next((builder for builder in cache if _same(builder, row)), row)
+        key = next((builder for builder in cache if _has_same_probes(builder, row)), row)
         return cache.setdefault(key, row(given, load))
 
     for row in classes_of(given):
         state = _Row(row, probes(row.probes), probes(row.beside_probes))
         rows.append(state)
-        machine = _fitted(board, machine, state, most_readings)
+        machine = _fit_until_accurate(board, machine, state, most_readings)
     depth = find_queue_depth(board, machine, load)
     if depth is not None:
         machine = with_values(machine, {depth.key.path: _nearest_to_given(depth, given.queue_depth)})
@@ -109,7 +109,7 @@ def calibrate_board(board: ProbedBoard, most_readings: int = 256) -> Calibration
     for state in rows:
         machine, findings = _settled(board, given, machine, state)
         class_findings.append(findings)
-    queue = (_unseen(QUEUE, given) if depth is None else _finding(depth, given, 0),)
+    queue = (_finding_without_probe(QUEUE, given) if depth is None else _finding(depth, given, 0),)
     return Calibration(
         given,
         machine,
@@ -119,7 +119,7 @@ def calibrate_board(board: ProbedBoard, most_readings: int = 256) -> Calibration
     )
 
 
-def _same(first: Probes, second: Probes) -> bool:
+def _has_same_probes(first: Probes, second: Probes) -> bool:
     """Whether two rows have the same probes."""
     parts = [(builder.func, builder.args) if isinstance(builder, partial) else (builder, ()) for builder in (first, second)]
     return parts[0] == parts[1]
@@ -137,7 +137,7 @@ def _observe(board: ProbedBoard, problem: Problem) -> None:
     problem.observe([board.observed(probe, spread) for probe in problem.probes])
 
 
-def _fitted(board: ProbedBoard, machine: Machine, state: _Row, limit: int) -> Machine:
+def _fit_until_accurate(board: ProbedBoard, machine: Machine, state: _Row, limit: int) -> Machine:
     """Read until every value is accurate enough."""
     if not state.probes:
         return machine
@@ -159,7 +159,7 @@ def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
 
 def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
     if not state.probes:
-        unseen = tuple(_unseen(key, given) for key in state.row.keys)
+        unseen = tuple(_finding_without_probe(key, given) for key in state.row.keys)
         return machine, ClassFindings(state.row.name, unseen, 0, 0, 0.0, 0.0, 0.0, "")
     problem = Problem(machine, state.row.keys, (*state.probes, *state.beside), state.row.beside)
     _observe(board, problem)
@@ -179,7 +179,7 @@ def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) 
     return with_values(machine, {finding.key.path: finding.value for finding in findings}), class_findings
 
 
-def _unseen(key: Key, given: Machine) -> ValueFinding:
+def _finding_without_probe(key: Key, given: Machine) -> ValueFinding:
     """Finding for a key without a probe."""
     value = value_of(given, key.path)
     return ValueFinding(key, value, value, 0.0, "given", key.least, key.greatest, f"no probe: {key.hidden}")

@@ -76,7 +76,7 @@ TRAINING_SILENCE_S = 600.0
 TRAINING_TRIES = 3
 
 
-class _Begun(NamedTuple):
+class _StartedJob(NamedTuple):
     """until_s: when it has to stop."""
 
     key: Key
@@ -93,7 +93,7 @@ class ActorPool:
     def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None], item_timeout_s: float | None = 60.0) -> None:
         self._broadcast = Broadcast()
         self._heard: dict[Actor, tuple[int, int]] = {}
-        self._jobs: dict[int, _Begun] = {}
+        self._jobs: dict[int, _StartedJob] = {}
         self._number = 0
         self._done: list[tuple[Key, EpochResult | TrainingOutcome]] = []
         self.failing: dict[Request, FailingItem] = {}
@@ -124,7 +124,7 @@ class ActorPool:
         """Always True: jobs without a free actor wait here, and the fastest actor takes the first one."""
         return True
 
-    def _home(self, island: int) -> int:
+    def _home_slot(self, island: int) -> int:
         """Slot of an island: the caches of its actor hold the compiled segments of the island's programs.
 
         The slot is fixed.  If islands moved to idle actors, they would end up on one actor, and then all run on actors without their
@@ -147,13 +147,13 @@ class ActorPool:
     def start(self, key: Key, job: Job | Training) -> None:
         number, self._number = self._number, self._number + 1
         if isinstance(job, Training):
-            self._jobs[number] = _Begun(key, job, None)
+            self._jobs[number] = _StartedJob(key, job, None)
             self._crew.submit(WorkItem(number, self._training, rank=key))
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
-        self._jobs[number] = _Begun(key, job, until_s)
+        self._jobs[number] = _StartedJob(key, job, until_s)
         care = self._evolving if job.epoch >= EVOLVING else self._first
-        self._crew.submit(WorkItem(number, care, self._home(job.island), until_s, key))
+        self._crew.submit(WorkItem(number, care, self._home_slot(job.island), until_s, key))
 
     def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | TrainingOutcome]]:
         clock = self._crew.clock

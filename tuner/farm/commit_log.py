@@ -164,9 +164,9 @@ class Ledger:
         rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
         accepted, programs_left = rows, self.budget.programs(self.programs)
         if programs_left is not None and len(rows):
-            accepted = rows & (_before((opened.column("kind") == PROGRAM) & rows) < programs_left)
+            accepted = rows & (_sums_before((opened.column("kind") == PROGRAM) & rows) < programs_left)
         if (limit := self.budget.readings) is not None and len(rows):
-            accepted = rows & (_before(self._costs(opened) * rows) < limit - self.readings - self.ahead.readings)
+            accepted = rows & (_sums_before(self._costs(opened) * rows) < limit - self.readings - self.ahead.readings)
         numbers = np.full(len(names), -1, np.int64)
         if len(indices := np.flatnonzero(accepted)):
             if self.boards is not None:
@@ -200,7 +200,7 @@ class Ledger:
                 champions.note(Individual(unpack_genome(genomes, program), cycles_of[index], task))
 
 
-def _before(counts: NDArray[Any]) -> NDArray[np.int64]:
+def _sums_before(counts: NDArray[Any]) -> NDArray[np.int64]:
     """Sum of all earlier elements, for each element."""
     sums: NDArray[np.int64] = np.cumsum(counts) - counts
     return sums

@@ -73,8 +73,8 @@ class ProgressBar:
         if self._quiet:
             return
         now = self._clock.monotonic_s()
-        if self._since is None and self._counted(snapshot) > self._already:
-            self._since = self._counted(snapshot), now
+        if self._since is None and self._count(snapshot) > self._already:
+            self._since = self._count(snapshot), now
         if self._live is not None:
             if now - self._last_s >= 0.25:
                 self._last_s = now
@@ -93,22 +93,22 @@ class ProgressBar:
             self._last_s = -LINE_EVERY_S
             self.update(snapshot)
 
-    def _counted(self, snapshot: Snapshot) -> int:
+    def _count(self, snapshot: Snapshot) -> int:
         """Count in the unit of the budget: readings or programs."""
         return snapshot.readings if self._reads else snapshot.measured
 
     def _rate(self, snapshot: Snapshot) -> float:
         """Measurements per second; 0 while unknown."""
-        if self._since is None or self._counted(snapshot) - self._since[0] < _ENOUGH:
+        if self._since is None or self._count(snapshot) - self._since[0] < _ENOUGH:
             return 0.0
-        return (self._counted(snapshot) - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])
+        return (self._count(snapshot) - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])
 
-    def _left(self, snapshot: Snapshot) -> str:
+    def _remaining_text(self, snapshot: Snapshot) -> str:
         if self._seconds is not None:
             return f"{max(0.0, self._seconds - (self._clock.monotonic_s() - self._start_s)):.0f} s left"
         if self._budget is None:
             return ""
-        remaining = max(0, self._budget - self._counted(snapshot))
+        remaining = max(0, self._budget - self._count(snapshot))
         rate = self._rate(snapshot)
         return f"{remaining} left" + (f", about {remaining / rate:.0f} s" if remaining and rate > 0 else "")
 
@@ -117,7 +117,7 @@ class ProgressBar:
         rate = self._rate(snapshot)
         speed = "" if not rate else f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
         measured = f"{snapshot.measured} programs measured" + (f" by {snapshot.readings:,} readings" if self._reads else "")
-        parts = [measured, speed, self._left(snapshot), failed, snapshot.note]
+        parts = [measured, speed, self._remaining_text(snapshot), failed, snapshot.note]
         return ", ".join(part for part in parts if part)
 
     def line(self, snapshot: Snapshot) -> str:

@@ -43,7 +43,7 @@ LOST_MAX = 16  # most actors that one work item may lose without a blamed item
 
 
 @dataclass(eq=False)
-class _Tracked:
+class _TrackedWork:
     """Work item without a result yet.
 
     announces: from now on.  tried: last announced item of an actor that was lost.
@@ -70,11 +70,11 @@ def _newer(usual_s: float | None, took_s: float) -> float:
     return took_s if usual_s is None else (1 - NEWEST) * usual_s + NEWEST * took_s
 
 
-class _Lying(NamedTuple):
+class _QueuedWork(NamedTuple):
     """Work item in an actor's queue.  number: id of its message."""
 
     number: int
-    work: _Tracked
+    work: _TrackedWork
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _Slot:
     name: str = ""
     built: bool = False
     since_s: float = 0.0
-    queue: deque[_Lying] = field(default_factory=deque)
+    queue: deque[_QueuedWork] = field(default_factory=deque)
     trying: bytes | None = None
     items: int = -1
     failed_builds: int = 0
@@ -113,7 +113,7 @@ class _Slot:
         return self.begun_s + (self.pace_s or 0.0) * pieces
 
     @property
-    def head(self) -> _Tracked:
+    def head(self) -> _TrackedWork:
         """Job in front of the queue."""
         return self.queue[0].work
 
@@ -129,8 +129,8 @@ class Supervision:
         self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
         self._of: dict[Actor, _Slot] = {}
         self._born = self._sent = 0
-        self._fresh: list[_Tracked] = []  # that wanted first first
-        self._suspects: deque[_Tracked] = deque()
+        self._fresh: list[_TrackedWork] = []  # that wanted first first
+        self._suspects: deque[_TrackedWork] = deque()
         self._blamed: set[bytes] = set()
         self._usual_s: float | None = None
         self._longest_s = 0.0
@@ -160,7 +160,7 @@ class Supervision:
         return self._decided(now_s)
 
     def submit(self, work: WorkItem, now_s: float) -> list[Action]:
-        self._wait(_Tracked(work))
+        self._wait(_TrackedWork(work))
         return self._decided(now_s)
 
     def heard(self, event: Event, now_s: float) -> list[Action]:
@@ -171,7 +171,7 @@ class Supervision:
         if isinstance(event, Built):
             self._is_built(slot, event, now_s)
         elif isinstance(event, Lost):
-            self._lost(slot, "crash", event.why, event.outside, now_s)
+            self._lose_actor(slot, "crash", event.why, event.outside, now_s)
         elif isinstance(event, Raised):
             self._actions.append(GiveUp(event.error))
         elif isinstance(event, Done):
@@ -191,7 +191,7 @@ class Supervision:
                 self._say(f"worker {slot.index} waits for room on the cluster; the others go on")
             if allowed_s is not None and waited_s > allowed_s:
                 if slot.built:
-                    self._lost(slot, "timeout", f"no answer within {allowed_s:g} s", False, now_s)
+                    self._lose_actor(slot, "timeout", f"no answer within {allowed_s:g} s", False, now_s)
                 else:
                     self._build_failed(slot, f"not ready within {allowed_s:g} s", now_s)
         return self._decided(now_s)
@@ -298,7 +298,7 @@ class Supervision:
         job.over = True
         self._actions.append(Deliver(job.work.number, event.result))
 
-    def _lost(self, slot: _Slot, status: Literal["crash", "timeout"], why: str, outside: bool, now_s: float) -> None:
+    def _lose_actor(self, slot: _Slot, status: Literal["crash", "timeout"], why: str, outside: bool, now_s: float) -> None:
         """An actor that is gone, or is killed for its silence."""
         if not slot.built:
             self._build_failed(slot, why, now_s)
@@ -335,7 +335,7 @@ class Supervision:
         if head.lost >= LOST_MAX:
             self._actions.append(GiveUp(FarmError(f"a job was lost with {head.lost} workers, and no item of it is at fault: {why}")))
 
-    def _again(self, job: _Tracked, why: str) -> None:
+    def _again(self, job: _TrackedWork, why: str) -> None:
         job.lost += 1
         if job.lost < job.work.kind.tries:
             self._back(job)
@@ -343,7 +343,7 @@ class Supervision:
             job.over = True
             self._actions.append(Failed(job.work.number, why))
 
-    def _back(self, job: _Tracked) -> None:
+    def _back(self, job: _TrackedWork) -> None:
         """Requeue a job that no actor has any more."""
         if job.over or job.copies:
             return
@@ -353,32 +353,32 @@ class Supervision:
         else:
             self._wait(job)
 
-    def _wait(self, job: _Tracked) -> None:
+    def _wait(self, job: _TrackedWork) -> None:
         insort(self._fresh, job, key=lambda waiting: waiting.work.order)
 
     # assignment
 
     def _assign(self, now_s: float) -> None:
         for job in list(self._suspects):
-            if (slot := self._elsewhere(job)) is not None:
+            if (slot := self._slot_for_suspect(job)) is not None:
                 self._suspects.remove(job)
                 if job.item in self._blamed:
                     job.item, job.isolated_losses = None, 0
                 self._send(slot, job, now_s)
-        while self._fresh and (assignment := self._placed(now_s)) is not None:
+        while self._fresh and (assignment := self._assignment(now_s)) is not None:
             slot, job = assignment
             self._fresh.remove(job)
             self._send(slot, job, now_s)
         if not self._suspects:
             self._help(now_s)
 
-    def _elsewhere(self, job: _Tracked) -> _Slot | None:
+    def _slot_for_suspect(self, job: _TrackedWork) -> _Slot | None:
         """Actor for a suspect, which has it to itself: in another slot than the last one, if possible."""
         candidates = [slot for slot in self._built if slot.index != job.shunned]
         idle = [slot for slot in candidates or self._built if not slot.queue]
         return min(idle, key=lambda slot: slot.index != job.work.home, default=None)
 
-    def _placed(self, now_s: float) -> tuple[_Slot, _Tracked] | None:
+    def _assignment(self, now_s: float) -> tuple[_Slot, _TrackedWork] | None:
         """Assignment: the actor with the shortest queue takes a job whose home it is, else the most urgent one; the fastest of several
         actors.
 
@@ -414,7 +414,7 @@ class Supervision:
                     return slot, match
         return None
 
-    def _may_lie(self, job: _Tracked, depth: int, now_s: float) -> bool:
+    def _may_lie(self, job: _TrackedWork, depth: int, now_s: float) -> bool:
         work = job.work
         return not depth or (work.kind.follows and (work.until_s is None or work.until_s - now_s > 2 * self._longest_s))
 
@@ -423,10 +423,10 @@ class Supervision:
         last = slot.queue[-1].work
         return len(slot.queue) < DEPTH and not self._suspects and last.work.kind.followed and not last.suspect
 
-    def _send(self, slot: _Slot, job: _Tracked, now_s: float, late: bool = False) -> None:
+    def _send(self, slot: _Slot, job: _TrackedWork, now_s: float, late: bool = False) -> None:
         assert slot.actor is not None
         number, self._sent = self._sent, self._sent + 1
-        slot.queue.append(_Lying(number, job))
+        slot.queue.append(_QueuedWork(number, job))
         job.copies += 1
         if len(slot.queue) == 1:
             slot.begins(now_s)
@@ -457,12 +457,12 @@ class Supervision:
                 self._send(slot, job, now_s, is_late)
 
     @staticmethod
-    def _first_of(works: Iterable[_Tracked]) -> _Tracked | None:
+    def _first_of(works: Iterable[_TrackedWork]) -> _TrackedWork | None:
         may = (job for job in works if job.work.kind.pure and job.copies == 1 and not job.suspect and not job.over)
         return min(may, key=lambda job: job.work.order, default=None)
 
     @staticmethod
-    def _much_later(slot: _Slot, at_work: Iterable[_Slot], now_s: float) -> Iterator[_Tracked]:
+    def _much_later(slot: _Slot, at_work: Iterable[_Slot], now_s: float) -> Iterator[_TrackedWork]:
         """Jobs of slower actors that this one would finish much earlier."""
         assert slot.pace_s is not None
         for slower in at_work:

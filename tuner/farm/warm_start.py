@@ -248,14 +248,14 @@ def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[st
     mark(log.loc[log["simulator"] != simulator.VERSION, "task"], "simulator")
     mark(log.loc[log["runner"] != runner, "task"], "runner")
     measured = log[log["status"] == "ok"]
-    mark(measured.loc[~_sound(measured), "task"], "poisoned")
+    mark(measured.loc[~_valid_rows(measured), "task"], "poisoned")
     have = measured[measured["level"].isin(levels)].drop_duplicates(["task", "level"]).groupby("task", sort=False).size()
     complete = set(have.index[have == len(levels)])
     mark(log.loc[~log["task"].isin(complete), "task"], "result")
     return out
 
 
-def _sound(rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _valid_rows(rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Rows whose cycles and bytes are integers, with cycles above zero."""
     columns = ["cycles", "ddr_read_bytes", "ddr_write_bytes"]
     values = rows[columns].to_numpy(np.float64, na_value=np.nan)

@@ -72,7 +72,7 @@ def choose_plans(opened: LoweredModel, end: SessionEnd[LocalPath], config: TuneC
         robust = robust_plans(folder.path, searches, levels)
     names = {level: BASELINE if level == levels[0] else f"{BASELINE}.{level}" for level in bases}
     by_search = {**best, **{names[level]: plans for level, plans in bases.items()}, **({} if robust is None else {"robust": robust})}
-    plans = {name: _joined(opened, searches, chosen) for name, chosen in by_search.items()}
+    plans = {name: _model_plan(opened, searches, chosen) for name, chosen in by_search.items()}
     champions = {level: plans[level] for level in levels}
     baselines = {level: plans[names[group[0]]] for group in groups for level in group}
     write_plans(folder.plans, plans)
@@ -101,7 +101,7 @@ def store_champions(runs: Sequence[SearchRun], opened: LoweredModel, chosen: Cho
         run.storing.keep(opened.digest, champions, robust, counted.champions.programs, counted.readings)
 
 
-def _joined(opened: LoweredModel, searches: Sequence[SearchedSubgraph], chosen: Sequence[Plan]) -> Plan:
+def _model_plan(opened: LoweredModel, searches: Sequence[SearchedSubgraph], chosen: Sequence[Plan]) -> Plan:
     """Plan of a model: each subgraph has the plan of its search, in the names of the search's first subgraph."""
     plans: dict[int, Plan] = {}
     for search, plan in zip(searches, chosen, strict=True):

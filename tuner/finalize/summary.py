@@ -69,7 +69,7 @@ def summarize(
     variants, read, verdicts = compiled.shipped.variants, compiled.read, chosen.verdicts
     counted = [run.ledger.counted for run in runs]
     candidates = sum(counts.champions.programs for counts in counted)
-    stored_tasks, stored_readings = _stored(folder)
+    stored_tasks, stored_readings = _stored_readings(folder)
     measurements = _measurements(chosen, [counts.readings for counts in counted], stored_readings)
     beyond = next((values.beyond for values in compiled.values.values() if values.beyond is not None), None)
     levels, pieces = _levels(opened, runs[0].levels, compiled), _pieces(opened, searches, variants)
@@ -145,7 +145,7 @@ def _target(
     return TargetSummary(name=config.target.name, cycles=cycles)
 
 
-def _stored(folder: RunFolder[LocalPath]) -> tuple[int, int]:
+def _stored_readings(folder: RunFolder[LocalPath]) -> tuple[int, int]:
     """Tasks and readings taken from the store, from the log, over all sessions of the run."""
     rows = read_log(folder.path, ("worker", "level_index", "readings"))
     rows = rows[rows["worker"].astype("str").str.startswith(WORKER)]

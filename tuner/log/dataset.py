@@ -110,7 +110,7 @@ def examine(folder: AnyPath, name: str, columns: Sequence[str] | None = None, co
         waiting = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
     parts.sort(key=lambda part: part.mark.number)
     faults += [Fault(f"{name}/{part_name(number)}", "missing") for number in _gaps(count, parts, faults)]
-    alike = _alike(parts)
+    alike = _group_by_schema(parts)
     right = max(alike, key=len, default=[])
     wrong = sorted(part.mark.file for group in alike if group is not right for part in group)
     faults += [Fault(file, "its schema is not that of the dataset", is_part=True) for file in wrong]
@@ -124,7 +124,7 @@ def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> l
     return [number for number in range(max(count.parts, max(present, default=-1) + 1)) if number not in taken]
 
 
-def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
+def _group_by_schema(parts: Sequence[PartFile]) -> list[list[PartFile]]:
     """Parts by their schemas."""
     groups = list[list[PartFile]]()
     for part in parts:

@@ -213,7 +213,7 @@ class RunLog:
         seqs = np.repeat(np.concatenate([chosen.seqs for chosen in rows]), levels)
         names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
         ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
-        columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs), **_drifts(self._drift, columns)}
+        columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs), **_drift_columns(self._drift, columns)}
         columns |= {name: pa.repeat(pa.scalar(getattr(self.origin, name), schema.field(name).type), len(seqs)) for name in ORIGIN}
         return pa.table(columns, schema=schema)
 
@@ -236,7 +236,7 @@ class RunLog:
             raise self._failure
 
 
-def _drifts(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+def _drift_columns(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """Drift columns; nothing drifts without a canary, as with the simulator."""
     canaries = columns["canary_cycles"]
     if canaries.null_count == len(canaries):

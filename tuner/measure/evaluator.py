@@ -116,7 +116,7 @@ class Evaluator:
             if (measurement := self.published.get(task)) is not None:
                 return replace(measurement, payload=payload)
         if request.kind == "program" and not request.measure:
-            return self._foreseen(genome)
+            return self._predict_by_simulator(genome)
         segments = []
         spaces = spaces_of(self.target_graph, genome) if request.kind == "program" else [FREE] * len(genome)
         for gene, space in zip(genome, spaces, strict=True):
@@ -126,7 +126,7 @@ class Evaluator:
                 return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
             segments.append(segment)
         if request.kind != "segment":
-            segments = self._together(genome, segments, spaces)
+            segments = self._program_segments(genome, segments, spaces)
         raw = segments[0].raw if len(segments) == 1 else np.sum([segment.raw for segment in segments], 0)
         if not request.measure:
             return Measurement("ok", features=raw)
@@ -139,7 +139,7 @@ class Evaluator:
             request, partial(self.target.program, plan), range(len(self.target_graph.operators)), self._payload(segments), raw
         )
 
-    def _foreseen(self, genome: Genome) -> Measurement:
+    def _predict_by_simulator(self, genome: Genome) -> Measurement:
         """Expected cycles of a program by the simulator, even if a board measures; None for targets other than the NPU."""
         if not isinstance(self.target, Npu):
             return Measurement("ok")
@@ -179,11 +179,11 @@ class Evaluator:
         try:
             segment = self._known[key]
         except KeyError:
-            return self._look(bare, space, key)
+            return self._plan_gene(bare, space, key)
         self._known.move_to_end(key)
         return segment
 
-    def _look(self, gene: Gene, space: Space, key: _Key) -> Known | None:
+    def _plan_gene(self, gene: Gene, space: Space, key: _Key) -> Known | None:
         """Plan and features of a gene that was not seen before."""
         if gene.same_end:  # the same plan, at the other end of memory
             counterpart = self._look_at(gene._replace(same_end=False), space)
@@ -196,7 +196,7 @@ class Evaluator:
         (plan,) = with_shared(sharing(self.target_graph, [gene]), [(plan, gene.start)])
         return self._keep(key, Known(plan, raw_features(self.target_graph, plan, gene.start)))
 
-    def _together(self, genome: Sequence[Gene], known: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
+    def _program_segments(self, genome: Sequence[Gene], known: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
         """Segments of one program: they divide the shared memory."""
         starts = [gene.start for gene in genome]
         plans = with_shared(

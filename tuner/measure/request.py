@@ -71,10 +71,10 @@ class Request:
 
     def without_plan(self, target_graph: str) -> str:
         """Payload of a genome without a plan."""
-        return canonical_json({"unit": target_graph, "genome": [_written(gene) for gene in self.genome]})
+        return canonical_json({"unit": target_graph, "genome": [_gene_fields(gene) for gene in self.genome]})
 
 
-def _written(gene: Gene) -> list[Any]:
+def _gene_fields(gene: Gene) -> list[Any]:
     """Gene as a list of its fields, without a grant of 0, and without the last fields if all have their defaults."""
     stop = max([place + 1 for place in range(_PASSES, len(gene)) if gene[place] != _USUAL[place]], default=0)
     stop = max(stop, _HELD + 1) if stop else _PASSES

@@ -98,12 +98,12 @@ class Bench:
     def once(self, program: Encoded, level: str) -> Reading:
         """One reading: the first try that does not fail, or the last one."""
         for _ in range(self.tries - 1):
-            reading = self._tried(program, level)
+            reading = self._ask_runner(program, level)
             if reading.cycles is not None:
                 return reading
-        return self._tried(program, level)
+        return self._ask_runner(program, level)
 
-    def _tried(self, program: Encoded, level: str) -> Reading:
+    def _ask_runner(self, program: Encoded, level: str) -> Reading:
         """Ask the runner; an answer that is no reading becomes one that failed."""
         try:
             reading = self.measure(program, level)

@@ -128,7 +128,7 @@ class RayActors:
         self.close()
 
     def start(self, slot: int, actor: Actor) -> None:
-        with self._asked():
+        with self._translate_errors():
             place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
             options = {**self._options, "name": f"{self._name}-w{slot}.{actor}", "scheduling_strategy": place}
             handle = ray.remote(RayActor).options(**options).remote(self._make_worker)
@@ -136,24 +136,24 @@ class RayActors:
 
     def kill(self, actor: Actor) -> None:
         if (running := self._running.pop(actor, None)) is not None:
-            with self._asked():
+            with self._translate_errors():
                 ray.kill(running.actor, no_restart=True)
 
     def send(self, actor: Actor, message: Message) -> None:
         if (running := self._running.get(actor)) is None:  # it died, and its event is not read yet
             return
-        with self._asked():
+        with self._translate_errors():
             work = running.actor.work.options(_generator_backpressure_num_objects=1) if message.announces else running.actor.work
             running.sent.append(_Sent(message.job, work.remote(message.packed, message.announces, PULSE_S, *message.shared)))
 
     def share(self, value: Any) -> Any:
-        with self._asked():
+        with self._translate_errors():
             return ray.put(value)
 
     def events(self, patience_s: float) -> list[Event]:
         awaited = {actor: running.awaited for actor, running in self._running.items() if running.awaited is not None}
         waited, ready = list(awaited.values()), set[Any]()
-        with self._asked():
+        with self._translate_errors():
             if not waited:
                 time.sleep(patience_s)
             elif ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)[0]:
@@ -205,7 +205,7 @@ class RayActors:
         return Done(actor, job, content)
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate errors of an ended cluster: Ray reports its own end by many types."""
         try:
             yield

@@ -171,7 +171,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
             **quiet,
         )
         _tighten_token()
-        return _joined(handler)
+        return _join_cluster(handler)
     if wanted != "auto":
         require_token(wanted, option)
         probe_head(wanted, option)
@@ -179,10 +179,10 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
         ray.init(address=wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
-    return _joined(handler)
+    return _join_cluster(handler)
 
 
-def _joined(handler: Any) -> Connection:
+def _join_cluster(handler: Any) -> Connection:
     """Connection after joining.  handler: earlier handler of SIGTERM; Ray's own ends a driver at once, with the signal's number as exit
     code."""
     if handler not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():

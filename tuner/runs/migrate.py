@@ -67,7 +67,7 @@ def _repeats(table: pa.Table) -> pa.Array:
     return pa.array([0 if state == "infeasible" else repeats[name] for name, state in zip(names, status, strict=True)], pa.int64())
 
 
-def _never(table: pa.Table) -> pa.Array:
+def _no_drift(table: pa.Table) -> pa.Array:
     """Flags of drift: false, since no canary was read."""
     return pa.repeat(False, table.num_rows)
 
@@ -79,7 +79,7 @@ STEPS: Steps = {
         2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
         3: MigrationStep(added=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
         4: MigrationStep(
-            added={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _never},
+            added={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _no_drift},
         ),
     },
 }

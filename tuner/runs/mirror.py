@@ -143,7 +143,7 @@ class Mirror:
 
     def _copy(self) -> None:
         """Copy one round.  Raises `_FAILS`; earlier files stay counted."""
-        files = list(self._changed())
+        files = list(self._changed_files())
         parts = [(name, self._published(name)) for name in reversed(self._datasets)]
         for name, stop in reversed(parts):
             for number in range(self._next[name], stop):
@@ -154,7 +154,7 @@ class Mirror:
             self._put(file.name, file.data)
             self._there[file.name] = file.version
 
-    def _changed(self) -> Iterator[_File]:
+    def _changed_files(self) -> Iterator[_File]:
         """Files that differ from their copies, the last one first."""
         for pattern in reversed(self._files):
             for path in sorted(self.folder.glob(pattern), key=str, reverse=True):

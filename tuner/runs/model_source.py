@@ -64,7 +64,7 @@ def write_source(run: AnyPath, source: ModelSpec, model_digest: str, style: Styl
         style=style,
         frames=source.frames,
     )
-    write_atomically(run / MACHINE, [_written(source.machine)])
+    write_atomically(run / MACHINE, [_write_machine(source.machine)])
     write_json(run / SOURCE, saved.model_dump(mode="json"))
 
 
@@ -85,7 +85,7 @@ def read_source(run: AnyPath) -> SavedSource:
 
 
 @lru_cache(maxsize=4)
-def _written(machine: Machine) -> bytes:
+def _write_machine(machine: Machine) -> bytes:
     """YAML file of the complete machine."""
     return yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False, allow_unicode=True).encode()
 

@@ -142,14 +142,14 @@ def _move_aside(run: AnyPath, fault: Fault) -> AnyPath:
     if not wanted.parent.is_dir():
         make_folder(wanted.parent)
     names = chain([wanted], (wanted.parent / f"{wanted.name}.{number}" for number in itertools.count(1)))
-    to = next(name for name in names if not _taken(name))
+    to = next(name for name in names if not _exists(name))
     (run / fault.file).replace(to)
     to.parent.fsync()
     (run / fault.file).parent.fsync()
     return to
 
 
-def _taken(path: AnyPath) -> bool:
+def _exists(path: AnyPath) -> bool:
     """Whether a name exists, also as a dangling link."""
     return any(entry.name == path.name for entry in path.parent.iterdir())
 
@@ -158,7 +158,7 @@ def _put_back(run: AnyPath, part: PartFile, path: AnyPath, datasets: Mapping[str
     """Move a misplaced part to its place if free; returns whether it did."""
     dataset = datasets.get(part.mark.dataset)
     to = run / part.mark.file
-    if dataset is None or not to.parent.is_dir() or _taken(to) or not (dataset.schema is None or part.schema.equals(dataset.schema, True)):
+    if dataset is None or not to.parent.is_dir() or _exists(to) or not (dataset.schema is None or part.schema.equals(dataset.schema, True)):
         return False
     path.replace(to)
     to.parent.fsync()

@@ -59,7 +59,7 @@ class Bootstrap:
             yield from context.measure_segments(context.wanted([gene for genes in permitted for gene in genes]))
             for group, covers, genes, asked in zip(context.table.groups, self.covers, new, permitted, strict=True):
                 for gene, measured in zip(genes, asked, strict=True):
-                    covers.tell(gene, self._took(measured, group))
+                    covers.tell(gene, self._own_cycles(measured, group))
         self._cheapest(genomes, lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
         return [genomes[level] for level in range(len(genomes))]
 
@@ -83,7 +83,7 @@ class Bootstrap:
         asked.update(new)
         return new
 
-    def _took(self, gene: Gene, group: Sequence[int]) -> Floats:
+    def _own_cycles(self, gene: Gene, group: Sequence[int]) -> Floats:
         """Cycles of the segment on its own, infinite at levels that do not grant its needs."""
         cycles = self.context.table.of(gene)
         return np.full(len(group), np.inf) if cycles is None else np.where(cycles[group] < NEVER, cycles[group], np.inf)

@@ -33,17 +33,17 @@ class Champions:
     def gains(self, cycles: NDArray[np.int64], task: str, single: bool) -> bool:
         """Whether `note` would change a champion.  single: a program of single operators in sequence."""
         new = Individual((), cycles, task)
-        best = any(_better(old, new, [level], _cycles) is new for level, old in enumerate(self.best))
+        best = any(_better_individual(old, new, [level], _cycles) is new for level, old in enumerate(self.best))
         pairs = zip(self.baselines, self._groups, strict=True)
-        return best or (single and any(_better(old, new, group, _mean_log) is new for old, group in pairs))
+        return best or (single and any(_better_individual(old, new, group, _mean_log) is new for old, group in pairs))
 
     def note(self, individual: Individual) -> None:
         """Record a measured program."""
         for level in range(len(self.best)):
-            self.best[level] = _better(self.best[level], individual, [level], _cycles)
+            self.best[level] = _better_individual(self.best[level], individual, [level], _cycles)
         if is_single_operator_sequence(individual.genome):
             pairs = zip(self.baselines, self._groups, strict=True)
-            self.baselines = [_better(old, individual, group, _mean_log) for old, group in pairs]
+            self.baselines = [_better_individual(old, individual, group, _mean_log) for old, group in pairs]
 
     def empty(self) -> Champions:
         """New object for the same levels, without programs."""
@@ -84,7 +84,7 @@ def _mean_log(cycles: NDArray[np.int64]) -> float:
     return float(np.log(cycles).mean())
 
 
-def _better(
+def _better_individual(
     old: Individual | None, new: Individual, levels: Sequence[int], merit: Callable[[NDArray[np.int64]], float]
 ) -> Individual | None:
     """Better individual at these levels; `old` if the new one does not fit them."""

@@ -124,7 +124,7 @@ class SearchContext:
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:
         """Measure segments.  predicted: float64 [genes, levels], `NEVER` where a gene is known not to fit a level."""
-        expected = [None] * len(genes) if predicted is None else map(_foreseen, predicted)
+        expected = [None] * len(genes) if predicted is None else map(_logged_prediction, predicted)
         requests = [
             Request("segment", (gene,), predicted=cycles, proposal=self.proposal(gene))
             for gene, cycles in zip(genes, expected, strict=True)
@@ -135,7 +135,7 @@ class SearchContext:
 
     def measure_programs(self, genomes: Sequence[Genome]) -> Asking[list[Individual]]:
         """Measure programs; returns those that fit."""
-        expected = map(_foreseen, self.expected(genomes))
+        expected = map(_logged_prediction, self.expected(genomes))
         measurements = yield [
             Request("program", genome, predicted=cycles, proposal=self.proposal(genome))
             for genome, cycles in zip(genomes, expected, strict=True)
@@ -238,6 +238,6 @@ class SearchContext:
         return self.table.cycles.get(key, True) is not None and self._raw.get(key, True) is not None
 
 
-def _foreseen(cycles: NDArray[np.float64]) -> NDArray[np.float64]:
+def _logged_prediction(cycles: NDArray[np.float64]) -> NDArray[np.float64]:
     """Prediction in the log's form: NaN at levels that do not fit."""
     return np.where(cycles < NEVER, cycles, np.nan)

@@ -114,7 +114,7 @@ def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[
     if rng.random() < _OF_SEGMENTATION:
         start, stop, *_ = segmentation[int(rng.integers(len(segmentation)))]
     else:
-        start, stop = _beside(segmentation, rng)
+        start, stop = _neighbouring_run(segmentation, rng)
     counts = block_counts(target_graph, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))], columns=fewest_strips(target_graph, start, stop))
     if rng.random() < 0.5:
@@ -136,7 +136,7 @@ def _random(target_graph: TargetGraph, rng: np.random.Generator, moves: Mapping[
     return on_random_cores(target_graph, gene, rng)
 
 
-def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
+def _neighbouring_run(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
     """Run with one border in common with the segmentation: a replacement of some of its runs starts or ends at their borders."""
     gene = segmentation[int(rng.integers(len(segmentation)))]
     steps = int(rng.geometric(0.3)) * (1 if rng.random() < 0.5 else -1)

@@ -194,7 +194,7 @@ class Placer:
         states = self.states(quotient)
         if states is None:
             return None
-        times = [_together([pieces.times[i] for i in cluster]) for cluster in clusters]
+        times = [_sequence_cycles([pieces.times[i] for i in cluster]) for cluster in clusters]
         moved = [sum(pieces.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
 
         def placed(stage: Stage) -> dict[int, Cores]:
@@ -256,7 +256,7 @@ class Placer:
         return cycles
 
 
-def _together(times: Sequence[Widths]) -> Widths:
+def _sequence_cycles(times: Sequence[Widths]) -> Widths:
     """Cycles of segments in sequence by number of cores, each segment on its fastest number."""
     all_widths = set[int].union(*(set(t) for t in times))
     return {width: sum(t[_fastest(t, width)] for t in times) for width in sorted(all_widths)}

@@ -105,7 +105,7 @@ def _measure_best(
         context.propose((gene,), Proposal(by))
     pool = context.wanted([*genes])
     raws = yield from context.features(pool)
-    fresh = _unseen(context, pool, raws)
+    fresh = _with_new_features(context, pool, raws)
     if not fresh:
         return
     pool, features = [gene for gene, _ in fresh], np.stack([raw for _, raw in fresh])
@@ -133,7 +133,7 @@ def _fastest_alone(context: SearchContext, genes: Sequence[Gene], predicted: NDA
     return sorted(merit, key=lambda place: (merit[place], place))
 
 
-def _unseen(
+def _with_new_features(
     context: SearchContext, genes: Sequence[Gene], raws: Sequence[NDArray[np.float64] | None]
 ) -> list[tuple[Gene, NDArray[np.float64]]]:
     """Fitting genes that differ in features from all measured ones and from each other: equal features have equal predictions."""

@@ -215,31 +215,31 @@ class _Contest:
             return
         fastest = self._fastest(cycles, live)
         for index in live:
-            if index != fastest and self._behind(cycles, index, fastest) > self._sure:
+            if index != fastest and self._significance(cycles, index, fastest) > self._sure:
                 self._beaten[index] = fastest
         self._left = (fastest, *(index for index in live if index != fastest and self._beaten.get(index) != fastest))
         # programs certainly within the tolerance are not read any further
-        open_ones = [index for index in self._left[1:] if self._behind(cycles, index, fastest, TOLERANCE) >= -self._sure]
+        open_ones = [index for index in self._left[1:] if self._significance(cycles, index, fastest, TOLERANCE) >= -self._sure]
         self.reads = tuple(sorted((fastest, *open_ones))) if open_ones and not self.echoes else ()
 
     def placing(self) -> Placing:
         cycles = self.cycles
         return Placing(
-            cycles, self._left, tuple(index for index in self._left if self._behind(cycles, index, self._left[0], TOLERANCE) <= 0)
+            cycles, self._left, tuple(index for index in self._left if self._significance(cycles, index, self._left[0], TOLERANCE) <= 0)
         )
 
     def _fastest(self, cycles: NDArray[np.int64], live: Sequence[int]) -> int:
         """Start with the smallest median and move to a program that is faster in pairs, while there is one."""
         fastest = min(live, key=lambda index: float(np.median(cycles[cycles[:, index] > FAILED, index])))
         for _ in live:
-            lags = {index: self._behind(cycles, index, fastest) for index in live}
+            lags = {index: self._significance(cycles, index, fastest) for index in live}
             faster = min(live, key=lambda index: lags[index])
             if lags[faster] >= 0:
                 break
             fastest = faster
         return fastest
 
-    def _behind(self, cycles: NDArray[np.int64], index: int, rival: int, by: float = 0.0) -> float:
+    def _significance(self, cycles: NDArray[np.int64], index: int, rival: int, by: float = 0.0) -> float:
         """Significance, in standard deviations, that a program takes more than `by` (relative) longer than another."""
         differences = _differences(cycles, index, rival) - by
         return float(np.inf * np.sign(differences[0])) if self.echoes and differences[0] else score(differences)

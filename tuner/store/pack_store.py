@@ -95,7 +95,7 @@ class PackStore:
             return KnownTasks(b"", frozenset(), len(names), tuple(damaged))
         measured, of_pack = Measured.joined(parts), np.repeat(np.arange(len(parts)), numbers)
         order = np.lexsort((of_pack, measured.tasks[:, 1], measured.tasks[:, 0]))
-        agreed = order[_agreed(measured.of(order))]
+        agreed = order[_usable_results(measured.of(order))]
         measured, of_pack = measured.of(agreed), of_pack[agreed]
         columns = {
             "task": measured.tasks,
@@ -218,7 +218,7 @@ def _join(folder: AnyPath, small: list[Entry], say: Callable[[str], None]) -> in
     return sum(entry.size_bytes for entry in small) - len(data)
 
 
-def _agreed(measured: Measured) -> NDArray[np.bool_]:
+def _usable_results(measured: Measured) -> NDArray[np.bool_]:
     """Mask of usable results, with equal tasks adjacent: the first of equal tasks, unless results differ without a board."""
     if not len(measured.tasks):
         return np.zeros(0, np.bool_)

@@ -130,7 +130,7 @@ def run_study(
         storage = StudyStorage(folder, spec.storage, run.run)
         storage.publish(records, spec.config, spec.counts)
         summary = _write_summary(folder, spec, run.run, records)
-        say(_story(spec))
+        say(_trial_line(spec))
         if spec.trials > len(records):
             with workers(partial(TrialWorker, run_cell)) as cells:
                 # a short last batch is asked again: its records are replaced, not extended
@@ -150,7 +150,7 @@ def _gain(value: float | None) -> str:
     return f"{speedup(math.exp(-(value or 0.0)))} the untuned plan"
 
 
-def _story(spec: StudySpec) -> str:
+def _trial_line(spec: StudySpec) -> str:
     """Line that describes a trial."""
     networks, seeds, counts = len(spec.models), len(spec.seeds), spec.counts
     stops = ", ".join(f"{counts[rung - 1]:,}" for rung in rungs_of(counts)[:-1])

@@ -93,10 +93,10 @@ class _Search:
         self.makers |= {name: label(node) for node in groups.model.graph.node for name in node.output}
         outputs = [(members, name) for node, members in zip(groups.model.graph.node, groups.members, strict=True) for name in node.output]
         outputs = [(members, name) for members, name in outputs if name in inside and name in self.types]
-        refused = check_support(self._until([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
+        refused = check_support(self._model_until([name for _, name in outputs], self.model.graph.node), SUPPORTED, None).refused.keys()
         return [name for members, name in outputs if members.isdisjoint(refused)]
 
-    def _until(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
+    def _model_until(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
         """Model with other outputs, and only the nodes that they need."""
         part = deepcopy(self.model)
         refill(part.graph.output, (self.types[name] for name in names))
@@ -105,7 +105,7 @@ class _Search:
 
     def first(self, names: Sequence[str], plans: Plans) -> FirstWrong | None:
         """First wrong tensor if the model ends in these tensors; None without one, or if this part cannot be compiled."""
-        model = self._until(names, nodes_between(self.model.graph.node, set(), set(names)))
+        model = self._model_until(names, nodes_between(self.model.graph.node, set(), set(names)))
         try:
             opened = lower_model(self.source, model)
             measured = measure(opened, {self.level: plans(opened)[self.level]})

@@ -82,7 +82,7 @@ class _Builder:
         self.kinds[y], self.expected[y] = node.op_type, self.values[y]
         if order:
             moved = self.values[y].transpose(order)
-            self.expected[y] = moved.reshape(_joined(moved.shape, order))
+            self.expected[y] = moved.reshape(_joined_heads_shape(moved.shape, order))
             self.made.graph.node.append(helper.make_node("Transpose", [new[y]], [f"{y}.moved"], perm=list(order)))
             self._reshape(f"{y}.moved", y, self.expected[y].shape)
 
@@ -103,7 +103,7 @@ class _Builder:
         else:
             moved = value.transpose(order)
             given, shape = f"{_GIVEN}{source}.{''.join(map(str, order))}", moved.shape
-            self.given[given] = moved.reshape(_joined(shape, order))
+            self.given[given] = moved.reshape(_joined_heads_shape(shape, order))
             self._reshape(given, f"{prefix}.apart", shape)
             inverse = np.argsort(order).tolist()
             self.made.graph.node.append(helper.make_node("Transpose", [f"{prefix}.apart"], [f"{prefix}.given"], perm=inverse))
@@ -131,7 +131,7 @@ class _Builder:
         return IsolatedOperators(self.made, self.given, self.kinds, self.expected)
 
 
-def _joined(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def _joined_heads_shape(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Shape with joined heads: [b, m, heads, k] as a sequence [b, m, heads * k], [b, heads, k, m] as images [b, heads * k, m]."""
     b, first, second, third = shape
     return (b, first, second * third) if order[1] == 2 else (b, first * second, third)

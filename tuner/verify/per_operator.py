@@ -137,7 +137,7 @@ def run_operators(expected: IntegerReference, machine: Machine, dtype: DataType)
     """Outputs of the operators that the machine can run; and by formulas for a machine with fixed-point rounding."""
 
     model, data = load(expected.isolated_model, where="operators on integers")
-    lowered, packed = _packed(model, data, machine, dtype)
+    lowered, packed = _pack_graph(model, data, machine, dtype)
     program = Infeasible("", "") if packed is None else Compiler(packed.target_graph).compile(default_plan(packed.target_graph))
     if lowered is None or packed is None or isinstance(program, Infeasible):
         return {}, {}
@@ -152,7 +152,7 @@ def run_operators(expected: IntegerReference, machine: Machine, dtype: DataType)
     return {buffer.name: read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape) for buffer in outputs}, formulas
 
 
-def _packed(model: ModelProto, data: ExternalData, machine: Machine, dtype: DataType) -> tuple[Graph | None, Packed | None]:
+def _pack_graph(model: ModelProto, data: ExternalData, machine: Machine, dtype: DataType) -> tuple[Graph | None, Packed | None]:
     """Graph with as many operators as the machine can run, and its packed form, which has no weights any more."""
 
     def pack(graph: Graph) -> Packed:
@@ -166,13 +166,13 @@ def _packed(model: ModelProto, data: ExternalData, machine: Machine, dtype: Data
         except UnsupportedError:
             able = MachineSupport(pack, no_floats(machine, dtype))
             remaining, data = (
-                _without(ModelWithoutWeights(remaining, data).filled(), check_support(remaining, SUPPORTED, able).refused),
+                _model_without(ModelWithoutWeights(remaining, data).filled(), check_support(remaining, SUPPORTED, able).refused),
                 NO_DATA,
             )
     return None, None
 
 
-def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
+def _model_without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
     """Model without the groups of refused nodes; None if nothing is removed, or nothing remains."""
     removed = {i for members in fuse_groups(model).members if not members.isdisjoint(refused) for i in members}
     nodes = [node for i, node in enumerate(model.graph.node) if i not in removed]

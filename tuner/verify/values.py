@@ -115,7 +115,7 @@ class Values:
     @property
     def worst(self) -> TensorComparison:
         """Comparison with the largest ratio of error to limit; non-finite errors first."""
-        return max(self.compared.values(), key=_beyond)
+        return max(self.compared.values(), key=_error_over_limit)
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Values:
         return tuple(lines)
 
 
-def _beyond(one: TensorComparison) -> float:
+def _error_over_limit(one: TensorComparison) -> float:
     """Error over limit; above 1 for a wrong value."""
     if not np.isfinite(one.error):
         return np.inf

@@ -20,7 +20,7 @@ from tuner.zoo.quantised_cache import quantised_network
 def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
     """Load a model by `load_model` after `resolve_model`.  Raises `BadInputError`."""
     path, seed = resolve_model(Path(model), random_weights)
-    return load_model(_built(path) or path, shapes, random_weights=seed, where=str(path))
+    return load_model(_build_or_find(path) or path, shapes, random_weights=seed, where=str(path))
 
 
 def open_network(source: ModelSpec) -> LoweredModel:
@@ -29,7 +29,7 @@ def open_network(source: ModelSpec) -> LoweredModel:
     Raises as `lower_model`, and `BadInputError` for a file that onnxruntime does not load.
     """
     path, seed = resolve_model(source.model, source.random_weights)
-    built = _built(path)
+    built = _build_or_find(path)
     try:
         opened = lower_model(replace(source, model=path, random_weights=seed), built, model_title(path))
     except AllOnHostError as on_host:
@@ -41,7 +41,7 @@ def open_network(source: ModelSpec) -> LoweredModel:
     return opened
 
 
-def _built(path: Path) -> ModelProto | bytes | None:
+def _build_or_find(path: Path) -> ModelProto | bytes | None:
     """Built network, or the file of a quantised one; None for a path of a file."""
     if is_quantised(path):
         name = quantiser.parse_quantised_name(str(path))

@@ -179,7 +179,7 @@ class _Steps:
             copy = deepcopy(node)
             if i in shape_of_scale:
                 scale, shape = shape_of_scale[i]
-                copy.input[:] = [self._spread(scale, shape, node.output[0]) if name == scale else name for name in copy.input]
+                copy.input[:] = [self._scales_per_column(scale, shape, node.output[0]) if name == scale else name for name in copy.input]
             graph.node.append(copy)
         return self.model
 
@@ -188,12 +188,12 @@ class _Steps:
         y, (x, w, zero, *of_weights) = node.output[0], node.input
         product = deepcopy(node)
         if node.op_type == "ConvInteger":
-            x = self._padded(product, x, zero)
+            x = self._pad_input(product, x, zero)
         columns = self._constant(f"{y}.columns", self._columns(node, w, *of_weights))
-        zero_value = self._made("Cast", [zero], f"{zero}.int32", TensorProto.INT32, self.shapes[zero], to=TensorProto.INT32)
+        zero_value = self._add_node("Cast", [zero], f"{zero}.int32", TensorProto.INT32, self.shapes[zero], to=TensorProto.INT32)
         if self.shapes[zero]:
-            zero_value = self._made("Squeeze", [zero_value], f"{zero_value}.one", TensorProto.INT32, ())
-        offsets = self._made("Mul", [zero_value, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
+            zero_value = self._add_node("Squeeze", [zero_value], f"{zero_value}.one", TensorProto.INT32, ())
+        offsets = self._add_node("Mul", [zero_value, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
         product.input[:] = [x, w, *(["", *of_weights] if any(of_weights) else [])]
         product.output[:] = [self._new(f"{y}{SUMS_SUFFIX}", TensorProto.INT32, self.shapes[y])]
         self.model.graph.node.append(product)
@@ -210,14 +210,14 @@ class _Steps:
         sums = (weights - shift.reshape(-1, *trailing_axes)).sum(axis=tuple(range(1, weights.ndim)))
         return -sums.reshape(1, -1, *trailing_axes[1:]).astype(np.int32)
 
-    def _spread(self, scale: str, shape: tuple[int, ...], of: str) -> str:
+    def _scales_per_column(self, scale: str, shape: tuple[int, ...], of: str) -> str:
         """Scales per column; a single scale is expanded."""
         if math.prod(self.shapes.get(scale, (2,))) != 1:
             return scale
         sizes = self._constant(f"{of}.shape", np.array(shape, np.int64))
-        return self._made("Expand", [scale, sizes], f"{of}.scales", TensorProto.FLOAT, shape)
+        return self._add_node("Expand", [scale, sizes], f"{of}.scales", TensorProto.FLOAT, shape)
 
-    def _padded(self, node: NodeProto, name: str, zero: str) -> str:
+    def _pad_input(self, node: NodeProto, name: str, zero: str) -> str:
         """Padded input of a convolution, whose own padding is removed in place."""
         values, shape = attributes(node), self.shapes[name]
         axes = len(shape) - 2
@@ -228,14 +228,14 @@ class _Steps:
             return name
         before, after = pads[:axes], pads[2 : 2 + axes]
         larger = (*shape[:2], *(sum(sizes) for sizes in zip(before, shape[2:], after, strict=True)))
-        fill = self._made("Squeeze", [zero], f"{zero}.one", self.types.get(zero, 0), ()) if self.shapes[zero] else zero
+        fill = self._add_node("Squeeze", [zero], f"{zero}.one", self.types.get(zero, 0), ()) if self.shapes[zero] else zero
         key = ("padded", name, fill, *map(str, pads))
         if key not in self.results:
             ends = self._constant(f"{name}.pads", np.array([0, 0, *before, 0, 0, *after], np.int64))
-            self.results[key] = self._made("Pad", [name, ends, fill], f"{name}.padded", self.types.get(name, 0), larger)
+            self.results[key] = self._add_node("Pad", [name, ends, fill], f"{name}.padded", self.types.get(name, 0), larger)
         return self.results[key]
 
-    def _made(self, op_type: str, inputs: list[str], name: str, kind: int, shape: tuple[int, ...], **values: int) -> str:
+    def _add_node(self, op_type: str, inputs: list[str], name: str, kind: int, shape: tuple[int, ...], **values: int) -> str:
         """Result of a node, created once."""
         key = (op_type, *inputs)
         if key not in self.results:

@@ -116,7 +116,7 @@ def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tupl
     return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero))
 
 
-def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
+def _emit_with_constant(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
     """Emit an operation of a tensor and a constant: one value, one per channel, or a constant tensor."""
     view, shape = view.of_rank(array.ndim), state.shapes[view.tensor]
     values, halved = constant_as(view, shape, array), (Step("muls", 0.5),) if node.op_type == "Mean" else ()
@@ -153,7 +153,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
         if _changes_nothing(node.op_type, array, constants[0] == 0) and np.broadcast_shapes(array.shape, view.shape) == view.shape:
             state.views[node.output[0]] = view
             return
-        _with(state, node, view, array, constants[0] == 0)
+        _emit_with_constant(state, node, view, array, constants[0] == 0)
         return
     views = [state.view(node, i) for i in tensors]
     if len({tensor_view.axes for tensor_view in views}) > 1:

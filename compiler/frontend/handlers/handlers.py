@@ -101,7 +101,7 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
         concat_pixels(state, node, axis)
         return
     views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
-    if len(views) == len(node.input) and all(_beside(state, part, view, axis) for part in views):
+    if len(views) == len(node.input) and all(_joins_channels(state, part, view, axis) for part in views):
         op = Concat(state.name(node), tuple(state.in_rows_of(part.tensor, view.tensor) for part in views), node.output[0])
         state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(part.shape[axis] for part in views)}).axes)
         return
@@ -113,7 +113,7 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
 
 
-def _beside(state: Translator, view: View, reference: View, axis: int) -> bool:
+def _joins_channels(state: Translator, view: View, reference: View, axis: int) -> bool:
     """Whether an axis runs over all channels in both views, and their other axes are equal."""
     alike = view.axes[:axis] + view.axes[axis + 1 :] == reference.axes[:axis] + reference.axes[axis + 1 :]
     return alike and all(

@@ -57,12 +57,12 @@ def _with_columns(grouping: FusedModel) -> FusedModel:
         return grouping
     copy = deepcopy(grouping.model)
     merged_numbers = {i for group in groups.values() for i in group.members}
-    nodes: list[_Made] = []
+    nodes: list[_FusedNode] = []
     for i, (node, members) in enumerate(zip(grouping.model.graph.node, grouping.members, strict=True)):
         if i in groups:
-            nodes.append(_Made(groups[i].node, frozenset().union(*(grouping.members[k] for k in groups[i].members))))
+            nodes.append(_FusedNode(groups[i].node, frozenset().union(*(grouping.members[k] for k in groups[i].members))))
         elif i not in merged_numbers:
-            nodes.append(_Made(node, members))
+            nodes.append(_FusedNode(node, members))
     refill(copy.graph.node, (entry.node for entry in nodes))
     return FusedModel(copy, tuple(entry.members for entry in nodes))
 
@@ -75,7 +75,7 @@ def _of_scales(model: ModelProto, beside: Mapping[str, LargeConstant]) -> FusedM
     groups = GroupFinder(copy, beside)
     groups.drop_limits()
     fusions = [groups.of(node) for node in groups.nodes]
-    nodes = [_Made(node, groups.numbers([node])) if new is None else new for node, new in zip(groups.nodes, fusions, strict=True)]
+    nodes = [_FusedNode(node, groups.numbers([node])) if new is None else new for node, new in zip(groups.nodes, fusions, strict=True)]
     outputs = {new.node.output[0] for new in fusions if new is not None}
     nodes = [group for group in nodes if group.node.op_type != "QuantizeLinear" or group.node.output[0] not in outputs]
     nodes = _read(nodes, {entry.name for entry in copy.graph.output})
@@ -125,16 +125,16 @@ def separate_groups(model: ModelProto, beside: Mapping[str, LargeConstant] = NO_
     return copy
 
 
-class _Made(NamedTuple):
+class _FusedNode(NamedTuple):
     """Node of a group, with the numbers of the original nodes that it replaces."""
 
     node: NodeProto
     members: frozenset[int]
 
 
-def _read(nodes: Iterable[_Made], read_names: set[str]) -> list[_Made]:
+def _read(nodes: Iterable[_FusedNode], read_names: set[str]) -> list[_FusedNode]:
     """Nodes with a reader, in execution order."""
-    live_nodes: list[_Made] = []
+    live_nodes: list[_FusedNode] = []
     for entry in reversed(list(nodes)):
         if not read_names.isdisjoint(entry.node.output):
             read_names |= names_read([entry.node])
@@ -230,16 +230,16 @@ class GroupFinder:
         limits = {self.dropped[id(node)] for node in nodes if id(node) in self.dropped}
         return frozenset({self.number[id(node)] for node in nodes} | limits)
 
-    def of(self, node: NodeProto) -> _Made | None:
+    def of(self, node: NodeProto) -> _FusedNode | None:
         """Fused node for a node and its QuantizeLinear; None where it stays in floats."""
         if node.domain not in ("", "ai.onnx"):
             return None
         after = self.quantised(node)
         if after is None:
             return None
-        return self._on_integers(node, after) or self._by_channels(node, after) or self._enumerated(node, after)
+        return self._on_integers(node, after) or self._by_channels(node, after) or self._table_node(node, after)
 
-    def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
+    def _on_integers(self, node: NodeProto, after: NodeProto) -> _FusedNode | None:
         """Fused node for which onnxruntime has a kernel, or None."""
         before = [self.dequantised(name) for name in node.input]
         if not before or before[0] is None:
@@ -248,14 +248,14 @@ class GroupFinder:
         if any(self.type_of(source) not in INTEGERS_ON_NPU for source in (*sources[:2], after)):
             return None
         if node.op_type in MOVES:
-            sources, replacement = sources[:1], self._moved(node, before[0], after)
+            sources, replacement = sources[:1], self._moved_integers(node, before[0], after)
         elif len(sources) < len(before) or len({self.type_of(source) for source in (sources[0], after)}) > 1:
             return None
         else:
             replacement = self._made(node, sources, after)
-        return None if replacement is None else _Made(replacement, self.numbers([*sources, node, after]))
+        return None if replacement is None else _FusedNode(replacement, self.numbers([*sources, node, after]))
 
-    def _enumerated(self, node: NodeProto, after: NodeProto) -> _Made | None:
+    def _table_node(self, node: NodeProto, after: NodeProto) -> _FusedNode | None:
         """Table for an element-wise chain from a DequantizeLinear to this node, or None."""
         chain, first = [node], None
         while first is None:
@@ -284,9 +284,9 @@ class GroupFinder:
         lookup = helper.make_node(
             "Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=GROUP_DOMAIN
         )
-        return _Made(lookup, self.numbers(nodes))
+        return _FusedNode(lookup, self.numbers(nodes))
 
-    def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
+    def _by_channels(self, node: NodeProto, after: NodeProto) -> _FusedNode | None:
         """Multiply-add per channel for a batch normalisation, where it is exact for all 256 integers; else None."""
         before = self.dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
         values, names = attributes(node), node.input[1:]
@@ -314,7 +314,7 @@ class GroupFinder:
         self.tables |= dict(zip(table_names, fit, strict=True))
         inputs = [*self._three(before), *self._two(after), *table_names]
         affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=GROUP_DOMAIN)
-        return _Made(affine, self.numbers([before, node, after]))
+        return _FusedNode(affine, self.numbers([before, node, after]))
 
     def several(self, node: NodeProto) -> bool:
         """Whether scales or zero points differ along an axis."""
@@ -388,7 +388,7 @@ class GroupFinder:
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isclose(bias.reshape(-1), x.reshape(-1) * w.reshape(-1), rtol=1e-2, atol=1e-6).all())
 
-    def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
+    def _moved_integers(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
         """Node that moves integers, where scale and zero point are equal before and after; else None."""
         for input_name, output_name in zip(self._two(before), self._two(after), strict=True):
             are_constant = input_name in self.constants and output_name in self.constants

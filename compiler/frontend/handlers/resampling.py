@@ -115,10 +115,10 @@ def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
         size, before, after = view.shape[axis], pads[i], pads[i + len(axes)]
         if before or after:
             axis_taps[axis] = select_places(_OUTSIDE[mode](place, size) for place in range(-before, size + after))
-    _grown(state, node, view, axis_taps, fill)
+    _finish_any_size(state, node, view, axis_taps, fill)
 
 
-def _grown(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], fill: float = 0.0) -> None:
+def _finish_any_size(state: Translator, node: NodeProto, view: View, axis_taps: dict[int, Taps], fill: float = 0.0) -> None:
     """Set the view of output 0 as `_finish`, also for axes of size 1, which no atom represents."""
     if all(view.axes[axis] for axis in axis_taps):
         state.views[node.output[0]] = resample_axes(state, node, view, axis_taps, node.output[0], fill)
@@ -158,7 +158,7 @@ def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
             raise BadInputError(f"{label(node)}: axis {axis} of {view.shape[axis]} becomes {size}")
         if size != view.shape[axis] or scale != 1:
             axis_taps[axis] = _resized_axis(state, node, values, view.shape[axis], size, scale)
-    _grown(state, node, view, axis_taps)
+    _finish_any_size(state, node, view, axis_taps)
 
 
 # in float32 as in onnxruntime, which decides ties between places

@@ -105,7 +105,7 @@ class _Calls:
         elif node.op_type == "If" and node.input[0] in self.constants:
             branch = values["then_branch" if self.constants[node.input[0]].all() else "else_branch"]
             yield self._call(_function(branch), _read_outside(branch), node.output)
-        elif node.op_type == "Loop" and recent and (times := self._times(node, values["body"])) is not None:
+        elif node.op_type == "Loop" and recent and (times := self._trip_count(node, values["body"])) is not None:
             yield from self._repeated(node, values["body"], times)
         else:
             yield node
@@ -117,7 +117,7 @@ class _Calls:
             self.functions.append(function)
         return helper.make_node(function.name, list(inputs), list(outputs), domain=DOMAIN)
 
-    def _times(self, node: NodeProto, body: GraphProto) -> int | None:
+    def _trip_count(self, node: NodeProto, body: GraphProto) -> int | None:
         """Trip count of a loop; None where it is unknown or exceeds the budget."""
         trip_count, condition = (self.constants.get(name, np.array(not name)) for name in node.input[:2])
         if node.input[0] not in self.constants or not condition.all() or not _is_endless(body):
@@ -175,14 +175,14 @@ def _function(graph: GraphProto) -> FunctionProto:
 
 
 def _read_outside(graph: GraphProto) -> list[str]:
-    return sorted((names_read(graph.node) | {tensor.name for tensor in graph.output}) - _own(graph))
+    return sorted((names_read(graph.node) | {tensor.name for tensor in graph.output}) - _own_names(graph))
 
 
-def _own(graph: GraphProto) -> set[str]:
+def _own_names(graph: GraphProto) -> set[str]:
     """Names defined in a graph and its inner graphs."""
     names = {entry.name for entry in (*graph.input, *graph.initializer, *(entry.values for entry in graph.sparse_initializer))}
     inner = [g for node in graph.node for entry in node.attribute for g in (entry.g, *entry.graphs)]
-    return names.union(*(node.output for node in graph.node), *map(_own, inner))
+    return names.union(*(node.output for node in graph.node), *map(_own_names, inner))
 
 
 def _is_endless(body: GraphProto) -> bool:

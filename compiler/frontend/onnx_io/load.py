@@ -254,7 +254,7 @@ def prepare_hollow(model: ModelProto, shapes: Shapes | None = None, where: str =
         skeleton = with_bodies(skeleton, {}, ByteBudget(0), total, where) or skeleton
     skeleton = _convert_opset(skeleton, total, where)
     try:
-        inferred = _settled(skeleton, total, where)
+        inferred = _infer_shapes(skeleton, total, where)
     except _MISFITS as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
     _check_results(inferred, where)
@@ -263,7 +263,7 @@ def prepare_hollow(model: ModelProto, shapes: Shapes | None = None, where: str =
     return attach(inferred, large)
 
 
-def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
+def _infer_shapes(skeleton: ModelProto, total: int, where: str) -> ModelProto:
     """Model with inferred shapes; recorded shapes are dropped where they contradict the inputs, as onnxruntime ignores them too."""
     try:
         return infer_and_fold(skeleton, LARGE, total, where)
@@ -275,7 +275,7 @@ def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
             raise error from None
 
 
-def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
+def _outputs_without_shape(model: ModelProto) -> list[ValueInfoProto]:
     """Outputs without a shape."""
     tensors = (output for output in model.graph.output if output.type.WhichOneof("value") in (None, "tensor_type"))
     return [output for output in tensors if not output.type.tensor_type.HasField("shape")]
@@ -284,14 +284,14 @@ def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
 def _with_shapes(model: ModelProto) -> ModelProto:
     """Copy for the checker, which requires a shape of every output: [] where it is inferred later."""
     copy = deepcopy(model)
-    for output in _unshaped(copy):
+    for output in _outputs_without_shape(copy):
         output.type.tensor_type.elem_type = output.type.tensor_type.elem_type or TensorProto.FLOAT
         output.type.tensor_type.shape.SetInParent()
     return copy
 
 
 def _check_results(model: ModelProto, where: str) -> None:
-    for tensor in _unshaped(model):
+    for tensor in _outputs_without_shape(model):
         raise BadInputError(f"{where}: output {tensor.name!r} has no shape; expected one, whose dimensions may be names")
     for tensor in model.graph.output:
         if (kind := tensor.type.WhichOneof("value")) != "tensor_type":
@@ -391,11 +391,11 @@ def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: Collec
     missing = [port for port in inputs.values() if known_dims(port.type) is None]
     if missing:
         shown = ", ".join(f"{port.name!r} [{','.join(d.dim_param or str(d.dim_value or '?') for d in _dims(port))}]" for port in missing)
-        options = _suggested(model, {port.name for port in missing}, where, model_bytes)
+        options = _suggested_options(model, {port.name for port in missing}, where, model_bytes)
         raise BadInputError(f"{where}: inputs of dynamic shapes: {shown}; give them with {options}")
 
 
-def _suggested(model: ModelProto, missing: Collection[str], where: str, model_bytes: int) -> str:
+def _suggested_options(model: ModelProto, missing: Collection[str], where: str, model_bytes: int) -> str:
     """Command line options that may work: 224 for images, else 1; dimensions of outputs as inferred from these."""
     trial, sizes = deepcopy(model), dict[str, list[int]]()
     shapes = {name: shape for name, shape in known_shapes(model.graph).items() if len(shape) > 2}

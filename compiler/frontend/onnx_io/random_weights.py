@@ -185,7 +185,7 @@ class _Drawer:
             self.moments[out] = _Moments(1 / length, max((spread - 1) / length**2, 1e-12))
         elif op in _CURVES:
             low, high = (self.numbers.get(name, bound) for name, bound in zip([*inputs[1:3], "", ""], (-math.inf, math.inf), strict=False))
-            self.moments[out] = _curved(op, self.of(inputs[0]), low, high)
+            self.moments[out] = _moments_of_function(op, self.of(inputs[0]), low, high)
             if op == "Sigmoid":
                 self.sigmoid_of[out] = inputs[0]
         elif op in ("Mul", "Add", "Sub", "Div", "Sum"):
@@ -241,7 +241,7 @@ class _Drawer:
             if source is not None and tensors:
                 self.draw(source, *((1.0, 0.1, 0.5) if op in ("Mul", "Div") else (0.0, 0.1)))
         if op == "Mul" and any(self.sigmoid_of.get(a) == b for a, b in (inputs, inputs[::-1])):
-            return _curved("Silu", self.of(next(name for name in inputs if name not in self.sigmoid_of)), -math.inf, math.inf)
+            return _moments_of_function("Silu", self.of(next(name for name in inputs if name not in self.sigmoid_of)), -math.inf, math.inf)
         numbers = [self.numbers[name] for name in inputs if name in self.numbers]
         if numbers and len(inputs) == 2 and len(tensors) == 2:
             return _with_number(op, self.of(next((name for name in inputs if name not in self.numbers), inputs[0])), numbers[0])
@@ -278,7 +278,7 @@ _CURVES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 }
 
 
-def _curved(op: str, moments: _Moments, low: float, high: float) -> _Moments:
+def _moments_of_function(op: str, moments: _Moments, low: float, high: float) -> _Moments:
     """Moments of a function of one variable, clipped to [low, high], by quadrature; the input is assumed to be normal."""
     with np.errstate(over="ignore"):  # exp may overflow; its reciprocal is then 0
         values = np.clip(_CURVES[op](moments.mean + math.sqrt(moments.variance) * _NODES), low, high)

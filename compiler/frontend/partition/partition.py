@@ -282,7 +282,7 @@ class _Parts:
         border = [(port.type.tensor_type.elem_type, self.shapes[port.name]) for port in (*npu.graph.input, *npu.graph.output)]
         weights = [(port.data_type, tuple(port.dims)) for port in npu.graph.initializer]
         (floats, of_floats), (integers, of_integers) = (
-            [_sized(tensors, integer) for tensors in (weights, border)] for integer in (False, True)
+            [_total_size(tensors, integer) for tensors in (weights, border)] for integer in (False, True)
         )
         return SubgraphWork(tuple(self.node_work(i) for i in inside), floats, of_floats, integers, of_integers)
 
@@ -329,7 +329,7 @@ class _Parts:
         return self.types.get(name, ValueInfoProto(name=name))
 
 
-def _sized(tensors: Iterable[tuple[int, tuple[int, ...]]], integers: bool) -> int:
+def _total_size(tensors: Iterable[tuple[int, tuple[int, ...]]], integers: bool) -> int:
     """Total bytes of the integer tensors, or the number of values of the others."""
     return sum(math.prod(dims) * _INTEGER_BYTES.get(kind, 1) for kind, dims in tensors if (kind in _INTEGER_BYTES) == integers)
 
