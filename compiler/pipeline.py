@@ -34,7 +34,7 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
 from simulator.npu.shared_traffic import NO_TRAFFIC, SharedTraffic, shared_traffic
 
-_DRAFTS = 1 << 11
+_DRAFTS = 1 << 11  # cached drafts
 _TOGETHER = 1 << 12  # records of a group of shares that are lowered together: as many as the processor's caches hold
 _Key = tuple[TargetGraph, int, bool, str, int, int, PersistentLayout | None]
 

@@ -31,7 +31,7 @@ _L1, _L0A, _L0B, _L0C, _UB = (int(m) for m in (Memory.L1, Memory.L0A, Memory.L0B
 _STORAGE, _SUMS = tuple(dtype.storage for dtype in DataType), tuple(dtype.sums.storage for dtype in DataType)
 _FLOAT, _INT32 = DataType.float32.storage, DataType.int32.storage
 _WORD_TYPE = np.dtype(np.int64)
-_BLOCK_WORDS = BLOCK_BYTES // 8
+_BLOCK_WORDS = BLOCK_BYTES // 8  # words of 8 bytes
 _EXACT_PRODUCTS = (1 << 24) // 255**2  # products of bytes: this many sums are exact in float32 in any order
 
 

@@ -56,7 +56,7 @@ def by_reference(typing_context: Any, members: Any) -> Any:
 
 
 def _store(builder: Any, target: Any, value: Any) -> None:
-    """Member by member: LLVM takes long for values of hundreds of members."""
+    """Store a tuple member by member: LLVM takes long for values of hundreds of members."""
     if isinstance(value.type, ir.Aggregate):
         for i in range(len(value.type)):
             _store(builder, cgutils.gep_inbounds(builder, target, 0, i), builder.extract_value(value, i))

@@ -30,7 +30,7 @@ from simulator.subgraph_sequence import simulate_all
 from simulator.timing import Prepared
 
 Floats = NDArray[np.float64]
-GRID_POINTS = 25
+GRID_POINTS = 25  # shares of the grid
 _NOTHING = Grant(0, 0, 0)
 _NO_DDR = 1e9  # rho without loads and stores: infinite, but interpolation needs a number
 

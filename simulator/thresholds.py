@@ -25,7 +25,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Floats, Response
 
-HYSTERESIS = 0.05
+HYSTERESIS = 0.05  # h of T_max = (1 + h) rho
 
 
 @dataclass(frozen=True)

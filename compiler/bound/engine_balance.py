@@ -15,7 +15,7 @@ from compiler.bound.engine_work import Shared
 from compiler.bound.phases import Phases
 
 Floats = NDArray[np.float64]
-GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
+GRID = (0.0, 0.25, 0.5, 0.75, 1.0)  # weights of the first engine to try
 
 
 def balance_engines(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from compiler.segment.memory_plan import OF_ALL, Places
 from compiler.target.target_graph import TargetGraph
 from compiler.target.target_op import EmitInputs, UbKind
 
-_FED = len(JOBS) - 1
+_FED = len(JOBS) - 1  # number of the emitter of fed pools
 _NUMBERS = {job: number for number, job in enumerate(JOBS[:_FED])}
 _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
     (kind, kind in POOLED) for kind in ("constants", "out", "residual", "overlaid", "arriving", "expanded")

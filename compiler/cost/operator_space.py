@@ -31,7 +31,7 @@ from compiler.target.capabilities import room_blocks
 from compiler.target.target_graph import TargetGraph
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
-_COLUMNS = 9
+_COLUMNS = 9  # columns of `points`
 _PREFETCH: tuple[Literal[1, 2], ...] = (2, 1)
 
 

@@ -18,7 +18,7 @@ from compiler.ir.operators import Conv, LayerNorm, Vector
 from simulator.npu.float_range import OutOfRange, holds
 from simulator.npu.parts import DataType
 
-MAX_LINES = 12
+MAX_LINES = 12  # lines of a report
 
 
 def find_weights_out_of_range(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[OutOfRange, ...]:

@@ -24,7 +24,7 @@ from simulator.npu.isa import MAX_WINDOW
 MAX_PADDED_STRIDE = MAX_WINDOW // (ROWS - 1)
 MAX_COLUMNS = 1 << 20  # of a result: IM2COL's field
 MAX_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
-_FAR = 1 << 40
+_FAR = 1 << 40  # blocks: beyond every window
 
 Cut = tuple[int, int]  # period and length
 WHOLE: Cut = (_FAR, _FAR)

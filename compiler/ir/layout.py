@@ -31,7 +31,7 @@ from compiler.ir.operators.quantised_products import quantised_identity_conv
 from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.parts import DataType
 
-IMAGE_LANES = 4
+IMAGE_LANES = 4  # lanes of a pixel in the four-lane layout
 
 
 @dataclass(frozen=True)

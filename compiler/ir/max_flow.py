@@ -9,7 +9,7 @@ from collections import deque
 
 DRAIN = 1
 SOURCE = 0
-ENDLESS = 1 << 62
+ENDLESS = 1 << 62  # capacity without limit
 
 
 class GrowingCut:

@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 Tap = tuple[int, float]  # source place, weight
-MAX_PERIOD = 8
+MAX_PERIOD = 8  # longest distance between the places of a run
 
 
 @njit(cache=True)

@@ -30,10 +30,11 @@ class Change:
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """Differences of two plans.  keys: differing keys of the plans themselves, as their model and machine.  operators: names that only one
-    plan has; () if both have the same.
+    """Differences of two plans.  keys: differing keys of the plans themselves, as their model and machine.  only_a, only_b: operators that
+    only
+    one plan has.
 
-    order: names in different order.  changes: differing segments; () if the operators differ.
+    order: whether the same operators have another order.  changes: differing segments; () if the operators differ.
     """
 
     keys: Mapping[str, tuple[Any, Any]]

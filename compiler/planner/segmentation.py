@@ -47,7 +47,7 @@ Progress = Callable[[str], None]  # reports progress as a line of text
 Predict = Callable[[Floats, Sequence[str]], Floats]
 """Predictor: raw features float64 [n, F] of segments that run alone, and level names -> cycles [n, levels]."""
 
-BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)
+BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)  # numbers of blocks of the way `rows`
 _WIDE = (1, 2, 4)  # numbers of blocks if channels are split
 _FEW = 2  # ways of a run that are predicted at a time, best guesses first
 _LOW = 0.1  # least ratio of a prediction to its scaled guess; a lower one predicts more runs, few of which are on shorter paths

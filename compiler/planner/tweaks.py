@@ -1,8 +1,7 @@
 """Tweaks of segments that the cost estimate cannot distinguish: tried on all segments of a program, one tweak after the other.
 
-`CHANGES` has them in the order of the trials.
-
-64 to 512 KiB of weights ahead are no tweak: MobileNet and ShuffleNet are no faster with them at `none`.
+`CHANGES` has them in the order of the trials.  Prefetch of weights (`ahead_kib`) is no tweak: with 64 to 512 KiB MobileNet and ShuffleNet
+are no faster at level `none`.
 """
 
 from __future__ import annotations

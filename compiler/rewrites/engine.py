@@ -15,7 +15,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.operators import Operator, Shape
 from compiler.ir.quantised.parameters import Quantisation
 
-MAX_SWEEPS = 1000
+MAX_SWEEPS = 1000  # more mean that rules undo each other
 
 
 @dataclass(frozen=True)

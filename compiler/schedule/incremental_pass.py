@@ -47,9 +47,9 @@ def rewind_pass(
     parts_before: Ints, cores_before: Ints, number_before: Ints, parts: Ints, cores: Ints, number: Ints, limit: int,
     states: CoreStates, cross: CrossCore, remote: Remote, rows: RecordRows, borders: Borders, changed: Ints, keys: Ints,
 ) -> None:  # fmt: skip
-    """Go back from the end of the previous program to the last border, or to no instruction without one.
+    """Go back from the end of the previous program to the last border that both programs have, or to the first instruction.
 
-    parts_before, parts: tables of both programs (`segment_table`), with the cores of their parts and their numbers.  remote: room.
+    parts_before, parts: tables of both programs (`segment_table`), with the cores and the numbers of their parts.  remote: scratch.
     changed, keys: see `mark_changed` and `lower_keys`, for the previous program behind the border.
     """
     states, cross, rows, borders = by_reference(states), by_reference(cross), by_reference(rows), by_reference(borders)

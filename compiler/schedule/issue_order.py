@@ -16,9 +16,9 @@ from compiler.schedule.hazards import RecordRows
 from compiler.schedule.local_dependences import ENGINES
 from compiler.schedule.segment_accesses import Bytes8, Ints
 
-MARK_INTERVAL = 1 << 10
+MARK_INTERVAL = 1 << 10  # instructions between two marks
 ROWS, KEY, MERGED = ENGINES, ENGINES + 1, ENGINES + 2  # columns of a mark
-MARK = ENGINES + 3
+MARK = ENGINES + 3  # columns of a mark
 
 _FAR = np.iinfo(np.int64).max
 

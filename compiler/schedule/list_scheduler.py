@@ -44,7 +44,7 @@ _PLACE_BITS = (
     20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`codegen.lower_segment.CAPACITY`)
 )
 _STEP_BITS = 8  # log2 cycles, unit of chain lengths; equal chains, as of an operator's tiles, keep the emitted order
-_MOST_STEPS = (1 << 62 - _PLACE_BITS) - 1
+_MOST_STEPS = (1 << 62 - _PLACE_BITS) - 1  # longest chain that fits the bits of a rank
 
 
 def order_records(

@@ -170,7 +170,7 @@ class Synchroniser:
         """Merge a core's stream.  Returns its length, and the number of unchanged rows at its beginning (its end counts as one) and at its
         end.
 
-        may_converge: whether the program may end like the previous one.  part_offset, since, shift: see `MergedStream`.
+        may_converge: whether the program may end like the previous one.  further, since, shift: see `MergedStream`.
         """
         marks, mark_count = self._marks[core], 0
         if resume_instruction:

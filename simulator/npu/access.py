@@ -28,7 +28,7 @@ from simulator.npu import isa
 from simulator.npu.isa import VECTOR_SOURCES, Op
 from simulator.npu.parts import DataType, Memory
 
-MAX_RANGES = 6
+MAX_RANGES = 6  # ranges of one instruction
 
 _SET, _WAIT, _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE, _MMAD_IM2COL = (
     int(o) for o in (Op.SET, Op.WAIT, Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.MMAD_IM2COL)

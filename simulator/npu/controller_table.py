@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT, LevelText
 
-RHO_UNIT = 1 << 16
+RHO_UNIT = 1 << 16  # thresholds are multiples of 1 / RHO_UNIT
 MAX_THRESHOLD = (1 << 32) - 1
 COUNTER_BITS = MAX_THRESHOLD.bit_length()  # with counters of so many, both sides of a comparison fit 64 bits
 

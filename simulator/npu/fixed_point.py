@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-POINT = 31
+POINT = 31  # bits of the multiplier
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 
-_KEPT_DAYS = 30
+_KEPT_DAYS = 30  # age at which unused caches are deleted
 
 
 def user_cache() -> Path | None:

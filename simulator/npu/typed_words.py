@@ -22,7 +22,7 @@ Words = Callable[[int], NDArray[np.int32]]
 
 _BYTES, _FLOATS = (np.array([dtype in of for dtype in DataType]) for of in (BYTES, FLOATS))
 _LEAST = np.array([0 if dtype == DataType.uint8 else -128 for dtype in DataType])  # least value of 8 bits, by data type
-_MORE = 255
+_MORE = 255  # greatest minus least value of 8 bits
 
 
 class TypeRule(NamedTuple):

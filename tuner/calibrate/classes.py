@@ -22,7 +22,7 @@ from tuner.calibrate.probes_flags import flag_probes
 from tuner.calibrate.probes_paths import path_probes, uses_copy
 
 Probes = Callable[[Machine, int], tuple[Probe, ...]]
-GRANULES = (32, 64, 128, 256, 512)
+GRANULES = (32, 64, 128, 256, 512)  # bytes: the values tried
 MOST_KEYS = 4
 _WIDE = 1 << 20  # B/cycle: a port without effect
 
@@ -58,6 +58,7 @@ def rate_key(path: str, hidden: str, step: Number = 1) -> Key:
     return Key(path, "B/cycle", step, 1 << 20, step, inverse=True, hidden=hidden)
 
 
+# reasons why no probe may show a value, for the user
 _ISSUE = "instructions are handed out no faster"
 _PORT = "the port is no faster"
 _GRANULE = "blocks of 32 bytes are moved whole, and rows of DRAM are opened no faster"

@@ -9,9 +9,9 @@ from tuner.calibrate.classes import keys_of
 from tuner.calibrate.keys import Key, Number, value_of, with_values
 from tuner.calibrate.queue import QUEUE
 
-FACTORS = (0.7, 1.4)
+FACTORS = (0.7, 1.4)  # range of drawn values, relative to the described ones
 _FROM_ZERO = 12  # cycles that a value of 0 may become
-_LAUNCH = 3000
+_LAUNCH = 3000  # cycles: most drawn for the launch
 
 
 def hidden_machine(machine: Machine, seed: int) -> Machine:

@@ -12,7 +12,7 @@ from tuner.calibrate.programs import Body, make_program, spare_instruction
 
 FEW = 4  # repeats of the shorter program: enough to fill shallow queues and pipelines
 MOST = 4096  # instructions of a core in the longer one
-_AT_LEAST = 32
+_AT_LEAST = 32  # least repeats of a body
 
 
 @dataclass(frozen=True)

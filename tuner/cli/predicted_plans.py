@@ -16,7 +16,7 @@ from compiler.plan.plan import Plan, joined
 from compiler.planner.segmentation import Floats, Progress
 from simulator.terminal import say
 
-_LINE_EVERY_S = 10.0
+_LINE_EVERY_S = 10.0  # interval of progress lines
 
 
 def _now_and_then() -> Progress:

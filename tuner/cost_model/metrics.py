@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from compiler.cost.level_conditions import CONDITIONS
 from tuner.cost_model.interface import TrainingRows
 
-REGRET_AT = (1, 8, 32)
+REGRET_AT = (1, 8, 32)  # numbers of best predictions that are measured
 MOST_IN_PAIRS = 632  # rows of a workload, evenly spaced: 200,000 pairs
 _PAIRS, _REGRETS = 1, 2 + len(REGRET_AT)  # columns of `_of_groups`
 

@@ -28,7 +28,7 @@ from tuner.cost_model.interface import AtLevel, Predictor, conditions_of
 from tuner.cost_model.model_file import load_trained
 from tuner.platform.local_files import LocalPath
 
-SHORTLIST = 256
+SHORTLIST = 256  # forms per level that the model predicts
 Models = Mapping[str, Predictor]  # by level
 
 

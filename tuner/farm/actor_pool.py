@@ -72,8 +72,8 @@ class JobWorker:
 
 
 SILENCE_S = 60.0  # a job without a finished item for so long hangs; compiling a kernel takes half a minute, once
-TRAINING_SILENCE_S = 600.0
-TRAINING_TRIES = 3
+TRAINING_SILENCE_S = 600.0  # a training that takes longer hangs
+TRAINING_TRIES = 3  # actors that a training may crash
 
 
 class _StartedJob(NamedTuple):

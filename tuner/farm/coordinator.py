@@ -139,11 +139,14 @@ class SerialJobs:
 
 
 class Coordinator:
-    """Driver of one search.  began: findings that the run begins with.  on_commit: called with the findings of every committed result.
+    """Driver of one search.  on_commit: called with the findings of every committed result.  models_used: number of the model of the newest
+    logged epoch.
 
-    show: called regularly.  say: prints a line.  models_used: number of the model of the newest logged epoch.
-    plateau: ends the search when it gains nothing any more.  rows: number of tasks -> training rows of the first ones in order
-    (`tuner.farm.search_run`); needed with a trainer.  drop: called with a wrong pack of the store and the task that shows it.
+    show: called regularly.  say: prints a line.  plateau: ends the search when it gains nothing any more.  rows: number of tasks ->
+    training
+    rows of the first ones in order (`tuner.farm.search_run`); needed with a trainer.  drop: called with a wrong pack of the store and the
+    task
+    that shows it.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Faile
 from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, JobProgress, Lost, Raised
 
 DEPTH = 2  # work items in an actor's queue
-BUILD_TRIES = 3
+BUILD_TRIES = 3  # starts of an actor that may fail
 PATIENCE_S = 20.0  # an actor starts within seconds if there is room
 LATE_TIMES, LATE_S = 4.0, 1.0  # multiple of the usual time, and least time, after which work is late
 NEWEST = 0.3  # weight of the latest work item in the usual time

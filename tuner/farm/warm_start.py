@@ -70,7 +70,7 @@ class WarmStartSource:
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """Warm start.  segments: task, gene, and DDR bytes of known segments.  programs: initial genomes.
+    """Warm start.  tasks, genes, moved_bytes: task, gene and DDR bytes of each known segment.  programs: initial genomes.
 
     cycles: int64 [segments, levels].  boards: boards of the measurements.
     """

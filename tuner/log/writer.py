@@ -25,7 +25,7 @@ from tuner.platform.files import AnyPath
 from tuner.platform.interfaces import Platform
 
 PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
-PUBLISH_ROWS = 65_536
+PUBLISH_ROWS = 65_536  # rows of a part
 
 
 @dataclass(frozen=True, slots=True)

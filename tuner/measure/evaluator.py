@@ -38,7 +38,7 @@ from tuner.measure.store_lookup import Memo
 from tuner.measure.target import Target, Timed, find_target
 
 _CYCLES, _ROOFLINE = RESULTS.index("cycles"), RESULTS.index("roofline_cycles")
-_KEPT_GENES = 20_000
+_KEPT_GENES = 20_000  # genes whose plans are cached
 _COLLECT = (20_000, 10, 10)  # Python's own: 700, 10, 10
 
 

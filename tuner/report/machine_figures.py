@@ -22,7 +22,7 @@ from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
 from tuner.report.view import RunView
 
 _PIXELS = 2000  # bars closer than one pixel of this width are drawn as one
-_STEPS = 1500
+_STEPS = 1500  # points of a curve
 
 
 class Crossing(NamedTuple):

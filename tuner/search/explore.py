@@ -21,7 +21,7 @@ from tuner.search.table import SegmentTable
 
 Within = Callable[[Gene], Gene]  # gene -> gene within a level's L1
 
-_OF_SEGMENTATION = 0.5
+_OF_SEGMENTATION = 0.5  # share of random genes on runs of the segmentation
 _DRAWS = 4  # limit of draws for each gene and island
 
 

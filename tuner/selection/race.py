@@ -29,7 +29,7 @@ WRONG = 0.05  # largest chance that the fastest program of a level leaves the ra
 TOLERANCE = 0.005  # largest relative lag of a simpler program that wins among undecided ones
 ECHO = 2  # rounds after which a board with equal readings for all programs counts as exact
 FIRST_LOOK = 16  # rounds that suffice for significance in a signed-rank test
-GROWTH = 1.5
+GROWTH = 1.5  # ratio of rounds between two tests
 FAILED, SKIPPED = 0, -1  # in place of cycles
 
 
@@ -171,8 +171,8 @@ def _differences(cycles: NDArray[np.int64], first: int, second: int) -> NDArray[
 class _Contest:
     """Race at one level.  sure: standard deviations of a significant difference.
 
-    reads: finalists of the next rounds.  beaten: finalist -> the faster one that eliminated it; if that one proves not sound, at any level,
-    the finalist returns.
+    reads: finalists of the next rounds.  A finalist that was eliminated returns if the faster one that eliminated it proves not sound at
+    any level.
     """
 
     def __init__(self, finalists: int, sure: float) -> None:

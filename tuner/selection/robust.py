@@ -23,7 +23,7 @@ from simulator.npu.errors import BadInputError
 
 Floats = NDArray[np.float64]
 Serves = tuple[int | None, ...]
-_MOST_CHOICES = 1_000_000
+_MOST_CHOICES = 1_000_000  # sets of programs that are evaluated
 
 
 def losses(cycles: Floats) -> Floats:

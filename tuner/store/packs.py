@@ -33,7 +33,7 @@ from tuner.runs.folder import plain_name
 VERSION = 1
 SUFFIX = ".parquet"
 MOST_BYTES = 1 << 28  # of a pack; this program writes a few MiB
-MOST_ROWS = 1 << 22
+MOST_ROWS = 1 << 22  # rows of a pack
 _KEY = b"tilefarm_pack"
 _LEAST = np.array([int(name == "cycles") for name in RESULTS])
 _SCHEMA = pa.schema(

@@ -14,8 +14,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from compiler.frontend.onnx_io.attributes import known_shapes, label
 from simulator.npu.errors import BadInputError
 
-LEAST_LIMIT_BYTES = 1 << 31
-TIMES_THE_MODEL = 4
+LEAST_LIMIT_BYTES = 1 << 31  # the budget is never below this
+TIMES_THE_MODEL = 4  # budget as a multiple of the model's bytes
 REPEATED_NODE_BYTES = 1 << 16  # cost of a node of an unrolled loop, per iteration: it is copied repeatedly
 LIBRARY_PART = 8  # a library holds copies of a folded tensor in onnxruntime, numpy and protobuf
 

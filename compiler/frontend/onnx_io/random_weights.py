@@ -26,7 +26,7 @@ from simulator.onnx_kinds import ON_NPU
 from simulator.onnx_names import refill
 
 LOGITS_STD = 2.0  # of the last product: then softmax covers tens of classes without saturating
-BIAS_STD = 0.05
+BIAS_STD = 0.05  # standard deviation of biases
 _IN_CACHE = 1 << 15  # values that are drawn, scaled and shifted while in the cache
 
 

@@ -20,7 +20,8 @@ MOVES = frozenset({"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice
 
 
 class ScalePositions(NamedTuple):
-    """Input positions.  read: integers, each followed by its scale and zero point.  made: scale of the result, or None."""
+    """Input positions.  read: integers, each followed by its scale and zero point.  result: scale of the result; None: the operator has
+    none."""
 
     read: slice
     result: int | None

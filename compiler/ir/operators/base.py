@@ -19,7 +19,7 @@ Values = frozenset[float]  # a range is given by at least its smallest and large
 ZERO: Values = frozenset({0.0})
 Spell = Callable[[NDArray[Any]], str]  # text of a constant in a dump of the graph
 ROWS, COLUMNS = 0, 1  # axes of an image
-_SOME = 9
+_SOME = 9  # values that represent a range
 
 
 class Operator(ABC):
