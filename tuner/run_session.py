@@ -227,9 +227,7 @@ def _searched(
         run = SearchRun(world, spec, request, place, log, jobs, budget, said, begin, model, storing)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
-            around.say(
-                f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each"
-            )
+            around.say(f"{idle} of {jobs.workers} workers are idle: each of the {run.schedule.islands} islands (search.islands) uses one")
         with run.progress():
             run.search_until_spent()
     return run

@@ -173,19 +173,19 @@ def _integers(check: QuantisedCheck) -> dict[str, Any]:
 
 def _print_integers(integers: QuantisedCheck) -> None:
     operators, values, wrong = integers.operators.total
-    print_line(f"integers: {operators} operators given onnxruntime's, {wrong:,} of {values:,} values differ")
+    print_line(f"integers: {operators} operators on onnxruntime's inputs, {wrong:,} of {values:,} values differ")
     if (steps := integers.operators.steps) is not None:
         step_counts = ", ".join(f"{count:,} by {step}" for step, count in steps.items()) or "none"
-        print_line(f"  compared with TFLite's rounding in fixed point, as the machine's; off onnxruntime's: {step_counts} steps")
+        print_line(f"  reference: TFLite's fixed-point rounding, as on the machine; distance from onnxruntime: {step_counts} steps")
     for kind, (count, size, off) in integers.operators.kinds.items():
         print_line(f"  {kind}: {count} operators, {off:,} of {size:,} values differ")
     if integers.operators.left_out:
         some = ", ".join(integers.operators.left_out[:3])
-        print_line(f"  not run by themselves: {len(integers.operators.left_out)}, as {some}")
+        print_line(f"  not compared one by one: {len(integers.operators.left_out)} operators, such as {some}")
     for scope, steps in (("each operator", integers.unfused), ("from the inputs on", integers.through)):
         step_counts = ", ".join(f"{int(count):,} by {step}" for step, count in steps.items()) or "none"
         print_line(f"onnxruntime without groups, {scope}: values off {step_counts} steps")
-    print_line(f"onnxruntime's default options: {integers.stock[0]:,} of {integers.stock[1]:,} values of the outputs are others")
+    print_line(f"onnxruntime's default options: {integers.stock[0]:,} of {integers.stock[1]:,} output values differ")
     if integers.agreement is not None:
         same, choices = integers.agreement.top1
         print_line(f"float model: top-1 agrees in {same:,} of {choices:,}, SQNR {integers.agreement.sqnr_db:.1f} dB")

@@ -48,7 +48,7 @@ def compare(
     print_line(f"best after {comparison.candidates:,} measured programs of each")
     for folder, lost in zip(folders, comparison.lost, strict=True):
         if lost:
-            print_line(f"{folder}: {lost:,} rows of its log were lost, its best may be among them")
+            print_line(f"{folder}: {lost:,} rows of the log were lost; the best program may be among them")
     rows = [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in comparison.cycles.items()]
     print_table(("<level", *map(str, folders), "second / first"), [*rows, ("mean", None, None, f"{mean:.4f}")])
     if allowed is not None:

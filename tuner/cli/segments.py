@@ -64,7 +64,7 @@ _SHOWN_LINKS = 10
 def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[ChainCycles], cycles: int) -> None:
     """Links of the critical chain, the longest first, and sums by engine."""
     print_line()
-    print_line("the longest chain of work and waits, each of which held up the next: what a shorter run has to shorten")
+    print_line("critical path: the longest chain of work and waits, in which each link delays the next one")
     rows = [(_of(operators, link) or "", _what(link), link.cycles, f"{link.cycles / cycles:.1%}") for link in chain[:_SHOWN_LINKS]]
     print_table(("<operator", "<on", "cycles", "of run"), rows)
     totals: dict[str, int] = {}
@@ -72,7 +72,7 @@ def _print_chain(operators: Sequence[OperatorEntry], chain: Sequence[ChainCycles
         resource = link.engine.name if link.cause == WORK else "waits"
         totals[resource] = totals.get(resource, 0) + link.cycles
     print_line(
-        "in all: " + ", ".join(f"{resource} {count / cycles:.1%}" for resource, count in sorted(totals.items(), key=lambda item: -item[1]))
+        "total: " + ", ".join(f"{resource} {count / cycles:.1%}" for resource, count in sorted(totals.items(), key=lambda item: -item[1]))
     )
 
 
@@ -131,7 +131,7 @@ def _reuse_line(reuse: ProgramReuse) -> str:
     parts += [f"{reuse.loads:,} loads"]
     for value, label in ((reuse.blocks_per_load, "blocks/load"), (reuse.operators_per_load, "ops/load"), (reuse.halo, "halo")):
         parts += [f"{label} {value:.2f}"] if value is not None else []
-    return "in all: " + ", ".join(parts)
+    return "total: " + ", ".join(parts)
 
 
 def _name(operators: Sequence[OperatorEntry], number: int) -> str:

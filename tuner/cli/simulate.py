@@ -76,7 +76,7 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
     print_pace(compiled.frames, rows)
     if len(pieces) > 1:
         print_line()
-        print_line("pieces, which run one after the other; the time of the host between them is in no figure")
+        print_line("pieces: they run one after the other; the host's time between them is not included")
         print_pieces(pieces)
     print_line()
     print_line("utilisation: share of the cycles in which the engine works, mean over cores")

@@ -80,7 +80,7 @@ def sweep(
         print_line(f"{row['path']}: values not confirmed: {row['error']}")
     print_line(f"{out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(out / INDEX)!r})")
     if shared:
-        print_line(f"{shared:,} of {tasks:,} tasks lay in the store")
+        print_line(f"{shared:,} of {tasks:,} tasks came from the store")
     if len(done):
         print_next(("report", out), ("ls", out))
     return code

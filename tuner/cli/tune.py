@@ -98,9 +98,9 @@ def tune(
     print_unconfirmed(summary)
     if store is not None:
         use = summary["measurements"]
-        note = "; the others lay in the store" if use["paid"] < use["asked"] else ""
+        note = "; the store had the others" if use["paid"] < use["asked"] else ""
         print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}{note}")
-    early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
+    early = {"plateau": "; ended early: no more gain", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")
     best = out / "best.onnx"

@@ -44,7 +44,7 @@ class BoardWatch:
             raise BadInputError(f"board {board}: this run has measurements of {_and(self._earlier)}; go on there, or give another --out")
         self._seen.add(board)
         if len(self._seen) > 1:
-            self._say(f"boards {_and(self._seen)} measure; the search compares what they say, the finals are on one of them")
+            self._say(f"boards {_and(self._seen)} measure; the search compares their cycles, the finals use one of them")
 
     def _heard(self, board: str, canary_cycles: int | None) -> None:
         drift = self._drift.of(board, canary_cycles)

@@ -78,7 +78,7 @@ class StoreClient:
         self._enough, self._failing = _FIRST_TRY, False
         for line in stored.damaged:
             say(f"--store {line}; left out, `tilefarm store gc` deletes it")
-        say(f"store {root}: {len(stored.keys):,} tasks of this network are known, from {stored.packs} packs")
+        say(f"store {root}: {len(stored.keys):,} results for tasks of this network, in {stored.packs} packs")
 
     def drop(self, pack: str, task: str) -> None:
         """Drop a pack of the store, because a second measurement of one of its tasks differs."""

@@ -45,12 +45,12 @@ MAX_TRIES = 64  # limit of declined sets: each costs a minimum cut and a transla
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
-_COMPARED = "compared exactly; of nothing but -inf, as in a masked row, the NPU has the lowest finite number"
+_COMPARED = "compared exactly; for a row of -inf, as of a mask, the NPU gives the lowest finite number"
 _INTEGER_BYTES = {TensorProto.INT8: 1, TensorProto.UINT8: 1, TensorProto.INT32: 4}
 _ON_INTEGERS = frozenset({"ConvInteger", "MatMulInteger", "QGemm", "QLinearConv", "QLinearMatMul"})
 _ENDS = {
-    "QuantizeLinear": "supported, but the NPU reads integers, which the host makes of its floats",
-    "DequantizeLinear": "supported, but the NPU gives integers, of which the host makes floats",
+    "QuantizeLinear": "supported, but the host makes the integers that the NPU reads",
+    "DequantizeLinear": "supported, but the host makes floats of the integers that the NPU gives",
 }
 
 

@@ -92,7 +92,7 @@ def _trial(model: ModelProto, groups: FusedModel, state: Translator, handlers: H
         before = len(state.operators)
         try:
             if i in for_host:
-                raise state.refuse(node, "of what is added to sums, or multiplied with them, in all of its bits; the host makes that")
+                raise state.refuse(node, "of an offset or scale of sums, in all of its bits; the host computes it")
             for name in node.input:
                 if name and name not in state.views and name not in state.constants:
                     reason = state.strange(types[name]) if name in types else "of unknown type"
